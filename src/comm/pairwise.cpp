@@ -13,9 +13,6 @@
 namespace muster::comm {
 namespace {
 
-/// Up to this size all_reduce, reduce and broadcast send full tensors: one round instead of two.
-constexpr std::size_t kWholeBytes = std::size_t{64} * 1024;
-
 /// Whether rank `from` gives rank `to` a tensor in an operation that lets shapes differ.
 bool must_send_tensor(const Operation& operation, int from, int to) {
   switch (operation.kind) {
@@ -107,7 +104,9 @@ Frame Pairwise::recv_frame(const Call& call, int peer, const at::Tensor* sent) {
   Frame frame;
   transport_->recv_frame(peer, frame, call.deadline);
   check_headers(make_header(call.operation, sent, 0), rank(), frame, peer, call.group);
-  if (call.operation.piggyback) call.operation.piggybacks[peer] = read_header(frame).piggyback;
+  const Header header = read_header(frame);
+  if (call.operation.piggyback) call.operation.piggybacks[peer] = header.piggyback;
+  locations_[peer] = header.location;
   return frame;
 }
 
@@ -138,6 +137,22 @@ void Pairwise::exchange(const Call& call, const std::vector<SendRecv>& pairs, co
     else if (!pair.expected) post_blocks(requests, pair.peer, into, header.bytes, false);
   }
   for (auto& request : requests) request->wait(call.deadline);
+}
+
+void Pairwise::exchange_headers(const Call& call) {
+  std::vector<SendRecv> pairs;
+  for (int peer : peers()) pairs.push_back({.peer = peer});
+  exchange(call, pairs);
+}
+
+bool Pairwise::all_agree(const Call& call, bool own) {
+  const auto sent = static_cast<std::byte>(own);
+  std::vector<std::byte> received(static_cast<std::size_t>(size()), sent);
+  std::vector<SendRecv> pairs;
+  for (int peer : peers())
+    pairs.push_back({.peer = peer, .data = &sent, .bytes = 1, .into = &received[peer], .expected = std::size_t{1}});
+  exchange(call, pairs);
+  return std::count(received.begin(), received.end(), std::byte{0}) == 0;
 }
 
 void Pairwise::exchange_uneven(const Call& call) {

@@ -16,9 +16,10 @@ namespace muster::comm {
 /// Collectives as direct exchanges between all pairs of ranks.
 /// In every operation each rank sends every other a frame with its header, so that each of them detects a mismatch by
 /// itself, whichever ranks it concerns; payloads of a few kilobytes are sent in the frame.
-class Pairwise final : public Collectives {
+class Pairwise : public Collectives {
  public:
-  explicit Pairwise(std::unique_ptr<Transport> transport) : transport_(std::move(transport)) {}
+  explicit Pairwise(std::unique_ptr<Transport> transport)
+      : transport_(std::move(transport)), locations_(static_cast<std::size_t>(transport_->size())) {}
 
   int rank() const noexcept override { return transport_->rank(); }
   int size() const noexcept override { return transport_->size(); }
@@ -28,6 +29,28 @@ class Pairwise final : public Collectives {
   std::unique_ptr<Collectives> split(const std::vector<int>& ranks, const std::string& name) override {
     return make_pairwise(transport_->split(ranks, name));
   }
+
+ protected:
+  /// Up to this size all_reduce, reduce and broadcast send full tensors: one round instead of two.
+  static constexpr std::size_t kWholeBytes = std::size_t{64} * 1024;
+
+  /// The state of one operation during this class's calls.
+  struct Call {
+    Operation& operation;
+    const std::string& group;
+    TimePoint deadline;
+  };
+
+  virtual void dispatch(const Call& call);
+  /// Frames without payload, from each rank to each other. Throws: CommError (MU050), TransportFailure.
+  void exchange_headers(const Call& call);
+  /// The same, with one value of each rank; true if all of them are true.
+  bool all_agree(const Call& call, bool own);
+  /// Where the peer's tensor is, by the last header that came from it.
+  SharedMemoryLocation location_of(int peer) const { return locations_[static_cast<std::size_t>(peer)]; }
+  Transport& transport() const noexcept { return *transport_; }
+  /// Memory of one operation.
+  std::byte* scratch(std::size_t bytes);
 
  private:
   /// What one rank sends to and receives from one other in an exchange.
@@ -40,15 +63,8 @@ class Pairwise final : public Collectives {
     std::optional<std::size_t> expected = 0;  ///< its size; none: the header has it
   };
   using Allocate = std::function<void*(int peer, const Header& header)>;
-  /// The state of one operation during this class's calls.
-  struct Call {
-    Operation& operation;
-    const std::string& group;
-    TimePoint deadline;
-  };
   using Requests = std::vector<Transport::Request>;
 
-  void dispatch(const Call& call);
   /// Throws: the cause that the peer sent before its connection closed, if it sent one; otherwise nothing.
   void throw_abort_cause(const Call& call, int peer);
   /// The peers in the order in which this rank addresses them: the next one first.
@@ -81,9 +97,8 @@ class Pairwise final : public Collectives {
   enum class Receivers { owner, root, all };
   void reduce_pieces(const Call& call, const at::Tensor& source, const at::Tensor& target, Receivers receivers);
 
-  std::byte* scratch(std::size_t bytes);
-
   std::unique_ptr<Transport> transport_;
+  std::vector<SharedMemoryLocation> locations_;
   at::Tensor scratch_;
 };
 

@@ -10,6 +10,7 @@
 
 #include "comm/gloo_transport.h"
 #include "comm/group.h"
+#include "comm/hierarchical/hierarchical.h"
 #include "comm/plugged.h"
 #include "comm/shared_memory/handover.h"
 #include "comm/shared_memory/shared_collectives.h"
@@ -184,10 +185,9 @@ Communicator plug_in(const BackendEntry& entry, const StorePtr& store, const Clu
   return Communicator(std::make_shared<Group>(identity, make_plugged(std::move(backend), entry.device, make)));
 }
 
-SharedAttempt attempt_to_share(const ClusterEnvironment& cluster, const StorePtr& store,
-                               std::chrono::milliseconds timeout) {
+SharedAttempt attempt_to_share(const ClusterEnvironment& cluster, const StorePtr& store, const GroupOptions& options) {
   try {
-    return share_memory(cluster, store, timeout);
+    return share_memory(cluster, store, options.rendezvous_timeout, options.backend != "shm");
   } catch (const Error&) {
     throw;
   } catch (const std::exception& failure) {
@@ -197,23 +197,26 @@ SharedAttempt attempt_to_share(const ClusterEnvironment& cluster, const StorePtr
   }
 }
 
-/// Null if the ranks cannot share memory and the backend is free; all ranks get the same.
-std::unique_ptr<SharedAreas> try_shared_memory(const ClusterEnvironment& cluster, const StorePtr& store,
-                                               const GroupOptions& options, GroupIdentity& identity) {
-  auto attempt = attempt_to_share(cluster, store, options.rendezvous_timeout);
-  if (!attempt.areas && options.backend == "shm")
+/// No areas if the ranks cannot share memory and the backend is free; all ranks get the same.
+SharedAttempt try_shared_memory(const ClusterEnvironment& cluster, const StorePtr& store, const GroupOptions& options,
+                                GroupIdentity& identity) {
+  auto attempt = attempt_to_share(cluster, store, options);
+  if (!attempt.areas && options.backend != "auto")
     throw CommError("MU400",
-                    formatted("the ranks cannot share memory, which the backend shm wants: {}. Take the backend auto, "
+                    formatted("the ranks cannot share memory, which the backend {} wants: {}. Take the backend auto, "
                               "or gloo",
-                              attempt.reason));
-  identity.backend = attempt.areas ? "shm" : "gloo";
-  if (options.backend == "auto")
-    identity.backend_reason = attempt.areas ? "all ranks are on one host" : "no shared memory: " + attempt.reason;
-  return std::move(attempt.areas);
+                              options.backend, attempt.reason));
+  const int hosts = attempt.areas ? Hosts(attempt.hosts).count() : 0;
+  identity.backend = hosts == 0 ? "gloo" : hosts == 1 ? "shm" : "hierarchical";
+  if (identity.backend == options.backend) return attempt;
+  identity.backend_reason = hosts == 0   ? "no shared memory: " + attempt.reason
+                            : hosts == 1 ? "all ranks are on one host"
+                                         : formatted("shared memory on each of {} hosts, gloo between them", hosts);
+  return attempt;
 }
 
 void check_backend(const std::string& name, const Backends& more) {
-  std::vector<std::string> known{"auto", "gloo", "shm", "fake"};
+  std::vector<std::string> known{"auto", "gloo", "shm", "hierarchical", "fake"};
   if (std::find(known.begin(), known.end(), name) != known.end() || more.contains(name)) return;
   for (const auto& [other, entry] : more) known.push_back(other);
   throw ConfigError("MU059", formatted("there is no backend '{}'{}", name, known_ones(known)));
@@ -245,12 +248,17 @@ Communicator connect(const ClusterEnvironment& cluster, const GroupOptions& opti
   GroupIdentity identity = identity_of("gloo", options);
   identity.keeps = std::move(cleanup);
   identity.report = report;
-  if (options.backend != "gloo")
-    if (auto areas = try_shared_memory(cluster, store, options, identity))
-      return Communicator(std::make_shared<Group>(identity, std::make_unique<SharedCollectives>(std::move(areas))));
+  SharedAttempt shared;
+  if (options.backend != "gloo") shared = try_shared_memory(cluster, store, options, identity);
+  if (identity.backend == "shm")
+    return Communicator(
+        std::make_shared<Group>(identity, std::make_unique<SharedCollectives>(std::move(shared.areas))));
   GlooSetup setup{options.interface, cluster.nodes == 1, timeout, store, secret};
   auto transport = make_gloo_transport(setup, identity.name, cluster.rank, cluster.world_size);
-  return Communicator(std::make_shared<Group>(identity, make_pairwise(std::move(transport))));
+  auto collectives = shared.areas ? std::make_unique<Hierarchical>(std::move(transport), std::move(shared.areas),
+                                                                   Hosts(shared.hosts), options.two_level_sums, timeout)
+                                  : make_pairwise(std::move(transport));
+  return Communicator(std::make_shared<Group>(identity, std::move(collectives)));
 }
 
 }  // namespace muster::comm

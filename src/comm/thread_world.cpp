@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "comm/group.h"
+#include "comm/hierarchical/hierarchical.h"
 #include "comm/seeded_scheduler.h"
 #include "comm/shared_memory/shared_collectives.h"
 #include "comm/shared_memory/thread_areas.h"
@@ -33,7 +34,28 @@ std::shared_ptr<Hub> new_hub(int size, const GroupIdentity& identity, const Thre
   return hub;
 }
 
+/// A hub for messages between all ranks, and one for the memory of each host.
+Join hierarchical_join_of(int size, const GroupIdentity& identity, const ThreadWorldOptions& options) {
+  std::vector<int> host_of_rank;
+  for (std::size_t host = 0; host < options.hosts.size(); ++host)
+    host_of_rank.insert(host_of_rank.end(), static_cast<std::size_t>(options.hosts[host]), static_cast<int>(host));
+  const Hosts hosts(host_of_rank);
+  std::vector<std::shared_ptr<ThreadAreasHub>> memory;
+  for (int host = 0; host < hosts.count(); ++host) {
+    memory.push_back(std::make_shared<ThreadAreasHub>(hosts.size(host), identity.waiting));
+    if (options.kill_rank >= 0 && hosts.of(options.kill_rank) == host)
+      memory.back()->kill(options.kill_rank - hosts.first(host), options.kill_step);
+  }
+  return [=, hub = new_hub<ThreadHub>(size, identity, options)](int rank) {
+    const int host = hosts.of(rank);
+    return std::make_unique<Hierarchical>(hub->join(hub, rank),
+                                          ThreadAreasHub::join(memory[host], rank - hosts.first(host)), hosts,
+                                          options.two_level_sums, options.timeout);
+  };
+}
+
 Join join_of(int size, const GroupIdentity& identity, const ThreadWorldOptions& options) {
+  if (!options.hosts.empty()) return hierarchical_join_of(size, identity, options);
   if (options.shared_memory)
     return [hub = new_hub<ThreadAreasHub>(size, identity, options)](int rank) {
       return std::make_unique<SharedCollectives>(ThreadAreasHub::join(hub, rank));

@@ -16,9 +16,12 @@ void visit_placement_options(Visit&& visit) {
         {.help = "kind of device for the ranks: cpu, cuda, gpu or auto",
          .tested_by = "OptionEffects.TheAcceleratorIsChosen",
          .other_tools = {"LT_ACCELERATOR"}});
-  visit("backend", MUSTER_FIELD(backend),
-        {.help = "how ranks exchange values: auto (shm where all ranks can), shm (shared memory of one host), or gloo",
-         .tested_by = "Launcher.TheBackendIsChosen"});
+  visit(
+      "backend", MUSTER_FIELD(backend),
+      {.help =
+           "how ranks exchange values: shm (shared memory of one host), hierarchical (the same on each host, and gloo "
+           "between hosts), gloo, or auto: the first that all ranks can",
+       .tested_by = "Launcher.TheBackendIsChosen"});
   visit("callbacks", MUSTER_FIELD(callbacks),
         {.help = "objects called by the runtime", .tested_by = "Callbacks.AreCalledWhereTheyHaveTheFunction"});
   visit("cluster_reader", MUSTER_FIELD(cluster_reader),
@@ -42,6 +45,10 @@ void visit_placement_options(Visit&& visit) {
          .unit = "seconds",
          .aliases = {"timeout_seconds"},
          .tested_by = "Launcher.ATimeOutReachesTheGroupAndTheMeeting"});
+  visit(
+      "two_level_sums", MUSTER_FIELD(two_level_sums),
+      {.help = "the backend hierarchical adds up on each host first, and then the hosts' sums; not to the bit as gloo",
+       .tested_by = "Launcher.SumsOfTwoLevelsAreChosen"});
 }
 
 /// The same for the options of data and files.

@@ -61,6 +61,7 @@ void RuntimeState::connect() {
   GroupOptions limits;
   limits.backend = options_.backend;
   limits.rendezvous_timeout = limits.timeout = options_.timeout;
+  limits.two_level_sums = options_.two_level_sums;
   report_ = cluster::Report::open(cluster_.report_fd);
   group_ = comm::connect(cluster_, limits);
   observe_collectives();

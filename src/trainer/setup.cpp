@@ -36,7 +36,8 @@ RuntimeOptions runtime_options(const TrainerOptions& options) {
        .num_nodes = options.num_nodes,
        .precision = options.precision,
        .strategy = options.strategy,
-       .timeout = options.timeout});
+       .timeout = options.timeout,
+       .two_level_sums = options.two_level_sums});
   result.step_scheduler_with_optimizer = false;  // the loops know when
   return result;
 }

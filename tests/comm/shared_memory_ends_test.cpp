@@ -42,18 +42,20 @@ struct Place {
   int signal = SIGKILL;
   bool while_connecting = false;  ///< the time is counted from there; otherwise from the first operation
   int64_t microseconds = 0;
+  bool on_two_hosts = false;
 
   std::string text() const {
     return (signal == SIGKILL ? "killed" : "stopped") + std::string(" rank ") + std::to_string(victim) + " of " +
            std::to_string(world) + ", " + std::to_string(microseconds) + " us after " +
-           (while_connecting ? "the start" : "the first operation");
+           (while_connecting ? "the start" : "the first operation") + (on_two_hosts ? " on two hosts" : "");
   }
 };
 
-Place place_of(uint64_t seed, int signal) {
+Place place_of(uint64_t seed, int signal, bool on_two_hosts) {
   std::mt19937_64 random(seed);
   Place place{.signal = signal, .while_connecting = signal == SIGKILL && random() % 5 == 0};
-  place.world = 2 + static_cast<int>(random() % 3);
+  place.on_two_hosts = on_two_hosts;
+  place.world = (on_two_hosts ? 3 : 2) + static_cast<int>(random() % (on_two_hosts ? 2 : 3));
   place.victim = static_cast<int>(random() % place.world);
   place.microseconds = 1 + static_cast<int64_t>(random() % (place.while_connecting ? 8'000 : 20'000));
   return place;
@@ -91,11 +93,16 @@ bool work(const Communicator& comm) {
 
 int end_of(const Place& place, const ClusterEnvironment& cluster) {
   const int rank = cluster.rank;
-  GroupOptions options{.backend = "shm", .rendezvous_timeout = milliseconds(place.while_connecting ? 400 : 20'000)};
+  if (place.on_two_hosts) ::setenv("MUSTER_HOST", 2 * rank < place.world ? "left" : "right", 1);
+  GroupOptions options{.backend = place.on_two_hosts ? "hierarchical" : "shm",
+                       .rendezvous_timeout = milliseconds(place.while_connecting ? 400 : 20'000)};
   if (place.signal == SIGSTOP) options.timeout = milliseconds(400), options.rendezvous_timeout = milliseconds(2'000);
   const bool is_victim = rank == place.victim;
   std::set<std::string> expected{"MU051", "MU052", "MU401"};
   if (place.while_connecting) expected.insert({"MU057", "MU058", "MU400"});
+  // Between hosts a new group connects by sockets, and waits for those of a rank that is gone.
+  if (place.on_two_hosts)
+    expected.insert("MU058"), options.rendezvous_timeout = std::min(options.rendezvous_timeout, milliseconds(3'000));
   try {
     if (is_victim && place.while_connecting) send_later(place.signal, place.microseconds);
     const Communicator comm = connect(cluster, options);
@@ -167,11 +174,11 @@ class Job {
 };
 
 /// The places of these seeds, several at once: their ranks sleep or wait most of the time.
-void expect_good_ends(int seeds, int at_once, int signal) {
+void expect_good_ends(int seeds, int at_once, int signal, bool on_two_hosts = false) {
   for (int first = 1; first <= seeds && !::testing::Test::HasFailure(); first += at_once) {
     std::deque<Job> jobs;
     for (int seed = first; seed < std::min(first + at_once, seeds + 1); ++seed)
-      jobs.emplace_back(place_of(seed, signal));
+      jobs.emplace_back(place_of(seed, signal, on_two_hosts));
     for (const auto& job : jobs) job.expect_good_end();
   }
 }
@@ -193,6 +200,12 @@ TEST(SharedMemoryEnds, ARankKilledAtAnyPlaceLeavesNoRankStuckAndNoSocket) {
 }
 
 TEST(SharedMemoryEnds, ARankStoppedAtAnyPlaceIsATimeOut) { expect_good_ends(times(6, 60), 3, SIGSTOP); }
+
+TEST(SharedMemoryEnds, ARankThatEndsOnOneOfTwoHostsLeavesNoRankStuck) {
+  expect_good_ends(times(10, 60), 5, SIGKILL, true);
+  expect_good_ends(times(3, 20), 3, SIGSTOP, true);
+  EXPECT_EQ(sockets_left(), 0u);
+}
 
 }  // namespace
 }  // namespace muster::comm

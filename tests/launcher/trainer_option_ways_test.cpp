@@ -139,8 +139,8 @@ TEST(TrainerOptionWays, TheTableHasEveryFieldThatTheRuntimeHasNot) {
                                 limit_train_batches, limit_val_batches, log_every_n_steps, logger, max_epochs,
                                 max_steps, max_time, min_epochs, min_steps, num_nodes, num_sanity_val_steps,
                                 overfit_batches, precision, reload_dataloaders_every_n_epochs, requeue, strategy,
-                                sync_batchnorm, timeout, val_check_interval] = TrainerOptions();
-  constexpr size_t kFields = 41, kOfTheRuntime = 12;
+                                sync_batchnorm, timeout, two_level_sums, val_check_interval] = TrainerOptions();
+  constexpr size_t kFields = 42, kOfTheRuntime = 13;
   EXPECT_EQ(trainer::option_table().options.size(), kFields - kOfTheRuntime);
 }
 

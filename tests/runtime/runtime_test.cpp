@@ -215,6 +215,23 @@ TEST(Launcher, TheBackendIsChosen) {
   });
 }
 
+TEST(Launcher, SumsOfTwoLevelsAreChosen) {
+  as_ranks(3, [] {
+    const int rank = std::atoi(getenv("OMPI_COMM_WORLD_RANK"));
+    setenv("MUSTER_HOST", rank == 0 ? "left" : "right", 1);
+    // 1 is lost in 2^24 + 1.
+    const float values[] = {1.0f, 16777216.0f, -16777216.0f};
+    for (const bool two_level : {false, true}) {
+      const Accelerator accelerator({.two_level_sums = two_level});
+      EXPECT_NE(accelerator.plan().find("backend: hierarchical (shared memory on each of 2 hosts"), std::string::npos)
+          << accelerator.plan();
+      const auto sum = torch::full({20'000}, values[rank]);
+      accelerator.group().all_reduce(sum);
+      EXPECT_EQ(sum[7].item<float>(), two_level ? 1.0f : 0.0f);
+    }
+  });
+}
+
 TEST(Launcher, ATimeOutReachesTheGroupAndTheMeeting) {
   using namespace std::chrono_literals;
   as_ranks(2, [] {

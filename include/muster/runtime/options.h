@@ -15,7 +15,7 @@ namespace muster {
 struct FabricOptions {
   /// "auto", "cpu", "cuda" or "gpu".
   std::string accelerator = "auto";
-  std::string backend = "auto";  ///< "shm", shared memory of one host, where all ranks can; else "gloo"
+  std::string backend = "auto";  ///< as in AcceleratorOptions
   std::vector<std::shared_ptr<FabricCallback>> callbacks = {};
   ClusterReader cluster_reader = {};
   bool deterministic = false;
@@ -32,6 +32,7 @@ struct FabricOptions {
   Strategy strategy = "auto";
   SyncedGenerators synced_generators = {};
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
+  bool two_level_sums = false;  ///< as in AcceleratorOptions
 };
 
 /// How Fabric clips: set exactly one of clip_val and max_norm.
@@ -65,6 +66,7 @@ struct RuntimeOptions {
   Strategy strategy = "auto";
   SyncedGenerators synced_generators = {};
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
+  bool two_level_sums = false;
 };
 
 }  // namespace muster

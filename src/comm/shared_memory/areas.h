@@ -108,6 +108,9 @@ class SharedAreas {
   std::byte* blocks(int from, int to, uint64_t index) const { return areas_[from] + layout_.blocks(to, index); }
   std::byte* staging(int rank, uint64_t chunk) const { return areas_[rank] + layout_.staging(chunk); }
 
+  /// Messages count these ranks from `first`: they are those of one host in a group of several.
+  void name_ranks_from(int first) noexcept { first_name_ = first; }
+
   /// Before this rank writes to its staging, or to its blocks: they have memory then. Throws: CommError (MU402).
   void need_staging() {
     if (!has_staging_) allocate(layout_.staging(0), layout_.bytes() - layout_.staging(0));
@@ -151,6 +154,8 @@ class SharedAreas {
   /// A part of this rank's area. Throws: CommError (MU402).
   virtual void allocate(std::size_t /*begin*/, std::size_t /*bytes*/) {}
 
+  int name_of_rank() const noexcept { return first_name_ + rank_; }
+
   /// For abort(): writes the cause where peers read it.
   void write_cause(const std::string& cause) noexcept;
   /// A rank that has ended the group: `first` if it has, else any; -1 if none.
@@ -161,6 +166,7 @@ class SharedAreas {
   const AreaLayout layout_;
   const int rank_;
   std::vector<std::byte*> areas_;
+  int first_name_ = 0;
   bool has_staging_ = false;
   bool has_blocks_ = false;
 };

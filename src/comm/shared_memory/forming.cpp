@@ -27,10 +27,10 @@ std::unique_ptr<SharedAreas> ProcessAreas::split(const std::vector<int>& ranks, 
   } catch (const std::exception& failure) {
     refuse(forming);
     throw CommError("MU401",
-                    formatted("rank {} could not share memory with the other ranks of group {}: {}. Is there memory "
-                              "left in the container, and room for open files (ulimit -n)? The backend gloo does "
-                              "without shared memory.",
-                              new_rank, name, short_error_text(failure.what())));
+                    formatted("the ranks of group {} on one host could not share memory: {}. Is there memory left in "
+                              "the container, and room for open files (ulimit -n)? The backend gloo does without "
+                              "shared memory.",
+                              name, short_error_text(failure.what())));
   }
 }
 

@@ -1,5 +1,6 @@
 #include "comm/shared_memory/handover.h"
 
+#include <algorithm>
 #include <charconv>
 #include <fstream>
 #include <optional>
@@ -7,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "comm/hierarchical/hosts.h"
 #include "comm/shared_memory/process_areas.h"
 #include "comm/words.h"
 #include "muster/base/detail/environment.h"
@@ -28,33 +30,54 @@ std::string host_of(const ClusterEnvironment& cluster) {
   return boot.empty() ? formatted("rank {}", cluster.rank) : "boot " + boot;
 }
 
-std::string other_hosts(const std::vector<std::string>& hosts) {
-  for (std::size_t rank = 1; rank < hosts.size(); ++rank)
-    if (hosts[rank] != hosts[0]) return formatted("ranks 0 and {} are not on one host", rank);
-  return "";
+/// Equal numbers for equal hosts.
+std::vector<int> numbered(const std::vector<std::string>& hosts) {
+  std::vector<int> numbers;
+  for (const auto& host : hosts)
+    numbers.push_back(static_cast<int>(std::find(hosts.begin(), hosts.end(), host) - hosts.begin()));
+  return numbers;
 }
 
+/// Why ranks on these hosts share no memory; empty if they may.
+std::string obstacle_of(const std::vector<int>& hosts, bool several) {
+  if (std::count(hosts.begin(), hosts.end(), hosts[0]) == static_cast<std::ptrdiff_t>(hosts.size())) return "";
+  if (several) return Hosts(hosts).obstacle();
+  const auto other = std::find_if(hosts.begin(), hosts.end(), [&](int host) { return host != hosts[0]; });
+  return formatted("ranks 0 and {} are not on one host", other - hosts.begin());
+}
+
+/// `rank_` and `size_` are those of the job; a rank of this host is named by its place in local_ranks_.
 class Handover {
  public:
   Handover(const ClusterEnvironment& cluster, const c10::intrusive_ptr<c10d::Store>& store,
            std::chrono::milliseconds timeout)
       : store_(store), rank_(cluster.rank), size_(cluster.world_size), timeout_(timeout), host_(host_of(cluster)) {}
 
-  SharedAttempt run() {
+  SharedAttempt run(bool several_hosts) {
+    std::vector<std::string> names;
     std::string reason = attempt([this] {
       listener_.emplace(size_);
       own_ = OwnArea(size_);
     });
-    reason = agreed("host", reason, host_, other_hosts);
+    reason = agreed("host", reason, host_, &names);
     if (!reason.empty()) return {nullptr, reason};
+    const auto hosts = numbered(names);
+    reason = obstacle_of(hosts, several_hosts);
+    if (!reason.empty()) return {nullptr, reason};
+    for (int rank = 0; rank < size_; ++rank)
+      if (hosts[rank] == hosts[rank_]) local_ranks_.push_back(rank);
+    local_rank_ = static_cast<int>(std::find(local_ranks_.begin(), local_ranks_.end(), rank_) - local_ranks_.begin());
     set("path", listener_->path());
-    reason = attempt([this] { connect_all(); });
+    reason = attempt([this] {
+      if (static_cast<int>(local_ranks_.size()) < size_) own_ = OwnArea(static_cast<int>(local_ranks_.size()));
+      connect_all();
+    });
     // Closed before any rank learns of a failure, so that no peer goes on waiting at these ends.
     listener_.reset();
     if (!reason.empty()) peers_.clear();
     reason = agreed("shared", reason, "yes", nullptr);
     if (!reason.empty()) return {nullptr, reason};
-    return {std::make_unique<ProcessAreas>(rank_, std::move(own_), std::move(peers_), timeout_), ""};
+    return {std::make_unique<ProcessAreas>(local_rank_, std::move(own_), std::move(peers_), timeout_), "", hosts};
   }
 
  private:
@@ -79,39 +102,42 @@ class Handover {
   }
 
   /// Stores this rank's failure, or else `own`, and reads those of all ranks. Returns the failure of the first rank
-  /// that has one, or else what `compare` finds.
+  /// that has one; else `values` gets what all ranks stored.
   std::string agreed(const std::string& what, const std::string& trouble, const std::string& own,
-                     std::string (*compare)(const std::vector<std::string>&)) {
+                     std::vector<std::string>* values) {
     set(what, trouble.empty() ? own : "!" + trouble);
     std::vector<std::string> all;
     for (int rank = 0; rank < size_; ++rank) all.push_back(get(what, rank));
     for (int rank = 0; rank < size_; ++rank)
       if (all[rank].starts_with('!')) return formatted("rank {}: {}", rank, all[rank].substr(1));
-    return compare ? compare(all) : "";
+    if (values) *values = std::move(all);
+    return "";
   }
 
   /// Each rank connects to those before it and lets in those after it.
   void connect_all() {
     const auto deadline = Clock::now() + timeout_;
-    peers_.resize(static_cast<std::size_t>(size_));
-    for (int peer = 0; peer < rank_; ++peer) {
-      peers_[peer].link = Link::connect(get("path", peer));
-      if (!peers_[peer].link.is_own_user()) throw std::runtime_error(formatted("rank {} is another user's", peer));
+    const auto count = static_cast<int>(local_ranks_.size());
+    peers_.resize(local_ranks_.size());
+    for (int peer = 0; peer < local_rank_; ++peer) {
+      peers_[peer].link = Link::connect(get("path", local_ranks_[peer]));
+      if (!peers_[peer].link.is_own_user())
+        throw std::runtime_error(formatted("rank {} is another user's", local_ranks_[peer]));
       introduce(peers_[peer].link, deadline);
     }
-    for (int missing = size_ - 1 - rank_; missing > 0;) {
+    for (int missing = count - 1 - local_rank_; missing > 0;) {
       Link link = accept_next(deadline);
       if (!link.is_own_user()) continue;
       auto [peer, memory] = receive_memory(link, deadline);
-      if (peer <= rank_ || peer >= size_ || peers_[peer].memory.data()) continue;
+      if (peer <= local_rank_ || peer >= count || peers_[peer].memory.data()) continue;
       introduce(link, deadline);
       peers_[peer].link = std::move(link);
       peers_[peer].memory = std::move(memory);
       --missing;
     }
-    for (int peer = 0; peer < rank_; ++peer) {
+    for (int peer = 0; peer < local_rank_; ++peer) {
       auto [who, memory] = receive_memory(peers_[peer].link, deadline);
-      if (who != peer) throw std::runtime_error(formatted("rank {} did not answer", peer));
+      if (who != peer) throw std::runtime_error(formatted("rank {} did not answer", local_ranks_[peer]));
       peers_[peer].memory = std::move(memory);
     }
   }
@@ -123,18 +149,18 @@ class Handover {
       if (auto link = listener_->accept(std::min(deadline, now + std::chrono::milliseconds(200)));
           link.descriptor() >= 0)
         return link;
-      for (int peer = 0; peer < size_; ++peer)
-        if (store_->check({key("shared", peer)}) && get("shared", peer).starts_with('!'))
-          throw std::runtime_error(formatted("rank {} failed", peer));
+      for (const int rank : local_ranks_)
+        if (store_->check({key("shared", rank)}) && get("shared", rank).starts_with('!'))
+          throw std::runtime_error(formatted("rank {} failed", rank));
       if (now >= deadline) throw std::runtime_error("a rank of this host did not connect in time");
     }
   }
 
   void introduce(const Link& link, TimePoint deadline) const {
-    link.send(std::to_string(rank_), {own_.memory.descriptor().get()}, deadline);
+    link.send(std::to_string(local_rank_), {own_.memory.descriptor().get()}, deadline);
   }
 
-  /// The rank at the other end, and its memory; -1 if it is no rank of this job.
+  /// The place of the rank at the other end, and its memory; -1 if it is no rank of this job.
   std::pair<int, Segment> receive_memory(const Link& link, TimePoint deadline) const {
     LinkMessage message;
     try {
@@ -146,13 +172,15 @@ class Handover {
     const char* end = message.text.data() + message.text.size();
     if (std::from_chars(message.text.data(), end, who).ptr != end) return {-1, Segment()};
     if (message.descriptors.empty()) throw std::runtime_error("this process can open no more files");
-    return {who, Segment::map(message.descriptors[0], AreaLayout(size_).bytes())};
+    return {who, Segment::map(message.descriptors[0], AreaLayout(static_cast<int>(local_ranks_.size())).bytes())};
   }
 
   c10::intrusive_ptr<c10d::Store> store_;
   const int rank_, size_;
   const std::chrono::milliseconds timeout_;
   const std::string host_;
+  std::vector<int> local_ranks_;  ///< the ranks of the job on this host
+  int local_rank_ = 0;            ///< of this rank among them
   std::optional<LinkListener> listener_;
   OwnArea own_;
   std::vector<Neighbour> peers_;
@@ -161,8 +189,8 @@ class Handover {
 }  // namespace
 
 SharedAttempt share_memory(const ClusterEnvironment& cluster, const c10::intrusive_ptr<c10d::Store>& store,
-                           std::chrono::milliseconds timeout) {
-  return Handover(cluster, store, timeout).run();
+                           std::chrono::milliseconds timeout, bool several_hosts) {
+  return Handover(cluster, store, timeout).run(several_hosts);
 }
 
 }  // namespace muster::comm

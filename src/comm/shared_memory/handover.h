@@ -3,6 +3,7 @@
 #include <chrono>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
@@ -11,15 +12,17 @@
 
 namespace muster::comm {
 
-/// The areas of a group of processes, or why they cannot share memory: the same words on every rank.
+/// The areas of the ranks of this rank's host, or why they cannot share memory: the same words on every rank.
 struct SharedAttempt {
   std::unique_ptr<SharedAreas> areas;
   std::string reason;
+  std::vector<int> hosts{};  ///< equal numbers for ranks of one host
 };
 
-/// Tries to share memory between all ranks of the job; they agree on the result through the store.
+/// Tries to share memory between the ranks of each host of the job; all ranks agree on the result through the store.
+/// Ranks on several hosts share memory if `several_hosts`, and Hosts of them has no obstacle.
 /// Collective. Throws: what the store throws.
 SharedAttempt share_memory(const ClusterEnvironment& cluster, const c10::intrusive_ptr<c10d::Store>& store,
-                           std::chrono::milliseconds timeout);
+                           std::chrono::milliseconds timeout, bool several_hosts);
 
 }  // namespace muster::comm

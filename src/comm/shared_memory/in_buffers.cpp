@@ -1,7 +1,6 @@
 // Operations on tensors in memory that all ranks have: nothing is copied before it is reduced.
 #include <algorithm>
 #include <cstring>
-#include <functional>
 #include <utility>
 
 #include "comm/pieces.h"
@@ -20,24 +19,12 @@ void SharedCollectives::share(const Call& call) {
   for (int peer = 0; peer < size_; ++peer)
     if (peer != rank_ && *static_cast<const std::byte*>(received(peer)) == std::byte{0}) return;
   if (!buffer) return;
-  std::erase_if(buffers_, [](const auto& known) { return known.expired(); });
-  buffers_.push_back(buffer);
+  buffers_.add(buffer);
   call.operation.shared_buffer = std::move(buffer);
 }
 
-std::shared_ptr<SharedBuffer> SharedCollectives::buffer_of(const at::Tensor& tensor) const {
-  const auto* begin = static_cast<const std::byte*>(tensor.const_data_ptr());
-  const std::less_equal<const std::byte*> up_to;
-  for (const auto& known : buffers_)
-    if (auto buffer = known.lock()) {
-      const std::byte* part = buffer->parts[rank_];
-      if (up_to(part, begin) && up_to(begin + tensor.nbytes(), part + buffer->bytes)) return buffer;
-    }
-  return nullptr;
-}
-
 std::shared_ptr<SharedBuffer> SharedCollectives::buffer_of_all(Call& call, const at::Tensor& tensor) {
-  auto buffer = buffer_of(tensor);
+  auto buffer = buffers_.of(tensor);
   if (!buffer) return nullptr;
   SharedMemoryLocation& own = call.operation.location;
   const auto* begin = static_cast<const std::byte*>(tensor.const_data_ptr());

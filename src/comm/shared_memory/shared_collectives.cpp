@@ -18,8 +18,8 @@ constexpr auto kWholeBytes = std::size_t{64} << 10;
 }  // namespace
 
 SharedCollectives::SharedCollectives(std::shared_ptr<SharedAreas> areas)
-    : areas_(std::move(areas)), rank_(areas_->rank()), size_(areas_->size()), boxes_(static_cast<std::size_t>(size_)),
-      terms_(static_cast<std::size_t>(size_)) {
+    : areas_(std::move(areas)), rank_(areas_->rank()), size_(areas_->size()), buffers_(rank_),
+      boxes_(static_cast<std::size_t>(size_)), terms_(static_cast<std::size_t>(size_)) {
   auto transport = std::make_unique<SharedTransport>(areas_);
   transport_ = transport.get();
   rest_ = make_pairwise(std::move(transport));

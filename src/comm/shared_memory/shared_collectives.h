@@ -8,6 +8,7 @@
 
 #include "comm/collectives.h"
 #include "comm/header.h"
+#include "comm/shared_memory/known_buffers.h"
 #include "comm/shared_memory/shared_transport.h"
 
 namespace muster::comm {
@@ -73,8 +74,6 @@ class SharedCollectives final : public Collectives {
   void reduce_whole(const Call& call, const at::Tensor& tensor, bool everybody);
   void reduce_pieces(const Call& call, const at::Tensor& tensor, bool everybody);
 
-  /// The buffer in which all of the tensor is; null if none.
-  std::shared_ptr<SharedBuffer> buffer_of(const at::Tensor& tensor) const;
   /// The buffer in which the tensor is on all ranks, at the same place unless it is gathered; null if it is not. Ranks
   /// whose tensor is in a buffer have met then.
   std::shared_ptr<SharedBuffer> buffer_of_all(Call& call, const at::Tensor& tensor);
@@ -98,7 +97,7 @@ class SharedCollectives final : public Collectives {
   uint64_t chunks_ = 0;
   uint64_t steps_ = 0;
   uint64_t shares_ = 0;
-  std::vector<std::weak_ptr<SharedBuffer>> buffers_;
+  KnownBuffers buffers_;
   std::vector<const Mailbox*> boxes_;
   std::vector<const void*> terms_;
 };

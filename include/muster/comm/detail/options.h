@@ -7,13 +7,15 @@ namespace muster {
 
 /// How the ranks of a job form a group.
 struct GroupOptions {
-  /// "gloo"; "shm", shared memory, for ranks of one host; "auto", shared memory where possible and else gloo; or the
-  /// name of a factory given to connect().
+  /// "gloo"; "shm", shared memory, for ranks of one host; "hierarchical", shared memory on each host and gloo between
+  /// hosts; "auto", the first of shm, hierarchical and gloo that is possible; or the name of a factory given to
+  /// connect().
   std::string backend = "auto";
   std::string interface = "";  ///< network interface; empty: GLOO_SOCKET_IFNAME, or chosen by the
                                ///< addresses
   std::chrono::milliseconds rendezvous_timeout = std::chrono::minutes(5);  ///< wait for the other ranks to appear
   std::chrono::milliseconds timeout = std::chrono::minutes(10);            ///< of one operation
+  bool two_level_sums = false;  ///< "hierarchical" adds up on each host first, and then the hosts' sums
 };
 
 }  // namespace muster

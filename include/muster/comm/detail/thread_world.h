@@ -12,6 +12,9 @@ namespace muster::comm {
 
 /// Options of ranks that run as threads of one process.
 struct ThreadWorldOptions {
+  /// Ranks on each of several hosts, one host after another: operations as by the backend "hierarchical". Empty: no
+  /// hosts.
+  std::vector<int> hosts{};
   int kill_rank = -1;          ///< this rank fails at its step `kill_step`, as if its process had died; -1: no rank
                                ///< fails
   int64_t kill_step = 0;       ///< counted in messages of the first group that the rank sends or receives
@@ -19,6 +22,7 @@ struct ThreadWorldOptions {
   bool shared_memory = false;  ///< operations as between processes that share memory, instead of by messages
   /// Per operation; with a seed it expires at once when no rank can proceed.
   std::chrono::milliseconds timeout = std::chrono::minutes(1);
+  bool two_level_sums = false;  ///< as GroupOptions has it
 };
 
 /// Runs `body` as `size` ranks, each in its own thread, over the backend "threads", and returns what each rank threw

@@ -80,14 +80,12 @@ struct LoadStateOptions {
 
 /// Options of muster::Accelerator, with Accelerate's names and defaults.
 struct AcceleratorOptions {
-  std::string backend = "auto";  ///< "shm", shared memory of one host, where all ranks can; else "gloo"
+  std::string backend = "auto";  ///< the first of "shm", "hierarchical" (hosts that have shm) and "gloo" that works
   std::vector<std::shared_ptr<FabricCallback>> callbacks = {};  ///< called by the runtime and by call()
   /// Asked before Muster's own readers who this process is among the ranks; for a launcher that Muster does not know.
   ClusterReader cluster_reader = {};
-  /// Use the CPU even if there is an accelerator.
-  bool cpu = false;
-  /// Use only deterministic kernels; an operator that has none throws.
-  bool deterministic = false;
+  bool cpu = false;            ///< use the CPU even if there is an accelerator
+  bool deterministic = false;  ///< use only deterministic kernels; an operator that has none throws
   /// "auto": as many as the launcher started. Otherwise launch() starts them.
   Devices devices = {};
   /// True: rank 0 alone reads the data and sends each rank its batches. False: every rank reads. Unset: as each
@@ -108,8 +106,7 @@ struct AcceleratorOptions {
   ProjectOptions project = {};
   /// A loader's batch_size is that of all ranks together, split into one part per rank, instead of each rank's.
   bool split_batches = false;
-  /// Off: a scheduler's step() always steps, whatever the optimizer does.
-  bool step_scheduler_with_optimizer = true;
+  bool step_scheduler_with_optimizer = true;  ///< off: step() of a scheduler always steps, whatever the optimizer does
   Strategy strategy = "auto";
   /// Which generators of LibTorch get rank 0's state whenever a pass over a prepared loader begins: Accelerate's
   /// rng_types.
@@ -117,6 +114,7 @@ struct AcceleratorOptions {
   /// How long a rank waits at most for the others, in a collective and in the rendezvous. `muster run --timeout` and
   /// MUSTER_TIMEOUT, in seconds, replace the default; they must not contradict another value of the program (MU171).
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
+  bool two_level_sums = false;  ///< "hierarchical" adds up on each host first: other bits than gloo's
 };
 
 /// How backward runs.

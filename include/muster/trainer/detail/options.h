@@ -135,6 +135,7 @@ struct TrainerOptions {
   Strategy strategy = "auto";
   bool sync_batchnorm = false;
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
+  bool two_level_sums = false;             ///< as in AcceleratorOptions
   CheckInterval val_check_interval = 1.0;  ///< batches, a part of an epoch, or a time since the last validation
 };
 

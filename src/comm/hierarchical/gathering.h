@@ -1,0 +1,13 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "comm/hierarchical/slabs.h"
+
+namespace muster::comm {
+
+/// Fills `out` with `in` of each rank, which may be this rank's place in `out`. What a rank gives is sent once to each
+/// other host. Collective.
+void all_gather_by_hosts(const Ranks& ranks, const at::Tensor& in, const at::Tensor& out);
+
+}  // namespace muster::comm

@@ -1,0 +1,51 @@
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "comm/hierarchical/host_staging.h"
+#include "comm/hierarchical/hosts.h"
+#include "comm/hierarchical/slabs.h"
+#include "comm/pairwise.h"
+#include "comm/shared_memory/known_buffers.h"
+
+namespace muster::comm {
+
+/// Collectives of ranks on several hosts: what is large goes through the memory of each host, and between hosts once
+/// and not once per rank. In all else, and in how headers are exchanged, it is as Pairwise.
+class Hierarchical final : public Pairwise {
+ public:
+  /// Requires: hosts without an obstacle; `within` has the ranks of this rank's host, in their order.
+  /// `timeout` is for forming groups of its ranks.
+  Hierarchical(std::unique_ptr<Transport> between, std::unique_ptr<SharedAreas> within, Hosts hosts,
+               bool two_level_sums, std::chrono::milliseconds timeout);
+
+  bool shares_memory() const noexcept override { return true; }
+  void abort(const std::string& cause) noexcept override;
+  void close() noexcept override;
+  std::unique_ptr<Collectives> split(const std::vector<int>& ranks, const std::string& name) override;
+
+ private:
+  void dispatch(const Call& call) override;
+  bool goes_by_hosts(const Operation& operation) const;
+  void run_by_hosts(const Call& call, const Ranks& ranks);
+  /// Memory on each host, which all ranks get or none.
+  void share(const Call& call);
+  /// Exchanges headers, and finds where the tensors of this host's ranks are: see Ranks.
+  std::vector<const std::byte*> map_tensors(const Call& call, const at::Tensor& tensor);
+  /// The areas of those of `ranks` that are on this rank's host; all of `ranks` get theirs or none does. `between` is
+  /// the transport of the new group. Throws: CommError (MU401).
+  std::unique_ptr<SharedAreas> split_areas(Transport& between, const std::vector<int>& ranks, const Hosts& hosts,
+                                           const std::string& name);
+
+  const Hosts hosts_;
+  const bool two_level_sums_;
+  const std::chrono::milliseconds timeout_;
+  HostStaging within_;
+  KnownBuffers buffers_;
+  uint64_t shares_ = 0;
+};
+
+}  // namespace muster::comm

@@ -1,0 +1,216 @@
+#include "comm/hierarchical/host_sums.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include <ATen/ops/from_blob.h>
+
+#include "comm/hierarchical/spreading.h"
+#include "comm/pieces.h"
+#include "comm/shared_memory/reduction.h"
+
+namespace muster::comm {
+namespace {
+
+constexpr int kSums = 0, kResults = 1;  // channels
+// Sums on their way to or from one rank wait in memory of this size.
+constexpr std::size_t kWindowBytes = std::size_t{2} << 20;
+// For each host between here and the last one, results are expected so many slabs later.
+constexpr int64_t kLagPerHost = 4;
+
+at::ScalarType summed_in(const at::Tensor& tensor, ReduceOp op) {
+  const bool rounds = op != ReduceOp::min && op != ReduceOp::max;
+  return rounds && at::isReducedFloatingType(tensor.scalar_type()) ? at::kFloat : tensor.scalar_type();
+}
+
+at::Tensor elements(const void* data, int64_t count, at::ScalarType dtype) {
+  return at::from_blob(const_cast<void*>(data), {count}, at::TensorOptions().dtype(dtype));
+}
+
+/// One reduction on its way.
+class HostSumming {
+ public:
+  HostSumming(const Ranks& ranks, const HostSums& sums, const std::function<std::byte*(std::size_t)>& scratch)
+      : ranks_(ranks), sums_(sums), dtype_(sums.source.scalar_type()), wide_(summed_in(sums.source, sums.op)),
+        host_(ranks.host()), last_(ranks.hosts.count() - 1), spreading_(ranks, sums.target, last_) {
+    divide_memory(scratch);
+  }
+
+  void run() {
+    const auto slabs = static_cast<int64_t>(sums_.slabs.size());
+    const bool shares = slabs > 0 && sums_.slabs.front().front().receiver < 0;
+    const int64_t lag = shares ? kLagPerHost * (last_ - host_) : 0;
+    for (std::size_t i = 0; i < window_; ++i) expect_sum();
+    expect_results();
+    for (int64_t i = 0; i < slabs + lag; ++i) {
+      if (i < slabs) reduce(sums_.slabs[i]);
+      if (shares && i >= lag) spreading_.share(sums_.slabs[i - lag]);
+    }
+    for (const auto& result : results_) result->wait(ranks_.deadline);
+    for (const auto& sent : sends_)
+      if (sent) sent->wait(ranks_.deadline);
+    spreading_.finish();
+    if (!ranks_.mapped.empty()) ranks_.end_reading();
+  }
+
+ private:
+  std::size_t bytes(const Part& part, at::ScalarType dtype) const {
+    return static_cast<std::size_t>(part.range.size()) * at::elementSize(dtype);
+  }
+
+  void divide_memory(const std::function<std::byte*(std::size_t)>& scratch) {
+    int64_t longest = 1;
+    for (const Slab& slab : sums_.slabs)
+      for (const Part& part : slab) {
+        longest = std::max(longest, part.range.size());
+        if (ranks_.owns(part.column)) owned_.push_back(&part);
+      }
+    longest = (longest + kPieceAlign - 1) / kPieceAlign * kPieceAlign;
+    slot_ = static_cast<std::size_t>(longest) * at::elementSize(wide_);
+    window_ = std::min(std::max<std::size_t>(kWindowBytes / slot_, 2), std::max<std::size_t>(owned_.size(), 1));
+    const std::size_t terms = wide_ == dtype_ ? 0 : static_cast<std::size_t>(ranks_.hosts.size(host_)) + 1;
+    memory_ = scratch(slot_ * (2 * window_ + terms));
+    arrivals_.resize(window_);
+    sends_.resize(window_);
+  }
+  std::byte* arrived(std::size_t index) const { return memory_ + slot_ * (index % window_); }
+  std::byte* summed(std::size_t index) const { return memory_ + slot_ * (window_ + index % window_); }
+  std::byte* widened(std::size_t term) const { return memory_ + slot_ * (2 * window_ + term); }
+
+  /// Posts the receive of the next sum from the host before.
+  void expect_sum() {
+    if (host_ == 0 || expected_ == owned_.size()) return;
+    const Part& part = *owned_[expected_];
+    arrivals_[expected_ % window_] =
+        ranks_.between.recv(ranks_.hosts.owner(host_ - 1, part.column), arrived(expected_), bytes(part, wide_), kSums);
+    ++expected_;
+  }
+
+  /// Where this rank alone gets the result of a part. The memory may still be what is summed: its result does not come
+  /// before its value has gone.
+  std::byte* place_of(const Part& part) const {
+    const bool is_piece = sums_.target.numel() < sums_.source.numel();
+    return at_element(sums_.target, part.range.begin - (is_piece ? ranks_.rank() * sums_.target.numel() : 0));
+  }
+  void expect_results() {
+    for (const Slab& slab : sums_.slabs)
+      for (const Part& part : slab)
+        if (const int from = ranks_.hosts.owner(last_, part.column);
+            part.receiver == ranks_.rank() && from != ranks_.rank())
+          results_.push_back(ranks_.between.recv(from, place_of(part), bytes(part, dtype_), kResults));
+  }
+
+  void reduce(const Slab& slab) {
+    const auto fill = [&](std::byte* to) {
+      for (const Part& part : slab) {
+        const std::size_t size = bytes(part, dtype_);
+        if (!ranks_.owns(part.column)) std::memcpy(to, at_element(sums_.source, part.range.begin), size);
+        to += size;
+      }
+    };
+    const auto use = [&] {
+      std::size_t begin = 0;
+      for (const Part& part : slab) {
+        if (ranks_.owns(part.column)) reduce(part, begin);
+        begin += bytes(part, dtype_);
+      }
+    };
+    if (ranks_.mapped.empty()) ranks_.within.round(ranks_.deadline, fill, use);
+    else use();
+  }
+
+  /// What that rank of this host gives of a part, which is at `begin` of its staging buffer.
+  const std::byte* term_of(int rank, const Part& part, std::size_t begin) const {
+    if (rank == ranks_.rank()) return at_element(sums_.source, part.range.begin);
+    if (!ranks_.mapped.empty()) return ranks_.mapped[rank] + part.range.begin * sums_.source.element_size();
+    return ranks_.within.of(rank, ranks_.deadline) + begin;
+  }
+
+  /// This host's values of a part, in the dtype in which they are summed.
+  void collect_terms(const Part& part, std::size_t begin) {
+    terms_.clear();
+    for (int rank = ranks_.hosts.first(host_); rank < ranks_.hosts.first(host_) + ranks_.hosts.size(host_); ++rank) {
+      const void* term = term_of(rank, part, begin);
+      if (wide_ != dtype_) {
+        const at::Tensor wide = elements(widened(terms_.size()), part.range.size(), wide_);
+        wide.copy_(elements(term, part.range.size(), dtype_));
+        term = wide.const_data_ptr();
+      }
+      terms_.push_back(term);
+    }
+  }
+  /// Reduces the terms to `into`. One value of this rank's own tensor is left where it is.
+  const void* reduce_terms_to(void* into, const Part& part) {
+    if (terms_.size() == 1) {
+      if (wide_ == dtype_ || terms_.front() == into) return terms_.front();
+      return std::memcpy(into, terms_.front(), bytes(part, wide_));
+    }
+    const ReduceOp op = sums_.op == ReduceOp::mean ? ReduceOp::sum : sums_.op;
+    reduce_memory(into, nullptr, terms_, static_cast<std::size_t>(part.range.size()), wide_, op);
+    return into;
+  }
+
+  void reduce(const Part& part, std::size_t begin) {
+    const std::size_t index = reduced_++;
+    collect_terms(part, begin);
+    // The last sum from this memory has to be gone first.
+    if (auto& sent = sends_[index % window_]) sent->wait(ranks_.deadline), sent.reset();
+    if (sums_.two_level) terms_ = {reduce_terms_to(summed(index), part)};
+    if (host_ > 0) {
+      arrivals_[index % window_]->wait(ranks_.deadline);
+      terms_.insert(terms_.begin(), arrived(index));
+    }
+    host_ < last_ ? send_on(part, index) : finish(part, index);
+    expect_sum();
+  }
+
+  void send_on(const Part& part, std::size_t index) {
+    const void* sum = reduce_terms_to(summed(index), part);
+    sends_[index % window_] =
+        ranks_.between.send(ranks_.hosts.owner(host_ + 1, part.column), sum, bytes(part, wide_), kSums);
+    if (part.receiver < 0) spreading_.expect(part);
+  }
+
+  /// On the last host: the result, and to where it belongs.
+  void finish(const Part& part, std::size_t index) {
+    const bool goes = part.receiver >= 0 && part.receiver != ranks_.rank();
+    std::byte* result = goes ? summed(index) : place_of(part);
+    if (wide_ == dtype_) {
+      reduce_terms_to(result, part);
+      divide(result, part);
+    } else {
+      std::byte* sum = widened(static_cast<std::size_t>(ranks_.hosts.size(host_)));
+      reduce_terms_to(sum, part);
+      divide(sum, part);
+      elements(result, part.range.size(), dtype_).copy_(elements(sum, part.range.size(), wide_));
+    }
+    if (part.receiver < 0) spreading_.pass_on(part);
+    else if (goes) sends_[index % window_] = ranks_.between.send(part.receiver, result, bytes(part, dtype_), kResults);
+  }
+  void divide(void* sum, const Part& part) const {
+    if (sums_.op == ReduceOp::mean)
+      elements(sum, part.range.size(), wide_).div_(static_cast<double>(ranks_.between.size()));
+  }
+
+  const Ranks& ranks_;
+  const HostSums& sums_;
+  const at::ScalarType dtype_, wide_;  ///< of values and results, and in which they are summed
+  const int host_, last_;
+  Spreading spreading_;
+  std::vector<const Part*> owned_;
+  std::size_t slot_ = 0;    ///< bytes of memory for one part
+  std::size_t window_ = 0;  ///< how many of them wait, as what arrived and as what was summed
+  std::byte* memory_ = nullptr;
+  std::size_t expected_ = 0, reduced_ = 0;  ///< of the owned parts
+  std::vector<Transport::Request> arrivals_, sends_;
+  std::vector<Transport::Request> results_;
+  std::vector<const void*> terms_;
+};
+
+}  // namespace
+
+void reduce_by_hosts(const Ranks& ranks, const HostSums& sums, const std::function<std::byte*(std::size_t)>& scratch) {
+  HostSumming(ranks, sums, scratch).run();
+}
+
+}  // namespace muster::comm

@@ -1,0 +1,46 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "comm/hierarchical/host_staging.h"
+#include "comm/hierarchical/hosts.h"
+#include "comm/pieces.h"
+#include "comm/transport.h"
+
+namespace muster::comm {
+
+/// The ranks of a group on their hosts, and how they reach each other during one operation.
+struct Ranks {
+  Transport& between;   ///< hosts
+  HostStaging& within;  ///< this rank's host
+  const Hosts& hosts;
+  TimePoint deadline;
+  /// Where this rank reads the tensors of those of its host, by rank; empty if one of them is in private memory.
+  std::vector<const std::byte*> mapped{};
+
+  int rank() const { return between.rank(); }
+  int host() const { return hosts.of(rank()); }
+  bool owns(int column) const { return hosts.owner(host(), column) == rank(); }
+  /// Until all ranks of this host are done with each other's memory.
+  void end_reading() const;
+};
+
+/// Elements of a tensor for which one rank of each host is responsible.
+struct Part {
+  Range range;
+  int column;
+  int receiver;  ///< who alone gets their reduction; -1: all ranks
+};
+
+/// Parts that go through the staging of a host in one round, one after another.
+using Slab = std::vector<Part>;
+
+/// Each column has its part of every slab. No part is empty.
+std::vector<Slab> slabs_of_columns(const at::Tensor& tensor, const Hosts& hosts, int receiver);
+/// Of a tensor with a piece for each rank, which alone receives it. No part is empty.
+std::vector<Slab> slabs_of_pieces(const at::Tensor& tensor, const Hosts& hosts);
+
+}  // namespace muster::comm
