@@ -3,11 +3,11 @@
 #include <algorithm>
 
 #include "deepspeed_file.h"
-#include "lightning_file.h"
 #include "muster/base/detail/known_names.h"
 #include "muster/base/detail/listing.h"
 #include "muster/base/error.h"
 #include "muster/launcher/detail/option_tables.h"
+#include "muster/trainer/detail/launch_check.h"
 
 namespace muster::cli {
 namespace {
@@ -70,7 +70,7 @@ File file_of(const std::string& section, RawOptions texts) {
 
 ConfigFile read_lightning(const std::string& path, const std::string& section,
                           const std::vector<options::Description>& known) {
-  auto request = translate_lightning(options::read_file_values(path), known);
+  auto request = trainer::translate_lightning(options::read_file_values(path), known);
   ConfigFile result{.path = path, .kind = FileKind::lightning};
   result.file = file_of(section, std::move(request.options));
   if (!request.of_program.empty())

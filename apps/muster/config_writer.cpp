@@ -1,36 +1,13 @@
 #include "config_writer.h"
 
-#include <algorithm>
-#include <cctype>
 #include <filesystem>
 #include <fstream>
 #include <system_error>
 
-#include "muster/base/detail/letter_case.h"
+#include "muster/base/detail/yaml_text.h"
 #include "muster/base/error.h"
 
 namespace muster::cli {
-namespace {
-
-/// Python's reader takes these words without quotes for a truth value or for nothing.
-bool is_word_of_yaml(const std::string& text) {
-  const auto word = lower_case(text);
-  for (const char* one : {"", "no", "yes", "on", "off", "y", "n", "null", "~"})
-    if (word == one) return true;
-  return false;
-}
-
-std::string yaml_text(const std::string& text) {
-  const bool plain = !is_word_of_yaml(text) && std::all_of(text.begin(), text.end(), [](unsigned char c) {
-    return std::isalnum(c) || c == '_' || c == '-' || c == '.' || c == '/' || c == '+';
-  });
-  if (plain && text.front() != '-' && text.front() != '.') return text;
-  std::string result = "'";
-  for (const char c : text) result += c == '\'' ? "''" : std::string(1, c);
-  return result + "'";
-}
-
-}  // namespace
 
 std::string config_text(const ConfigKeys& keys) {
   std::string text =
@@ -42,7 +19,7 @@ std::string config_text(const ConfigKeys& keys) {
     const auto outer = dot == std::string::npos ? "" : key.substr(0, dot);
     if (!outer.empty() && outer != section) text += "  " + outer + ":\n";
     section = outer;
-    text += (outer.empty() ? "  " + key : "    " + key.substr(dot + 1)) + ": " + yaml_text(value) + "\n";
+    text += (outer.empty() ? "  " + key : "    " + key.substr(dot + 1)) + ": " + options::yaml_text(value) + "\n";
   }
   return text;
 }

@@ -263,4 +263,9 @@ std::map<std::string, std::string> written_options(const RuntimeOptions& options
   return texts;
 }
 
+std::map<std::string, std::string> written_options(const RuntimeOptions& in_code, const RawOptions& given_options,
+                                                   const Environment& variables) {
+  return written_options(with_given_options(in_code, given_options, variables));
+}
+
 }  // namespace muster::runtime

@@ -15,6 +15,8 @@ namespace muster::runtime {
 namespace {
 
 constexpr const char* kFamilies[] = {"ACCELERATE_", "FSDP_", "LT_", "PARALLELISM_CONFIG_", "PL_"};
+/// Of tests, and of programs with options of their own.
+constexpr const char* kOthers[] = {"MUSTER_DATA_", "MUSTER_MODEL_", "MUSTER_TEST_"};
 
 /// A variable that other launchers set always, and the words by which it asks for nothing ("*": any).
 struct Idle {
@@ -99,8 +101,9 @@ std::string misspelt_variables(const Environment& variables) {
   const auto known = own_variables();
   std::vector<std::string> misspelt;
   for (const auto& [name, text] : variables.variables()) {
-    if (!name.starts_with("MUSTER_") || name.starts_with("MUSTER_TEST_") ||
-        std::find(known.begin(), known.end(), name) != known.end())
+    const bool of_others = std::any_of(std::begin(kOthers), std::end(kOthers),
+                                       [&, &own = name](const char* family) { return own.starts_with(family); });
+    if (!name.starts_with("MUSTER_") || of_others || std::find(known.begin(), known.end(), name) != known.end())
       continue;
     const auto nearest = nearest_name(name, known);
     misspelt.push_back(name + (nearest.empty() ? "" : " (nearest is " + nearest + ")"));

@@ -9,8 +9,6 @@
 
 namespace muster::trainer {
 
-namespace {
-
 State saved_hyperparameters(const std::filesystem::path& checkpoint) {
   if (is_lightning_file(checkpoint)) return read_lightning_file(checkpoint).hyper_parameters;
   if (holds_weights_only(checkpoint)) return {};
@@ -18,8 +16,6 @@ State saved_hyperparameters(const std::filesystem::path& checkpoint) {
   const auto* saved = entry ? entry->find("hyper_parameters") : nullptr;
   return saved ? *saved : State();
 }
-
-}  // namespace
 
 State hyperparameters_in(const std::filesystem::path& checkpoint) {
   if (auto saved = saved_hyperparameters(checkpoint); !saved.empty()) return saved;

@@ -18,29 +18,10 @@
 #include "muster/trainer/detail/terminated.h"
 #include "option_check.h"
 #include "option_fields.h"
+#include "runtime_options.h"
 
 namespace muster::trainer {
 namespace {
-
-RuntimeOptions runtime_options(const TrainerOptions& options) {
-  auto result = runtime::fabric(
-      {.accelerator = options.accelerator,
-       .backend = options.backend,
-       .deterministic = options.deterministic,
-       .devices = options.devices,
-       .grad_scaler = options.grad_scaler,
-       .gradient_accumulation = {.num_steps = options.accumulate_grad_batches,
-                                 .sync_with_dataloader = false,  // the loops know the last batch of several loaders
-                                 .weighting = options.gradient_weighting},
-       .keep_memory = options.keep_memory,
-       .num_nodes = options.num_nodes,
-       .precision = options.precision,
-       .strategy = options.strategy,
-       .timeout = options.timeout,
-       .two_level_sums = options.two_level_sums});
-  result.step_scheduler_with_optimizer = false;  // the loops know when
-  return result;
-}
 
 void require_own_keys(const std::vector<std::shared_ptr<Callback>>& callbacks) {
   std::set<std::string> keys;
@@ -75,6 +56,26 @@ bool is_plateau(const AnyLRScheduler& scheduler) {
 }
 
 }  // namespace
+
+RuntimeOptions runtime_options(const TrainerOptions& options) {
+  auto result = runtime::fabric(
+      {.accelerator = options.accelerator,
+       .backend = options.backend,
+       .deterministic = options.deterministic,
+       .devices = options.devices,
+       .grad_scaler = options.grad_scaler,
+       .gradient_accumulation = {.num_steps = options.accumulate_grad_batches,
+                                 .sync_with_dataloader = false,  // the loops know the last batch of several loaders
+                                 .weighting = options.gradient_weighting},
+       .keep_memory = options.keep_memory,
+       .num_nodes = options.num_nodes,
+       .precision = options.precision,
+       .strategy = options.strategy,
+       .timeout = options.timeout,
+       .two_level_sums = options.two_level_sums});
+  result.step_scheduler_with_optimizer = false;  // the loops know when
+  return result;
+}
 
 void refuse_equal_keys(const Callback& callback) {
   throw UsageError("MU452", "two callbacks save their state as \"" + callback.state_key() +

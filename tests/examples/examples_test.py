@@ -169,6 +169,23 @@ def check_trainer():
             report(f"{how} trainer saves", None if list(pathlib.Path(scratch).glob("digits/*.ckpt")) else "no checkpoint in digits")
 
 
+def check_one_line():
+    """The program of one line, as its page shows it."""
+    program = build / "examples/one_line"
+    page = (source / "docs/howto/trainer_main.md").read_text()
+    example = (source / "examples/08_one_line/main.cpp").read_text()
+    blocks = re.findall(r"^```cpp\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    report("the page of one line quotes its program", None if blocks and all(block in example for block in blocks) else "a block is not in it")
+    fit = [program, "fit", "--trainer.max_epochs", "3", "--model.lr", "0.002"]
+    for how, command in (("alone", fit), ("muster run 2", [build / "bin/muster", "run", "--devices", "2", *fit]), ("two of its own", [*fit, "--trainer.devices", "2"])):
+        with tempfile.TemporaryDirectory() as scratch:
+            run(f"{how} one_line", command, scratch)
+    with tempfile.TemporaryDirectory() as scratch:
+        config = pathlib.Path(scratch, "config.yaml")
+        config.write_text(subprocess.run([*fit, "--print_config"], capture_output=True, text=True, timeout=120).stdout)
+        run("one_line by a file", [program, "fit", "--config", config], scratch)
+
+
 GALLERY = {  # the commands of a program, and what must be in its output
     "boring": ([["boring"], ["boring", "wrapped"]], r"boring: best 0\.00\d+ after \d+ epochs, test 0\.0\d+, (64|32) predictions"),
     "gan": ([["gan"]], r"epoch 2: generator \d\.\d+, discriminator \d\.\d+, ink 0\.\d+"),
@@ -217,6 +234,7 @@ check_pair()
 check_demo()
 check_readme()
 check_trainer()
+check_one_line()
 check_launchers()
 check_book()
 run("alone plain", [build / "examples/plain"])

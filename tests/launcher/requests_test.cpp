@@ -151,8 +151,11 @@ TEST(Requests, UnknownVariablesOfThoseFamiliesAreNamedOnce) {
 }
 
 TEST(Requests, MisspeltVariablesAreNamedWithTheNearest) {
-  const auto text =
-      misspelt_variables({{"MUSTER_PRECISON", "bf16"}, {"MUSTER_TEST_X", "1"}, {"MUSTER_FSDP_STAGE", "full"}});
+  const auto text = misspelt_variables({{"MUSTER_PRECISON", "bf16"},
+                                        {"MUSTER_TEST_X", "1"},
+                                        {"MUSTER_MODEL_RATE", "1"},
+                                        {"MUSTER_DATA_ROWS", "1"},
+                                        {"MUSTER_FSDP_STAGE", "full"}});
   EXPECT_EQ(text.find("variables that Muster does not read: MUSTER_PRECISON (nearest is MUSTER_PRECISION); "), 0U)
       << text;
   std::ifstream page(MUSTER_SOURCE_DIR "/docs/howto/environment.md");

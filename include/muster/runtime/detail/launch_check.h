@@ -1,9 +1,14 @@
 #pragma once
 
+#include <map>
 #include <string>
 #include <vector>
 
 #include "muster/base/detail/options.h"
+
+namespace muster {
+struct RuntimeOptions;
+}
 
 namespace muster::runtime {
 
@@ -23,12 +28,19 @@ options::RawOptions find_given_options(const options::Sources& sources, const st
 /// Throws: ConfigError, as the runtime of a rank, or its Trainer, would.
 void check_given_options(const options::RawOptions& given_options);
 
+/// Every option as text, those of the strategy included, once the given ones stand in place of defaults of the program
+/// (`in_code`); what code alone can set is left out. Throws: ConfigError as a rank would, (MU171) among them.
+std::map<std::string, std::string> written_options(const RuntimeOptions& in_code,
+                                                   const options::RawOptions& given_options,
+                                                   const Environment& variables);
+
 /// Variables of Accelerate's, Lightning's and PyTorch's families (ACCELERATE_*, LT_*, PL_*, FSDP_*,
 /// PARALLELISM_CONFIG_*) that ask for something that Muster does not know, in one line for a warning; "" for none.
 std::string unknown_variables(const Environment& variables);
 
 /// Variables MUSTER_* that Muster does not read, each with the nearest that it reads, in one line for a warning; "" for
-/// none. MUSTER_TEST_* are left to tests.
+/// none. MUSTER_TEST_* are left to tests, MUSTER_MODEL_* and MUSTER_DATA_* to programs with trainer_main(), which
+/// refuse those that they do not know.
 std::string misspelt_variables(const Environment& variables);
 
 }  // namespace muster::runtime

@@ -11,6 +11,8 @@
 namespace muster {
 
 namespace trainer {
+/// Empty if the checkpoint has none.
+State saved_hyperparameters(const std::filesystem::path& checkpoint);
 /// Throws: CheckpointError (MU465) if the checkpoint has none.
 State hyperparameters_in(const std::filesystem::path& checkpoint);
 void load_weights(TrainerModule& module, const std::filesystem::path& checkpoint);

@@ -1,14 +1,12 @@
-#include "lightning_file.h"
-
 #include <algorithm>
 #include <map>
-#include <set>
 
 #include "muster/base/detail/known_names.h"
 #include "muster/base/error.h"
 #include "muster/strategy/detail/launch_check.h"
+#include "muster/trainer/detail/launch_check.h"
 
-namespace muster::cli {
+namespace muster::trainer {
 namespace {
 
 using options::FileValue;
@@ -40,7 +38,8 @@ const options::Description* option_named(const std::vector<options::Description>
 
 class LightningTranslator {
  public:
-  explicit LightningTranslator(const std::vector<options::Description>& known) : known_(known) {}
+  LightningTranslator(const std::vector<options::Description>& known, LightningDefaults defaults)
+      : defaults_(defaults), known_(known) {}
 
   LightningRequest translate(const std::vector<FileValue>& values) {
     for (const auto& value : values) take(value);
@@ -69,12 +68,13 @@ class LightningTranslator {
       if (value.form != options::ValueForm::none) of_strategy_[name.substr(9)] = value.found;
       return;
     }
-    const auto* option = option_of(first);
+    const auto* whole = option_of(name);  // "grad_scaler.init_scale" is one name
+    const auto* option = whole ? whole : option_of(first);
     const auto* in_code = std::find_if(std::begin(kOnlyInCode), std::end(kOnlyInCode),
                                        [&](const auto& one) { return one.name == first; });
     if (!option && in_code == std::end(kOnlyInCode)) refuse_argument(first, value);
-    if (value.form == options::ValueForm::none) return;
-    const bool is_plain = first == name && value.form != options::ValueForm::nested;
+    if (value.form == options::ValueForm::none) return set_none(option, value);
+    const bool is_plain = (first == name || whole) && value.form != options::ValueForm::nested;
     if (option && !option->code_only && is_plain) return set(*option, value.found);
     const bool idle = in_code != std::end(kOnlyInCode) &&
                       std::count(in_code->idle.begin(), in_code->idle.end(), value.found.text) > 0;
@@ -97,7 +97,19 @@ class LightningTranslator {
                                    known_names(name, names) + "; correct it, or take it out");
   }
 
-  void set(const options::Description& option, const Found& found) {
+  void set_none(const options::Description* option, const FileValue& value) {
+    if (defaults_ == LightningDefaults::count && option && option->type.ends_with("none"))
+      result_.options[option->name] = {"none", value.found.place};
+  }
+
+  /// Lightning's switch is a number here.
+  static Found number_of_batches(const Found& found) {
+    const auto text = found.text == "true" ? "1" : found.text == "false" ? "0" : found.text;
+    return {text, found.place};
+  }
+
+  void set(const options::Description& option, const Found& given) {
+    const auto found = option.name == "trainer.fast_dev_run" ? number_of_batches(given) : given;
     const bool is_tpu = option.name == "accelerator" && found.text == "tpu";
     if (is_tpu)
       throw ConfigError("MU481", found.place +
@@ -105,7 +117,7 @@ class LightningTranslator {
                                      "backend for TPUs; take a CPU or GPU, or, if the program loads one, name it: "
                                      "--accelerator tpu in place of this key");
     const bool is_default = found.text == option.default_text || (option.name == "precision" && found.text == "32");
-    if (is_default || found.text == "auto") return;
+    if (defaults_ == LightningDefaults::ask_for_nothing && (is_default || found.text == "auto")) return;
     result_.options[option.name] = found;
   }
 
@@ -128,6 +140,7 @@ class LightningTranslator {
     for (auto& [field, found] : strategy::own_sharding_fields(fields)) result_.options["fsdp." + field] = found;
   }
 
+  LightningDefaults defaults_;
   const std::vector<options::Description>& known_;
   RawOptions of_strategy_;
   LightningRequest result_;
@@ -136,8 +149,8 @@ class LightningTranslator {
 }  // namespace
 
 LightningRequest translate_lightning(const std::vector<FileValue>& values,
-                                     const std::vector<options::Description>& known) {
-  return LightningTranslator(known).translate(values);
+                                     const std::vector<options::Description>& known, LightningDefaults defaults) {
+  return LightningTranslator(known, defaults).translate(values);
 }
 
-}  // namespace muster::cli
+}  // namespace muster::trainer

@@ -1,0 +1,232 @@
+#include "muster/trainer/detail/main_call.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdio>
+#include <cstdlib>
+#include <iterator>
+#include <system_error>
+#include <utility>
+
+#include <torch/utils.h>
+
+#include "main_config.h"
+#include "main_help.h"
+#include "main_line.h"
+#include "main_sources.h"
+#include "main_trainer.h"
+#include "muster/base/detail/known_names.h"
+#include "muster/base/detail/listing.h"
+#include "muster/base/detail/options.h"
+#include "muster/base/detail/options_line.h"
+#include "muster/base/error.h"
+#include "muster/cluster/cluster.h"
+#include "muster/cluster/detail/error_message.h"
+#include "muster/trainer/detail/trainer.h"
+
+namespace muster::trainer {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int kUsage = 2;  // exit code for a wrong call
+/// By Stage.
+constexpr const char* kNeeds[] = {"training_step in the module and train_dataloader in the data",
+                                  "validation_step in the module and val_dataloader in the data",
+                                  "test_step in the module and test_dataloader in the data",
+                                  "predict_step or forward in the module and predict_dataloader in the data"};
+constexpr const char* kNoFolders[] = {"", "best", "hpc", "last", "none"};
+
+std::vector<std::string> commands_of(const MainProgram& program) {
+  std::vector<std::string> names;
+  for (std::size_t stage = 0; stage < program.runs.size(); ++stage)
+    if (program.runs[stage]) names.emplace_back(kMainCommands[stage]);
+  return names;
+}
+
+std::string name_of_program(const std::vector<std::string>& words) {
+  return words.empty() ? "program" : fs::path(words.front()).filename().string();
+}
+
+std::vector<std::string> behind_name(const std::vector<std::string>& words) {
+  return words.empty() ? words : std::vector(words.begin() + 1, words.end());
+}
+
+class CallReader {
+ public:
+  CallReader(const std::vector<std::string>& words, const MainProgram& program, const Environment& variables)
+      : line_(split_line(behind_name(words))), name_(name_of_program(words)), program_(program), variables_(variables) {
+  }
+
+  MainCall read() {
+    if (line_.help) return help();
+    add(line_.problems);
+    if (!take_command()) return refused("MU500");
+    if (!program_.runs[static_cast<std::size_t>(call_.stage)]) return refuse_command();
+    const auto sources = read_main_sources(line_, program_, variables_);
+    add(sources.problems);
+    take_seed(sources);
+    take_checkpoint(sources);
+    add(apply_fields("model", program_.model, sources.own));
+    add(apply_fields("data", program_.data, sources.own));
+    auto request = trainer_request(program_.trainer, sources, variables_);
+    add(request.problems);
+    if (!problems_.empty()) return refused("MU500");
+    if (line_.print_config) return config(request.config);
+    for (const auto& note : request.notes) call_.error += "muster: " + note + "\n";
+    call_.options_line = std::move(request.line);
+    call_.trainer = std::move(request.options);
+    return std::move(call_);
+  }
+
+ private:
+  void add(const std::vector<std::string>& problems) {
+    problems_.insert(problems_.end(), problems.begin(), problems.end());
+  }
+
+  bool has_command() const {
+    return std::find(std::begin(kMainCommands), std::end(kMainCommands), line_.command) != std::end(kMainCommands);
+  }
+
+  MainCall help() {
+    const auto command = has_command() ? line_.command : "";
+    call_.output = main_help(name_, command, program_, trainer_arguments(program_.trainer));
+    call_.exit_code = 0;
+    return std::move(call_);
+  }
+
+  bool take_command() {
+    const auto* const found = std::find(std::begin(kMainCommands), std::end(kMainCommands), line_.command);
+    if (found != std::end(kMainCommands)) {
+      call_.stage = static_cast<Stage>(found - std::begin(kMainCommands));
+      return true;
+    }
+    problems_.push_back((line_.command.empty() ? "a command is missing behind the program's name"
+                                               : "there is no command '" + line_.command + "'") +
+                        known_names(line_.command, commands_of(program_)));
+    return false;
+  }
+
+  MainCall refuse_command() {
+    problems_ = {line_.command + " takes " + kNeeds[static_cast<std::size_t>(call_.stage)] +
+                 ", and this program lacks one of them" + known_ones(commands_of(program_))};
+    return refused("MU501");
+  }
+
+  void take_seed(const MainSources& sources) {
+    call_.seed = 0;
+    const auto given = sources.own.find("seed_everything");
+    if (given == sources.own.end()) return;
+    const auto& [text, place, is_list] = given->second.found;
+    bool asks = true;
+    uint64_t number = 0;
+    if (options::Value<uint64_t>::read(text, number).empty()) call_.seed = number;
+    else if (!options::Value<bool>::read(text, asks).empty())
+      problems_.push_back(place + ": option 'seed_everything' is '" + text +
+                          "', but a whole number from 0, true or false is wanted");
+    else if (!asks) call_.seed.reset();
+    seed_text_ = text;
+  }
+
+  /// What the checkpoint says of the module is its options' default.
+  void take_checkpoint(const MainSources& sources) {
+    if (const auto given = sources.own.find("ckpt_path"); given != sources.own.end()) {
+      const auto& [text, place, is_list] = given->second.found;
+      if (is_list || given->second.form == options::ValueForm::nested)
+        problems_.push_back(place + ": option 'ckpt_path' is one path");
+      else if (text != "null") call_.ckpt_path = text;
+    }
+    const bool is_word =
+        std::find(std::begin(kNoFolders), std::end(kNoFolders), call_.ckpt_path) != std::end(kNoFolders);
+    std::error_code unreadable;
+    if (is_word || !program_.load_model_options || !fs::exists(call_.ckpt_path, unreadable)) return;
+    try {
+      program_.load_model_options(call_.ckpt_path);
+    } catch (const Error& error) {
+      problems_.emplace_back(error.what());
+    }
+  }
+
+  MainCall refused(const char* id) {
+    const bool is_one = problems_.size() == 1;
+    auto text = "nothing has run, since the call of " + name_ + " is wrong:";
+    for (const auto& problem : problems_) text += (is_one ? " " : "\n  - ") + problem;
+    const auto help = name_ + (has_command() ? " " + line_.command : "") + " --help";
+    call_.error = std::string(id) + ": " + text + "\n(all options: " + help + "; more: muster explain " + id + ")";
+    call_.exit_code = kUsage;
+    return std::move(call_);
+  }
+
+  MainCall config(const std::vector<ConfigLine>& of_trainer) {
+    std::vector<ConfigLine> lines{{.key = "seed_everything", .text = seed_text_}};
+    lines.insert(lines.end(), of_trainer.begin(), of_trainer.end());
+    const auto add_fields = [&](const std::string& section, const std::vector<OptionField>& fields) {
+      for (const auto& field : fields)
+        lines.push_back({section + "." + field.name, field.write(), field.is_list, field.may_be_none});
+    };
+    add_fields("model", program_.model);
+    add_fields("data", program_.data);
+    lines.push_back({.key = "ckpt_path",
+                     .text = call_.ckpt_path.empty() ? "none" : call_.ckpt_path,
+                     .may_be_none = call_.ckpt_path.empty()});
+    call_.output = config_text(lines);
+    call_.exit_code = 0;
+    return std::move(call_);
+  }
+
+  MainCall call_;
+  MainLine line_;
+  std::string name_;
+  std::vector<std::string> problems_;
+  const MainProgram& program_;
+  std::string seed_text_ = "true";
+  const Environment& variables_;
+};
+
+/// Every rank of a launcher reads the same call, so one of them prints what is no error.
+bool is_main_rank() {
+  try {
+    return read_cluster_environment().is_main();
+  } catch (const Error&) {
+    return true;
+  }
+}
+
+void print_error(const std::string& message) {
+  int page = -1;
+  try {
+    page = read_cluster_environment().report_fd;
+  } catch (const Error&) {}
+  // The launcher prints it once for all ranks.
+  if (cluster::write_error_message(cluster::Report::open(page), message)) return;
+  std::fprintf(stderr, "muster: %s\n", message.c_str());
+}
+
+}  // namespace
+
+MainCall read_main_call(const std::vector<std::string>& words, const MainProgram& program,
+                        const Environment& variables) {
+  return CallReader(words, program, variables).read();
+}
+
+bool begin_main(const MainCall& call) {
+  if (call.exit_code) {
+    if (*call.exit_code != 0) print_error(call.error);
+    else if (is_main_rank()) std::fputs(call.output.c_str(), stdout);
+    return false;
+  }
+  if (!call.error.empty() && is_main_rank()) std::fputs(call.error.c_str(), stderr);
+  if (!call.options_line.empty()) setenv(options::kLineVariable, call.options_line.c_str(), 1);
+  return true;
+}
+
+void print_metrics(const Trainer& trainer, const std::vector<Metrics>& of_loaders) {
+  for (const auto& metrics : of_loaders)
+    for (const auto& [name, value] : metrics) trainer.print("{}: {:.6g}", name, value);
+}
+
+void seed_generators(const std::optional<uint64_t>& seed) {
+  if (seed) torch::manual_seed(*seed);
+}
+
+}  // namespace muster::trainer

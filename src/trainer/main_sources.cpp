@@ -1,0 +1,244 @@
+#include "main_sources.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "muster/base/detail/known_names.h"
+#include "muster/base/detail/options_line.h"
+#include "muster/base/error.h"
+#include "muster/runtime/detail/launch_check.h"
+#include "muster/trainer/detail/launch_check.h"
+
+namespace muster::trainer {
+namespace {
+
+using options::FileValue;
+using options::RawOptions;
+using options::ValueForm;
+
+constexpr std::string_view kTopKeys[] = {"ckpt_path", "seed_everything"};
+
+/// Keys of LightningCLI's files that the commands here do not have, and the text that asks for nothing.
+constexpr std::pair<std::string_view, std::string_view> kIdleKeys[] = {
+    {"return_predictions", ""}, {"verbose", "true"}, {"weights_only", ""}};
+
+template <class Names>
+bool is_among(const Names& names, std::string_view name) {
+  return std::find(std::begin(names), std::end(names), name) != std::end(names);
+}
+
+const OptionField* field_of(const std::vector<OptionField>& fields, const std::string& name) {
+  const auto found = std::find_if(fields.begin(), fields.end(), [&](const auto& field) { return field.name == name; });
+  return found == fields.end() ? nullptr : &*found;
+}
+
+const options::Description* trainer_option(const std::string& name) {
+  for (const auto& option : runtime::program_options())
+    if (option.name == "trainer." + name || option.name == name || is_among(option.aliases, name)) return &option;
+  return nullptr;
+}
+
+/// What a text can set.
+const std::vector<options::Description>& settable_options() {
+  static const auto all = [] {
+    auto options = runtime::program_options();
+    std::erase_if(options, [](const auto& option) { return option.code_only; });
+    return options;
+  }();
+  return all;
+}
+
+class SourceReader {
+ public:
+  SourceReader(const MainLine& line, const MainProgram& program) : line_(line), program_(program) {}
+
+  MainSources read(const Environment& variables) {
+    for (const auto& path : line_.config) take_file(path);
+    take_variables(variables, "model", program_.model);
+    take_variables(variables, "data", program_.data);
+    for (const auto& flag : line_.flags) take_flag(flag);
+    return std::move(sources_);
+  }
+
+ private:
+  void refuse(std::string problem) { sources_.problems.push_back(std::move(problem)); }
+
+  void take_file(const std::string& path) {
+    std::vector<FileValue> of_trainer;
+    try {
+      for (auto& value : options::read_file_values(path)) take_key(std::move(value), of_trainer);
+    } catch (const Error& error) {
+      refuse(error.what());
+    }
+    translate(of_trainer, sources_.trainer_file);
+  }
+
+  void take_key(FileValue value, std::vector<FileValue>& of_trainer) {
+    auto dot = value.key.find('.');
+    if (is_among(kMainCommands, value.key.substr(0, dot))) {
+      if (dot == std::string::npos || value.key.substr(0, dot) != line_.command) return;
+      value.key.erase(0, dot + 1);
+      dot = value.key.find('.');
+    }
+    const auto section = value.key.substr(0, dot);
+    const bool is_section = section == "trainer" || section == "model" || section == "data";
+    if (section == "run") return;  // that of `muster run`
+    if (is_section && dot == std::string::npos) return require_empty(value);
+    if (section == "trainer") of_trainer.push_back(std::move(value));
+    else if (is_section || is_among(kTopKeys, value.key)) sources_.own[value.key] = std::move(value);
+    else refuse_key(section, value);
+  }
+
+  void require_empty(const FileValue& section) {
+    if (section.form != ValueForm::none)
+      refuse(section.found.place + ": '" + section.key + "' is a section: indent its keys below it");
+  }
+
+  void refuse_key(const std::string& key, const FileValue& value) {
+    for (const auto& [name, idle] : kIdleKeys) {
+      if (name != key) continue;
+      if (value.form != ValueForm::none && value.found.text != idle)
+        refuse(value.found.place + ": '" + key + "' is not followed here; take it out");
+      return;
+    }
+    if (key == "optimizer" || key == "lr_scheduler")
+      return refuse(value.found.place + ": '" + key +
+                    "' is what configure_optimizers() of the module returns here; take it out, or make what it says "
+                    "options of the module");
+    refuse(value.found.place + ": no key '" + key + "' is known" +
+           known_names(key, {"ckpt_path", "data", "model", "seed_everything", "trainer"}));
+  }
+
+  /// One by one, so that all that is wrong is named; what makes a strategy belongs together.
+  void translate(const std::vector<FileValue>& values, RawOptions& into) {
+    std::vector<FileValue> of_strategy;
+    for (const auto& value : values)
+      if (value.key.starts_with("trainer.strategy.")) of_strategy.push_back(value);
+      else translate_some({value}, into);
+    if (!of_strategy.empty()) translate_some(of_strategy, into);
+  }
+
+  void translate_some(const std::vector<FileValue>& values, RawOptions& into) {
+    try {
+      auto request = translate_lightning(values, settable_options(), LightningDefaults::count);
+      for (auto& [name, found] : request.options) into[name] = std::move(found);
+      for (const auto& name : request.without_effect)
+        refuse(values.front().found.place + ": only code can give '" + name +
+               "': give it to trainer_main() in the program, and take it out here");
+    } catch (const Error& error) {
+      refuse(error.what());
+    }
+  }
+
+  void take_variables(const Environment& variables, const std::string& section,
+                      const std::vector<OptionField>& fields) {
+    std::vector<std::string> known;
+    for (const auto& field : fields) {
+      const auto key = section + "." + field.name;
+      known.push_back(options::variable_of(key));
+      if (const auto text = variables.find(known.back()))
+        sources_.own[key] = {key, {*text, "variable " + known.back()}, ValueForm::plain};
+    }
+    for (const auto& [name, text] : variables.variables())
+      if (name.starts_with(options::variable_of(section) + "_") && !text.empty() && !is_among(known, name))
+        refuse("variable " + name + " is none of this program's" + known_names(name, known));
+  }
+
+  void take_flag(const LineFlag& flag) {
+    const auto dot = flag.name.find('.');
+    const auto section = flag.name.substr(0, dot), rest = dot == std::string::npos ? "" : flag.name.substr(dot + 1);
+    if (section == "trainer" && !rest.empty()) return take_trainer_flag(rest, flag);
+    const bool is_own = (section == "model" || section == "data") && !rest.empty();
+    if (!is_own && !is_among(kTopKeys, flag.name)) return refuse_flag(flag);
+    const auto* field = is_own ? field_of(section == "model" ? program_.model : program_.data, rest) : nullptr;
+    if (const auto text = text_of(flag, field && field->is_switch))
+      sources_.own[flag.name] = {flag.name, {*text, flag.place}, ValueForm::plain};
+  }
+
+  void take_trainer_flag(const std::string& name, const LineFlag& flag) {
+    const auto* option = trainer_option(name);
+    const auto text = text_of(flag, !option || option->is_switch);
+    if (!text) return;
+    const auto form = *text == "null" ? ValueForm::none : ValueForm::plain;
+    translate({{flag.name, {*text, flag.place}, form}}, sources_.trainer_flags);
+  }
+
+  std::optional<std::string> text_of(const LineFlag& flag, bool is_switch) {
+    if (flag.text) return flag.text;
+    if (is_switch) return "true";
+    refuse(flag.place + " lacks its value");
+    return {};
+  }
+
+  void refuse_flag(const LineFlag& flag) {
+    std::vector<std::string> known{"ckpt_path", "config", "help", "print_config", "seed_everything"};
+    for (const auto& field : program_.model) known.push_back("model." + field.name);
+    for (const auto& field : program_.data) known.push_back("data." + field.name);
+    for (const auto& option : settable_options())
+      if (option.name.starts_with("trainer.")) known.push_back(option.name);
+    auto nearest = nearest_name(flag.name, known);
+    for (const auto* section : {"data.", "model.", "trainer."})
+      if (is_among(known, section + flag.name)) nearest = section + flag.name;
+    refuse("there is no " + flag.place + (nearest.empty() ? "" : "; nearest is --" + nearest));
+  }
+
+  const MainLine& line_;
+  const MainProgram& program_;
+  MainSources sources_;
+};
+
+std::string owner_of(const std::string& section) { return section == "model" ? "the module" : "the data module"; }
+
+std::string unknown_option(const std::string& section, const std::string& name, const FileValue& value,
+                           const std::vector<OptionField>& fields) {
+  std::vector<std::string> names;
+  for (const auto& field : fields) names.push_back(field.name);
+  const auto first = name.substr(0, name.find('.'));
+  const bool is_class = first == "class_path" || first == "init_args";
+  return value.found.place + ": " + owner_of(section) + " has no option '" + name + "'" + known_names(name, names) +
+         (is_class ? "; the program says which class it is: write the keys of init_args directly below " + section
+                   : "");
+}
+
+/// What is wanted, or "".
+std::string read_value(const OptionField& field, const FileValue& value) {
+  switch (value.form) {
+    case ValueForm::none:
+      if (field.is_list || field.may_be_none) return field.read(field.is_list ? "" : "none");
+      return "a value, " + field.type + ",";
+    case ValueForm::nested: return "one value, " + field.type + ",";
+    case ValueForm::list:
+      if (!field.is_list) return "one value, " + field.type + ", and no list";
+      break;
+    case ValueForm::plain: break;
+  }
+  return field.read(value.found.text);
+}
+
+}  // namespace
+
+MainSources read_main_sources(const MainLine& line, const MainProgram& program, const Environment& variables) {
+  return SourceReader(line, program).read(variables);
+}
+
+std::vector<std::string> apply_fields(const std::string& section, const std::vector<OptionField>& fields,
+                                      const std::map<std::string, FileValue>& own) {
+  std::vector<std::string> problems;
+  for (const auto& [key, value] : own) {
+    if (!key.starts_with(section + ".")) continue;
+    const auto name = key.substr(section.size() + 1);
+    const auto* field = field_of(fields, name);
+    if (!field) {
+      problems.push_back(unknown_option(section, name, value, fields));
+      continue;
+    }
+    const auto wanted = read_value(*field, value);
+    if (!wanted.empty())
+      problems.push_back(value.found.place + ": option '" + key + "' is '" + value.found.text + "', but " + wanted +
+                         " is wanted");
+  }
+  return problems;
+}
+
+}  // namespace muster::trainer

@@ -1,0 +1,207 @@
+#include "main_trainer.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "limits.h"
+#include "muster/base/detail/options_line.h"
+#include "muster/base/error.h"
+#include "muster/cluster/cluster.h"
+#include "muster/runtime/detail/launch_check.h"
+#include "muster/trainer/detail/launch_check.h"
+#include "option_fields.h"
+#include "runtime_options.h"
+
+namespace muster::trainer {
+namespace {
+
+using options::Description;
+using options::RawOptions;
+
+/// An option that the runtime reads: what the program says of it gives way to what was found.
+struct OfRuntime {
+  std::string_view name;
+  void (*reset)(TrainerOptions& options, const RuntimeOptions& defaults);
+};
+using T = TrainerOptions;
+using R = RuntimeOptions;
+constexpr OfRuntime kOfRuntime[] = {
+    {"accelerator", [](T& to, const R& from) { to.accelerator = from.accelerator; }},
+    {"backend", [](T& to, const R& from) { to.backend = from.backend; }},
+    {"deterministic", [](T& to, const R& from) { to.deterministic = from.deterministic; }},
+    {"devices", [](T& to, const R&) { to.devices = {}; }},
+    {"grad_scaler.backoff_factor",
+     [](T& to, const R& from) { to.grad_scaler.backoff_factor = from.grad_scaler.backoff_factor; }},
+    {"grad_scaler.enabled", [](T& to, const R& from) { to.grad_scaler.enabled = from.grad_scaler.enabled; }},
+    {"grad_scaler.growth_factor",
+     [](T& to, const R& from) { to.grad_scaler.growth_factor = from.grad_scaler.growth_factor; }},
+    {"grad_scaler.growth_interval",
+     [](T& to, const R& from) { to.grad_scaler.growth_interval = from.grad_scaler.growth_interval; }},
+    {"grad_scaler.init_scale", [](T& to, const R& from) { to.grad_scaler.init_scale = from.grad_scaler.init_scale; }},
+    {"gradient_accumulation.num_steps",
+     [](T& to, const R& from) { to.accumulate_grad_batches = from.gradient_accumulation.num_steps; }},
+    {"gradient_accumulation.weighting",
+     [](T& to, const R& from) { to.gradient_weighting = from.gradient_accumulation.weighting; }},
+    {"keep_memory", [](T& to, const R& from) { to.keep_memory = from.keep_memory; }},
+    {"num_nodes", [](T& to, const R& from) { to.num_nodes = from.num_nodes; }},
+    {"precision", [](T& to, const R& from) { to.precision = from.precision; }},
+    {"timeout", [](T& to, const R& from) { to.timeout = from.timeout; }},
+    {"two_level_sums", [](T& to, const R& from) { to.two_level_sums = from.two_level_sums; }},
+};
+constexpr const char* kAccumulation = "gradient_accumulation.num_steps";
+
+bool is_of_runtime(std::string_view name) {
+  return name == "strategy" || std::ranges::any_of(kOfRuntime, [&](const auto& one) { return one.name == name; });
+}
+
+bool is_of_strategy(const std::string& name) {
+  return name == "strategy" || name.starts_with("ddp.") || name.starts_with("fsdp.");
+}
+
+std::string name_in_section(const std::string& name) {
+  if (name == kAccumulation) return "accumulate_grad_batches";
+  return name.starts_with("trainer.") ? name.substr(8) : name;
+}
+
+options::File file_of(const RawOptions& texts) {
+  return options::File::parse("trainer:\n", "", "trainer").changed("trainer", [&](RawOptions& all) { all = texts; });
+}
+
+class RequestReader {
+ public:
+  RequestReader(const TrainerOptions& defaults, const Environment& variables) : variables_(variables) {
+    request_.options = defaults;
+  }
+
+  TrainerRequest read(const MainSources& sources) {
+    auto in_file = sources.trainer_file;
+    leave_ranks_to_launcher(in_file);
+    attempt([&] {
+      const auto line = options::read_line(variables_.find(options::kLineVariable).value_or(""));
+      given_ = runtime::find_given_options(
+          {.flag_line = sources.trainer_flags, .line = line, .variables = variables_, .file = file_of(in_file)},
+          "trainer");
+    });
+    read_own();
+    check_those_of_runtime();
+    if (request_.problems.empty()) attempt([&] { checked(request_.options); });
+    if (request_.problems.empty()) attempt([&] { finish(); });
+    return std::move(request_);
+  }
+
+ private:
+  /// `place`: where the value was found, unless the message says so itself.
+  template <class F>
+  void attempt(const F& f, const std::string& place = "") {
+    try {
+      f();
+    } catch (const Error& error) {
+      const std::string text = error.what();
+      request_.problems.push_back(text.find(place) == std::string::npos ? place + ": " + text : text);
+    }
+  }
+
+  /// A file is written for a program that starts its own ranks; where a launcher has started them, it has decided.
+  void leave_ranks_to_launcher(RawOptions& in_file) {
+    ClusterEnvironment cluster;
+    try {
+      cluster = read_cluster_environment(variables_);
+    } catch (const Error&) {
+      return;  // the Trainer says so
+    }
+    if (cluster.launcher == LauncherKind::none) return;
+    const auto leave = [&](const char* name, int count) {
+      const auto found = in_file.extract(name);
+      if (found.empty() || found.mapped().text == "auto" || found.mapped().text == std::to_string(count)) return;
+      request_.notes.push_back(found.mapped().place + ": " + name + " " + found.mapped().text +
+                               " has no effect, since the launcher (" + std::string(to_string(cluster.launcher)) +
+                               ") has started " + std::to_string(count));
+    };
+    leave("devices", cluster.local_world_size);
+    leave("num_nodes", cluster.nodes);
+  }
+
+  void read_own() {
+    for (const auto& option : option_table().options) {
+      const auto found = given_.find(option.description.name);
+      if (found == given_.end()) continue;
+      const auto wanted = option.read(request_.options, found->second.text);
+      if (!wanted.empty()) attempt([&] { options::refuse(option.description, found->second, wanted); });
+    }
+  }
+
+  void check_those_of_runtime() {
+    RawOptions of_strategy;
+    for (const auto& [name, found] : given_)
+      if (is_of_strategy(name)) of_strategy[name] = found;
+      else if (!name.starts_with("trainer."))
+        attempt([&, &one = name, &text = found] { runtime::check_given_options({{one, text}}); }, found.place);
+    const auto by_name = of_strategy.find("strategy");
+    const auto place = by_name == of_strategy.end() ? "" : by_name->second.place;
+    if (!of_strategy.empty()) attempt([&] { runtime::check_given_options(of_strategy); }, place);
+  }
+
+  void forget_what_was_found() {
+    auto& values = request_.options;
+    for (const auto& one : kOfRuntime)
+      if (given_.contains(std::string(one.name))) one.reset(values, {});
+    const auto found = given_.find("strategy");
+    if (found == given_.end()) return;
+    const auto requested = Strategy::parse(found->second.text);
+    // The same name keeps what the program says of it in code.
+    if (values.strategy.custom() || requested.name() != values.strategy.name()) values.strategy = "auto";
+  }
+
+  void finish() {
+    forget_what_was_found();
+    const auto texts = runtime::written_options(runtime_options(request_.options), given_, variables_);
+    for (const auto& option : runtime::program_options()) {
+      const auto text = texts.find(option.name);
+      if (text != texts.end() && (is_of_runtime(option.name) || given_.contains(option.name)))
+        add_line(option, text->second);
+    }
+    const auto own = written_options(request_.options);
+    for (const auto& option : option_descriptions())
+      if (!option.code_only) add_line(option, own.at(option.name));
+    std::ranges::sort(request_.config, {}, &ConfigLine::key);
+    request_.line = options::write_line(given_);
+  }
+
+  void add_line(const Description& option, const std::string& text) {
+    request_.config.push_back(
+        {.key = "trainer." + name_in_section(option.name), .text = text, .may_be_none = option.type.ends_with("none")});
+  }
+
+  RawOptions given_;
+  TrainerRequest request_;
+  const Environment& variables_;
+};
+
+}  // namespace
+
+TrainerRequest trainer_request(const TrainerOptions& defaults, const MainSources& sources,
+                               const Environment& variables) {
+  return RequestReader(defaults, variables).read(sources);
+}
+
+std::vector<Description> trainer_arguments(const TrainerOptions& defaults) {
+  auto texts = written_options(defaults);
+  texts.merge(runtime::written_options(runtime_options(defaults), {}, {}));
+  std::vector<Description> all;
+  for (auto option : runtime::program_options()) {
+    if (option.code_only || !(is_of_runtime(option.name) || option.name.starts_with("trainer."))) continue;
+    if (const auto text = texts.find(option.name); text != texts.end()) option.default_text = text->second;
+    option.name = name_in_section(option.name);
+    all.push_back(std::move(option));
+  }
+  std::ranges::sort(all, {}, &Description::name);
+  return all;
+}
+
+std::vector<std::string> names_of_runtime() {
+  std::vector<std::string> names{"strategy"};
+  for (const auto& one : kOfRuntime) names.emplace_back(one.name);
+  return names;
+}
+
+}  // namespace muster::trainer

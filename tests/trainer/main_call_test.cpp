@@ -1,0 +1,409 @@
+#include "muster/trainer/detail/main_call.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "launcher/process.h"
+#include "muster/data/loader.h"
+#include "muster/runtime/detail/launch_check.h"
+#include "muster/trainer_main.h"
+#include "trainer/main_trainer.h"
+#include "trainer/option_fields.h"
+
+namespace muster::trainer {
+namespace {
+
+using muster::launcher::testing::Folder;
+
+struct Sizes {
+  int64_t in = 3, out = 2;
+};
+
+struct Lit : TrainerModule {
+  struct Options {
+    std::optional<double> decay = {};
+    std::string name = "plain";
+    double rate = 0.1;
+    Sizes sizes = {};
+    bool smooth = false;
+    std::vector<int64_t> steps = {};
+    std::vector<std::string> words = {"a", "b"};
+  };
+  explicit Lit(const Options& given) : options(given) {}
+  torch::Tensor training_step(torch::Tensor& batch, int64_t) { return batch.sum(); }
+  void validation_step(torch::Tensor&, int64_t) {}
+  Options options;
+};
+
+struct Data : DataModule {
+  struct Options {
+    float part = 0.5F;
+    int rows = 8;
+    uint8_t workers = 0;
+  };
+  explicit Data(const Options& given) : options(given) {}
+  auto train_dataloader() const {
+    return DataLoader([](int64_t i) { return torch::full({1}, i); }, options.rows);
+  }
+  auto val_dataloader() const { return train_dataloader(); }
+  auto test_dataloader() const { return train_dataloader(); }
+  Options options;
+};
+
+/// It has the loaders, and no options.
+struct Plain : TrainerModule {
+  torch::Tensor training_step(torch::Tensor& batch, int64_t) { return batch.sum(); }
+  auto train_dataloader() const {
+    return DataLoader([](int64_t i) { return torch::full({1}, i); }, 8);
+  }
+};
+
+struct Read {
+  MainCall call;
+  Lit::Options model;
+  Data::Options data;
+};
+
+using Words = std::vector<std::string>;
+
+Read read(const Words& words, const Environment& variables = {}, const TrainerOptions& defaults = {}) {
+  HeldOptions<Lit> model;
+  HeldOptions<Data> data;
+  Words all{"/somewhere/train"};
+  all.insert(all.end(), words.begin(), words.end());
+  auto call = read_main_call(all, main_program<Lit, Data>(model, data.fields(), defaults), variables);
+  return {std::move(call), model.values, data.values};
+}
+
+Read accepted(const Words& words, const Environment& variables = {}, const TrainerOptions& defaults = {}) {
+  auto result = read(words, variables, defaults);
+  EXPECT_FALSE(result.call.exit_code) << result.call.error;
+  return result;
+}
+
+/// The Trainer's own options, as it will see them.
+TrainerOptions trainer_of(const Read& read) {
+  return with_given_options(read.call.trainer, {{"MUSTER_OPTIONS", read.call.options_line}});
+}
+
+std::string refused(const Words& words, const Environment& variables = {}, const TrainerOptions& defaults = {}) {
+  const auto result = read(words, variables, defaults);
+  EXPECT_EQ(result.call.exit_code, 2) << result.call.output;
+  EXPECT_EQ(result.call.output, "");
+  return result.call.error;
+}
+
+std::string printed(Words words, const Environment& variables = {}, const TrainerOptions& defaults = {}) {
+  words.emplace_back("--print_config");
+  const auto result = read(words, variables, defaults);
+  EXPECT_EQ(result.call.exit_code, 0) << result.call.error;
+  return result.call.output;
+}
+
+void expect_in(const std::string& text, const std::vector<std::string>& parts) {
+  for (const auto& part : parts) EXPECT_NE(text.find(part), std::string::npos) << part << " is missing in\n" << text;
+}
+
+TEST(MainCall, FlagsSetFieldsOfEveryType) {
+  const auto [call, model, data] =
+      accepted({"fit", "--model.rate", "1e-3", "--model.name=a, b", "--model.sizes.in", "-4", "--model.smooth",
+                "--model.steps", "[1, 2]", "--model.words=x,\"y,z\"", "--model.decay", "0.5", "--data.workers", "255",
+                "--data.part=0.1", "--ckpt_path", "some/folder"});
+  EXPECT_EQ(call.stage, Stage::fit);
+  EXPECT_EQ(call.ckpt_path, "some/folder");
+  EXPECT_EQ(model.rate, 1e-3);
+  EXPECT_EQ(model.name, "a, b");
+  EXPECT_EQ(model.sizes.in, -4);
+  EXPECT_EQ(model.sizes.out, 2);
+  EXPECT_TRUE(model.smooth);
+  EXPECT_EQ(model.steps, (std::vector<int64_t>{1, 2}));
+  EXPECT_EQ(model.words, (std::vector<std::string>{"x", "y,z"}));
+  EXPECT_EQ(model.decay, 0.5);
+  EXPECT_EQ(data.workers, 255);
+  EXPECT_EQ(data.part, 0.1F);
+  EXPECT_EQ(accepted({"fit", "--model.decay", "0.5", "--model.decay", "none", "--model.smooth", "off"}).model.decay,
+            std::nullopt);
+}
+
+TEST(MainCall, ArgumentsOfTheTrainerHaveLightningsNames) {
+  const auto read = accepted({"validate", "--trainer.max-epochs=3", "--trainer.limit_val_batches", "0.5",
+                              "--trainer.accumulate_grad_batches", "2", "--trainer.precision", "bf16-mixed",
+                              "--trainer.fast_dev_run", "true", "--trainer.barebones", "false",
+                              "--trainer.check_val_every_n_epoch", "null", "--trainer.val_check_interval", "4"});
+  EXPECT_EQ(read.call.stage, Stage::validate);
+  const auto options = trainer_of(read);
+  EXPECT_EQ(options.max_epochs, 3);
+  EXPECT_EQ(options.fast_dev_run, 1);
+  EXPECT_EQ(options.check_val_every_n_epoch, std::nullopt);
+  EXPECT_EQ(*options.limit_val_batches.part(), 0.5);
+  expect_in(read.call.options_line, {R"("gradient_accumulation.num_steps":"2")", R"("precision":"bf16-mixed")",
+                                     R"("precision":"flag --trainer.precision")"});
+}
+
+TEST(MainCall, AFlagCountsMoreThanAVariableThatMoreThanAFileAndThatMoreThanCode) {
+  const Folder folder;
+  const auto first =
+      folder.write("1.yaml", "trainer: {max_epochs: 11, max_steps: 5}\nmodel: {rate: 0.11, name: x}\n", 0644);
+  const auto second = folder.write("2.yaml", "trainer: {max_epochs: 12}\nmodel: {rate: 0.12}\n", 0644);
+  const TrainerOptions code{.max_epochs = 10, .min_epochs = 1};
+  const Environment variables{{"MUSTER_MODEL_RATE", "0.13"}, {"MUSTER_TRAINER_MAX_EPOCHS", "13"}};
+  const auto expect = [&](const Read& read, int64_t epochs, double rate) {
+    EXPECT_EQ(trainer_of(read).max_epochs, epochs);
+    EXPECT_EQ(trainer_of(read).min_epochs, 1);
+    EXPECT_EQ(read.model.rate, rate);
+  };
+  expect(accepted({"fit"}, {}, code), 10, 0.1);
+  expect(accepted({"fit", "--config", first}, {}, code), 11, 0.11);
+  const Words both{"-c", first, "fit", "--config=" + second};
+  expect(accepted(both, {}, code), 12, 0.12);
+  EXPECT_EQ(accepted(both, {}, code).model.name, "x");
+  EXPECT_EQ(trainer_of(accepted(both, {}, code)).max_steps, 5);
+  expect(accepted(both, variables, code), 13, 0.13);
+  auto line = variables;
+  line.set("MUSTER_OPTIONS", "trainer.max_epochs=14");
+  expect(accepted(both, line, code), 14, 0.13);
+  auto flags = both;
+  flags.insert(flags.end(), {"--trainer.max_epochs", "1", "--trainer.max_epochs", "15", "--model.rate", "0.15"});
+  expect(accepted(flags, line, code), 15, 0.15);
+}
+
+TEST(MainCall, NothingThatCodeSetsIsContradicted) {  // no MU171
+  const TrainerOptions code{.accelerator = "cpu",
+                            .devices = 2,
+                            .gradient_clip_val = 1.0,
+                            .max_epochs = 10,
+                            .precision = "bf16-mixed",
+                            .strategy = "ddp"};
+  const auto read = accepted({"fit", "--trainer.precision", "32-true", "--trainer.strategy=fsdp", "--trainer.devices",
+                              "1", "--trainer.gradient_clip_val", "none", "--trainer.max_epochs", "none",
+                              "--trainer.accelerator", "auto", "--trainer.backend", "shm"},
+                             {}, code);
+  EXPECT_EQ(read.call.trainer.precision.name(), "32-true");
+  EXPECT_EQ(read.call.trainer.strategy.name(), "auto");
+  EXPECT_EQ(trainer_of(read).gradient_clip_val, std::nullopt);
+  EXPECT_EQ(trainer_of(read).max_epochs, std::nullopt);
+  expect_in(printed({"fit", "--trainer.strategy=fsdp"}, {}, code),
+            {"  accelerator: cpu\n", "  devices: 2\n", "  strategy: fsdp\n", "  precision: bf16-mixed\n",
+             "  gradient_clip_val: 1\n"});
+}
+
+TEST(MainCall, APrintedConfigurationReadsBackToTheSame) {
+  const Folder folder;
+  const TrainerOptions code{.max_epochs = 10, .precision = "bf16-mixed"};
+  const std::vector<Words> calls{
+      {"fit"},
+      {"validate", "--seed_everything", "7"},
+      {"fit",
+       "--seed_everything=false",
+       "--trainer.max_epochs",
+       "none",
+       "--trainer.precision",
+       "32",
+       "--trainer.strategy",
+       "fsdp",
+       "--trainer.fsdp.stage",
+       "gradients",
+       "--trainer.grad_scaler.init_scale",
+       "8",
+       "--trainer.default_root_dir",
+       "a folder's: #1",
+       "--trainer.val_check_interval",
+       "90s",
+       "--trainer.timeout",
+       "5min",
+       "--trainer.accumulate_grad_batches",
+       "4",
+       "--model.name",
+       "null",
+       "--model.words",
+       "no,\"x,y\",'",
+       "--model.steps",
+       "1",
+       "--model.decay",
+       "1e-30",
+       "--model.rate",
+       "0.30000000000000004",
+       "--data.part",
+       "0.1",
+       "--ckpt_path",
+       "last"},
+      {"fit", "--model.name", "two\nlines\t\"and\" \\", "--model.words", "", "--model.decay", "none"},
+      {"fit", "--model.name="}};
+  for (const auto& words : calls) {
+    const auto text = printed(words, {}, code);
+    const auto file = folder.write("all.yaml", text, 0644);
+    EXPECT_EQ(printed({words.front(), "--config", file}, {}, code), text);
+    const auto first = read(words, {}, code), again = read({words.front(), "--config", file}, {}, code);
+    EXPECT_EQ(again.model.name, first.model.name);
+    EXPECT_EQ(again.model.words, first.model.words);
+    EXPECT_EQ(again.model.rate, first.model.rate);
+    EXPECT_EQ(again.call.seed, first.call.seed);
+    EXPECT_EQ(again.call.ckpt_path, first.call.ckpt_path);
+    EXPECT_EQ(written_options(trainer_of(again)), written_options(trainer_of(first)));
+  }
+  expect_in(printed(calls[2], {}, code),
+            {"seed_everything: false\ntrainer:\n", "  fsdp:\n    stage: gradients\n", "  max_epochs: null\n",
+             "model:\n  decay: 1e-30\n", "  sizes:\n    in: 3\n    out: 2\n", "  steps: [1]\n", "ckpt_path: last\n"});
+}
+
+TEST(MainCall, TheSeedIsZeroUnlessTheCallSaysOtherwise) {
+  EXPECT_EQ(accepted({"fit"}).call.seed, 0U);
+  EXPECT_EQ(accepted({"fit", "--seed_everything", "true"}).call.seed, 0U);
+  EXPECT_EQ(accepted({"fit", "--seed_everything", "1"}).call.seed, 1U);
+  EXPECT_EQ(accepted({"fit", "--seed_everything", "false"}).call.seed, std::nullopt);
+}
+
+TEST(MainCall, FilesOfLightningAreReadAsTheyAre) {
+  const Folder folder;
+  const auto file = folder.write("cli.yaml",
+                                 "# lightning.pytorch==2.6.6\nseed_everything: true\nfit:\n  trainer:\n"
+                                 "    accelerator: cpu\n    strategy:\n      class_path: "
+                                 "lightning.pytorch.strategies.FSDPStrategy\n      init_args: {sharding_strategy: "
+                                 "SHARD_GRAD_OP}\n    logger: null\n    callbacks: null\n    fast_dev_run: false\n"
+                                 "    max_epochs: 4\n    limit_train_batches: null\n    plugins: null\n"
+                                 "    profiler: null\n    benchmark: null\n    use_distributed_sampler: true\n"
+                                 "  model: {sizes: {in: 5}, steps: [3], decay: null}\n  data: {}\n  ckpt_path: null\n"
+                                 "  weights_only: null\nvalidate: {trainer: {max_epoch: 1}, verbose: true}\n"
+                                 "run: {devices: 4}\n",
+                                 0644);
+  const auto read = accepted({"fit", "--config", file});
+  EXPECT_EQ(trainer_of(read).max_epochs, 4);
+  EXPECT_EQ(read.model.sizes.in, 5);
+  EXPECT_EQ(read.model.steps, std::vector<int64_t>{3});
+  EXPECT_EQ(read.call.ckpt_path, "");
+  expect_in(read.call.options_line, {"fsdp.reshard_after_forward", "cli.yaml line"});
+  expect_in(refused({"validate", "--config", file}), {"no argument 'max_epoch'; nearest is 'max_epochs'"});
+}
+
+TEST(MainCall, ALauncherHasDecidedHowManyRanksThereAre) {
+  const Folder folder;
+  const auto file = folder.write("c.yaml", "trainer: {devices: 4, num_nodes: 1}\n", 0644);
+  const Environment launched{{"RANK", "0"},        {"WORLD_SIZE", "2"},       {"LOCAL_RANK", "0"},
+                             {"MASTER_PORT", "1"}, {"LOCAL_WORLD_SIZE", "2"}, {"MASTER_ADDR", "localhost"}};
+  const auto read = accepted({"fit", "--config", file}, launched);
+  EXPECT_EQ(read.call.options_line, "");
+  expect_in(read.call.error, {"c.yaml line 1: devices 4 has no effect", "has started 2"});
+  EXPECT_EQ(read.call.error.find("num_nodes"), std::string::npos) << read.call.error;
+  expect_in(accepted({"fit", "--config", file}).call.options_line, {R"("devices":"4")"});
+}
+
+constexpr const char* kWrong =
+    "trainer:\n  max_epoch: 3\n  callbacks: [EarlyStopping]\n  strategy: dpp\nmodel:\n"
+    "  rat: 1\n  name: [a]\n  rate: null\n  class_path: Lit\ndata: 3\nmodels: 1\n"
+    "optimizer: {class_path: Adam}\nverbose: false\n";
+
+TEST(MainCall, EveryMistakeIsInOneMessage) {  // MU500
+  const Folder folder;
+  const auto file = folder.write("c.yaml", kWrong, 0644);
+  const auto text = refused({"fit",
+                             "--config",
+                             file,
+                             "--config",
+                             folder.path() + "/none.yaml",
+                             "--max_epochs",
+                             "3",
+                             "--trainer.precision",
+                             "9",
+                             "--trainer.max_steps",
+                             "x",
+                             "--model.sizes.in=1.5",
+                             "--model.sizes",
+                             "3",
+                             "--data.workers=256",
+                             "--data.part",
+                             "--model.decay",
+                             "much",
+                             "--seed_everything=-1",
+                             "stray",
+                             "--unknown",
+                             "1",
+                             "--print_config=all",
+                             "-x"},
+                            {{"MUSTER_MODEL_RAET", "1"}, {"MUSTER_DATA_ROWS", "few"}});
+  expect_in(text, {"MU500: nothing has run, since the call of train is wrong",
+                   "c.yaml line 2: the Trainer has no argument 'max_epoch'; nearest is 'max_epochs'",
+                   "c.yaml line 3: only code can give 'trainer.callbacks'",
+                   "MU170",
+                   "c.yaml line 6: the module has no option 'rat'; nearest is 'rate'",
+                   "c.yaml line 7: option 'model.name' is 'a,', but one value, text, and no list is wanted",
+                   "c.yaml line 8: option 'model.rate' is '', but a value, number, is wanted",
+                   "write the keys of init_args directly below model",
+                   "c.yaml line 10: 'data' is a section",
+                   "c.yaml line 11: no key 'models' is known; nearest is 'model'",
+                   "c.yaml line 12: 'optimizer' is what configure_optimizers()",
+                   "c.yaml line 13: 'verbose' is not followed here",
+                   "cannot read the option file '" + folder.path() + "/none.yaml'",
+                   "there is no flag --max_epochs; nearest is --trainer.max_epochs",
+                   "flag --trainer.precision",
+                   "flag --trainer.max_steps: option 'trainer.max_steps' is 'x', but a whole number is wanted",
+                   "flag --model.sizes.in: option 'model.sizes.in' is '1.5', but a whole number from",
+                   "flag --model.sizes: the module has no option 'sizes'",
+                   "flag --data.workers: option 'data.workers' is '256', but a whole number from 0 to 255 is wanted",
+                   "flag --data.part lacks its value",
+                   "flag --model.decay: option 'model.decay' is 'much', but a number, or none, is wanted",
+                   "flag --seed_everything: option 'seed_everything' is '-1', but a whole number from 0, true or false",
+                   "'stray' stands where a flag such as --config is expected, behind fit",
+                   "there is no flag --unknown",
+                   "flag --print_config takes no value, and has 'all'",
+                   "there is no flag '-x'",
+                   "variable MUSTER_MODEL_RAET is none of this program's; nearest is 'MUSTER_MODEL_RATE'",
+                   "variable MUSTER_DATA_ROWS: option 'data.rows' is 'few'",
+                   "(all options: train fit --help; more: muster explain MU500)"});
+}
+
+TEST(MainCall, OptionsThatDoNotGoTogetherAreRefusedWithThoseOfCode) {  // MU440, MU171
+  expect_in(refused({"fit", "--trainer.max_epochs", "2"}, {}, {.min_epochs = 3}),
+            {"MU500", "MU440", "min_epochs is greater than max_epochs"});
+  expect_in(refused({"fit", "--trainer.strategy", "ddp", "--trainer.fsdp.stage", "gradients"}), {"MU500", "MU171"});
+  expect_in(refused({"fit", "--trainer.accelerator", "tpu"}), {"MU481"});
+}
+
+TEST(MainCall, ACommandIsOneThatTheProgramHas) {  // MU500, MU501
+  expect_in(refused({}), {"MU500", "a command is missing", "the known ones are fit, validate", "(all options: train "});
+  expect_in(refused({"fitt"}), {"there is no command 'fitt'; nearest is 'fit'"});
+  expect_in(refused({"test"}), {"MU501", "test takes test_step in the module", "the known ones are fit, validate"});
+  expect_in(refused({"predict"}), {"MU501", "predict_step or forward in the module"});
+}
+
+TEST(MainCall, HelpShowsOptionsWithTheirDefaults) {
+  const auto help = [](const Words& words) {
+    const auto result = read(words, {}, {.max_epochs = 10});
+    EXPECT_EQ(result.call.exit_code, 0);
+    return result.call.output;
+  };
+  const auto all = help({"--help"});
+  expect_in(all, {"Usage: train COMMAND", "  fit  ", "  validate  ", "--model.rate", "number [0.1] {MUSTER_MODEL_RATE}",
+                  "--model.sizes.in", "--data.workers", "--ckpt_path", "--print_config", "--seed_everything"});
+  EXPECT_EQ(all.find("  test "), std::string::npos) << all;
+  const auto fit = help({"fit", "-h", "--model.rate", "wrong"});
+  expect_in(fit, {"Usage: train fit", "--trainer.max_epochs", "[10] {MUSTER_TRAINER_MAX_EPOCHS}", "--trainer.devices",
+                  "--trainer.accumulate_grad_batches", "--model.rate"});
+}
+
+TEST(MainCall, AModuleMayHaveTheLoadersAndNoOptions) {
+  HeldOptions<Plain> model;
+  const auto program = main_program<Plain, Plain>(model, {}, {});
+  EXPECT_FALSE(read_main_call({"p", "fit", "--trainer.max_epochs", "1"}, program, {}).exit_code);
+  const auto wrong = read_main_call({"p", "fit", "--model.rate", "1", "--data.rows", "1"}, program, {});
+  expect_in(wrong.error, {"the module has no option 'rate'", "the data module has no option 'rows'"});
+  const auto help = read_main_call({"p", "-h"}, program, {}).output;
+  EXPECT_EQ(help.find("Options of the module"), std::string::npos) << help;
+  const auto config = read_main_call({"p", "fit", "--print_config"}, program, {}).output;
+  EXPECT_EQ(config.find("model:"), std::string::npos) << config;
+}
+
+TEST(MainCall, OptionsOfTheRuntimeAreThoseOfItsTable) {
+  for (const auto& name : names_of_runtime())
+    EXPECT_TRUE(std::ranges::any_of(runtime::program_options(), [&](const auto& one) { return one.name == name; }))
+        << name;
+}
+
+}  // namespace
+}  // namespace muster::trainer
