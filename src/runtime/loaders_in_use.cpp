@@ -17,14 +17,15 @@ bool is_equal(const data::LoaderState& loader) {
 
 }  // namespace
 
-void LoadersInUse::add(const std::shared_ptr<data::LoaderState>& loader) {
-  std::erase_if(loaders_, [](const auto& entry) { return entry.expired(); });
+void LoadersInUse::add(const std::shared_ptr<data::LoaderState>& loader, bool saved) {
+  for (auto* list : {&loaders_, &saved_}) std::erase_if(*list, [](const auto& entry) { return entry.expired(); });
   loaders_.push_back(loader);
+  if (saved) saved_.push_back(loader);
 }
 
-std::vector<std::shared_ptr<data::LoaderState>> LoadersInUse::all() const {
+std::vector<std::shared_ptr<data::LoaderState>> LoadersInUse::saved() const {
   std::vector<std::shared_ptr<data::LoaderState>> alive;
-  for (const auto& entry : loaders_)
+  for (const auto& entry : saved_)
     if (auto loader = entry.lock()) alive.push_back(std::move(loader));
   return alive;
 }

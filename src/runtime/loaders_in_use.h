@@ -14,9 +14,10 @@ namespace muster::runtime {
 /// The loaders of one runtime, and which of them is being iterated: the innermost one of nested loops.
 class LoadersInUse {
  public:
-  void add(const std::shared_ptr<data::LoaderState>& loader);
-  /// The loaders that still exist, in the order in which they were added.
-  std::vector<std::shared_ptr<data::LoaderState>> all() const;
+  /// `saved`: whether checkpoints have its position.
+  void add(const std::shared_ptr<data::LoaderState>& loader, bool saved = true);
+  /// The loaders of checkpoints that still exist, in the order in which they were added.
+  std::vector<std::shared_ptr<data::LoaderState>> saved() const;
   /// The micro-batch of the current step.
   MicroBatch micro_batch(int world_size) const;
   std::optional<StepRows> rows() const;
@@ -27,7 +28,7 @@ class LoadersInUse {
 
  private:
   std::shared_ptr<data::LoaderState> innermost() const;
-  std::vector<std::weak_ptr<data::LoaderState>> loaders_;
+  std::vector<std::weak_ptr<data::LoaderState>> loaders_, saved_;
 };
 
 }  // namespace muster::runtime

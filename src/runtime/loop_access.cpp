@@ -52,5 +52,6 @@ void CaughtSignals::forget(int signal) {
 }
 
 Votes agreed_votes(RuntimeRef runtime) { return runtime.state().agreed_votes(); }
+void vote_to_stop(RuntimeRef runtime, bool on) { runtime.state().flags().stop = on; }
 
 }  // namespace muster

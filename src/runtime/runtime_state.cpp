@@ -105,7 +105,7 @@ StatefulObjects RuntimeState::stateful_objects() {
   StatefulObjects job{.accumulation = accumulation_,
                       .device = device_,
                       .group = group_,
-                      .loaders = loaders_.all(),
+                      .loaders = loaders_.saved(),
                       .models = registry_->models(),
                       .objects = saves_.objects,
                       .optimizers = {},
@@ -116,7 +116,7 @@ StatefulObjects RuntimeState::stateful_objects() {
 }
 
 void RuntimeState::note_loaded_epoch() {
-  const auto loaders = loaders_.all();
+  const auto loaders = loaders_.saved();
   saves_.epochs_done = loaders.empty() ? 0 : loaders.front()->epoch();
 }
 
@@ -275,6 +275,8 @@ Optimizer prepare_optimizer(RuntimeState& state, std::shared_ptr<torch::optim::O
 std::shared_ptr<const data::ShardSpec> prepare_loader(RuntimeState& state, const data::LoaderState& loader) {
   return std::make_shared<data::ShardSpec>(state.prepare_loader(loader));
 }
-void keep_loader(RuntimeState& state, const std::shared_ptr<data::LoaderState>& loader) { state.keep_loader(loader); }
+void keep_loader(RuntimeState& state, const std::shared_ptr<data::LoaderState>& loader, bool saved) {
+  state.keep_loader(loader, saved);
+}
 
 }  // namespace muster::runtime

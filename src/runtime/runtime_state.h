@@ -41,12 +41,13 @@
 
 namespace muster::runtime {
 
-/// This rank's trigger and received signals. They are its votes: ddp sends them with the flags of its reductions and
-/// combines those of all ranks by OR. The thread that sends votes is the one that sends gradients.
+/// This rank's trigger, wish to stop and received signals. They are its votes: ddp sends them with the flags of its
+/// reductions and combines those of all ranks by OR. The thread that sends votes is the one that sends gradients.
 struct Flags {
   std::mutex signals_mutex;              ///< of the pointer: the thread that sends votes reads it, too
   std::unique_ptr<SignalWatch> signals;  ///< from catch_signals() on, or while a CaughtSignals lives
   std::atomic<bool> trigger = false;     ///< read by the thread that sends votes, too
+  std::atomic<bool> stop = false;        ///< as trigger
 
   int received() {
     const std::lock_guard lock(signals_mutex);
@@ -104,7 +105,7 @@ class RuntimeState : public std::enable_shared_from_this<RuntimeState> {
   StatefulObjects stateful_objects();
   /// epochs() continues at the epoch of the first loader, which was just loaded.
   void note_loaded_epoch();
-  void keep_loader(const std::shared_ptr<data::LoaderState>& loader) { loaders_.add(loader); }
+  void keep_loader(const std::shared_ptr<data::LoaderState>& loader, bool saved = true) { loaders_.add(loader, saved); }
   std::optional<StepRows> step_rows() const { return loaders_.rows(); }
 
  private:

@@ -6,8 +6,8 @@
 namespace muster::runtime {
 namespace {
 
-constexpr unsigned kTrigger = 1, kTerm = 2, kUser = 4;
-static_assert(kUser < 1U << ReductionRecord::kVotes);
+constexpr unsigned kTrigger = 1, kTerm = 2, kUser = 4, kStop = 8;
+static_assert(kStop < 1U << ReductionRecord::kVotes);
 
 unsigned any_of_ranks(const comm::Communicator& group, unsigned own) {
   comm::CoalescedAllReduce scalars(group, "votes");
@@ -23,7 +23,8 @@ unsigned any_of_ranks(const comm::Communicator& group, unsigned own) {
 
 unsigned RuntimeState::own_votes() noexcept {
   const int signal = flags_.received();
-  return (flags_.trigger ? kTrigger : 0) | (signal == SIGTERM ? kTerm : 0) | (signal == SIGUSR1 ? kUser : 0);
+  return (flags_.trigger ? kTrigger : 0) | (flags_.stop ? kStop : 0) | (signal == SIGTERM ? kTerm : 0) |
+         (signal == SIGUSR1 ? kUser : 0);
 }
 
 Votes RuntimeState::agreed_votes() {
@@ -34,9 +35,11 @@ Votes RuntimeState::agreed_votes() {
     votes = {.all = group_.size() == 1 ? own : any_of_ranks(group_, own), .own = own};
   }
   if (votes->own & kTrigger) flags_.trigger = false;
+  if (votes->own & kStop) flags_.stop = false;
   return {.signal = votes->all & kTerm   ? SIGTERM
                     : votes->all & kUser ? SIGUSR1
                                          : 0,
+          .stop = (votes->all & kStop) != 0,
           .trigger = (votes->all & kTrigger) != 0};
 }
 

@@ -39,9 +39,10 @@ State Core::loader_order() const {
 }
 
 State Core::trainer_state() {
+  stop.agree();
   const auto& now = progress;
   State::List steps, plateau_steps;
-  for (const auto& trained : optimizers) {
+  for (const auto& trained : trained_module->optimizers) {
     steps.emplace_back(trained->steps);
     plateau_steps.emplace_back(trained->plateau_steps);
   }
@@ -58,7 +59,7 @@ State Core::trainer_state() {
                            {"point", kSavePoints[static_cast<std::size_t>(now.point)]},
                            {"ranks", states_of_ranks()},
                            {"saver", watcher_ ? watcher_->state_key() : std::string()},
-                           {"should_stop", should_stop},
+                           {"should_stop", stop.agreed()},
                            {"steps", std::move(steps)},
                            {"total_batches", now.total_batches},
                            {"validation", State::List{now.validation.dataloader_idx, now.validation.batch_idx}},
@@ -78,6 +79,7 @@ State Core::trainer_state() {
 void Core::save_checkpoint(const fs::path& folder, const SaveCheckpointOptions& how) {
   if (!task_.module)
     throw UsageError("MU446", "save_checkpoint() was called before the first run; there is nothing to save");
+  const auto& model = trained_module->required_model("save_checkpoint()");
   if (how.weights_only) return runtime.save_model(model, folder);
   auto hook = runtime.register_save_state_pre_hook(
       [entry = trainer_state()](State& state, const fs::path&) { state.set(kTrainerEntry, entry); });
@@ -107,7 +109,7 @@ void Core::load_lightning(const fs::path& file) {
   const auto saved = read_lightning_file(file);
   if (runtime.is_main())
     log::info(file.string(), " was written by Python: weights and counters are loaded, and optimizers begin anew");
-  runtime.load_model(model, file);
+  runtime.load_model(trained_module->model, file);
   progress = {.epoch = saved.epochs, .global_step = saved.global_step};
   set_up_optimizers();
 }
@@ -137,6 +139,7 @@ void Core::load_for_fit(const fs::path& folder) {
   opened_->load_optimizers();
   const auto& steps = state.at("steps").list();
   const auto* plateau_steps = state.find("plateau_steps");
+  auto& optimizers = trained_module->optimizers;
   for (std::size_t i = 0; i < std::min(steps.size(), optimizers.size()); ++i) {
     optimizers[i]->steps = steps[i].integer();
     if (plateau_steps) optimizers[i]->plateau_steps = plateau_steps->list().at(i).integer();
@@ -153,7 +156,7 @@ void Core::load_position(const State& state) {
               .point = static_cast<SavePoint>(static_cast<std::size_t>(point) % kSavePoints.size()),
               .total_batches = state.at("total_batches").integer(),
               .validation = {.batch_idx = validation.at(1).integer(), .dataloader_idx = validation.at(0).integer()}};
-  should_stop = state.at("should_stop").boolean();
+  stop.set(state.at("should_stop").boolean());
   resumed_saver_ = state.at("saver").text();
   resumed_ranks_ = state.at("ranks");
   resumed_loaders_ = state.at("loaders");
@@ -184,7 +187,7 @@ void Core::load_progress() {
 
 void Core::load_weights(const fs::path& folder) {
   if (is_lightning_file(folder) || holds_weights_only(folder)) {
-    runtime.load_model(model, folder);
+    runtime.load_model(trained_module->model, folder);
     return;
   }
   OpenedCheckpoint checkpoint(runtime, folder);

@@ -25,8 +25,9 @@
 #include "muster/trainer/detail/trainer.h"
 #include "progress.h"
 #include "run_clock.h"
+#include "stop_vote.h"
 #include "termination.h"
-#include "trained_optimizer.h"
+#include "trained_module.h"
 #include "training_pass.h"
 #include "window_begin.h"
 
@@ -53,6 +54,7 @@ class Core {
   void log(std::string_view name, double value, const LogOptions& options);
   void log(std::string_view name, Metric& metric, const LogOptions& options);
   void manual_backward(const at::Tensor& loss);
+  muster::runtime::NoSyncScope no_sync();
 
   std::vector<int64_t> batch_indices() const;
   /// Whether the values of the current training batch go to the logger.
@@ -70,13 +72,11 @@ class Core {
   Runtime runtime;
   HookCalls hooks;
   Progress progress;
-  bool should_stop = false, sanity_checking = false, training = false;  // training: fit() has loaded all
+  StopVote stop{runtime};
+  bool sanity_checking = false, training = false;  // training: fit() has loaded all
   LatestMetrics latest;
   ExperimentLog experiment;
-  std::vector<std::unique_ptr<TrainedOptimizer>> optimizers;
-  std::vector<ModuleOptimizer> handles;  // of `optimizers`
-  std::vector<Scheduler> schedulers;     // of all of them
-  Model<torch::nn::Module> model;
+  const std::shared_ptr<TrainedModule> trained_module = std::make_shared<TrainedModule>();
 
  private:
   // setup.cpp
@@ -174,8 +174,7 @@ class Core {
   Task task_;
   std::optional<Stage> stage_;
   std::array<PreparedFeed, kStepKinds> feeds_;
-  const TrainerModule* prepared_module_ = nullptr;  // that `model` was made of
-  std::optional<OpenedCheckpoint> opened_;          // while fit() resumes
+  std::optional<OpenedCheckpoint> opened_;  // while fit() resumes
   LogBook training_book_{latest}, evaluation_book_{latest};
   LogContext context_;
   BatchPlace place_;

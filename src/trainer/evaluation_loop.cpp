@@ -110,8 +110,8 @@ const BatchLimit& evaluation_limit(const TrainerOptions& options, StepKind kind)
 void Core::validate_in_fit() {
   if (window_begins_ && progress.point != SavePoint::in_validation)
     hooks.module(on_validation_model_zero_grad, &TrainerModule::on_validation_model_zero_grad);
-  modes_ = modes_text();
   evaluation_epoch(StepKind::validation, std::nullopt, nullptr);
+  stop.agree();
   clock_.note_validation(RunClock::now());
 }
 
@@ -131,6 +131,7 @@ std::vector<Metrics> Core::evaluation_epoch(StepKind kind, std::optional<int64_t
   const auto both = [&](const BothHook& hook) { hooks.both(hook.hook, hook.of_callbacks, hook.of_module); };
   auto& prepared = feed(kind);
   const auto modes = modes_of(*task_.module);
+  modes_ = modes_text();
   auto keeps_modes = c10::make_scope_exit([&] { restore(modes); });  // where a hook throws, too
   hooks.module(names.eval_hook, names.eval);
   const c10::NoGradGuard no_grad;
@@ -208,8 +209,8 @@ void Core::evaluation_batch(StepKind kind, const StepTable& steps, void* batch, 
   }
   StepOutput output;
   if (filler_) evaluation_book_.metrics().begin_filler();
-  hooks.run(names.step,
-            [&] { runtime::in_forward_scope(*model.prepared(), [&] { output = steps.step(module, batch, place_); }); });
+  const auto forward = [&] { output = steps.step(module, batch, place_); };
+  hooks.run(names.step, [&] { runtime::in_forward_scope(*trained_module->model.prepared(), forward); });
   progress.validation = {.batch_idx = place_.batch_idx + 1, .dataloader_idx = place_.dataloader_idx};
   if (filler_) return evaluation_book_.metrics().end_filler();
   hooks.callbacks(names.batch_end_hook, names.batch_end, output, view, place_);

@@ -23,7 +23,7 @@ void Core::warn_of_rare_rows() {
 }
 
 bool Core::logs_this_step() const noexcept {
-  return experiment.due(should_stop) || (options.fast_dev_run > 0 && options.log_every_n_steps > 0);
+  return experiment.due(stop.requested()) || (options.fast_dev_run > 0 && options.log_every_n_steps > 0);
 }
 
 void Core::log_training_step() {

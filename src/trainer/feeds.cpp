@@ -44,10 +44,11 @@ PreparedFeed& Core::feed(StepKind kind) {
     prepared.loaders.push_back(prepare_loader(runtime, *part.loader,
                                               {.filler_batches = kind != StepKind::training,
                                                .in_order = in_order,
-                                               .move_to_device = steps->transfer == nullptr}));
+                                               .move_to_device = steps->transfer == nullptr,
+                                               .saved = stage_ == Stage::fit}));
   }
   prepared.made = true;
-  prepared_kinds_.push_back(kind);
+  if (stage_ == Stage::fit) prepared_kinds_.push_back(kind);
   return prepared;
 }
 
@@ -77,7 +78,8 @@ std::optional<int64_t> Core::estimated_stepping_batches() {
 void Core::transfer(const StepTable& steps, void* batch, int64_t loader) {
   if (steps.transfer)
     hooks.run(Hook::on_batch_transfer, [&] { steps.transfer(task_.transfer_owner, batch, runtime.device(), loader); });
-  steps.type.visit(batch, [&](at::Tensor& tensor) { runtime::convert_input(*model.prepared(), tensor); });
+  steps.type.visit(batch,
+                   [&](at::Tensor& tensor) { runtime::convert_input(*trained_module->model.prepared(), tensor); });
 }
 
 }  // namespace muster::trainer

@@ -34,7 +34,7 @@ void warn_of_missing_halves(const Task& task, const TrainerOptions& options) {
 }  // namespace
 
 void Core::fit(Task task, const FitOptions& how) {
-  should_stop = false;
+  stop.set(false);
   auto begins = how;
   if (begins.ckpt_path.empty() && has_callback<OnExceptionCheckpoint>(options.callbacks)) begins.ckpt_path = "last";
   progress.batches = 0;  // those of an epoch that an exception ended
@@ -82,7 +82,7 @@ void Core::sanity_check() {
 
 bool Core::done() const {
   const StopRule rule(options);
-  return rule.epochs_done(progress.epoch) || rule.steps_done(progress.global_step) || (should_stop && may_stop());
+  return rule.epochs_done(progress.epoch) || rule.steps_done(progress.global_step) || (stop.agreed() && may_stop());
 }
 
 bool Core::may_stop() const {
@@ -96,7 +96,7 @@ std::string Core::nothing_to_train() {
     return formatted("max_epochs is {}, and this Trainer has run {}", *options.max_epochs, progress.epoch);
   if (rule.steps_done(progress.global_step))
     return formatted("max_steps is {}, and this Trainer has made {}", options.max_steps, progress.global_step);
-  if (should_stop && may_stop()) return "it was asked to stop before it began, or before the checkpoint was saved";
+  if (stop.agreed() && may_stop()) return "it was asked to stop before it began, or before the checkpoint was saved";
   return batches_of_pass(StepKind::training).front() == 0 ? "its loader has no batch" : "";
 }
 
@@ -111,6 +111,7 @@ void Core::train() {
   opened_.reset();
   read_clock();
   clock_.note_validation(RunClock::now());
+  stop.agree();
   const bool in_epoch = progress.batches > 0;
   if (const auto why = in_epoch ? std::string() : nothing_to_train(); !why.empty()) {
     if (runtime.is_main()) log::warning("fit() trains nothing: ", why);
@@ -118,6 +119,7 @@ void Core::train() {
   }
   warn_of_rare_rows();
   hooks.both(Hook::on_train_start, &Callback::on_train_start, &TrainerModule::on_train_start);
+  stop.agree();
   if (in_epoch) training_epoch();
   while (!done()) training_epoch();
   hooks.both(Hook::on_train_end, &Callback::on_train_end, &TrainerModule::on_train_end);
@@ -132,7 +134,7 @@ void Core::read_clock() {
   int64_t says = (most && clock_.elapsed(now) >= *most ? kOver : 0) |
                  (interval && clock_.since_validation(now) >= *interval ? kValidate : 0);
   if (runtime.world_size() > 1) says = runtime.broadcast_object(says);
-  if (says & kOver) should_stop = true;
+  if (says & kOver) stop.set(true);
   validation_late_ = (says & kValidate) != 0;
 }
 
@@ -140,7 +142,7 @@ bool Core::validation_due(bool last, const std::optional<int64_t>& interval) con
   if (!validates()) return false;
   const auto& every = options.check_val_every_n_epoch;
   if (every && (progress.epoch + 1) % *every != 0) return false;
-  if (should_stop && may_stop()) return true;
+  if (stop.agreed() && may_stop()) return true;
   if (options.val_check_interval.time()) return validation_late_;
   if (!interval) return last;
   return (every ? progress.batches : progress.total_batches) % *interval == 0;

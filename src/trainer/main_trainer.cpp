@@ -10,7 +10,6 @@
 #include "muster/runtime/detail/launch_check.h"
 #include "muster/trainer/detail/launch_check.h"
 #include "option_fields.h"
-#include "runtime_options.h"
 
 namespace muster::trainer {
 namespace {

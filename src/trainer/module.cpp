@@ -51,8 +51,9 @@ void TrainerModule::log_dict(const std::vector<std::pair<std::string, at::Tensor
 }
 
 void TrainerModule::manual_backward(const at::Tensor& loss) { core().manual_backward(loss); }
-const std::vector<ModuleOptimizer>& TrainerModule::optimizers() const { return core().handles; }
-const std::vector<Scheduler>& TrainerModule::lr_schedulers() const { return core().schedulers; }
+runtime::NoSyncScope TrainerModule::no_sync() { return core().no_sync(); }
+const std::vector<ModuleOptimizer>& TrainerModule::optimizers() const { return core().trained_module->handles; }
+const std::vector<Scheduler>& TrainerModule::lr_schedulers() const { return core().trained_module->schedulers; }
 ModuleOptimizer TrainerModule::optimizer(std::size_t index, std::size_t count) const {
   const auto& all = optimizers();
   if (all.size() != count)

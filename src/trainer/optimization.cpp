@@ -13,20 +13,22 @@ namespace muster::trainer {
 StepOutput Core::training_step(const StepTable& steps, void* batch) {
   StepOutput output;
   hooks.run(Hook::training_step, [&] {
-    runtime::in_forward_scope(*model.prepared(), [&] { output = steps.step(*task_.module, batch, place_); });
+    runtime::in_forward_scope(*trained_module->model.prepared(),
+                              [&] { output = steps.step(*task_.module, batch, place_); });
   });
   return output;
 }
 
 void Core::optimize(const StepTable& steps, void* batch, bool last, StepOutput& output) {
   if (options.accumulate_grad_batches == 1) return optimize_micro_batch(steps, batch, true, last, output);
-  auto window = runtime.accumulate(model);
+  auto window = runtime.accumulate(trained_module->model);
   if (last) window.end_window();
   optimize_micro_batch(steps, batch, window.sync_gradients(), last, output);
 }
 
 void Core::optimize_micro_batch(const StepTable& steps, void* batch, bool ends_window, bool last, StepOutput& output) {
   const auto index = place_.batch_idx;
+  auto& handles = trained_module->handles;
   const auto closure = [&]() -> at::Tensor {
     output = training_step(steps, batch);
     if (window_begins_ && !handles.empty()) {
@@ -67,6 +69,14 @@ void Core::manual_backward(const at::Tensor& loss) {
   backward(loss);
 }
 
+runtime::NoSyncScope Core::no_sync() {
+  if (task_.module->automatic_optimization)
+    throw UsageError("MU448",
+                     "no_sync() was called in automatic optimization, where accumulate_grad_batches says which batches "
+                     "communicate: set that, or automatic_optimization = false in the constructor");
+  return runtime.no_sync(trained_module->model);
+}
+
 /// Of the window. The flags of the reduction say what other ranks have.
 bool Core::some_rank_has_loss(const TrainedOptimizer& trained) {
   return runtime.world_size() == 1 ? window_has_loss_ : any_rank_has_gradients(runtime, trained.prepared);
@@ -91,7 +101,7 @@ at::Tensor Core::step(TrainedOptimizer& trained, const ModuleOptimizer::Closure&
             : std::nullopt;
     hooks.module(Hook::configure_gradient_clipping, &TrainerModule::configure_gradient_clipping, handle, clip);
   }
-  outside_forward(model, [&] { trained.prepared.step(); });
+  outside_forward(trained_module->model, [&] { trained.prepared.step(); });
   if (trained.prepared.step_was_skipped()) return loss;
   ++trained.steps;
   ++progress.global_step;
@@ -107,7 +117,7 @@ void Core::clip(ModuleOptimizer& optimizer, const GradientClipOptions& how) {
 }
 
 void Core::step_schedules(bool updated, bool epoch_ends) {
-  for (const auto& trained : optimizers)
+  for (const auto& trained : trained_module->optimizers)
     for (const auto& schedule : trained->schedules) {
       if (schedule.plateau) continue;
       const auto frequency = schedule.config.frequency;
@@ -122,7 +132,7 @@ void Core::step_schedules(bool updated, bool epoch_ends) {
 
 void Core::step_plateau_schedules(ScheduleInterval interval) {
   if (!task_.module->automatic_optimization) return;
-  for (const auto& trained : optimizers) {
+  for (const auto& trained : trained_module->optimizers) {
     // A batch without an update, as one that loss scaling skips, is none for them either.
     const bool by_step = interval == ScheduleInterval("step");
     if (by_step && std::exchange(trained->plateau_steps, trained->steps) == trained->steps) continue;

@@ -5,6 +5,7 @@
 #include "muster/base/detail/letter_case.h"
 #include "muster/base/detail/options_line.h"
 #include "muster/runtime/detail/launch_check.h"
+#include "muster/runtime/detail/presets.h"
 #include "muster/trainer/detail/launch_check.h"
 #include "option_check.h"
 #include "option_values.h"
@@ -153,6 +154,26 @@ TrainerOptions with_given_options(TrainerOptions values, const Environment& vari
     if (const auto found = given_options.find(option.description.name); found != given_options.end())
       options::follow(option, found->second, values);
   return values;
+}
+
+RuntimeOptions runtime_options(const TrainerOptions& options) {
+  auto result = runtime::fabric(
+      {.accelerator = options.accelerator,
+       .backend = options.backend,
+       .deterministic = options.deterministic,
+       .devices = options.devices,
+       .grad_scaler = options.grad_scaler,
+       .gradient_accumulation = {.num_steps = options.accumulate_grad_batches,
+                                 .sync_with_dataloader = false,  // the loops know the last batch of several loaders
+                                 .weighting = options.gradient_weighting},
+       .keep_memory = options.keep_memory,
+       .num_nodes = options.num_nodes,
+       .precision = options.precision,
+       .strategy = options.strategy,
+       .timeout = options.timeout,
+       .two_level_sums = options.two_level_sums});
+  result.step_scheduler_with_optimizer = false;  // the loops know when
+  return result;
 }
 
 std::map<std::string, std::string> written_options(const TrainerOptions& options) {

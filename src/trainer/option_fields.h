@@ -14,6 +14,9 @@ const options::Table<TrainerOptions>& option_table();
 /// Throws: ConfigError (MU171) for a contradiction, and as runtime::find_given_options().
 TrainerOptions with_given_options(TrainerOptions values, const Environment& variables);
 
+/// Those of the runtime's options that TrainerOptions has, and what the loops decide themselves.
+RuntimeOptions runtime_options(const TrainerOptions& options);
+
 /// Every option as text.
 std::map<std::string, std::string> written_options(const TrainerOptions& options);
 

@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <set>
-#include <tuple>
 #include <typeinfo>
 #include <utility>
 #include <variant>
@@ -10,7 +9,6 @@
 #include "core.h"
 #include "muster/base/detail/log.h"
 #include "muster/base/error.h"
-#include "muster/runtime/detail/presets.h"
 #include "muster/schedule/detail/composed_schedulers.h"
 #include "muster/trainer/detail/model_checkpoint.h"
 #include "muster/trainer/detail/model_summary.h"
@@ -18,7 +16,6 @@
 #include "muster/trainer/detail/terminated.h"
 #include "option_check.h"
 #include "option_fields.h"
-#include "runtime_options.h"
 
 namespace muster::trainer {
 namespace {
@@ -56,26 +53,6 @@ bool is_plateau(const AnyLRScheduler& scheduler) {
 }
 
 }  // namespace
-
-RuntimeOptions runtime_options(const TrainerOptions& options) {
-  auto result = runtime::fabric(
-      {.accelerator = options.accelerator,
-       .backend = options.backend,
-       .deterministic = options.deterministic,
-       .devices = options.devices,
-       .grad_scaler = options.grad_scaler,
-       .gradient_accumulation = {.num_steps = options.accumulate_grad_batches,
-                                 .sync_with_dataloader = false,  // the loops know the last batch of several loaders
-                                 .weighting = options.gradient_weighting},
-       .keep_memory = options.keep_memory,
-       .num_nodes = options.num_nodes,
-       .precision = options.precision,
-       .strategy = options.strategy,
-       .timeout = options.timeout,
-       .two_level_sums = options.two_level_sums});
-  result.step_scheduler_with_optimizer = false;  // the loops know when
-  return result;
-}
 
 void refuse_equal_keys(const Callback& callback) {
   throw UsageError("MU452", "two callbacks save their state as \"" + callback.state_key() +
@@ -118,21 +95,21 @@ void Core::prepare_data() {
 
 void Core::prepare_model() {
   auto& module = *task_.module;
-  if (prepared_module_ == &module && module.prepared_by_ == this) return;
-  handles.clear();
-  schedulers.clear();
-  optimizers.clear();  // they would keep the last model
-  model = {};
-  model = runtime.prepare(std::shared_ptr<torch::nn::Module>(task_.module));
-  prepared_module_ = &module;
-  module.prepared_by_ = this;
-  if (options.sync_batchnorm) runtime.convert_sync_batchnorm(model);
+  const auto holder = module.prepared_.lock();
+  const bool held = holder && holder->module == &module;
+  if (held && holder == trained_module) return;
+  if (held) holder->release();
+  trained_module->drop();
+  trained_module->model = runtime.prepare(std::shared_ptr<torch::nn::Module>(task_.module));
+  trained_module->module = &module;
+  module.prepared_ = trained_module;
+  if (options.sync_batchnorm) runtime.convert_sync_batchnorm(trained_module->model);
 }
 
 void Core::begin(Stage stage) {
   hooks.begin(task_.module.get(), options.callbacks);
   feeds_ = {};
-  prepared_kinds_.clear();
+  if (stage == Stage::fit) prepared_kinds_.clear();
   modes_.clear();
   progress.point = SavePoint::none;
   training_book_.begin();
@@ -194,9 +171,13 @@ void Core::run(Task task, Stage stage, const std::function<void()>& body) {
     throw UsageError("MU436",
                      "fit(), validate(), test() or predict() was called in a hook, while this Trainer makes another "
                      "run: call it after that run, or give it a Trainer of its own");
+  if (task.module->core_)
+    throw UsageError("MU436",
+                     "fit(), validate(), test() or predict() was given a module that another Trainer runs now: call it "
+                     "after that run");
   // What is saved after an evaluation is still where training stood.
-  std::pair<std::array<PreparedFeed, kStepKinds>, std::vector<StepKind>> of_fit;
-  if (stage != Stage::fit) of_fit = {std::exchange(feeds_, {}), std::exchange(prepared_kinds_, {})};
+  std::array<PreparedFeed, kStepKinds> of_fit;
+  if (stage != Stage::fit) of_fit = std::exchange(feeds_, {});
   task_ = std::move(task);
   task_.module->core_ = this;
   stage_ = stage;
@@ -205,7 +186,7 @@ void Core::run(Task task, Stage stage, const std::function<void()>& body) {
     stage_.reset();
     opened_.reset();
     sanity_checking = evaluating_ = false;
-    if (stage != Stage::fit) std::tie(feeds_, prepared_kinds_) = std::move(of_fit);
+    if (stage != Stage::fit) feeds_ = std::move(of_fit);
   };
   bool done = false;
   try {
@@ -233,9 +214,7 @@ void Core::set_up_optimizers() {
                                     (accumulates ? "step every so many batches" : "call clip_gradients()") +
                                     " in training_step()");
   }
-  handles.clear();
-  schedulers.clear();
-  optimizers.clear();
+  trained_module->drop_optimizers();
   const auto configured = hooks.module(Hook::configure_optimizers, &TrainerModule::configure_optimizers);
   if (task_.module->automatic_optimization && configured.entries().size() > 1)
     throw UsageError("MU443",
@@ -245,9 +224,10 @@ void Core::set_up_optimizers() {
   if (configured.entries().empty() && runtime.is_main())
     log::warning("configure_optimizers returned no optimizer: nothing is updated, and global_step stays 0");
   for (const auto& entry : configured.entries()) {
+    auto& optimizers = trained_module->optimizers;
     optimizers.push_back(std::make_unique<TrainedOptimizer>(*this, entry.optimizer, runtime.prepare(*entry.optimizer)));
     for (const auto& config : entry.schedulers) add_schedule(*optimizers.back(), config);
-    handles.emplace_back(*optimizers.back());
+    trained_module->handles.emplace_back(*optimizers.back());
   }
 }
 
@@ -269,7 +249,7 @@ void Core::add_schedule(TrainedOptimizer& trained, const LRSchedulerConfig& conf
         else throw UsageError("MU443", "configure_optimizers returned an LRSchedulerConfig without a scheduler");
       },
       config.scheduler.held());
-  schedulers.push_back(trained.schedules.back().scheduler);
+  trained_module->schedulers.push_back(trained.schedules.back().scheduler);
 }
 
 }  // namespace muster::trainer

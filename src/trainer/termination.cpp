@@ -71,14 +71,15 @@ fs::path newest_hpc_checkpoint(const fs::path& folder) {
   return newest;
 }
 
-/// Acts on what ranks vote on: signals, and checkpoints that are due by time.
+/// Acts on what ranks vote on: stops, signals, and checkpoints that are due by time.
 void Core::heed_votes() {
-  if (!termination_) return;
-  if (runtime.is_main())
+  if (termination_ && runtime.is_main())
     for (const auto& callback : hooks.callbacks())
       if (const auto* saver = dynamic_cast<const ModelCheckpoint*>(callback.get()); saver && saver->time_is_up())
         runtime.set_trigger();
   const auto votes = agreed_votes(runtime);
+  if (votes.stop) stop.set(true);
+  if (!termination_) return;
   if (votes.trigger)
     for (const auto& callback : hooks.callbacks())
       if (auto* saver = dynamic_cast<ModelCheckpoint*>(callback.get())) saver->save_by_time(trainer);

@@ -50,11 +50,8 @@ void Timer::finish(Stage stage) { spans_[index_of(stage)].end = Clock::now(); }
 
 void Timer::check(Trainer& trainer) const {
   const auto left = time_remaining();
-  if (!left || trainer.should_stop()) return;
-  const auto& runtime = trainer.runtime();
-  const bool over = *left <= Duration();
-  if (!(runtime.world_size() > 1 ? runtime.broadcast_object(over) : over)) return;
-  if (options_.verbose && runtime.is_main())
+  if (!left || *left > Duration() || !trainer.runtime().is_main() || trainer.should_stop()) return;
+  if (options_.verbose)
     log::warning("training ends: its time is over, ", formatted("{:.1f} s", seconds(*options_.duration)));
   trainer.stop();
 }

@@ -20,8 +20,8 @@ std::size_t Trainer::run_predict(trainer::Task task, const EvaluateOptions& opti
   return core_->evaluate(std::move(task), trainer::StepKind::predict, options, keep).size();
 }
 
-void Trainer::stop() { core_->should_stop = true; }
-bool Trainer::should_stop() const { return core_->should_stop; }
+void Trainer::stop() { core_->stop.request(); }
+bool Trainer::should_stop() const { return core_->stop.requested(); }
 void Trainer::set_max_epochs(int64_t epochs) {
   if (epochs < -1) trainer::raise({"max_epochs is " + std::to_string(epochs) + "; give at least -1"});
   core_->options.max_epochs = epochs;
@@ -45,10 +45,7 @@ void Trainer::save_checkpoint(const std::filesystem::path& folder, const SaveChe
   core_->save_checkpoint(folder, how);
 }
 void Trainer::wait_for_save() { core_->runtime.wait_for_save(); }
-const Model<torch::nn::Module>& Trainer::model() const {
-  if (!core_->model) throw UsageError("MU446", "model() was called before the first run, which prepares the module");
-  return core_->model;
-}
+const Model<torch::nn::Module>& Trainer::model() const { return core_->trained_module->required_model("model()"); }
 const Runtime& Trainer::runtime() const { return core_->runtime; }
 
 }  // namespace muster

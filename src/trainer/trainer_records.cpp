@@ -25,7 +25,7 @@ std::vector<int64_t> TrainerRecords::batch_indices() const { return core_->batch
 bool TrainerRecords::saves_inside_batch() const { return core_->inside_batch(); }
 std::vector<Optimizers::Entry> TrainerRecords::configured_optimizers() const {
   std::vector<Optimizers::Entry> all;
-  for (const auto& trained : core_->optimizers) {
+  for (const auto& trained : core_->trained_module->optimizers) {
     all.push_back({.optimizer = trained->own});
     for (const auto& schedule : trained->schedules) all.back().schedulers.push_back(schedule.config);
   }

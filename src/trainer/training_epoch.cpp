@@ -34,6 +34,7 @@ void Core::training_epoch() {
   if (!resumed) {
     reload_feeds();
     hooks.both(Hook::on_train_epoch_start, &Callback::on_train_epoch_start, &TrainerModule::on_train_epoch_start);
+    stop.agree();
   }
   auto& prepared = feed(StepKind::training);
   const auto limit = batches_of(options.limit_train_batches, batches_in(prepared), "limit_train_batches");
@@ -49,7 +50,7 @@ void Core::training_epoch() {
   {
     TrainingPass pass(prepared, progress.epoch, progress.batches);
     while (!(limit && progress.batches >= *limit) && !rule.steps_done(progress.global_step) &&
-           !(should_stop && may_stop())) {
+           !(stop.agreed() && may_stop())) {
       if (window_begins_) note_window();
       void* batch = pass.next();
       if (!batch) {
@@ -125,6 +126,7 @@ void Core::end_epoch() {
   step_plateau_schedules("epoch");  // before a checkpoint is saved, so that it holds the rates of the next epoch
   call_watchers(SavePoint::epoch_end, Hook::on_train_epoch_end,
                 [&](Callback& callback) { callback.on_train_epoch_end(trainer, *task_.module); });
+  stop.agree();
   ++progress.epoch;
   progress.batches = 0;
   progress.epoch_done = progress.last_batch = false;

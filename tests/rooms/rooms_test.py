@@ -180,6 +180,8 @@ def public_headers_stay_light(tree):
             for line, name, _ in tree.includes(path):
                 if name in ("torch/torch.h", "torch/all.h") or name.startswith(("spdlog/", "fmt/")):
                     yield f"{path}:{line}: a public header may not include {name}"
+                if name == "ranges":
+                    yield f"{path}:{line}: <ranges> brings 4,000 lines of views into every program; <algorithm> has the concepts"
             if "#pragma once" not in tree.files[path]:
                 yield f"{path}: #pragma once is missing"
 
@@ -355,6 +357,7 @@ BROKEN = {  # rule: changes to the good tree that it must refuse; None takes a f
                                "include/muster/tree/detail/b.h": "\n" * (ACCELERATOR_LINES // 2)}],
     public_headers_stay_light: [{"include/muster/face.h": "#pragma once\n#include <torch/torch.h>\n"},
                                 {"include/muster/base/a.h": "#pragma once\n#include <spdlog/spdlog.h>\n"},
+                                {"include/muster/base/a.h": "#pragma once\n#include <ranges>\n"},
                                 {"include/muster/base/a.h": "int x;\n"}],
     formatting_stays_out_of_torch: [{"src/tree/a.cpp": "#include <spdlog/spdlog.h>\n"}, {"src/tree/a.cpp": "#include <fmt/core.h>\n"}],
     files_stay_short: [{"include/muster/tree/a.h": "\n" * 201}, {"include/muster/face.h": "\n" * 151}, {"src/tree/a.cpp": "\n" * 601},

@@ -7,6 +7,7 @@
 
 #include "muster/schedule/schedulers.h"
 #include "muster/testing/thrown.h"
+#include "runtime/ranks.h"
 #include "trainer/counting_module.h"
 
 namespace muster {
@@ -173,6 +174,32 @@ struct ByHand : CountingModule {
     return w * 2;
   }
 };
+
+TEST(Optimization, AModuleAccumulatesWithoutCommunication) {
+  struct Manual : CountingModule {
+    Manual() : CountingModule(4) { automatic_optimization = false; }
+    std::vector<double> gradients = {};
+    void training_step(torch::Tensor& batch, int64_t) {
+      {
+        const auto local = no_sync();
+        manual_backward(w * batch.sum());
+      }
+      gradients.push_back(w.grad().item<double>());
+      manual_backward(w * 10);
+      gradients.push_back(w.grad().item<double>());
+      optimizers()[0].step();
+      optimizers()[0].zero_grad();
+    }
+  };
+  testing::as_ranks(2, [] {
+    Manual module;
+    Trainer trainer(quiet({.max_epochs = 1, .strategy = "ddp"}));
+    trainer.fit(module);
+    const auto rank = trainer.runtime().rank();
+    EXPECT_EQ(module.gradients, (std::vector<double>{0.0 + rank, 10.5, 2.0 + rank, 12.5}));
+    EXPECT_NEAR(module.w.item<double>(), 1 - 0.1 * (10.5 + 12.5), 1e-6);
+  });
+}
 
 TEST(Optimization, AutomaticModeRefusesStepsByHand) {  // MU448
   WithoutClosure stepped;

@@ -1,4 +1,5 @@
 // Runs after others: of the same module or Trainer, after an exception, or of two Trainers.
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <stdexcept>
@@ -8,9 +9,11 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "muster/accelerator.h"
 #include "muster/runtime/extras.h"
 #include "muster/runtime/metrics.h"
 #include "muster/testing/thrown.h"
+#include "runtime/ranks.h"
 #include "runtime/temporary_folder.h"
 #include "trainer/counting_module.h"
 
@@ -227,6 +230,77 @@ TEST(SecondRuns, TwoTrainersOnOneRank) {
     return values(second, net);
   });
   EXPECT_EQ(one, two);
+}
+
+TEST(SecondRuns, TwoTrainersOnSeveralRanks) {
+  for (const char* strategy : {"ddp", "fsdp"})
+    testing::as_ranks(
+        2,
+        [&] {
+          const Accelerator keeps_the_meeting_place;
+          const auto one = weights_after(strategy, [](auto net, auto data, TrainerOptions options) {
+            Trainer first(options);
+            for (const int64_t epochs : {1, 2, 3}) first.set_max_epochs(epochs), first.fit(net, data);
+            return values(first, net);
+          });
+          const auto two = weights_after(strategy, [](auto net, auto data, TrainerOptions options) {
+            Trainer first(options), second(options);
+            first.fit(net, data);
+            second.fit(net, data);
+            EXPECT_EQ(testing::thrown_id([&] { first.model(); }), "MU446");
+            EXPECT_EQ(testing::thrown_id([&] { first.save_checkpoint("nowhere"); }), "MU446");
+            first.set_max_epochs(2);
+            first.fit(net, data);
+            return values(first, net);
+          });
+          EXPECT_EQ(one, two);
+        },
+        strategy);
+}
+
+TEST(SecondRuns, AModuleThatAHandleHoldsIsNotTakenOver) {  // MU439
+  CountingModule module;
+  Trainer first(quiet({.max_epochs = 1})), second(quiet({.max_epochs = 1}));
+  first.fit(module);
+  auto handle = first.model();
+  EXPECT_EQ(testing::thrown_id([&] { second.fit(module); }), "MU439");
+  handle = {};
+  second.fit(module);
+  EXPECT_EQ(module.trained.size(), 10U);
+}
+
+TEST(SecondRuns, AModuleThatAnotherTrainerRunsIsRefused) {  // MU436
+  struct Nested : CountingModule {
+    void on_train_epoch_end() override { Trainer(quiet({})).validate(*this); }
+  };
+  Nested module;
+  EXPECT_EQ(testing::thrown_id([&] { Trainer(quiet({.max_epochs = 1})).fit(module); }), "MU436");
+}
+
+TEST(SecondRuns, WhatIsSavedWithinAnEvaluationIsResumed) {
+  const testing::TemporaryFolder folder;
+  struct Saving : CountingModule {
+    using CountingModule::CountingModule;
+    std::filesystem::path to = {};
+    torch::nn::Dropout dropout = register_module("dropout", torch::nn::Dropout(0.5));
+    void on_validation_end() override {
+      if (!to.empty()) trainer().save_checkpoint(to);
+    }
+  };
+  const auto trained = [&](int64_t epochs, const std::string& from) {
+    torch::manual_seed(5);
+    Saving module(4, 3);
+    module.make_optimizers = [](CountingModule& m) -> Optimizers { return torch::optim::AdamW(m.parameters(), 0.1); };
+    module.on_batch = [](CountingModule& m) { EXPECT_TRUE(m.children().front()->is_training()); };
+    Trainer trainer(quiet({.max_epochs = epochs}));
+    trainer.fit(module, {.ckpt_path = from});
+    module.to = folder.path() / std::to_string(epochs);
+    trainer.validate(module);
+    return module.w.item<double>();
+  };
+  const auto whole = trained(3, "");
+  trained(1, "");
+  EXPECT_EQ(trained(3, (folder.path() / "1").string()), whole);
 }
 
 }  // namespace

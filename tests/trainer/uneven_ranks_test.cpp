@@ -14,7 +14,6 @@
 
 #include "muster/accelerator.h"
 #include "muster/schedule/schedulers.h"
-#include "muster/testing/thrown.h"
 #include "runtime/ranks.h"
 #include "runtime/temporary_folder.h"
 #include "trainer/counting_module.h"
@@ -140,16 +139,55 @@ TEST(UnevenRanks, TheMainRanksMetricChoosesCheckpointsAndRates) {
   });
 }
 
-TEST(UnevenRanks, AStopOfOneRankIsNoHang) {
-  testing::as_ranks(2, [] {
-    const auto began = std::chrono::steady_clock::now();
-    CountingModule module(20);
-    module.on_batch = [](CountingModule& m) {
-      if (m.trainer().runtime().rank() == 0) m.trainer().stop();
-    };
-    EXPECT_NE(testing::thrown_id([&] { Trainer(quiet({.max_epochs = 2})).fit(module); }), "no error");
-    EXPECT_LT(std::chrono::steady_clock::now() - began, std::chrono::seconds(60));
-  });
+/// Rank 1 asks for the end in one hook, of batch 1 where it belongs to one.
+struct Stopping : CountingModule {
+  explicit Stopping(std::string where) : CountingModule(10, 2), where(std::move(where)) {}
+  std::string where;
+  void at(const char* hook) const {
+    if (where == hook && trainer().runtime().rank() == 1) trainer().stop();
+  }
+  void on_train_start() override { at("on_train_start"); }
+  void on_train_epoch_start() override { at("on_train_epoch_start"); }
+  torch::Tensor training_step(torch::Tensor& batch, int64_t batch_idx) {
+    if (batch_idx == 1) at("training_step");
+    return CountingModule::training_step(batch, batch_idx);
+  }
+  void on_train_batch_end(const StepOutput&, torch::Tensor&, int64_t batch_idx) {
+    if (batch_idx == 1) at("on_train_batch_end");
+  }
+  void on_validation_end() override { at("on_validation_end"); }
+  void on_train_epoch_end() override { at("on_train_epoch_end"); }
+};
+
+/// Batches that each rank has trained when rank 1 asks for the end there; they have five each in an epoch.
+int64_t trained_until_stop(const char* where, const TrainerOptions& options) {
+  Stopping module(where);
+  Trainer trainer(quiet(options));
+  trainer.fit(module);
+  EXPECT_EQ(trainer.current_epoch(), std::string(where) == "on_train_start" ? 0 : 1) << where;
+  const auto mine = std::ssize(module.trained);
+  EXPECT_EQ(trainer.runtime().reduce(torch::tensor(mine), "sum").item<int64_t>(), 2 * mine) << where;
+  return mine;
+}
+
+TEST(UnevenRanks, AStopOfOneRankStopsAll) {
+  for (const bool sharded : {false, true})
+    testing::as_ranks(
+        2,
+        [&] {
+          const Accelerator keeps_the_meeting_place;
+          const TrainerOptions options{.max_epochs = 2, .strategy = sharded ? "fsdp" : "ddp"};
+          EXPECT_EQ(trained_until_stop("on_train_start", options), 0);
+          EXPECT_EQ(trained_until_stop("on_train_epoch_start", options), 0);
+          EXPECT_EQ(trained_until_stop("training_step", options), 2);
+          EXPECT_EQ(trained_until_stop("on_train_batch_end", options), sharded ? 2 : 3);
+          EXPECT_EQ(trained_until_stop("on_validation_end", options), 5);
+          EXPECT_EQ(trained_until_stop("on_train_epoch_end", options), 5);
+          auto windows = options;
+          windows.accumulate_grad_batches = 4;
+          EXPECT_EQ(trained_until_stop("training_step", windows), 4);
+        },
+        sharded ? "fsdp" : "ddp");
 }
 
 struct Broken : std::runtime_error {

@@ -1,11 +1,11 @@
 #pragma once
 
+#include <algorithm>  // std::ranges::input_range
 #include <cstdint>
 #include <filesystem>
 #include <initializer_list>
 #include <memory>
 #include <optional>
-#include <ranges>
 #include <span>
 #include <string>
 #include <string_view>

@@ -1,10 +1,10 @@
 #pragma once
 
+#include <algorithm>  // std::ranges::random_access_range
 #include <concepts>
 #include <cstdint>
 #include <functional>
 #include <optional>
-#include <ranges>
 #include <span>
 #include <type_traits>
 #include <utility>

@@ -1,10 +1,10 @@
 #pragma once
 
+#include <algorithm>  // std::ranges::input_range
 #include <concepts>
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <ranges>
 #include <string>
 #include <type_traits>
 #include <utility>

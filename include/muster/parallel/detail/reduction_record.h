@@ -42,7 +42,7 @@ class ReductionRecord {
   void use_up();
 
   /// Votes of ranks, one bit each, which come with the flags of reductions.
-  static constexpr int kVotes = 3;
+  static constexpr int kVotes = 4;
   struct Votes {
     unsigned all = 0;  ///< of any rank
     unsigned own = 0;  ///< those of this rank that were sent

@@ -22,6 +22,8 @@ struct PrepareLoaderOptions {
   bool in_order = false;
   /// Off: batches stay in host memory.
   bool move_to_device = true;
+  /// Off: checkpoints do not have its position.
+  bool saved = true;
 };
 
 namespace runtime {
@@ -39,7 +41,7 @@ template <class Batch>
 DataLoader<Batch> prepare_loader(RuntimeRef runtime, const DataLoader<Batch>& loader,
                                  const PrepareLoaderOptions& options = {}) {
   auto prepared = loader.distributed(*runtime::shard_of(runtime.state(), *loader.state(), options));
-  runtime::keep_loader(runtime.state(), prepared.state());
+  runtime::keep_loader(runtime.state(), prepared.state(), options.saved);
   return prepared;
 }
 

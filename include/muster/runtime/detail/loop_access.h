@@ -36,9 +36,10 @@ class [[nodiscard("name the scope: KeptRandomStates kept(accelerator)")]] KeptRa
 /// has one, without communication. Collective: as Optimizer::step(). Throws: UsageError (MU152) as backward.
 bool any_rank_has_gradients(RuntimeRef runtime, const Optimizer& optimizer);
 
-/// What ranks vote on: set_trigger(), and the signals that catch_signals() records.
+/// What ranks vote on: set_trigger(), vote_to_stop(), and the signals that catch_signals() records.
 struct Votes {
   int signal = 0;        ///< that some rank has received, the highest; 0: none
+  bool stop = false;     ///< some rank has called vote_to_stop()
   bool trigger = false;  ///< some rank has called set_trigger()
 };
 
@@ -64,8 +65,10 @@ class [[nodiscard("name the scope: CaughtSignals caught(accelerator)")]] CaughtS
 /// As signal_received() and check_trigger() in one, with the same answer on every rank. Where ranks have reduced
 /// gradients by "ddp" since the last call, the votes came with them, as they stood when that reduction began, and
 /// nothing is communicated here: a later vote is seen after the next reduction. Elsewhere this is one collective.
-/// Triggers that were seen are cleared.
+/// Triggers and votes to stop that were seen are cleared.
 /// Collective.
 Votes agreed_votes(RuntimeRef runtime);
+/// Gives this rank's vote that the loop ends, or takes it back. Not collective.
+void vote_to_stop(RuntimeRef runtime, bool on = true);
 
 }  // namespace muster

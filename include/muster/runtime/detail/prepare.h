@@ -28,7 +28,7 @@ Scheduler prepare_scheduler(RuntimeState& state, std::shared_ptr<muster::LRSched
 Scheduler prepare_scheduler(RuntimeState& state, std::shared_ptr<torch::optim::LRScheduler> scheduler);
 Scheduler prepare_scheduler(RuntimeState& state, std::shared_ptr<torch::optim::ReduceLROnPlateauScheduler> scheduler);
 std::shared_ptr<const data::ShardSpec> prepare_loader(RuntimeState& state, const data::LoaderState& loader);
-void keep_loader(RuntimeState& state, const std::shared_ptr<data::LoaderState>& loader);
+void keep_loader(RuntimeState& state, const std::shared_ptr<data::LoaderState>& loader, bool saved = true);
 
 /// First pass: prepares modules, optimizers and loaders. Schedulers wait for the optimizers of the same call, except
 /// ReduceLROnPlateauScheduler of LibTorch. Functions are called; `done` holds the results of the arguments before.

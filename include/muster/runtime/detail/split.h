@@ -1,8 +1,8 @@
 #pragma once
 
 #include <cstdint>
+#include <iterator>
 #include <optional>
-#include <ranges>
 #include <utility>
 
 #include <ATen/core/Tensor.h>

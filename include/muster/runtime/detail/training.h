@@ -3,9 +3,10 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <ranges>
 #include <utility>
 #include <vector>
+
+#include <c10/util/irange.h>
 
 #include "muster/data/detail/data_loader.h"
 #include "muster/optim/detail/per_group.h"
@@ -123,7 +124,7 @@ class Training {
     return convert_batch_norms(*model);
   }
   /// Returns 0, 1, ... count - 1; after load_state(), without the epochs that the checkpoint has completed.
-  auto epochs(int64_t count) { return std::views::iota(first_epoch(count), count); }
+  auto epochs(int64_t count) { return c10::irange(first_epoch(count), count); }
   /// Seeds all generators, with the same seed on every rank or with the rank added to it. Loaders prepared later
   /// shuffle by it.
   void set_seed(uint64_t seed, bool per_rank = false);

@@ -24,9 +24,13 @@ class Callback;
 class Metric;
 class Scheduler;
 class Trainer;
+namespace runtime {
+class NoSyncScope;
+}
 namespace trainer {
 class Core;
-}
+struct TrainedModule;
+}  // namespace trainer
 
 /// Base class of what a Trainer trains: a torch::nn::Module, with any forward, that knows how it is trained. Its steps
 /// are ordinary members. The compiler finds them where the module meets its data, so a batch has the loader's type:
@@ -127,6 +131,9 @@ class TrainerModule : public torch::nn::Module {
 
   /// In manual optimization: backward, with the hooks before and after it. Collective.
   void manual_backward(const at::Tensor& loss);
+  /// In manual optimization: gradients stay on this rank while the returned object lives; the next backward after it
+  /// communicates their sum. Every rank does the same.
+  [[nodiscard("name the scope: auto quiet = no_sync()")]] runtime::NoSyncScope no_sync();
   const std::vector<ModuleOptimizer>& optimizers() const;
   /// The same, one by one: auto [g, d] = optimizers<2>(). Throws: UsageError (MU443) if there are not N.
   template <std::size_t N>
@@ -154,8 +161,8 @@ class TrainerModule : public torch::nn::Module {
   ModuleOptimizer optimizer(std::size_t index, std::size_t count) const;
 
   State hyperparameters_;
-  trainer::Core* core_ = nullptr;               // during a run
-  const trainer::Core* prepared_by_ = nullptr;  // compared, never used
+  trainer::Core* core_ = nullptr;                   // during a run
+  std::weak_ptr<trainer::TrainedModule> prepared_;  // whose model holds the parameters
 };
 
 }  // namespace muster

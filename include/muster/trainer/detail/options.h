@@ -86,7 +86,7 @@ class CheckInterval : public BatchLimit {
 struct TrainerOptions {
   std::string accelerator = "auto";
   int accumulate_grad_batches = 1;  ///< the optimizer steps once for so many batches, and at the end of an epoch
-  std::string backend = "gloo";
+  std::string backend = "auto";     ///< "shm", shared memory of one host, where all ranks can; else "gloo"
   /// Nothing but training: no checkpoints, no sanity check, and log() does nothing. Callbacks still run.
   bool barebones = false;
   std::vector<std::shared_ptr<Callback>> callbacks = {};

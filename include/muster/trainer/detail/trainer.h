@@ -102,9 +102,12 @@ class Trainer : public TrainerRecords {
     return all;
   }
 
-  /// Ends training after the current batch, once min_epochs and min_steps are reached. Call it on every rank: all
-  /// must decide the same.
+  /// Ends training on all ranks after the current batch, once min_epochs and min_steps are reached. One rank's call is
+  /// enough. On several ranks the call comes with the gradients: between the batches of an accumulation window it
+  /// counts at the end of the window, and under "ddp", from on_after_backward() to on_train_batch_end(), after the next
+  /// batch.
   void stop();
+  /// Whether training is to end; on several ranks also where only this rank has called stop() yet.
   bool should_stop() const;
   /// Replaces max_epochs, so that another fit() continues where the last one ended. -1: no limit.
   /// Throws: ConfigError (MU440) for less than -1.
@@ -129,7 +132,8 @@ class Trainer : public TrainerRecords {
   void save_checkpoint(const std::filesystem::path& folder, const SaveCheckpointOptions& how = {});
   /// Waits until an asynchronous save is on the disk. Collective.
   void wait_for_save();
-  /// The prepared module. Throws: UsageError (MU446) before the first run.
+  /// The prepared module. Another Trainer that runs the module takes it over; then this one prepares it anew in its
+  /// next run. Throws: UsageError (MU446) before the first run, or after another Trainer has taken the module.
   const Model<torch::nn::Module>& model() const;
   /// Prints a line, on the main rank only: print("epoch {}: loss {:.4f}", epoch, loss).
   template <class... A>

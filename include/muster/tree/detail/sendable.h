@@ -2,7 +2,6 @@
 
 #include <concepts>
 #include <cstddef>
-#include <ranges>
 #include <string>
 #include <tuple>
 #include <type_traits>

@@ -1,8 +1,8 @@
 #pragma once
 
+#include <algorithm>  // std::ranges::range, view
 #include <concepts>
 #include <optional>
-#include <ranges>
 #include <string_view>
 #include <tuple>
 #include <type_traits>

@@ -1,0 +1,28 @@
+#pragma once
+
+#include "muster/runtime/detail/runtime.h"
+
+namespace muster::trainer {
+
+/// Whether training is to end. One rank's request is enough; all ranks end at the same place. On several ranks requests
+/// are votes, which come with gradients. Thread safety: one thread at a time.
+class StopVote {
+ public:
+  explicit StopVote(const Runtime& runtime) : runtime_(runtime) {}
+
+  void request();
+  /// What ranks have agreed on otherwise.
+  void set(bool agreed);
+  /// Where no gradients follow that would bring the requests. Collective.
+  void agree();
+  /// The same on all ranks.
+  bool agreed() const noexcept { return agreed_; }
+  /// Whether this rank has made a request, or all have agreed.
+  bool requested() const noexcept { return agreed_ || requested_; }
+
+ private:
+  const Runtime& runtime_;
+  bool agreed_ = false, requested_ = false;
+};
+
+}  // namespace muster::trainer

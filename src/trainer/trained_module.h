@@ -1,0 +1,29 @@
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "muster/runtime/detail/model.h"
+#include "muster/trainer/detail/module.h"
+#include "trained_optimizer.h"
+
+namespace muster::trainer {
+
+/// The module that a Trainer has prepared, and its optimizers. The module refers to it, so that another Trainer can
+/// take the module over.
+struct TrainedModule {
+  const TrainerModule* module = nullptr;  ///< that `model` was made of
+  Model<torch::nn::Module> model = {};
+  std::vector<std::unique_ptr<TrainedOptimizer>> optimizers = {};
+  std::vector<ModuleOptimizer> handles = {};  ///< of `optimizers`
+  std::vector<Scheduler> schedulers = {};     ///< of all of them
+
+  void drop_optimizers();
+  void drop();
+  /// Throws: UsageError (MU446) where there is none.
+  const Model<torch::nn::Module>& required_model(const char* call) const;
+  /// Gives the module up, whole. Collective: where parameters are sharded. Throws: as runtime::release_model().
+  void release();
+};
+
+}  // namespace muster::trainer
