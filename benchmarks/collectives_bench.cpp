@@ -1,7 +1,8 @@
 // Microseconds of one collective between ranks of one host, one thread each. Argument: the backend.
 // Cases: "all_reduce float32 4096", "all_gather bfloat16 8" (bytes that a rank gives), "barrier"; with "shared" at the
-// end the tensor is in memory that the ranks share; "add float32 4096" is the limit, all ranks adding up so many bytes.
-// Each rank writes its tensor before each operation, as training does; the time of the writes alone is taken off.
+// end it is in memory that the ranks share, and is gathered in place; "add float32 4096" is the limit, all ranks adding
+// up so many bytes. Each rank writes its tensor before each operation, as training does; the time of the writes alone
+// is taken off.
 #include <algorithm>
 #include <cstring>
 #include <sstream>
@@ -43,14 +44,30 @@ bench::Measured barriers(const muster::comm::Communicator& group) {
   return {.value = seconds / kTimes * 1e6, .check = 1};
 }
 
+struct Memory {
+  torch::Tensor tensor;
+  torch::Tensor whole{};  ///< in which `tensor` is this rank's row, where it is gathered in place
+};
+
+/// As replicated and sharded models have it: gradients to which peers write, and parameters that are gathered in place.
+Memory memory_for(const muster::comm::Communicator& group, const Wanted& wanted, const torch::Tensor& own) {
+  using muster::comm::PeerAccess;
+  if (wanted.place != "shared") return {torch::empty_like(own)};
+  if (wanted.operation != "all_gather")
+    return {muster::comm::shared_zeros(group, own.numel(), own.options(), PeerAccess::write)};
+  const torch::Tensor whole = muster::comm::shared_zeros(group, group.size() * own.numel(), own.options());
+  const torch::Tensor rows = whole.view({group.size(), -1});
+  return {rows[group.rank()], rows};
+}
+
 bench::Measured measure(const muster::comm::Communicator& group, const std::string& name) {
   const Wanted wanted = parse(name);
   if (wanted.operation == "barrier") return barriers(group);
   const auto dtype = wanted.dtype == "bfloat16" ? torch::kBFloat16 : torch::kFloat;
   const torch::Tensor own =
       torch::full({wanted.bytes / static_cast<int64_t>(c10::elementSize(dtype))}, group.rank() + 1, dtype);
-  torch::Tensor tensor =
-      wanted.place == "shared" ? muster::comm::shared_zeros(group, own.numel(), own.options()) : torch::empty_like(own);
+  const Memory memory = memory_for(group, wanted, own);
+  const torch::Tensor& tensor = memory.tensor;
   torch::Tensor result;
   const auto part = (own.numel() + group.size() - 1) / group.size();
   const auto times = repetitions(wanted.bytes);
@@ -65,8 +82,11 @@ bench::Measured measure(const muster::comm::Communicator& group, const std::stri
       for (int64_t i = 0; i < times; ++i) {
         write();
         if (!communicates) continue;
+        // As a program that keeps one result at a time; peers gather into the same memory each time.
+        result.reset();
         if (wanted.operation == "all_reduce") group.all_reduce(result = tensor);
         else if (wanted.operation == "add") (result = tensor).narrow(0, 0, part).add_(own.narrow(0, 0, part));
+        else if (memory.whole.defined()) group.start_all_gather_into(result = memory.whole, tensor).wait();
         else if (wanted.operation == "all_gather") result = group.all_gather(tensor);
         else throw std::invalid_argument("unknown operation " + wanted.operation);
       }

@@ -2,6 +2,8 @@
 
 // The memory of this process by the kernel's count: its own pages, and the segments that it made for itself and others.
 
+#include <unistd.h>
+
 #include <fstream>
 #include <sstream>
 #include <string>
@@ -19,8 +21,9 @@ inline double status_bytes(const std::string& field) {
   return 0;
 }
 
-/// Resident bytes of the segments that this process made. Those of others are mapped for reading only.
+/// Resident bytes of the segments that this process made; each has the number of its maker's process in its name.
 inline double own_segment_bytes() {
+  const std::string own = "/memfd:muster " + std::to_string(::getpid()) + " ";
   std::ifstream maps("/proc/self/smaps");
   double bytes = 0;
   bool is_own = false;
@@ -28,7 +31,7 @@ inline double own_segment_bytes() {
     std::istringstream words(line);
     std::string first, second;
     words >> first >> second;
-    if (!first.ends_with(':')) is_own = second.starts_with("rw") && line.find("/memfd:muster ") != std::string::npos;
+    if (!first.ends_with(':')) is_own = line.find(own) != std::string::npos;
     else if (is_own && first == "Rss:") bytes += std::stod(second) * 1024;
   }
   return bytes;

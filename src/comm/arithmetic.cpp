@@ -29,8 +29,8 @@ void reduce_in_float(const at::Tensor& target, const std::vector<at::Tensor>& te
 void reduce_in_order(const at::Tensor& target, const std::vector<at::Tensor>& terms, ReduceOp op) {
   std::vector<const void*> memory;
   for (const auto& term : terms) memory.push_back(term.const_data_ptr());
-  reduce_memory(target.mutable_data_ptr(), nullptr, memory, static_cast<std::size_t>(target.numel()),
-                target.scalar_type(), op);
+  void* const out = target.mutable_data_ptr();
+  reduce_memory({&out, 1}, memory, static_cast<std::size_t>(target.numel()), target.scalar_type(), op);
 }
 
 }  // namespace

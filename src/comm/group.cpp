@@ -277,9 +277,12 @@ std::shared_ptr<Group> Group::subgroup(const std::vector<int>& ranks, const Oper
   return std::make_shared<Group>(identity, collectives_->split(ranks, identity.name));
 }
 
-std::shared_ptr<SharedBuffer> Group::share(std::size_t bytes, const OperationLabel& label) {
+std::shared_ptr<SharedBuffer> Group::share(std::size_t bytes, PeerAccess access, const OperationLabel& label) {
   if (!collectives_->shares_memory()) return nullptr;
-  Operation operation{.kind = OperationKind::shared_buffer, .label = label, .ranks = {static_cast<int64_t>(bytes)}};
+  Operation operation{.kind = OperationKind::shared_buffer,
+                      .label = label,
+                      .ranks = {static_cast<int64_t>(bytes)},
+                      .peer_access = access};
   run(operation);
   return std::move(operation.shared_buffer);
 }

@@ -55,7 +55,7 @@ class Group {
   void observe(Communicator::Observer observer);
   /// Collective: memory for tensors that all ranks of the group have; null where they share none, or one of them cannot
   /// have it.
-  std::shared_ptr<SharedBuffer> share(std::size_t bytes, const OperationLabel& label);
+  std::shared_ptr<SharedBuffer> share(std::size_t bytes, PeerAccess access, const OperationLabel& label);
   /// As the functions of piggyback.h.
   void attach_piggyback(uint64_t value);
   std::vector<uint64_t> attached_piggybacks();

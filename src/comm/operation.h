@@ -9,6 +9,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "muster/comm/communicator.h"
+#include "muster/comm/detail/peer_access.h"
 
 namespace muster::comm {
 
@@ -54,6 +55,7 @@ struct Operation {
   std::vector<at::Tensor> results{};              ///< the uneven operations: the tensor from each rank
   int64_t sequence = 0;                           ///< set by the group
   uint64_t piggyback = 0;                         ///< set by the group: this rank's value; see piggyback.h
+  PeerAccess peer_access{};                       ///< shared_buffer
   SharedMemoryLocation location{};                ///< set by collectives that share memory: where `out` is
   std::shared_ptr<SharedBuffer> shared_buffer{};  ///< the result of shared_buffer; null if a rank cannot have it
   std::vector<uint64_t> piggybacks{};             ///< values received from the ranks, if this rank sent one

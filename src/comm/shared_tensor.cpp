@@ -8,17 +8,20 @@
 
 namespace muster::comm {
 
-at::Tensor try_shared_zeros(const Communicator& group, int64_t elements, const at::TensorOptions& options) {
+at::Tensor try_shared_zeros(const Communicator& group, int64_t elements, const at::TensorOptions& options,
+                            PeerAccess access) {
   const std::size_t bytes = static_cast<std::size_t>(elements) * options.dtype().itemsize();
   if (bytes == 0 || !options.device().is_cpu()) return {};
-  const auto buffer = group.group()->share(bytes, {.text = "shared memory", .source = Source::library});
+  const char* text = access == PeerAccess::write ? "results in shared memory" : "shared memory";
+  const auto buffer = group.group()->share(bytes, access, {.text = text, .source = Source::library});
   if (!buffer) return {};
   return at::from_blob(
       buffer->parts[static_cast<std::size_t>(group.rank())], {elements}, [buffer](void*) {}, options);
 }
 
-at::Tensor shared_zeros(const Communicator& group, int64_t elements, const at::TensorOptions& options) {
-  const at::Tensor shared = try_shared_zeros(group, elements, options);
+at::Tensor shared_zeros(const Communicator& group, int64_t elements, const at::TensorOptions& options,
+                        PeerAccess access) {
+  const at::Tensor shared = try_shared_zeros(group, elements, options, access);
   return shared.defined() ? shared : at::zeros({elements}, options);
 }
 

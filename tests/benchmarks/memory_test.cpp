@@ -17,7 +17,8 @@ TEST(BenchmarkMemory, ASegmentCountsInTheRankThatMadeItAlone) {
   constexpr double kCode = 10;
   const auto body = [](const Communicator& comm) {
     const double before = bench::resident_bytes();
-    const at::Tensor tensor = muster::comm::shared_zeros(comm, 8 << 20, at::kFloat).fill_(comm.rank());
+    const at::Tensor tensor =
+        muster::comm::shared_zeros(comm, 8 << 20, at::kFloat, muster::comm::PeerAccess::write).fill_(comm.rank());
     comm.all_reduce(tensor);
     // Both ranks' 32 MiB are mapped here and were read.
     EXPECT_GE(bench::status_bytes("RssShmem"), 64 * kMiB);

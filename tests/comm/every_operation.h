@@ -26,7 +26,10 @@ inline std::vector<at::Tensor> results_of(const Communicator& comm, int64_t elem
   const int world = comm.size(), rank = comm.rank(), root = world / 2;
   const at::Tensor source = values(rank, (elements + 1) * world, dtype);
   const auto first = [&](int64_t count) { return source.narrow(0, 0, count).clone(); };
-  const at::Tensor living = shared_zeros(comm, 2 * elements, at::TensorOptions(dtype)).narrow(0, elements, elements);
+  const auto second_half = [&](PeerAccess access) {
+    return shared_zeros(comm, 2 * elements, at::TensorOptions(dtype), access).narrow(0, elements, elements);
+  };
+  const at::Tensor living = second_half(PeerAccess::read), result = second_half(PeerAccess::write);
   std::vector<at::Tensor> all;
   for (auto op : {ReduceOp::sum, ReduceOp::mean, ReduceOp::min, ReduceOp::max, ReduceOp::product}) {
     if (op == ReduceOp::mean && !at::isFloatingType(dtype)) continue;
@@ -38,16 +41,17 @@ inline std::vector<at::Tensor> results_of(const Communicator& comm, int64_t elem
     comm.reduce_scatter(out, in, op);
     comm.reduce(in, root, op);
     comm.start_reduce_scatter(in.narrow(0, rank * elements, elements), in, op).wait();
-    comm.start_all_reduce(living.copy_(first(elements)), op).wait();
-    all.insert(all.end(), {tensor, started, out, in, living.clone()});
+    comm.start_all_reduce(result.copy_(first(elements)), op).wait();
+    all.insert(all.end(), {tensor, started, out, in, result.clone()});
   }
   at::Tensor own = first(elements), moved = own.clone();
   all.push_back(comm.all_gather(own));
   comm.broadcast(moved, root);
   all.push_back(moved);
-  at::Tensor anywhere = rank == root ? own.clone() : living.copy_(own);
-  comm.all_reduce(anywhere);
-  all.push_back(anywhere);
+  for (const at::Tensor& memory : {living, result, rank == root ? at::empty_like(own) : result}) {
+    comm.all_reduce(memory.copy_(own));
+    all.push_back(memory.clone());
+  }
   const at::Tensor row = shared_zeros(comm, elements * world, at::TensorOptions(dtype));
   const at::Tensor piece = row.narrow(0, elements * rank, elements);
   for (const at::Tensor& in : {piece, living, rank == root ? own : living}) {

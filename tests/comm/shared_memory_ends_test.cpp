@@ -84,7 +84,7 @@ bool work(const Communicator& comm) {
     if (comm.all_gatherv(at::full({50'000}, turn)).at(comm.size() - 1)[49'999].item<int64_t>() != turn) return false;
     if (!comm.all_gather(large).eq(world).all().item<bool>()) return false;
     if (turn % 4 == 1) comm.duplicate().barrier();
-    if (turn % 4 == 0) living = shared_zeros(comm, 200'000, at::kFloat);
+    if (turn % 4 == 0) living = shared_zeros(comm, 200'000, at::kFloat, PeerAccess::write);
     comm.all_reduce(living.fill_(1));
     if (!living.eq(world).all().item<bool>()) return false;
   }

@@ -90,8 +90,10 @@ TEST(SharedMemory, SmallestAndLargestOfTwoZerosIsThatOfTheFirstRank) {
 
 TEST(SharedMemory, ATensorOfTheGroupIsReducedWhereverItsPartsAre) {
   for (uint64_t seed : {1, 2, 3, 4, 5})
-    run_thread_world(3, {.seed = seed, .shared_memory = true}, [](const Communicator& comm) {
-      at::Tensor first = shared_zeros(comm, 100'000, at::kFloat), second = shared_zeros(comm, 100'000, at::kFloat);
+    run_thread_world(3, {.seed = seed, .shared_memory = true}, [&](const Communicator& comm) {
+      const auto access = seed % 2 ? PeerAccess::write : PeerAccess::read;
+      const auto zeros = [&](int64_t elements) { return shared_zeros(comm, elements, at::kFloat, access); };
+      at::Tensor first = zeros(100'000), second = zeros(100'000);
       EXPECT_FALSE(first.storage().resizable());
       EXPECT_EQ(first.count_nonzero().item<int64_t>(), 0);
       // Different places on different ranks.
@@ -104,7 +106,10 @@ TEST(SharedMemory, ATensorOfTheGroupIsReducedWhereverItsPartsAre) {
       first = at::Tensor();
       comm.all_reduce(second.fill_(2), ReduceOp::mean);
       EXPECT_EQ(second.eq(2).sum().item<int64_t>(), 100'000);
-      EXPECT_EQ(thrown_id([&] { shared_zeros(comm, 5 + comm.rank(), at::kFloat); }), "MU050");
+      const std::string message =
+          thrown([&] { shared_zeros(comm, 5, at::kFloat, comm.rank() == 1 ? PeerAccess::write : PeerAccess::read); });
+      EXPECT_TRUE(message.starts_with("MU050")) << message;
+      EXPECT_NE(message.find("results in shared memory"), std::string::npos) << message;
     });
 }
 
@@ -127,8 +132,8 @@ TEST(SharedMemory, ReducesAsLibTorchDoes) {
               expected = op == ReduceOp::min ? at::minimum(expected, term) : at::maximum(expected, term);
           else reduce_terms(expected, copies, 0, op);
           // In place, as in an operation.
-          reduce_memory(terms[1].mutable_data_ptr(), copy.mutable_data_ptr(), memory,
-                        static_cast<std::size_t>(elements), dtype, op);
+          void* const outs[] = {terms[1].mutable_data_ptr(), copy.mutable_data_ptr()};
+          reduce_memory(outs, memory, static_cast<std::size_t>(elements), dtype, op);
           // Of two zeros LibTorch takes the one or the other.
           ASSERT_EQ(difference_in_bits(terms[1] + 0, expected + 0), "") << c10::toString(dtype) << " of " << count;
           ASSERT_EQ(difference_in_bits(copy, terms[1]), "");
@@ -143,7 +148,8 @@ TEST(SharedMemory, RoundsBfloat16AsLibTorchDoes) {
   // 1, a little more, the next to nothing, the largest, -infinity, not a number.
   for (const unsigned bits : {0x3f80u, 0x3f81u, 0x0001u, 0x7f7fu, 0xff80u, 0xffffu}) {
     other.assign(kAll, c10::BFloat16(static_cast<uint16_t>(bits), c10::BFloat16::from_bits()));
-    reduce_memory(sum.data(), nullptr, {all.data(), other.data()}, kAll, at::kBFloat16, ReduceOp::sum);
+    void* const out = sum.data();
+    reduce_memory({&out, 1}, {all.data(), other.data()}, kAll, at::kBFloat16, ReduceOp::sum);
     for (std::size_t i = 0; i < kAll; ++i)
       ASSERT_EQ(sum[i].x, c10::BFloat16(static_cast<float>(all[i]) + static_cast<float>(other[i])).x) << i << bits;
   }
@@ -227,7 +233,7 @@ TEST(SharedMemory, AKilledRankEndsTheOthersAtAnyStep) {
           world, {.kill_rank = 1, .kill_step = step, .seed = 50 + static_cast<uint64_t>(step), .shared_memory = true},
           [&](const Communicator& comm) {
             ids[comm.rank()] = thrown_id([&] {
-              const at::Tensor living = shared_zeros(comm, 5'000, at::kFloat);
+              const at::Tensor living = shared_zeros(comm, 5'000, at::kFloat, PeerAccess::write);
               for (int turn = 0; turn < 20; ++turn) {
                 comm.all_reduce(living.fill_(1));
                 EXPECT_EQ(living[4'999].item<float>(), static_cast<float>(world));

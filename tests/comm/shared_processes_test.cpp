@@ -165,7 +165,8 @@ TEST(SharedMemory, AStoppedProcessIsATimeOutAndALateWriterDoesNoHarm) {
   for (const bool in_the_group : {false, true}) {
     const auto body = [&](const Communicator& comm) {
       const auto pid = static_cast<pid_t>(comm.all_gather(at::full({1}, ::getpid(), at::kLong))[1].item<int64_t>());
-      const at::Tensor late = in_the_group ? shared_zeros(comm, 100'000, at::kFloat).fill_(1) : at::ones({100'000});
+      const at::Tensor late =
+          in_the_group ? shared_zeros(comm, 100'000, at::kFloat, PeerAccess::write).fill_(1) : at::ones({100'000});
       comm.barrier();
       if (comm.rank() == 1) ::raise(SIGSTOP);
       while (comm.rank() == 0 && !is_stopped(pid)) ::sched_yield();
@@ -277,7 +278,7 @@ TEST(SharedMemory, NoMemoryForStagingIsAnErrorOnAllRanks) {
 
 TEST(SharedMemory, ATensorOfAGroupOutlivesIt) {
   const auto body = [](Communicator comm) {
-    at::Tensor tensor = shared_zeros(comm, 100'000, at::kFloat).fill_(comm.rank() + 1);
+    at::Tensor tensor = shared_zeros(comm, 100'000, at::kFloat, PeerAccess::write).fill_(comm.rank() + 1);
     const void* memory = tensor.const_data_ptr();
     comm.all_reduce(tensor);
     comm = Communicator();
@@ -310,8 +311,12 @@ TEST(SharedMemory, ASegmentCannotShrinkAndIsReadOnlyForOthers) {
   const Segment seen = Segment::map(own.descriptor(), 8192);
   EXPECT_EQ(seen.data()[5000], std::byte{7});
   EXPECT_ANY_THROW(Segment::map(own.descriptor(), 1 << 20));
+  EXPECT_ANY_THROW(Segment::map(own.descriptor(), 8192, PeerAccess::write));
   EXPECT_EQ(permissions_of(own.data()), "rw-s");
   EXPECT_EQ(permissions_of(seen.data()), "r--s");
+  const Segment results = Segment::make(8192, PeerAccess::write);
+  EXPECT_NE(::ftruncate(results.descriptor().get(), 100), 0);
+  EXPECT_EQ(permissions_of(Segment::map(results.descriptor(), 8192, PeerAccess::write).data()), "rw-s");
 }
 
 }  // namespace

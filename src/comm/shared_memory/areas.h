@@ -34,7 +34,7 @@ struct Control {
 
   alignas(64) std::atomic<uint64_t> filled;   ///< chunks that its staging has held so far
   alignas(64) std::atomic<uint64_t> reduced;  ///< up to this chunk, its piece of the result is in its staging
-  alignas(64) std::atomic<uint64_t> steps;    ///< of operations in shared buffers that it has ended so far
+  alignas(64) std::atomic<uint64_t> steps;    ///< operations in shared buffers that it has ended so far
   alignas(64) std::atomic<uint64_t> parked;   ///< nonzero while it sleeps: a Sleep
   alignas(64) std::atomic<uint32_t> ended;    ///< 1: it has ended the group, and the cause can be read
   uint32_t cause_bytes;
@@ -65,7 +65,7 @@ struct Channel {
 
 /// Where things are in the area of a rank.
 struct AreaLayout {
-  static constexpr std::size_t kStagingBytes = 256 * 1024;  // one of two: small enough for a core's second-level cache
+  static constexpr std::size_t kStagingBytes = 512 * 1024;  // one of two: small enough for a core's second-level cache
   static constexpr std::size_t kControlBytes = 4096;
   static_assert(sizeof(Control) <= kControlBytes);
 
@@ -121,6 +121,10 @@ class SharedAreas {
     has_blocks_ = true;
   }
 
+  /// Before this rank writes to memory of the others: that none of them has ended the group. Throws: TransportFailure.
+  void check_alive() const {
+    if (const int who = aborting_rank(-1); who >= 0) throw cause_of(who);
+  }
   /// After this rank has written to its area: peers that wait look again. Throws: TransportFailure.
   virtual void publish() = 0;
   /// Waits until ready() returns true, which reads what `peer` writes. Throws: TransportFailure.
@@ -136,7 +140,8 @@ class SharedAreas {
 
   /// Collective, with equal arguments: zeroed memory for tensors; null if this rank cannot have all parts of it.
   /// Throws: TransportFailure.
-  virtual std::shared_ptr<SharedBuffer> share(std::size_t bytes, uint64_t number, TimePoint deadline) = 0;
+  virtual std::shared_ptr<SharedBuffer> share(std::size_t bytes, PeerAccess access, uint64_t number,
+                                              TimePoint deadline) = 0;
   /// As the functions of Transport.
   virtual void abort(const std::string& cause) noexcept = 0;
   virtual void close() noexcept = 0;

@@ -1,4 +1,5 @@
-// Operations on tensors in memory that all ranks have: nothing is copied before it is reduced.
+// Operations on tensors in memory that all ranks have: nothing is copied before it is reduced, and where ranks may
+// write to each other's memory, nothing after it.
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -12,7 +13,8 @@ namespace muster::comm {
 
 void SharedCollectives::share(const Call& call) {
   exchange_headers(call);
-  auto buffer = areas_->share(static_cast<std::size_t>(call.operation.ranks.at(0)), ++shares_, call.deadline);
+  auto buffer = areas_->share(static_cast<std::size_t>(call.operation.ranks.at(0)), call.operation.peer_access,
+                              ++shares_, call.deadline);
   const auto has = static_cast<std::byte>(buffer != nullptr);
   exchange_frames(
       call, 1, [&](int) { return &has; }, [](int) { return std::size_t{1}; });
@@ -40,97 +42,35 @@ std::shared_ptr<SharedBuffer> SharedCollectives::buffer_of_all(Call& call, const
   return buffer;
 }
 
-void SharedCollectives::count_step() { areas_->control(rank_).steps.store(++steps_, std::memory_order_release); }
-
-void SharedCollectives::end_step() {
-  count_step();
-  areas_->publish();
-}
-
-uint64_t SharedCollectives::steps_of(int peer) const {
-  return areas_->control(peer).steps.load(std::memory_order_acquire);
-}
-
-void SharedCollectives::wait_step(const Call& call, int peer, uint64_t steps) {
-  areas_->wait(
-      peer, [&] { return steps_of(peer) >= steps; }, call.deadline);
-}
-
 void SharedCollectives::end_reading(const Call& call) {
-  end_step();
-  for (int peer = 0; peer < size_; ++peer)
-    if (peer != rank_) wait_step(call, peer, steps_);
+  areas_->control(rank_).steps.store(++steps_, std::memory_order_release);
+  areas_->publish();
+  for (int peer = 0; peer < size_; ++peer) {
+    if (peer == rank_) continue;
+    const auto& steps = areas_->control(peer).steps;
+    areas_->wait(
+        peer, [&] { return steps.load(std::memory_order_acquire) >= steps_; }, call.deadline);
+  }
 }
-
-/// An all-reduce block by block: while a rank reduces its part of one, the parts of the others that are reduced come
-/// out of a cache. No rank waits before it has reduced all of its own parts.
-class SharedCollectives::BlockReduction {
- public:
-  BlockReduction(SharedCollectives& group, const SharedBuffer& buffer, const Call& call)
-      : group_(group), buffer_(buffer), call_(call), rank_(group.rank_), size_(group.size_),
-        elements_(call.operation.out.numel()), width_(static_cast<int64_t>(call.operation.out.element_size())),
-        block_(kPartBytes / width_ * size_), blocks_((elements_ + block_ - 1) / block_), before_(group.steps_),
-        copied_(static_cast<std::size_t>(size_)) {}
-
-  void run() {
-    for (int64_t block = 0; block < blocks_; ++block) {
-      reduce_own(block);
-      // A rank that sleeps is woken once, after the last block.
-      if (block + 1 == blocks_) group_.end_step();
-      else group_.count_step();
-      for (int peer = 0; peer < size_; ++peer)
-        if (peer != rank_) copy_reduced(peer);
-    }
-    for (int step = 1; step < size_; ++step) {
-      const int peer = (rank_ + step) % size_;
-      while (copied_[peer] < blocks_) {
-        group_.wait_step(call_, peer, before_ + static_cast<uint64_t>(copied_[peer]) + 1);
-        copy_reduced(peer);
-      }
-    }
-  }
-
- private:
-  // Two of a rank's own and two of another's fit a core's second-level cache.
-  static constexpr int64_t kPartBytes = 128 * 1024;
-
-  /// The last one first: it was written last, and so is still in a cache where the tensor does not fit.
-  Range range(int64_t block, int rank) const {
-    const int64_t begin = (blocks_ - 1 - block) * block_;
-    const Range part = aligned_piece_of(rank, std::min(block_, elements_ - begin), size_);
-    return {begin + part.begin, begin + part.end};
-  }
-  std::byte* at(int rank, const Range& range) const {
-    return buffer_.parts[rank] + call_.operation.location.offset + range.begin * width_;
-  }
-  void reduce_own(int64_t block) {
-    const Range own = range(block, rank_);
-    for (int peer = 0; peer < size_; ++peer) group_.terms_[peer] = at(peer, own);
-    reduce_memory(at(rank_, own), nullptr, group_.terms_, static_cast<std::size_t>(own.size()),
-                  call_.operation.out.scalar_type(), call_.operation.reduce);
-  }
-  /// What that rank has reduced so far.
-  void copy_reduced(int peer) {
-    const auto reduced = static_cast<int64_t>(group_.steps_of(peer) - before_);
-    for (int64_t& block = copied_[peer]; block < std::min(reduced, blocks_); ++block) {
-      const Range theirs = range(block, peer);
-      copy_memory(at(rank_, theirs), at(peer, theirs), static_cast<std::size_t>(theirs.size() * width_), false);
-    }
-  }
-
-  SharedCollectives& group_;
-  const SharedBuffer& buffer_;
-  const Call& call_;
-  const int rank_, size_;
-  const int64_t elements_, width_;
-  const int64_t block_;  ///< elements of one, the parts of all ranks together
-  const int64_t blocks_;
-  const uint64_t before_;        ///< steps of earlier operations
-  std::vector<int64_t> copied_;  ///< of each rank's parts
-};
 
 void SharedCollectives::all_reduce_in(const SharedBuffer& buffer, const Call& call) {
-  BlockReduction(*this, buffer, call).run();
+  // Each rank's part of a block fits a core's second-level cache several times.
+  constexpr int64_t kPartBytes = 128 * 1024;
+  const at::Tensor& out = call.operation.out;
+  const auto width = static_cast<int64_t>(out.element_size());
+  const int64_t block = kPartBytes / width * size_;
+  // The last block first: it was written last, and so is still in a cache where the tensor does not fit.
+  for (int64_t end = out.numel(), begin; end > 0; end = begin) {
+    begin = (end - 1) / block * block;
+    const Range own = aligned_piece_of(rank_, end - begin, size_);
+    // A rank that was stopped while the others gave up writes to their memory no longer than this.
+    areas_->check_alive();
+    for (int peer = 0; peer < size_; ++peer) {
+      terms_[peer] = buffer.parts[peer] + call.operation.location.offset + (begin + own.begin) * width;
+      results_[peer] = const_cast<void*>(terms_[peer]);
+    }
+    reduce_memory(results_, terms_, static_cast<std::size_t>(own.size()), out.scalar_type(), call.operation.reduce);
+  }
   end_reading(call);
 }
 
@@ -159,8 +99,8 @@ void SharedCollectives::reduce_scatter_in(const SharedBuffer& buffer, const Call
   const at::Tensor& out = call.operation.out;
   const std::size_t begin = call.operation.location.offset + out.nbytes() * rank_;
   for (int peer = 0; peer < size_; ++peer) terms_[peer] = buffer.parts[peer] + begin;
-  reduce_memory(out.mutable_data_ptr(), nullptr, terms_, static_cast<std::size_t>(out.numel()), out.scalar_type(),
-                call.operation.reduce);
+  void* const result = out.mutable_data_ptr();
+  reduce_memory({&result, 1}, terms_, static_cast<std::size_t>(out.numel()), out.scalar_type(), call.operation.reduce);
   end_reading(call);
 }
 

@@ -48,7 +48,8 @@ class ProcessAreas final : public SharedAreas {
   void abort(const std::string& cause) noexcept override;
   void close() noexcept override;
   std::unique_ptr<SharedAreas> split(const std::vector<int>& ranks, const std::string& name) override;
-  std::shared_ptr<SharedBuffer> share(std::size_t bytes, uint64_t number, TimePoint deadline) override;
+  std::shared_ptr<SharedBuffer> share(std::size_t bytes, PeerAccess access, uint64_t number,
+                                      TimePoint deadline) override;
 
  protected:
   void wait_for(int peer, int waker, const std::function<bool()>& ready, TimePoint deadline) override;
@@ -83,7 +84,7 @@ class ProcessAreas final : public SharedAreas {
 
   void offer_buffer(int peer, const std::string& name, const Segment& own, TimePoint deadline);
   /// None if the peer has none, or this rank cannot map it.
-  Segment take_buffer(int peer, const std::string& name, std::size_t bytes, TimePoint deadline);
+  Segment take_buffer(int peer, const std::string& name, std::size_t bytes, PeerAccess access, TimePoint deadline);
   static TransportFailure lost(int peer, TimePoint deadline, const std::runtime_error& failure);
 
   static std::string refusal_of(const std::string& name) { return "not " + name; }

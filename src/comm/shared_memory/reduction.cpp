@@ -66,55 +66,63 @@ template <class T, ReduceOp op>
   return narrowed<T>(both);
 }
 
-/// Two terms, as most often: in one pass. `out` may be one of them. One store in the loop: with a second one the
-/// compiler makes no vectors of bfloat16.
-template <class T, ReduceOp op>
-[[gnu::always_inline]] inline void reduce_pair(T* out, T* copy, const T* first, const T* second, std::size_t elements) {
-  const std::size_t at_once = copy ? kBlock : elements;
-  for (std::size_t begin = 0; begin < elements; begin += at_once) {
-    const std::size_t end = std::min(begin + at_once, elements);
-#pragma GCC ivdep
-    for (std::size_t i = begin; i < end; ++i) out[i] = reduced<T, op>(first[i], second[i]);
-    if (copy) std::memcpy(copy + begin, out + begin, (end - begin) * sizeof(T));
-  }
-}
-
-template <class T, ReduceOp op>
-[[gnu::always_inline]] inline void reduce_blocks(T* out, T* copy, const void* const* terms, std::size_t count,
-                                                 std::size_t elements) {
-  using W = Wide<T>;
-  if (count == 2)
-    return reduce_pair<T, op>(out, copy, static_cast<const T*>(terms[0]), static_cast<const T*>(terms[1]), elements);
-  W block[kBlock];
-  const auto divisor = static_cast<W>(count);
-  for (std::size_t begin = 0; begin < elements; begin += kBlock) {
-    const std::size_t size = std::min(kBlock, elements - begin);
-    const T* first = static_cast<const T*>(terms[0]) + begin;
-    const T* second = static_cast<const T*>(terms[1]) + begin;
-    for (std::size_t i = 0; i < size; ++i) block[i] = combined<op, W>(widened(first[i]), widened(second[i]));
-    for (std::size_t term = 2; term < count; ++term) {
-      const T* next = static_cast<const T*>(terms[term]) + begin;
-      for (std::size_t i = 0; i < size; ++i) block[i] = combined<op, W>(block[i], widened(next[i]));
-    }
-    if constexpr (op == ReduceOp::mean)
-      for (std::size_t i = 0; i < size; ++i) block[i] = block[i] / divisor;
-    for (std::size_t i = 0; i < size; ++i) out[begin + i] = narrowed<T>(block[i]);
-    if (copy) std::memcpy(copy + begin, out + begin, size * sizeof(T));
-  }
-}
-
 struct Call {
-  void* out;
-  void* copy;
+  std::span<void* const> outs;
   const void* const* terms;
   std::size_t count;
   std::size_t elements;
 };
 
+/// What has just been written to the first of the places, to the others.
+template <class T>
+void copy_to_others(const Call& call, std::size_t begin, std::size_t size) {
+  const T* from = static_cast<const T*>(call.outs[0]) + begin;
+  for (void* const to : call.outs.subspan(1)) std::memcpy(static_cast<T*>(to) + begin, from, size * sizeof(T));
+}
+
+/// Two terms, as most often: in one pass. One store in the loop: with a second one the compiler makes no vectors of
+/// bfloat16.
+template <class T, ReduceOp op>
+[[gnu::always_inline]] inline void reduce_pair(const Call& call) {
+  T* out = static_cast<T*>(call.outs[0]);
+  const T* first = static_cast<const T*>(call.terms[0]);
+  const T* second = static_cast<const T*>(call.terms[1]);
+  const std::size_t at_once = call.outs.size() > 1 ? kBlock : call.elements;
+  for (std::size_t begin = 0; begin < call.elements; begin += at_once) {
+    const std::size_t end = std::min(begin + at_once, call.elements);
+#pragma GCC ivdep
+    for (std::size_t i = begin; i < end; ++i) out[i] = reduced<T, op>(first[i], second[i]);
+    copy_to_others<T>(call, begin, end - begin);
+  }
+}
+
+template <class T, ReduceOp op>
+[[gnu::always_inline]] inline void reduce_blocks(const Call& call) {
+  using W = Wide<T>;
+  if (call.count == 2) return reduce_pair<T, op>(call);
+  T* out = static_cast<T*>(call.outs[0]);
+  W block[kBlock];
+  const auto divisor = static_cast<W>(call.count);
+  for (std::size_t begin = 0; begin < call.elements; begin += kBlock) {
+    const std::size_t size = std::min(kBlock, call.elements - begin);
+    const T* first = static_cast<const T*>(call.terms[0]) + begin;
+    const T* second = static_cast<const T*>(call.terms[1]) + begin;
+    for (std::size_t i = 0; i < size; ++i) block[i] = combined<op, W>(widened(first[i]), widened(second[i]));
+    for (std::size_t term = 2; term < call.count; ++term) {
+      const T* next = static_cast<const T*>(call.terms[term]) + begin;
+      for (std::size_t i = 0; i < size; ++i) block[i] = combined<op, W>(block[i], widened(next[i]));
+    }
+    if constexpr (op == ReduceOp::mean)
+      for (std::size_t i = 0; i < size; ++i) block[i] = block[i] / divisor;
+    for (std::size_t i = 0; i < size; ++i) out[begin + i] = narrowed<T>(block[i]);
+    copy_to_others<T>(call, begin, size);
+  }
+}
+
 #if defined(__x86_64__)
 template <class T, ReduceOp op>
 [[gnu::target("avx2,f16c")]] void reduce_wide(const Call& call) {
-  reduce_blocks<T, op>(static_cast<T*>(call.out), static_cast<T*>(call.copy), call.terms, call.count, call.elements);
+  reduce_blocks<T, op>(call);
 }
 
 bool has_wide_vectors() { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c"); }
@@ -126,7 +134,7 @@ void reduce_as(const Call& call) {
   if constexpr (!std::is_same_v<T, bool>)
     if (has_wide_vectors()) return reduce_wide<T, op>(call);
 #endif
-  reduce_blocks<T, op>(static_cast<T*>(call.out), static_cast<T*>(call.copy), call.terms, call.count, call.elements);
+  reduce_blocks<T, op>(call);
 }
 
 template <class T>
@@ -143,9 +151,9 @@ void reduce_as(const Call& call, ReduceOp op) {
 
 }  // namespace
 
-void reduce_memory(void* out, void* copy, const std::vector<const void*>& terms, std::size_t elements,
+void reduce_memory(std::span<void* const> outs, const std::vector<const void*>& terms, std::size_t elements,
                    at::ScalarType dtype, ReduceOp op) {
-  const Call call{out, copy, terms.data(), terms.size(), elements};
+  const Call call{outs, terms.data(), terms.size(), elements};
   switch (dtype) {
     case at::ScalarType::Double: return reduce_as<double>(call, op);
     case at::ScalarType::Float: return reduce_as<float>(call, op);

@@ -7,6 +7,7 @@
 
 #include <cerrno>
 #include <stdexcept>
+#include <string>
 #include <system_error>
 
 #ifndef F_SEAL_FUTURE_WRITE
@@ -26,17 +27,20 @@ void Descriptor::reset() noexcept {
   if (number_ >= 0) ::close(std::exchange(number_, -1));
 }
 
-Segment Segment::make(std::size_t bytes, std::size_t allocated) {
+Segment Segment::make(std::size_t bytes, std::size_t allocated, PeerAccess access) {
   Segment segment;
-  segment.descriptor_ = Descriptor(::memfd_create("muster", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  // Lists of a process's mappings show the name, which says whose memory it is.
+  const std::string name = "muster " + std::to_string(::getpid());
+  segment.descriptor_ = Descriptor(::memfd_create(name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!segment.descriptor_) throw_system_error("memfd_create", errno);
   const int file = segment.descriptor_.get();
   if (::ftruncate(file, static_cast<off_t>(bytes)) != 0) throw_system_error("ftruncate", errno);
   segment.allocate(0, allocated);
   segment.map_here(file, bytes, PROT_READ | PROT_WRITE);
   constexpr int kSize = F_SEAL_SHRINK | F_SEAL_GROW;
+  const int writes = access == PeerAccess::read ? F_SEAL_FUTURE_WRITE : 0;
   // Kernels before 5.1 do not know the seal that keeps others from writing.
-  if (::fcntl(file, F_ADD_SEALS, kSize | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL) != 0 &&
+  if (::fcntl(file, F_ADD_SEALS, kSize | writes | F_SEAL_SEAL) != 0 &&
       ::fcntl(file, F_ADD_SEALS, kSize | F_SEAL_SEAL) != 0)
     throw_system_error("seal", errno);
   return segment;
@@ -50,14 +54,14 @@ void Segment::allocate(std::size_t begin, std::size_t bytes) const {
   if (error) throw_system_error("fallocate", error);
 }
 
-Segment Segment::map(const Descriptor& descriptor, std::size_t bytes) {
+Segment Segment::map(const Descriptor& descriptor, std::size_t bytes, PeerAccess access) {
   struct stat status {};
   if (::fstat(descriptor.get(), &status) != 0) throw_system_error("fstat", errno);
   const int seals = ::fcntl(descriptor.get(), F_GET_SEALS);
   if (seals < 0 || !(seals & F_SEAL_SHRINK) || status.st_size < static_cast<off_t>(bytes))
     throw std::runtime_error("a peer's segment is no sealed memory of the agreed size");
   Segment segment;
-  segment.map_here(descriptor.get(), bytes, PROT_READ);
+  segment.map_here(descriptor.get(), bytes, access == PeerAccess::write ? PROT_READ | PROT_WRITE : PROT_READ);
   return segment;
 }
 

@@ -3,6 +3,8 @@
 #include <cstddef>
 #include <utility>
 
+#include "muster/comm/detail/peer_access.h"
+
 namespace muster::comm {
 
 /// Owns a file descriptor.
@@ -30,15 +32,14 @@ class Segment {
  public:
   Segment() = default;
   /// A new one of this size, zeroed, the first `allocated` bytes with memory; it can neither shrink nor grow, nor be
-  /// mapped for writing again. Throws: std::system_error if the system refuses.
-  static Segment make(std::size_t bytes, std::size_t allocated);
-  static Segment make(std::size_t bytes) { return make(bytes, bytes); }
+  /// mapped for writing again unless peers may write. Throws: std::system_error if the system refuses.
+  static Segment make(std::size_t bytes, std::size_t allocated, PeerAccess access = PeerAccess::read);
+  static Segment make(std::size_t bytes, PeerAccess access = PeerAccess::read) { return make(bytes, bytes, access); }
   /// Gives a part memory, where it has none; it is zeroed. Without, writing there may end the process.
   /// Requires: the descriptor. Throws: std::system_error if the system refuses.
   void allocate(std::size_t begin, std::size_t bytes) const;
-  /// Another process's, for reading only. Throws: std::system_error; std::runtime_error if it is smaller or could
-  /// shrink.
-  static Segment map(const Descriptor& descriptor, std::size_t bytes);
+  /// Another process's. Throws: std::system_error; std::runtime_error if it is smaller or could shrink.
+  static Segment map(const Descriptor& descriptor, std::size_t bytes, PeerAccess access = PeerAccess::read);
   ~Segment();
   Segment(Segment&& other) noexcept;
   Segment& operator=(Segment&& other) noexcept;

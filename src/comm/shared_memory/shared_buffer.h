@@ -5,12 +5,15 @@
 #include <memory>
 #include <vector>
 
+#include "muster/comm/detail/peer_access.h"
+
 namespace muster::comm {
 
-/// Memory of a group for tensors, one part per rank: a rank writes its own and reads those of the others.
+/// Memory of a group for tensors, one part per rank, which that rank made.
 struct SharedBuffer {
   uint64_t number = 0;              ///< the same on all ranks
   std::size_t bytes = 0;            ///< of each part
+  PeerAccess access{};              ///< to the parts of others
   std::vector<std::byte*> parts{};  ///< by rank
   std::shared_ptr<void> keeps{};    ///< the memory
 };

@@ -12,6 +12,8 @@ namespace muster::comm {
 namespace {
 
 constexpr auto kStaging = static_cast<int64_t>(AreaLayout::kStagingBytes);
+/// What is only copied: a reduction waits twice per chunk, so its chunks are larger.
+constexpr int64_t kCopied = kStaging / 2;
 /// What a rank reads of the others at most to reduce a whole tensor itself, instead of waiting for their pieces.
 constexpr auto kWholeBytes = std::size_t{64} << 10;
 
@@ -19,7 +21,8 @@ constexpr auto kWholeBytes = std::size_t{64} << 10;
 
 SharedCollectives::SharedCollectives(std::shared_ptr<SharedAreas> areas)
     : areas_(std::move(areas)), rank_(areas_->rank()), size_(areas_->size()), buffers_(rank_),
-      boxes_(static_cast<std::size_t>(size_)), terms_(static_cast<std::size_t>(size_)) {
+      boxes_(static_cast<std::size_t>(size_)), terms_(static_cast<std::size_t>(size_)),
+      results_(static_cast<std::size_t>(size_)) {
   auto transport = std::make_unique<SharedTransport>(areas_);
   transport_ = transport.get();
   rest_ = make_pairwise(std::move(transport));
@@ -106,7 +109,8 @@ void SharedCollectives::for_each_chunk(const Call& call, int64_t elements, int64
 void SharedCollectives::all_reduce(Call& call) {
   const at::Tensor& out = call.operation.out;
   if (out.nbytes() <= kInlineBytes) return all_reduce_inline(call);
-  if (const auto buffer = buffer_of_all(call, out)) return all_reduce_in(*buffer, call);
+  if (const auto buffer = buffer_of_all(call, out); buffer && buffer->access == PeerAccess::write)
+    return all_reduce_in(*buffer, call);
   reduce_staged(call, out, true);
 }
 
@@ -125,7 +129,7 @@ void SharedCollectives::all_reduce_inline(const Call& call) {
   const bool wanted = call.operation.kind == OperationKind::all_reduce || rank_ == call.operation.root;
   if (bytes == 0 || !wanted) return;
   for (int peer = 0; peer < size_; ++peer) terms_[peer] = peer == rank_ ? data : received(peer);
-  reduce_memory(data, nullptr, terms_, static_cast<std::size_t>(out.numel()), out.scalar_type(), call.operation.reduce);
+  reduce_memory({&data, 1}, terms_, static_cast<std::size_t>(out.numel()), out.scalar_type(), call.operation.reduce);
 }
 
 void SharedCollectives::reduce_staged(const Call& call, const at::Tensor& tensor, bool everybody) {
@@ -143,7 +147,7 @@ void SharedCollectives::reduce_whole(const Call& call, const at::Tensor& tensor,
       if (peer != rank_) wait_filled(call, peer, chunk.number + 1);
       terms_[peer] = peer == rank_ ? data : staging(peer, chunk);
     }
-    reduce_memory(data, nullptr, terms_, static_cast<std::size_t>(tensor.numel()), tensor.scalar_type(),
+    reduce_memory({&data, 1}, terms_, static_cast<std::size_t>(tensor.numel()), tensor.scalar_type(),
                   call.operation.reduce);
   };
   for_each_chunk(call, tensor.numel(), tensor.numel(), fill, use);
@@ -168,10 +172,10 @@ void SharedCollectives::reduce_pieces(const Call& call, const at::Tensor& tensor
       if (peer != rank_) wait_filled(call, peer, chunk.number + 1);
       terms_[peer] = (peer == rank_ ? here : staging(peer, chunk)) + own.begin * width;
     }
-    std::byte* shown = staging(rank_, chunk) + own.begin * width;
     const bool takes = everybody || rank_ == call.operation.root;
-    reduce_memory(takes ? here + own.begin * width : shown, takes ? shown : nullptr, terms_,
-                  static_cast<std::size_t>(own.size()), tensor.scalar_type(), call.operation.reduce);
+    void* const results[] = {staging(rank_, chunk) + own.begin * width, here + own.begin * width};
+    reduce_memory({results, takes ? 2u : 1u}, terms_, static_cast<std::size_t>(own.size()), tensor.scalar_type(),
+                  call.operation.reduce);
     areas_->control(rank_).reduced.store(chunk.number + 1, std::memory_order_release);
     areas_->publish();
     for (int step = 1; takes && step < size_; ++step) {
@@ -209,7 +213,7 @@ void SharedCollectives::all_gather(Call& call) {
       copy_memory(pieces + bytes * peer + chunk.begin, from, static_cast<std::size_t>(chunk.size), is_large);
     }
   };
-  for_each_chunk(call, static_cast<int64_t>(bytes), kStaging, fill, use);
+  for_each_chunk(call, static_cast<int64_t>(bytes), kCopied, fill, use);
 }
 
 void SharedCollectives::reduce_scatter_inline(const Call& call) {
@@ -220,8 +224,8 @@ void SharedCollectives::reduce_scatter_inline(const Call& call) {
   exchange_frames(
       call, bytes, [&](int peer) { return in + bytes * peer; }, [&](int) { return bytes; });
   for (int peer = 0; peer < size_; ++peer) terms_[peer] = peer == rank_ ? in + bytes * peer : received(peer);
-  reduce_memory(out.mutable_data_ptr(), nullptr, terms_, static_cast<std::size_t>(out.numel()), out.scalar_type(),
-                call.operation.reduce);
+  void* const result = out.mutable_data_ptr();
+  reduce_memory({&result, 1}, terms_, static_cast<std::size_t>(out.numel()), out.scalar_type(), call.operation.reduce);
 }
 
 void SharedCollectives::reduce_scatter(Call& call) {
@@ -244,8 +248,8 @@ void SharedCollectives::reduce_scatter(Call& call) {
       if (peer != rank_) wait_filled(call, peer, chunk.number + 1);
       terms_[peer] = peer == rank_ ? in + bytes * rank_ + chunk.begin * width : staging(peer, chunk) + stride * rank_;
     }
-    reduce_memory(result + chunk.begin * width, nullptr, terms_, static_cast<std::size_t>(chunk.size),
-                  out.scalar_type(), call.operation.reduce);
+    void* const here = result + chunk.begin * width;
+    reduce_memory({&here, 1}, terms_, static_cast<std::size_t>(chunk.size), out.scalar_type(), call.operation.reduce);
   };
   for_each_chunk(call, out.numel(), at_once, fill, use);
 }
@@ -270,7 +274,7 @@ void SharedCollectives::broadcast(const Call& call) {
     wait_filled(call, root, chunk.number + 1);
     std::memcpy(data + chunk.begin, staging(root, chunk), chunk.size);
   };
-  for_each_chunk(call, static_cast<int64_t>(bytes), kStaging, fill, use);
+  for_each_chunk(call, static_cast<int64_t>(bytes), kCopied, fill, use);
 }
 
 }  // namespace muster::comm

@@ -78,15 +78,9 @@ class SharedCollectives final : public Collectives {
   /// whose tensor is in a buffer have met then.
   std::shared_ptr<SharedBuffer> buffer_of_all(Call& call, const at::Tensor& tensor);
   void all_reduce_in(const SharedBuffer& buffer, const Call& call);
-  class BlockReduction;
   void all_gather_in(const SharedBuffer& buffer, const Call& call);
   void reduce_scatter_in(const SharedBuffer& buffer, const Call& call);
-  /// Says that this rank has ended a step: to those who look, or also to those who sleep.
-  void count_step();
-  void end_step();
-  uint64_t steps_of(int peer) const;
-  void wait_step(const Call& call, int peer, uint64_t steps);
-  /// Ends the last step: a caller may write to its tensor once all have read from it.
+  /// Waits until all ranks are done with each other's memory: a caller may write to its tensor then.
   void end_reading(const Call& call);
 
   const std::shared_ptr<SharedAreas> areas_;
@@ -100,6 +94,7 @@ class SharedCollectives final : public Collectives {
   KnownBuffers buffers_;
   std::vector<const Mailbox*> boxes_;
   std::vector<const void*> terms_;
+  std::vector<void*> results_;
 };
 
 }  // namespace muster::comm

@@ -22,19 +22,20 @@ Segment attempt(Make make) {
 
 }  // namespace
 
-std::shared_ptr<SharedBuffer> ProcessAreas::share(std::size_t bytes, uint64_t number, TimePoint deadline) {
+std::shared_ptr<SharedBuffer> ProcessAreas::share(std::size_t bytes, PeerAccess access, uint64_t number,
+                                                  TimePoint deadline) {
   const std::string name = formatted("buffer {}", number);
   auto memory = std::make_shared<std::vector<Segment>>(peers_.size());
   Segment& own = memory->at(rank());
-  own = attempt([&] { return Segment::make(bytes); });
+  own = attempt([&] { return Segment::make(bytes, access); });
   for (int peer = 0; peer < size(); ++peer)
     if (peer != rank()) offer_buffer(peer, name, own, deadline);
   own.close_descriptor();
-  auto buffer = std::make_shared<SharedBuffer>(SharedBuffer{number, bytes});
+  auto buffer = std::make_shared<SharedBuffer>(SharedBuffer{number, bytes, access});
   bool whole = true;
   for (int peer = 0; peer < size(); ++peer) {
     Segment& part = memory->at(peer);
-    if (peer != rank()) part = take_buffer(peer, name, bytes, deadline);
+    if (peer != rank()) part = take_buffer(peer, name, bytes, access, deadline);
     buffer->parts.push_back(part.data());
     whole = whole && part.data();
   }
@@ -54,7 +55,8 @@ void ProcessAreas::offer_buffer(int peer, const std::string& name, const Segment
   }
 }
 
-Segment ProcessAreas::take_buffer(int peer, const std::string& name, std::size_t bytes, TimePoint deadline) {
+Segment ProcessAreas::take_buffer(int peer, const std::string& name, std::size_t bytes, PeerAccess access,
+                                  TimePoint deadline) {
   LinkMessage message;
   try {
     message = next_message(peer, name, deadline);
@@ -62,7 +64,7 @@ Segment ProcessAreas::take_buffer(int peer, const std::string& name, std::size_t
     throw lost(peer, deadline, failure);
   }
   if (message.text != name || message.descriptors.size() != 1) return {};
-  return attempt([&] { return Segment::map(message.descriptors[0], bytes); });
+  return attempt([&] { return Segment::map(message.descriptors[0], bytes, access); });
 }
 
 TransportFailure ProcessAreas::lost(int peer, TimePoint deadline, const std::runtime_error& failure) {

@@ -13,9 +13,9 @@ namespace {
 constexpr std::align_val_t kPage{4096};
 
 /// Memory for all ranks.
-std::shared_ptr<SharedBuffer> new_buffer(int ranks, std::size_t bytes, uint64_t number) {
+std::shared_ptr<SharedBuffer> new_buffer(int ranks, std::size_t bytes, PeerAccess access, uint64_t number) {
   auto memory = std::make_shared<std::vector<std::byte>>(bytes * static_cast<std::size_t>(ranks));
-  auto buffer = std::make_shared<SharedBuffer>(SharedBuffer{number, bytes});
+  auto buffer = std::make_shared<SharedBuffer>(SharedBuffer{number, bytes, access});
   for (int rank = 0; rank < ranks; ++rank)
     buffer->parts.push_back(memory->data() + bytes * static_cast<std::size_t>(rank));
   buffer->keeps = std::move(memory);
@@ -60,11 +60,11 @@ class ThreadAreas final : public SharedAreas {
     return ThreadAreasHub::join(hub, new_rank);
   }
 
-  std::shared_ptr<SharedBuffer> share(std::size_t bytes, uint64_t number, TimePoint) override {
+  std::shared_ptr<SharedBuffer> share(std::size_t bytes, PeerAccess access, uint64_t number, TimePoint) override {
     WaitPolicy::Lock lock = begin_step();
     auto& known = hub_->buffers_[number];
     auto buffer = known.lock();
-    if (!buffer) known = buffer = new_buffer(size(), bytes, number);
+    if (!buffer) known = buffer = new_buffer(size(), bytes, access, number);
     return buffer;
   }
 

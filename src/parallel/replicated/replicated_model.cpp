@@ -46,7 +46,7 @@ class ReplicatedModel::Impl final : public Joinable {
         replica_(trainable(all_), options.first_bucket_mb * kMiB, options.bucket_cap_mb * kMiB,
                  ReductionFlags::count(all_.size() - frozen_.size()),
                  [this](int64_t elements, const at::TensorOptions& kind) {
-                   return comm::shared_zeros(group_, elements, kind);
+                   return comm::shared_zeros(group_, elements, kind, comm::PeerAccess::write);
                  }),
         reducer_(module.name(), replica_, frozen_, group_, options_) {
     share_values();
