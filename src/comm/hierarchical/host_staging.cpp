@@ -46,7 +46,7 @@ const std::byte* HostStaging::of(int rank, TimePoint deadline) {
 }
 
 std::shared_ptr<SharedBuffer> HostStaging::share(std::size_t bytes, uint64_t number, int ranks, TimePoint deadline) {
-  auto buffer = in_ranks_of_group([&] { return areas_->share(bytes, number, deadline); });
+  auto buffer = in_ranks_of_group([&] { return areas_->share(bytes, PeerAccess::read, number, deadline); });
   if (!buffer) return nullptr;
   auto whole = std::make_shared<SharedBuffer>(*buffer);
   whole->parts.assign(static_cast<std::size_t>(ranks), nullptr);

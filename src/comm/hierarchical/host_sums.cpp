@@ -146,7 +146,7 @@ class HostSumming {
       return std::memcpy(into, terms_.front(), bytes(part, wide_));
     }
     const ReduceOp op = sums_.op == ReduceOp::mean ? ReduceOp::sum : sums_.op;
-    reduce_memory(into, nullptr, terms_, static_cast<std::size_t>(part.range.size()), wide_, op);
+    reduce_memory({&into, 1}, terms_, static_cast<std::size_t>(part.range.size()), wide_, op);
     return into;
   }
 
