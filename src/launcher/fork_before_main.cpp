@@ -19,9 +19,8 @@
 
 /// Programs are linked with this name as undefined, which takes this object from its archive.
 extern "C" {
-extern const muster::launcher::ForkNote muster_fork_note;
-[[gnu::section(".note.muster"), gnu::aligned(4), gnu::used,
-  gnu::visibility("hidden")]] const muster::launcher::ForkNote muster_fork_note;
+[[gnu::visibility("hidden")]] extern const muster::launcher::ForkNote muster_fork_note;
+[[gnu::section(".note.muster"), gnu::aligned(4), gnu::used]] const muster::launcher::ForkNote muster_fork_note;
 }
 
 namespace muster::launcher {
