@@ -5,10 +5,10 @@
 #include <string_view>
 #include <utility>
 
-#include "comm/signature.h"
 #include "muster/base/detail/random_word.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
+#include "muster/cluster/detail/signature.h"
 
 namespace muster::comm {
 namespace {
@@ -53,18 +53,18 @@ std::string Handshake::signed_from(int from, int to) const {
   const auto& asked = from == rank_ ? theirs_.at(peer) : challenge_;
   const auto& asking = from == rank_ ? challenge_ : theirs_.at(peer);
   const auto signature =
-      sign(secret_, {"muster rank", group_, std::to_string(from), std::to_string(to), asked, asking});
+      cluster::sign(secret_, {"muster rank", group_, std::to_string(from), std::to_string(to), asked, asking});
   return {signature.begin(), signature.end()};
 }
 
 Frame Handshake::response(int peer) const { return frame_of("", signed_from(rank_, peer)); }
 
 void Handshake::check_response(int peer, const Frame& frame) const {
-  Signature expected{}, got{};
+  cluster::Signature expected{}, got{};
   const auto own = signed_from(peer, rank_);
   std::copy(own.begin(), own.end(), expected.begin());
   std::memcpy(got.data(), frame.bytes.data() + kPlace, got.size());
-  if (!is_signature(expected, got))
+  if (!cluster::is_signature(expected, got))
     throw CommError(
         "MU067",
         formatted(

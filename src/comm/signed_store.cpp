@@ -6,9 +6,9 @@
 #include <string_view>
 #include <utility>
 
-#include "comm/signature.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
+#include "muster/cluster/detail/signature.h"
 
 namespace muster::comm {
 namespace {
@@ -16,12 +16,12 @@ namespace {
 using Bytes = std::vector<std::uint8_t>;
 
 constexpr std::string_view kMark = "muster\x1b\x01";
-constexpr std::size_t kAdded = kMark.size() + kSignatureBytes;
+constexpr std::size_t kAdded = kMark.size() + cluster::kSignatureBytes;
 
 std::string_view text_of(const Bytes& bytes) { return {reinterpret_cast<const char*>(bytes.data()), bytes.size()}; }
 
-Signature signature_of(const cluster::Secret& secret, const std::string& key, std::string_view value) {
-  return sign(secret, {"muster value", key, value});
+cluster::Signature signature_of(const cluster::Secret& secret, const std::string& key, std::string_view value) {
+  return cluster::sign(secret, {"muster value", key, value});
 }
 
 }  // namespace
@@ -53,7 +53,7 @@ Bytes SignedStore::checked(const std::string& key, const Bytes& value) const {
   if (!is_signed(value)) refuse("bears no signature");
   const std::span<const std::uint8_t> bytes(value);
   const auto rest = text_of(value).substr(kAdded);
-  if (!is_signature(signature_of(secret_, key, rest), bytes.subspan(kMark.size(), kSignatureBytes)))
+  if (!cluster::is_signature(signature_of(secret_, key, rest), bytes.subspan(kMark.size(), cluster::kSignatureBytes)))
     refuse("bears another signature than this job's");
   return {value.begin() + static_cast<std::ptrdiff_t>(kAdded), value.end()};
 }

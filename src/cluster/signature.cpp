@@ -1,4 +1,4 @@
-#include "comm/signature.h"
+#include "muster/cluster/detail/signature.h"
 
 #include <stdexcept>
 #include <string>
@@ -7,9 +7,9 @@
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
 
-namespace muster::comm {
+namespace muster::cluster {
 
-Signature sign(const cluster::Secret& secret, std::initializer_list<std::string_view> parts) {
+Signature sign(const Secret& secret, std::initializer_list<std::string_view> parts) {
   std::string text;
   for (const auto part : parts) {
     for (int shift = 56; shift >= 0; shift -= 8) text += static_cast<char>(std::uint64_t{part.size()} >> shift);
@@ -29,4 +29,4 @@ bool is_signature(const Signature& expected, std::span<const std::uint8_t> bytes
   return bytes.size() == kSignatureBytes && ::CRYPTO_memcmp(expected.data(), bytes.data(), kSignatureBytes) == 0;
 }
 
-}  // namespace muster::comm
+}  // namespace muster::cluster

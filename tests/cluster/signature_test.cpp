@@ -1,4 +1,4 @@
-#include "comm/signature.h"
+#include "muster/cluster/detail/signature.h"
 
 #include <cstdio>
 #include <set>
@@ -6,10 +6,10 @@
 
 #include <gtest/gtest.h>
 
-namespace muster::comm {
+namespace muster::cluster {
 namespace {
 
-const cluster::Secret kSigner("0123456789abcdef0123456789abcdef");
+const Secret kSigner("0123456789abcdef0123456789abcdef");
 
 std::string hex(const Signature& signature) {
   std::string text;
@@ -31,7 +31,7 @@ TEST(Signature, BindsEveryPartItsPlaceAndTheSecret) {
   std::set<std::string> all;
   for (const auto& signature :
        {sign(kSigner, {"a", "bc"}), sign(kSigner, {"ab", "c"}), sign(kSigner, {"abc"}), sign(kSigner, {"bc", "a"}),
-        sign(kSigner, {"a", "bc", ""}), sign(cluster::Secret(std::string(32, 'x')), {"a", "bc"})})
+        sign(kSigner, {"a", "bc", ""}), sign(Secret(std::string(32, 'x')), {"a", "bc"})})
     all.insert(hex(signature));
   EXPECT_EQ(all.size(), 6u);
 }
@@ -46,4 +46,4 @@ TEST(Signature, IsComparedWhole) {
 }
 
 }  // namespace
-}  // namespace muster::comm
+}  // namespace muster::cluster

@@ -8,7 +8,7 @@
 
 #include "muster/cluster/detail/secret.h"
 
-namespace muster::comm {
+namespace muster::cluster {
 
 inline constexpr std::size_t kSignatureBytes = 32;
 using Signature = std::array<std::uint8_t, kSignatureBytes>;
@@ -16,9 +16,9 @@ using Signature = std::array<std::uint8_t, kSignatureBytes>;
 /// HMAC-SHA256 with the job's secret. Each part is signed with its length and its index, so that no two lists of parts
 /// have the same signature; the first part gives the purpose.
 /// Requires: a secret that is given.
-Signature sign(const cluster::Secret& secret, std::initializer_list<std::string_view> parts);
+Signature sign(const Secret& secret, std::initializer_list<std::string_view> parts);
 
 /// Compares in constant time.
 bool is_signature(const Signature& expected, std::span<const std::uint8_t> bytes) noexcept;
 
-}  // namespace muster::comm
+}  // namespace muster::cluster
