@@ -4,19 +4,21 @@ namespace muster::data {
 namespace {
 
 /// Every step as the batch of one rank alone, which is never filled up.
-ShardPlan plan_of_steps(const BatchSharding& sharding) {
-  return ShardPlan(
-      {.batch_size = ShardPlan(sharding).step_size(), .drop_last = sharding.drop_last, .size = sharding.size});
+ShardPlan plan_of_steps(const BatchSharding& sharding, int64_t offset) {
+  return ShardPlan({.batch_size = ShardPlan(sharding).step_size(),
+                    .drop_last = sharding.drop_last,
+                    .offset = offset,
+                    .size = sharding.size});
 }
 
 }  // namespace
 
 DispatchedOrder::DispatchedOrder(const BatchSharding& sharding, int64_t first_step, const Whole& whole)
     : sharding_(sharding) {
-  const auto steps = plan_of_steps(sharding);
   // The order that is used comes second: a sampler can be at one place only.
-  if (ShardPlan(sharding).pads() && steps.batches() > 0) whole(steps, 0)->fill(0, head_);
-  whole_ = whole(steps, first_step);
+  const auto from_begin = plan_of_steps(sharding, 0);
+  if (ShardPlan(sharding).pads() && from_begin.batches() > 0) whole(from_begin, 0)->fill(0, head_);
+  whole_ = whole(plan_of_steps(sharding, sharding.offset), first_step);
 }
 
 ShardPlan DispatchedOrder::plan(int rank) const {
@@ -39,7 +41,7 @@ bool DispatchedOrder::prepare(int64_t batch, BatchContent& content) {
   }
   content.samples = own.samples(step);
   const auto [count, start] = own.order_range(step);
-  const int64_t first = step * own.step_size();
+  const int64_t first = own.start_of(step);
   for (int64_t p = start; p < start + count; ++p)
     content.indices.push_back(p < own.size() ? step_.indices[p - first] : head_[p % own.size()]);
   return true;

@@ -78,14 +78,15 @@ BatchSampledOrder::BatchSampledOrder(const BatchShardPlan& plan, std::shared_ptr
       head_.push_back(sampler_->next());
   }
   sampler_->start(epoch);
-  if (first_batch > 0 && first_batch < plan_.batches()) sampler_->seek(first_batch * sharding.world_size);
+  const int64_t first = sharding.offset + first_batch * sharding.world_size;
+  if (first > 0 && first_batch < plan_.batches()) sampler_->seek(first);
 }
 
 StepSamples BatchSampledOrder::fill(int64_t batch, std::vector<int64_t>& indices) {
   const auto& sharding = plan_.sharding();
   StepSamples samples;
   for (int r = 0; r < sharding.world_size; ++r) {
-    const int64_t global = batch * sharding.world_size + r;
+    const int64_t global = sharding.offset + batch * sharding.world_size + r;
     const bool padding = global >= sharding.size;
     if (padding && head_.empty()) {
       samples.every_rank = false;
@@ -102,7 +103,7 @@ StepSamples BatchSampledOrder::fill(int64_t batch, std::vector<int64_t>& indices
   }
   for (const int64_t index : indices) checked(index, dataset_size_);
   if (batch + 1 == plan_.batches() && !sharding.drop_last)
-    for (int64_t global = (batch + 1) * sharding.world_size; global < sharding.size; ++global)
+    for (int64_t global = sharding.offset + (batch + 1) * sharding.world_size; global < sharding.size; ++global)
       samples.left += static_cast<int64_t>(sampler_->next().size());
   return samples;
 }

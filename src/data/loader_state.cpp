@@ -27,12 +27,13 @@
 namespace muster::data {
 namespace {
 
-BatchSharding sharding_of(const DataLoaderOptions& options, const ShardSpec& shard, int64_t size) {
+BatchSharding sharding_of(const DataLoaderOptions& options, const ShardSpec& shard, int64_t size, int64_t offset = 0) {
   return {.batch_size = options.batch_size,
           .dispatch = shard.world_size > 1 && shard.dispatch_batches.value_or(options.dispatch_batches),
           .drop_last = options.drop_last,
           .even = shard.even_batches.value_or(options.even_batches),
           .filler = shard.filler_batches,
+          .offset = offset,
           .rank = shard.rank,
           .size = size,
           .split = shard.split_batches.value_or(options.split_batches),
@@ -111,23 +112,31 @@ struct LoaderState::Impl {
   bool streams() const { return maker->stream() != nullptr; }
   /// Samples in a pass; -1 if nobody knows.
   int64_t samples() const { return sampler && sampler->sampler() ? sampler->sampler()->size() : maker->size(); }
-  ShardPlan plan() const { return ShardPlan(sharding_of(options, shard, std::max<int64_t>(0, samples()))); }
-  BatchShardPlan batch_plan() const { return BatchShardPlan(sharding_of(options, shard, whole_batches())); }
+  ShardPlan plan(int64_t offset) const {
+    return ShardPlan(sharding_of(options, shard, std::max<int64_t>(0, samples()), offset));
+  }
+  ShardPlan plan() const { return plan(progress->offset); }
+  BatchShardPlan batch_plan(int64_t offset) const {
+    return BatchShardPlan(sharding_of(options, shard, whole_batches(), offset));
+  }
+  BatchShardPlan batch_plan() const { return batch_plan(progress->offset); }
   bool sized() const { return by_batch() || samples() >= 0; }
-  int64_t batches() const { return by_batch() ? batch_plan().batches() : plan().batches(); }
+  int64_t batches(int64_t offset) const { return by_batch() ? batch_plan(offset).batches() : plan(offset).batches(); }
+  int64_t batches() const { return batches(progress->offset); }
   /// What a position is counted in, over all ranks, and how many of it a step and a pass have.
   int64_t step() const { return by_batch() ? shard.world_size : plan().step_size(); }
   int64_t total() const { return by_batch() ? whole_batches() : samples(); }
   EpochRandom random() const { return {options.rank_in_sample_seed ? mix(seed, shard.rank) : seed, progress->epoch}; }
+  void seek(int64_t batch, int64_t offset) const;
   std::shared_ptr<BatchOrder> order() const;
   /// Of the samples that this plan distributes, from a batch on.
   std::shared_ptr<IndexOrder> indices(const ShardPlan& sharded, int64_t first) const;
 };
 
 std::shared_ptr<BatchOrder> LoaderState::Impl::order() const {
-  const int64_t epoch = progress->epoch, first = progress->next_start;
+  const int64_t epoch = progress->epoch, first = progress->next_start, offset = progress->next_offset;
   if (streams()) {
-    const auto sharding = sharding_of(options, shard, 0);
+    const auto sharding = sharding_of(options, shard, 0, offset);
     return std::make_shared<StreamOrder>(
         maker, StreamOrder::Settings{
                    .sharding = sharding, .first_step = first, .random = random(), .state = progress->next_state});
@@ -136,13 +145,13 @@ std::shared_ptr<BatchOrder> LoaderState::Impl::order() const {
     std::shared_ptr<BatchSampler> batches;
     if (ready()) batches = std::make_shared<ReadyBatchSampler>(*ready(), options.shuffle, seed, epoch);
     else batches = sampler->batch_sampler();
-    return std::make_shared<BatchSampledOrder>(batch_plan(), std::move(batches), maker->size(), epoch, first);
+    return std::make_shared<BatchSampledOrder>(batch_plan(offset), std::move(batches), maker->size(), epoch, first);
   }
-  const auto sharding = sharding_of(options, shard, samples());
+  const auto sharding = sharding_of(options, shard, samples(), offset);
   if (sharding.dispatch)
     return std::make_shared<DispatchedOrder>(
         sharding, first, [&](const ShardPlan& whole, int64_t start) { return indices(whole, start); });
-  return indices(plan(), first);
+  return indices(ShardPlan(sharding), first);
 }
 
 std::shared_ptr<IndexOrder> LoaderState::Impl::indices(const ShardPlan& sharded, int64_t first) const {
@@ -182,7 +191,7 @@ std::shared_ptr<LoaderState> LoaderState::distributed(const ShardSpec& shard) co
   const auto& from = *impl_->progress;
   state->load_position({.dataset = from.next_state,
                         .epoch = from.epoch,
-                        .samples = from.next_start * impl_->step(),
+                        .samples = from.next_offset + from.next_start * impl_->step(),
                         .seed = state->impl_->seed});
   return state;
 }
@@ -244,7 +253,7 @@ int64_t LoaderState::total_batch_size() const { return impl_->by_batch() ? 0 : i
 int LoaderState::rank() const { return impl_->shard.rank; }
 int64_t LoaderState::remainder() const {
   if (impl_->options.drop_last || impl_->by_batch() || !impl_->sized()) return -1;
-  return impl_->samples() % total_batch_size();
+  return (impl_->samples() - impl_->progress->offset) % total_batch_size();
 }
 
 void LoaderState::seek(int64_t batch) {
@@ -252,12 +261,18 @@ void LoaderState::seek(int64_t batch) {
   if (batch < 0 || (batches && batch > *batches))
     throw UsageError("MU108", "cannot seek to batch " + std::to_string(batch) + ": this rank's pass has " +
                                   (batches ? std::to_string(*batches) : "an unknown number of") + " batches");
-  auto& progress = *impl_->progress;
-  progress.next_start = batch;
-  progress.next_state.clear();
-  if (progress.running) return;
-  progress.position = batch;
-  progress.state.clear();
+  // Batches are counted as in the pass that has run so far.
+  impl_->seek(batch, batch == 0 ? 0 : impl_->progress->offset);
+}
+
+void LoaderState::Impl::seek(int64_t batch, int64_t offset) const {
+  progress->next_start = batch;
+  progress->next_offset = offset;
+  progress->next_state.clear();
+  if (progress->running) return;
+  progress->position = batch;
+  progress->offset = offset;
+  progress->state.clear();
 }
 
 std::optional<int64_t> LoaderState::known_size() const {
@@ -284,19 +299,18 @@ LoaderPosition LoaderState::save_position() const {
   const auto& p = *impl_;
   return {.dataset = p.streams() ? p.progress->state : p.maker->state(),
           .epoch = epoch(),
-          .samples = num_yielded() * p.step(),
+          .samples = p.progress->offset + num_yielded() * p.step(),
           .seed = p.seed};
 }
 
 void LoaderState::load_position(const LoaderPosition& saved) {
   auto& p = *impl_;
-  const bool whole = p.sized() && saved.samples >= p.total();
-  if (saved.samples < 0 || (!whole && saved.samples % p.step() != 0))
+  if (saved.samples < 0)
     throw UsageError("MU114", "a loader's saved position is sample " + std::to_string(saved.samples) +
-                                  " of the pass, but its steps have " + std::to_string(p.step()) +
-                                  " samples now, so no step begins there; resume with a world size and batch "
-                                  "size whose product divides it");
-  seek(whole ? size() : saved.samples / p.step());
+                                  " of the pass, which has none of that number; load a state that save_position() "
+                                  "or a checkpoint has");
+  const bool whole = p.sized() && saved.samples >= p.total();
+  p.seek(whole ? p.batches(0) : saved.samples / p.step(), whole ? 0 : saved.samples % p.step());
   p.seed = saved.seed;
   p.progress->epoch = saved.epoch;
   if (p.streams()) {

@@ -38,8 +38,9 @@ OpenPass::OpenPass(std::shared_ptr<Progress> progress)
     : epoch_(progress->epoch), position_(progress->next_start), progress_(std::move(progress)) {
   progress_->running = this;
   progress_->position = position_;
+  progress_->offset = progress_->next_offset;
   progress_->state = progress_->next_state;
-  progress_->next_start = 0;
+  progress_->next_start = progress_->next_offset = 0;
   progress_->next_state.clear();
 }
 
@@ -74,7 +75,7 @@ BatchBox* OpenPass::finish() {
   finished_ = true;
   stop();
   progress_->last = false;
-  progress_->position = 0;
+  progress_->position = progress_->offset = 0;
   progress_->state.clear();
   if (progress_->epoch == epoch_) ++progress_->epoch;
   return nullptr;

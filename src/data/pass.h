@@ -19,9 +19,11 @@ class OpenPass;
 /// The progress of a loader, as its user sees it.
 struct Progress {
   int64_t epoch = 0;
-  bool last = false;       ///< the current batch is the last one
-  int64_t next_start = 0;  ///< the batch at which the next pass begins
-  std::string next_state;  ///< of a stateful stream there; empty: reach it by skipping
+  bool last = false;        ///< the current batch is the last one
+  int64_t next_start = 0;   ///< the batch at which the next pass begins
+  int64_t next_offset = 0;  ///< BatchSharding::offset of that pass
+  std::string next_state;   ///< of a stateful stream there; empty: reach it by skipping
+  int64_t offset = 0;       ///< of the pass of `position`
   int64_t position = 0;
   OpenPass* running = nullptr;
   StepSamples samples;            ///< of the current batch or the last one

@@ -42,8 +42,8 @@ int64_t ShardPlan::local_batch_size() const {
 int64_t ShardPlan::step_size() const { return local_batch_size() * sharding_.world_size; }
 
 int64_t ShardPlan::batches() const {
-  const int64_t steps = sharding_.size / step_size();
-  const int64_t rest = sharding_.size % step_size();
+  const int64_t steps = (sharding_.size - sharding_.offset) / step_size();
+  const int64_t rest = (sharding_.size - sharding_.offset) % step_size();
   if (sharding_.drop_last || rest == 0) return steps;
   if (sharding_.even || sharding_.filler) return steps + 1;
   return steps + (rest > sharding_.rank * piece_size(steps) ? 1 : 0);
@@ -51,13 +51,13 @@ int64_t ShardPlan::batches() const {
 
 /// Samples that a rank gets of this step (fewer at the end of the data).
 int64_t ShardPlan::piece_size(int64_t batch) const {
-  const int64_t left = sharding_.size - batch * step_size();
+  const int64_t left = sharding_.size - start_of(batch);
   return sharding_.dispatch && left < step_size() ? ceil_div(left, sharding_.world_size) : local_batch_size();
 }
 
 OrderRange ShardPlan::order_range(int64_t batch) const {
   const int64_t piece = piece_size(batch);
-  const int64_t start = batch * step_size() + sharding_.rank * piece;
+  const int64_t start = start_of(batch) + sharding_.rank * piece;
   const bool whole = sharding_.even || (sharding_.filler && start >= sharding_.size);
   return {whole ? piece : std::min(piece, sharding_.size - start), start};
 }
@@ -70,7 +70,7 @@ int64_t ShardPlan::total(int64_t batch, int64_t real) const {
 
 StepSamples ShardPlan::samples(int64_t batch) const {
   const auto [count, start] = order_range(batch);
-  const int64_t left = sharding_.size - batch * step_size(), real = std::min(step_size(), left);
+  const int64_t left = sharding_.size - start_of(batch), real = std::min(step_size(), left);
   const int64_t rest = sharding_.drop_last || batch + 1 < batches() ? 0 : left - real;
   const bool every_rank = sharding_.even || sharding_.filler || left > (sharding_.world_size - 1) * piece_size(batch);
   return {.every_rank = every_rank,
@@ -98,14 +98,13 @@ BatchShardPlan::BatchShardPlan(const BatchSharding& sharding) : sharding_(shardi
 }
 
 int64_t BatchShardPlan::batches() const {
-  const int64_t world = sharding_.world_size;
-  if (sharding_.drop_last) return sharding_.size / world;
-  return sharding_.even ? ceil_div(sharding_.size, world)
-                        : ceil_div(std::max<int64_t>(0, sharding_.size - sharding_.rank), world);
+  const int64_t world = sharding_.world_size, left = sharding_.size - sharding_.offset;
+  if (sharding_.drop_last) return left / world;
+  return sharding_.even ? ceil_div(left, world) : ceil_div(std::max<int64_t>(0, left - sharding_.rank), world);
 }
 
 bool BatchShardPlan::pads() const {
-  return sharding_.even && !sharding_.drop_last && sharding_.size % sharding_.world_size != 0;
+  return sharding_.even && !sharding_.drop_last && (sharding_.size - sharding_.offset) % sharding_.world_size != 0;
 }
 
 }  // namespace muster::data

@@ -13,6 +13,9 @@ struct BatchSharding {
   bool drop_last = false;
   bool even = true;
   bool filler = false;  ///< in place of `even`: a rank without a sample in the last step gets a batch of repeated ones
+  /// Samples (or batches) of the pass before its first step, fewer than a step has: the steps of a pass that is resumed
+  /// with another step size begin where the saved ones ended.
+  int64_t offset = 0;
   int rank = 0;
   int64_t size = 0;  ///< samples in a pass, or batches for BatchShardPlan
   bool split = false;
@@ -35,6 +38,8 @@ class ShardPlan {
   int64_t batches() const;
   OrderRange order_range(int64_t batch) const;
   StepSamples samples(int64_t batch) const;
+  /// Where a step begins in the order of the pass.
+  int64_t start_of(int64_t step) const { return sharding_.offset + step * step_size(); }
   /// Samples in a full batch of this rank.
   int64_t local_batch_size() const;
   /// Samples in a full step of all ranks.

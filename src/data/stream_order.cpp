@@ -26,7 +26,7 @@ StreamOrder::StreamOrder(std::shared_ptr<BatchMaker> maker, Settings settings)
 ShardPlan StreamOrder::plan(int rank, const Step& step) const {
   auto sharding = settings_.sharding;
   sharding.rank = rank;
-  sharding.size = step.number * step_size_ + step.real;
+  sharding.size = start_of(step.number) + step.real;
   return ShardPlan(sharding);
 }
 
@@ -64,7 +64,7 @@ bool StreamOrder::start(const std::atomic<bool>* stop) {
   reader_->start(settings_.random.epoch());
   head_ = reader_->new_records();
   while (position_ < head_size_ && !seen(stop) && read_one(*head_)) {}
-  const int64_t first = settings_.first_step * step_size_;
+  const int64_t first = start_of(settings_.first_step);
   if (first > 0 && !settings_.state.empty()) {
     maker_->load_state(settings_.state);
     position_ = first;
@@ -79,7 +79,7 @@ bool StreamOrder::start(const std::atomic<bool>* stop) {
 void StreamOrder::read_step(int64_t number, const std::atomic<bool>* stop) {
   next_.reset();
   Step step{.kept = reader_->new_records(), .number = number, .real = 0, .state = {}};
-  const int64_t start = number * step_size_;
+  const int64_t start = start_of(number);
   // The head, if any of it is in this step, has been read already.
   for (int64_t p = start + from_; p < std::min(position_, start + to_); ++p) step.kept->append(*head_, p);
   skip_to(start + from_, stop);
@@ -97,7 +97,7 @@ void StreamOrder::take_part(int rank, BatchContent& content) const {
   if (!has_part(rank, *now_)) return;
   const auto plan = this->plan(rank, *now_);
   const auto [count, start] = plan.order_range(now_->number);
-  const int64_t kept_from = now_->number * step_size_ + from_;
+  const int64_t kept_from = start_of(now_->number) + from_;
   for (int64_t p = start; p < start + count; ++p) {
     const bool real = p < plan.size();
     const int64_t index = real ? p : p % plan.size();

@@ -36,6 +36,7 @@ class StreamOrder : public BatchOrder {
     int64_t real = 0;
     std::string state;
   };
+  int64_t start_of(int64_t step) const { return settings_.sharding.offset + step * step_size_; }
   ShardPlan plan(int rank, const Step& step) const;
   bool has_part(int rank, const Step& step) const;
   bool start(const std::atomic<bool>* stop);

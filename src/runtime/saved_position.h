@@ -10,7 +10,7 @@ namespace muster::runtime {
 
 State position_state(const data::LoaderState& loader);
 data::LoaderPosition position_from(const State& state);
-/// Throws: UsageError (MU114) if no step begins at this position.
+/// Throws: UsageError (MU114) for a position below 0.
 void load_position(const std::shared_ptr<data::LoaderState>& loader, const data::LoaderPosition& position,
                    AtomicLoad& load);
 

@@ -32,7 +32,9 @@ TEST(LoaderPosition, MovesToAnotherWorldSize) {
   auto prepared_later = DataLoader(data, options);
   prepared_later.load_position(saved);
   EXPECT_EQ(prepared_later.distributed({.world_size = 3}).num_yielded(), 2);
-  EXPECT_EQ(muster::testing::thrown_id([&] { DataLoader(data, {.batch_size = 5}).load_position(saved); }), "MU114");
+  auto negative = saved;
+  negative.samples = -1;
+  EXPECT_EQ(muster::testing::thrown_id([&] { one.load_position(negative); }), "MU114");
 }
 
 TEST(LoaderPosition, OfTheLastBatchLeavesNothingOfTheEpoch) {

@@ -118,7 +118,7 @@ class DataLoader {
   /// The position of the loader: after the current batch.
   LoaderPosition save_position() const { return state_->save_position(); }
   /// The next pass resumes at this position, with any number of workers. A stream that is not stateful skips all
-  /// samples before it. Throws: UsageError (MU114) if no step begins there with this world size and batch size.
+  /// samples before it. Throws: UsageError (MU114) for a position below 0.
   void load_position(const LoaderPosition& saved) { state_->load_position(saved); }
 
   /// Whether the current batch is the last one of this rank.
