@@ -15,6 +15,7 @@
 
 #include "comm/every_operation.h"
 #include "comm/forked_ranks.h"
+#include "comm/refused_memory.h"
 #include "muster/base/error.h"
 #include "muster/comm/detail/shared_tensor.h"
 #include "muster/testing/compare.h"
@@ -102,6 +103,21 @@ TEST(Hierarchical, MemoryThatOneRankCannotHaveNoneHas) {
       comm.all_reduce(tensor.fill_(1));
       EXPECT_EQ(tensor.eq(4).sum().item<int64_t>(), 50'000);
     }
+  };
+  EXPECT_EQ(run_on_hosts("aabb", body), std::vector<int>(4, 0));
+}
+
+TEST(Hierarchical, NoMemoryForStagingIsAnErrorOnAllRanks) {
+  if (!may_refuse_memory()) GTEST_SKIP() << "this machine allows no seccomp filter";
+  const auto body = [](const ClusterEnvironment& cluster) {
+    const Communicator comm = connect(cluster, {.timeout = std::chrono::seconds(20)});
+    comm.barrier();
+    if (comm.rank() == 3) {
+      ASSERT_TRUE(refuse_memory());
+    }
+    const std::string message = thrown([&] { comm.all_reduce(at::ones({50'000})); });
+    EXPECT_TRUE(message.starts_with("MU402")) << message;
+    EXPECT_NE(message.find("rank 3 found no memory for the"), std::string::npos) << message;
   };
   EXPECT_EQ(run_on_hosts("aabb", body), std::vector<int>(4, 0));
 }

@@ -1,9 +1,6 @@
-#include <linux/filter.h>
-#include <linux/seccomp.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
-#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -24,6 +21,7 @@
 
 #include "comm/every_operation.h"
 #include "comm/forked_ranks.h"
+#include "comm/refused_memory.h"
 #include "comm/shared_memory/areas.h"
 #include "comm/shared_memory/segment.h"
 #include "muster/base/error.h"
@@ -78,26 +76,6 @@ std::size_t segment_bytes() {
     if (::stat(entry.path().c_str(), &status) == 0) bytes += static_cast<std::size_t>(status.st_blocks) * 512;
   }
   return bytes;
-}
-
-/// As in a container without memory: from now on this thread gets none for segments. False where no filter may be set.
-bool refuse_memory() {
-  std::array program{
-      sock_filter BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
-      sock_filter BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_fallocate, 0, 1),
-      sock_filter BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOSPC),
-      sock_filter BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-  };
-  const sock_fprog filter{program.size(), program.data()};
-  return ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0;
-}
-
-/// Tried in a process of its own, since a filter stays.
-bool may_refuse_memory() {
-  const pid_t child = ::fork();
-  if (child == 0) ::_exit(refuse_memory() ? 0 : 1);
-  int status = 0;
-  return child > 0 && ::waitpid(child, &status, 0) == child && status == 0;
 }
 
 class SharedProcesses : public ::testing::TestWithParam<int> {};
