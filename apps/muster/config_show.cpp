@@ -46,10 +46,10 @@ void show_config(const LaunchSources& call, bool all) {
   const int accelerators = launcher::count_accelerators(call.sources.variables);
   const auto choice = launcher::choose_devices({options.accelerator, options.devices, accelerators});
   std::printf("file   %s\n", described_file(call).c_str());
-  const auto where = options.nodes == 1 ? std::string("on this node")
-                                        : "(" + std::to_string(choice.count) + " on each of " +
-                                              std::to_string(options.nodes) + " nodes)";
-  std::printf("ranks  %d %s\n\n", choice.count * options.nodes, where.c_str());
+  const auto where = options.nodes == NodeRange(1) ? std::string("on this node")
+                                                   : "(" + std::to_string(choice.count) + " on each of " +
+                                                         options::Value<NodeRange>::write(options.nodes) + " nodes)";
+  std::printf("ranks  %d %s\n\n", choice.count * options.nodes.most, where.c_str());
   std::vector<Row> rows{{"option", "value", "source"}};
   for (const auto& option : all_options()) {
     const auto found = given.find(option.name);

@@ -16,7 +16,7 @@ namespace {
 
 /// As in Accelerate, a port that is taken is replaced where all ranks are on one machine.
 void replace_taken_port(RunOptions& options) {
-  if (options.nodes != 1 || options.main_port <= 0) return;
+  if (options.nodes != NodeRange(1) || options.main_port <= 0) return;
   try {
     cluster::ListeningSocket(options.main_port, "127.0.0.1");
   } catch (const LaunchError&) {

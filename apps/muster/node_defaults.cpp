@@ -2,13 +2,15 @@
 
 #include "muster/cluster/detail/node_place.h"
 #include "muster/cluster/detail/variables.h"
+#include "muster/launcher/detail/option_tables.h"
 
 namespace muster::cli {
 namespace {
 
-bool is_number_above(const options::RawOptions& texts, const char* name, int least) {
-  const auto found = texts.find(name);
-  return found != texts.end() && std::atoi(found->second.text.c_str()) > least;
+bool are_several_nodes(const options::RawOptions& texts) {
+  const auto found = texts.find("nodes");
+  NodeRange nodes;
+  return found != texts.end() && options::Value<NodeRange>::read(found->second.text, nodes).empty() && nodes.most > 1;
 }
 
 }  // namespace
@@ -17,7 +19,7 @@ void add_place_of_node(const Environment& variables, options::RawOptions& texts)
   // A rank that starts others by itself is on its own node.
   if (variables.has(cluster::kJob)) return;
   const bool nodes_given = texts.contains("nodes");
-  if (nodes_given && !is_number_above(texts, "nodes", 1)) return;
+  if (nodes_given && !are_several_nodes(texts)) return;
   const auto place = cluster::find_node_place(variables);
   if (!place || (!nodes_given && !place->nodes)) return;
   const auto add = [&](const char* name, const std::string& text) {
@@ -25,7 +27,7 @@ void add_place_of_node(const Environment& variables, options::RawOptions& texts)
   };
   if (place->nodes) add("nodes", std::to_string(*place->nodes));
   if (place->node_rank) add("node_rank", std::to_string(*place->node_rank));
-  if (is_number_above(texts, "nodes", 1)) {
+  if (are_several_nodes(texts)) {
     add("main_address", place->main_address);
     if (place->main_port != 0) add("main_port", std::to_string(place->main_port));
   }

@@ -180,7 +180,8 @@ OwnChoices own_choices(const options::Sources& sources) {
   OwnChoices own{.accelerator = text("accelerator").has_value(),
                  .devices = text("devices").has_value(),
                  .strategy = text("strategy").has_value()};
-  options::Value<int>::read(text("nodes").value_or(""), own.nodes);
+  if (NodeRange nodes; options::Value<NodeRange>::read(text("nodes").value_or(""), nodes).empty())
+    own.nodes = nodes.most;
   return own;
 }
 

@@ -35,7 +35,7 @@ std::vector<options::Option<RunOptions>> placement_options() {
               .variable = "MUSTER_NODE_RANK",
               .tested_by = "RankEnvironment.IsReadBackAsTheRankThatWasMeant"}),
       option("nodes", &RunOptions::nodes,
-             {.help = "number of nodes",
+             {.help = "number of nodes, or the least and the most of them, such as 1:4",
               .variable = "MUSTER_NODES",
               .aliases = {"num_nodes"},
               .tested_by = "RankEnvironment.IsReadBackAsTheRankThatWasMeant",
@@ -59,7 +59,7 @@ std::vector<options::Option<RunOptions>> process_options() {
               .variable = "MUSTER_LOG_DIR",
               .tested_by = "Console.EachRankHasALogFile"}),
       option("max_restarts", &RunOptions::max_restarts,
-             {.help = "how often all ranks are started again after one has failed; on one node",
+             {.help = "how often all ranks are started again after one has failed or a node was lost",
               .variable = "MUSTER_MAX_RESTARTS",
               .tested_by = "Restarts.AWorldIsStartedAgainUntilItSucceeds"}),
       option("options", &RunOptions::options,
@@ -77,12 +77,47 @@ std::vector<options::Option<RunOptions>> process_options() {
   };
 }
 
+/// For several nodes whose launchers know each other: with max_restarts, or a range of nodes.
+std::vector<options::Option<RunOptions>> rendezvous_options() {
+  return {
+      option("heartbeat_timeout", &RunOptions::heartbeat_timeout,
+             {.help = "a node whose launcher gives no sign of life for so long is lost",
+              .variable = "MUSTER_HEARTBEAT_TIMEOUT",
+              .tested_by = "SeveralNodes.ALauncherThatHangsIsLost"}),
+      option("join_timeout", &RunOptions::join_timeout,
+             {.help = "how long launchers wait until enough nodes are there",
+              .variable = "MUSTER_JOIN_TIMEOUT",
+              .tested_by = "SeveralNodes.TooFewNodesEndTheJob"}),
+      option("last_call_timeout", &RunOptions::last_call_timeout,
+             {.help = "how long launchers wait for more nodes once the least number is there",
+              .variable = "MUSTER_LAST_CALL_TIMEOUT",
+              .tested_by = "SeveralNodes.ALostNodeLeavesASmallerWorld"}),
+  };
+}
+
 }  // namespace
+
+std::string options::Value<NodeRange>::read(const std::string& text, NodeRange& value) {
+  const auto colon = text.find(':');
+  NodeRange result;
+  auto wanted = Value<int>::read(text.substr(0, colon), result.least);
+  if (colon == std::string::npos) result.most = result.least;
+  else if (wanted.empty()) wanted = Value<int>::read(text.substr(colon + 1), result.most);
+  if (!wanted.empty()) return "a number of nodes, or the least and the most of them, such as 1:4,";
+  value = result;
+  return "";
+}
+
+std::string options::Value<NodeRange>::write(const NodeRange& value) {
+  const auto least = std::to_string(value.least);
+  return value.least == value.most ? least : least + ":" + std::to_string(value.most);
+}
 
 const options::Table<RunOptions>& run_option_table() {
   static const options::Table<RunOptions> table = [] {
     options::Table<RunOptions> made{"run", placement_options()};
-    for (auto& one : process_options()) made.options.push_back(std::move(one));
+    for (auto* part : {&process_options, &rendezvous_options})
+      for (auto& one : part()) made.options.push_back(std::move(one));
     return made;
   }();
   return table;

@@ -17,7 +17,7 @@ constexpr Spelling kSpellings[] = {
     {"rdzv_endpoint", "--main-address and --main-port"},
     {"rdzv_backend", "nothing: ranks meet at --main-address"},
     {"rdzv_id", "nothing: a job is known by its address and secret"},
-    {"rdzv_conf", "--timeout"},
+    {"rdzv_conf", "--join-timeout, --last-call-timeout and --heartbeat-timeout; --timeout for ranks"},
     {"standalone", "nothing: one node is the default"},
     {"monitor_interval", "nothing: an end is noticed at once"},
     {"no_python", "nothing: the program is executed as it is"},

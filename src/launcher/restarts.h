@@ -18,6 +18,7 @@ struct Failure {
 struct Round {
   int code = 0;
   std::optional<Failure> failure;  ///< none: it succeeded, or a signal stopped it
+  bool stopped = false;            ///< by a signal to the launcher
 };
 
 /// Decides whether and when another round follows one that failed, and keeps their causes.

@@ -14,9 +14,11 @@
 #include "muster/base/error.h"
 #include "muster/cluster/detail/listening_socket.h"
 #include "muster/launcher/detail/devices.h"
+#include "muster/launcher/detail/option_tables.h"
 #include "nodes.h"
 #include "rank_environment.h"
 #include "reaper.h"
+#include "rendezvous/node_rounds.h"
 #include "restarts.h"
 #include "supervisor.h"
 #include "watch.h"
@@ -33,29 +35,32 @@ std::string options_for_ranks(const RunOptions& options) {
   return options::write_line(texts);
 }
 
-/// Nodes do not tell each other of failures, so the ranks of one alone would wait in vain for the others.
-void check_restarts(const RunOptions& options) {
+void check_placement(const RunOptions& options) {
   if (options.max_restarts < 0) throw ConfigError("MU036", "max restarts must not be negative");
-  if (options.max_restarts > 0 && options.nodes > 1)
-    throw ConfigError("MU470", log::str("max restarts is ", options.max_restarts, ", but nodes is ", options.nodes,
-                                        ": only a job on one node is restarted; leave --max-restarts out, and let the "
-                                        "cluster start all nodes again, or run on one node"));
+  const auto& [least, most] = options.nodes;
+  if (least < 1 || least > most)
+    throw ConfigError("MU036", log::str("nodes is ", options::Value<NodeRange>::write(options.nodes),
+                                        "; a number of at least 1 is wanted, or two of which the first is not above "
+                                        "the second"));
+  // Where launchers know each other, the number only orders the nodes: any of them may wait for its turn.
+  const int node_rank = has_rendezvous(options) ? std::min(options.node_rank, most - 1) : options.node_rank;
+  check_nodes({options.main_address, options.main_port, node_rank, most});
 }
 
 Job plan_job(const RunOptions& options, const Environment& variables) {
-  check_restarts(options);
-  check_nodes({options.main_address, options.main_port, options.node_rank, options.nodes});
+  check_placement(options);
   if (options.threads < 0) throw ConfigError("MU036", "threads must not be negative");
   auto choice = choose_devices({options.accelerator, options.devices, count_accelerators(variables)});
   Job job;
   job.cores = count_cores();
   job.device_indices = choice.indices;
   job.node_rank = options.node_rank;
-  job.nodes = options.nodes;
+  job.nodes = options.nodes.most;
   job.options = options_for_ranks(options);
   job.processes = choice.count;
   job.given_secret = !options.secret_file.empty() || cluster::read_secret(variables).is_given();
-  job.secret = secret_of_job(options.secret_file, variables, options.nodes);
+  job.secret = secret_of_job(options.secret_file, variables, job.nodes);
+  check_rendezvous(options, job.secret);
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   job.start = std::chrono::floor<std::chrono::milliseconds>(now).count();
   job.threads = options.threads;
@@ -95,27 +100,32 @@ void start_ranks(const Job& job, Program program, const cluster::ListeningSocket
   }
 }
 
-/// Whether a rank has made an update, as far as ranks report that.
-bool made_steps(const Supervisor& supervisor) {
-  const auto ranks = supervisor.snapshot();
-  return std::any_of(ranks.begin(), ranks.end(), [](const RankSnapshot& rank) { return rank.reported.steps > 0; });
+/// The socket of the round's store; on several nodes that know each other it was made before they were told its port.
+cluster::ListeningSocket store_of_round(Job& job, NodeAgent* agent) {
+  if (!agent) return open_store(job);
+  auto store = agent->take_store();
+  if (job.world_size() == 1) return cluster::ListeningSocket();
+  job.store_fd = store.fd();
+  return store;
 }
 
 /// Starts all ranks once, and returns when the last has ended. Whatever the round needed ends with it.
-Round run_round(const RunOptions& options, Job job, const Program& program, const RelayedSignals& signals) {
+Round run_round(const RunOptions& options, Job job, const Program& program, const RelayedSignals& signals,
+                NodeAgent* agent) {
   Reaper reaper;
   Console console({.append = job.restarts > 0, .log_dir = options.log_dir, .prefix = options.prefix});
-  auto store = open_store(job);
+  auto store = store_of_round(job, agent);
   std::vector<Child> children;
   start_ranks(job, program, store, signals, reaper, console, children);
   // Rank 0 alone has the socket now: should it end, the others are refused instead of waiting.
   store = cluster::ListeningSocket();
   Supervisor supervisor({&children, options.grace, {job.nodes, job.processes}, {}});
-  Watch watch({&console, &signals, &supervisor});
+  Watch watch({agent, &console, &signals, &supervisor});
   Round round;
   round.code = watch.run(children);
+  round.stopped = watch.stopped();
   if (const auto& cause = supervisor.cause(); cause && !watch.stopped())
-    round.failure = Failure{.after = cause->after, .made_steps = made_steps(supervisor), .what = one_line(*cause)};
+    round.failure = Failure{.after = cause->after, .made_steps = supervisor.made_steps(), .what = one_line(*cause)};
   return round;
 }
 
@@ -125,7 +135,7 @@ void say(const std::string& line) { std::fprintf(stderr, "muster: %s\n", line.c_
 int run_rounds(const RunOptions& options, Job job, const Program& program, Restarts& restarts) {
   const RelayedSignals signals;
   for (;;) {
-    const Round round = run_round(options, job, program, signals);
+    const Round round = run_round(options, job, program, signals, nullptr);
     const auto wait = round.failure ? restarts.next(*round.failure) : std::nullopt;
     if (!wait) return round.code;
     say(restarts.announcement());
@@ -133,6 +143,13 @@ int run_rounds(const RunOptions& options, Job job, const Program& program, Resta
     job.restarts = restarts.count();
     renew_rendezvous(options, job);
   }
+}
+
+int run_on_nodes(const RunOptions& options, const Job& plan, const Program& program) {
+  const RelayedSignals signals;
+  return run_rounds_of_nodes(options, plan, program.arguments, signals, [&](const Job& job, NodeAgent& agent) {
+    return run_round(options, job, program, signals, &agent);
+  });
 }
 
 }  // namespace
@@ -144,6 +161,7 @@ int run(const RunOptions& options, const std::vector<std::string>& command) {
   if (command.empty()) throw ConfigError("MU031", "no program is given: muster run [options] PROGRAM ARGUMENTS...");
   Program program{command, {}, find_program(command.front(), variables)};
   std::signal(SIGPIPE, SIG_IGN);
+  if (has_rendezvous(options)) return run_on_nodes(options, plan_job(options, variables), program);
   Restarts restarts(options.max_restarts);
   const auto say_causes = [&] {
     for (const auto& line : restarts.summary()) say(line);

@@ -53,6 +53,16 @@ void Supervisor::stop(milliseconds grace) {
   kill_at_ = Clock::now() + grace;
 }
 
+void Supervisor::end_all() {
+  stop(setup_.grace);
+  signal_all(SIGTERM, true);
+}
+
+bool Supervisor::made_steps() const {
+  const auto ranks = snapshot();
+  return std::any_of(ranks.begin(), ranks.end(), [](const RankSnapshot& rank) { return rank.reported.steps > 0; });
+}
+
 void Supervisor::kill_if_due() {
   if (!kill_at_ || Clock::now() < *kill_at_ || all_ended()) return;
   signal_all(SIGKILL, true);

@@ -42,7 +42,12 @@ class Supervisor {
   /// `grace` are killed.
   void stop(std::chrono::milliseconds grace);
 
+  /// The round is over, though no rank of this node is the cause: all get SIGTERM, and SIGKILL after the grace time.
+  void end_all();
+
   bool all_ended() const;
+  /// Whether a rank has reported an update.
+  bool made_steps() const;
   const std::optional<RootCause>& cause() const noexcept { return cause_; }
   /// The current state of all ranks.
   std::vector<RankSnapshot> snapshot() const;

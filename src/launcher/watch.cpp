@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "launcher/rendezvous/node_agent.h"
+
 namespace muster::launcher {
 namespace {
 
@@ -34,7 +36,8 @@ int RelayedSignals::next() const {
   return read(fd_.get(), &info, sizeof info) == sizeof info ? static_cast<int>(info.ssi_signo) : 0;
 }
 
-int RelayedSignals::wait(milliseconds time) const {
+int RelayedSignals::wait(milliseconds time, std::vector<pollfd> others) const {
+  others.push_back({fd(), POLLIN, 0});
   const auto end = Clock::now() + time;
   for (;;) {
     while (int number = next()) {
@@ -43,28 +46,47 @@ int RelayedSignals::wait(milliseconds time) const {
     }
     const auto left = std::chrono::ceil<milliseconds>(end - Clock::now()).count();
     if (left <= 0) return 0;
-    pollfd entry{fd(), POLLIN, 0};
-    poll(&entry, 1, static_cast<int>(left));
+    poll(others.data(), others.size(), static_cast<int>(left));
+    if (std::any_of(others.begin(), others.end() - 1, [](const pollfd& other) { return other.revents != 0; })) return 0;
   }
 }
 
 int Watch::run(const std::vector<Child>& children) {
   auto& supervisor = *owners_.supervisor;
   for (supervisor.poll(); !supervisor.all_ended(); supervisor.poll()) {
+    attend_to_job();
     poll_once(true, supervisor.poll_timeout());
     handle_signals();
   }
+  attend_to_job();
+  if (owners_.agent) owners_.agent->report_end(supervisor, stop_signal_);
   drain(children.front().rank());
   if (std::none_of(children.begin(), children.end(), [](const Child& child) { return child.end()->failed(); }))
     return 0;
   return supervisor.cause() ? supervisor.cause()->end.exit_code() : 128 + stop_signal_;
 }
 
+/// What the launchers of other nodes have to say, and what they should know of this node's ranks.
+void Watch::attend_to_job() {
+  if (!owners_.agent) return;
+  owners_.agent->attend();
+  // Ranks that were told to stop keep their time.
+  if (!stop_signal_) owners_.agent->follow(*owners_.supervisor);
+  for (const auto& line : owners_.agent->take_lines()) owners_.console->say("muster: " + line);
+  if (const int number = owners_.agent->next_signal()) relay(number);
+}
+
 void Watch::poll_once(bool processes, int timeout) {
   std::vector<pollfd> entries{{owners_.signals->fd(), POLLIN, 0}};
+  if (owners_.agent) {
+    owners_.agent->add_to(entries);
+    const int most = owners_.agent->poll_timeout();
+    timeout = timeout < 0 ? most : std::min(timeout, most);
+  }
   if (processes) owners_.supervisor->add_to(entries);
   owners_.console->add_to(entries);
   if (poll(entries.data(), entries.size(), timeout) > 0) owners_.console->handle(entries);
+  if (owners_.agent) owners_.agent->attend();
 }
 
 void Watch::handle_signals() {
@@ -77,10 +99,12 @@ void Watch::relay(int number) {
   if (number == SIGWINCH) owners_.console->resize();
   if (stops(number) && (stop_signal_ || supervisor.cause())) {
     // Asked a second time: no more waiting.
+    if (owners_.agent) owners_.agent->stop(number);
     if (!stop_signal_) stop_signal_ = number;
     supervisor.signal_all(SIGKILL, true);
     return;
   }
+  if (stops(number) && owners_.agent) owners_.agent->stop(number);
   // What stops a job concerns all that its ranks have started, as a terminal would have it; other signals the ranks
   // only.
   supervisor.signal_all(number, stops(number) || number == SIGCONT);

@@ -24,18 +24,22 @@ class RelayedSignals {
   int next() const;
   /// The signal mask from before, for the ranks.
   const sigset_t& mask_before() const noexcept { return before_; }
-  /// Waits, while no rank runs, for `time` or a signal that stops the job; returns its number, or 0.
-  int wait(std::chrono::milliseconds time) const;
+  /// Waits, while no rank runs, for `time`, for one of `others`, or for a signal that stops the job; returns its
+  /// number, or 0.
+  int wait(std::chrono::milliseconds time, std::vector<pollfd> others = {}) const;
 
  private:
   sigset_t before_;
   Descriptor fd_;
 };
 
+class NodeAgent;
+
 /// Drives the supervisor of a `muster run` until all ranks have ended, and forwards output and signals.
 class Watch {
  public:
   struct Owners {
+    NodeAgent* agent;  ///< of a job on several nodes that know each other; else nullptr
     Console* console;
     const RelayedSignals* signals;
     Supervisor* supervisor;
@@ -48,6 +52,7 @@ class Watch {
   bool stopped() const noexcept { return stop_signal_ != 0; }
 
  private:
+  void attend_to_job();
   void handle_signals();
   void relay(int number);
   void suspend();

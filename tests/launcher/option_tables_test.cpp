@@ -15,12 +15,21 @@ namespace muster {
 namespace {
 
 /// Another value than the default for every option.
-const std::map<std::string, std::string> kOther{{"accelerator", "cpu"}, {"devices", "3"},
-                                                {"grace", "250ms"},     {"log_dir", "l"},
-                                                {"main_address", "a"},  {"main_port", "1"},
-                                                {"node_rank", "2"},     {"max_restarts", "6"},
-                                                {"nodes", "4"},         {"options", "precision=bf16"},
-                                                {"prefix", "false"},    {"secret_file", "x"},
+const std::map<std::string, std::string> kOther{{"accelerator", "cpu"},
+                                                {"devices", "3"},
+                                                {"grace", "250ms"},
+                                                {"log_dir", "l"},
+                                                {"heartbeat_timeout", "9s"},
+                                                {"join_timeout", "8s"},
+                                                {"last_call_timeout", "7s"},
+                                                {"main_address", "a"},
+                                                {"main_port", "1"},
+                                                {"node_rank", "2"},
+                                                {"max_restarts", "6"},
+                                                {"nodes", "2:4"},
+                                                {"options", "precision=bf16"},
+                                                {"prefix", "false"},
+                                                {"secret_file", "x"},
                                                 {"threads", "5"}};
 
 TEST(OptionTables, EveryFieldIsReadFromEverySource) {

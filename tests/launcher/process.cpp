@@ -161,6 +161,16 @@ Watched watched_rank(Process& process, int rank) {
   return Watched(std::stoi(line.substr(line.find(words) + words.size())));
 }
 
+std::multiset<std::string> descriptors_of(int process) {
+  std::multiset<std::string> result;
+  std::error_code gone;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/" + std::to_string(process) + "/fd", gone)) {
+    const auto target = std::filesystem::read_symlink(entry.path(), gone).string();
+    result.insert(target.substr(0, target.find_first_of("0123456789")));
+  }
+  return result;
+}
+
 Folder::Folder() {
   std::string path = std::filesystem::temp_directory_path() / "muster-test-XXXXXX";
   path_ = mkdtemp(path.data());

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <set>
 #include <string>
 #include <vector>
 
@@ -72,6 +73,9 @@ Watched watched_rank(Process& process, int rank);
 
 /// How often `part` stands in `text`.
 int times(const std::string& text, const std::string& part);
+
+/// What the descriptors of a process are, without the numbers of pipes and sockets.
+std::multiset<std::string> descriptors_of(int process);
 
 /// A new empty folder under the system's temporary folder, removed at the end.
 class Folder {

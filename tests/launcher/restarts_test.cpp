@@ -119,12 +119,7 @@ TEST(Restarts, FailingAtOnceEachTimeEndsWithTheListOfCauses) {
         << process.error();
 }
 
-TEST(Restarts, AJobOnSeveralNodesIsRefusedBeforeItStarts) {
-  Process process(muster_run({"--max-restarts", "1", "--nodes", "2", "--main-address", "127.0.0.1", "--devices", "1",
-                              rank_program(), "show"}));
-  EXPECT_EQ(process.wait(), 2);
-  EXPECT_NE(process.error().find("MU470: max restarts is 1, but nodes is 2"), std::string::npos) << process.error();
-  EXPECT_EQ(process.out(), "");
+TEST(Restarts, ANegativeNumberIsRefusedBeforeAnythingStarts) {
   Process negative(muster_run({"--max-restarts", "-1", rank_program(), "show"}));
   EXPECT_EQ(negative.wait(), 2);
   EXPECT_NE(negative.error().find("MU036"), std::string::npos) << negative.error();
@@ -171,17 +166,6 @@ std::vector<int> children_of(int process) {
         name == std::string::npos || std::sscanf(text.c_str() + name + 1, " %c %d", &state, &parent) != 2)
       continue;
     if (parent == process && state != 'Z') result.push_back(std::stoi(entry.path().filename()));
-  }
-  return result;
-}
-
-/// What its descriptors are, without the numbers of pipes and sockets.
-std::multiset<std::string> descriptors_of(int process) {
-  std::multiset<std::string> result;
-  std::error_code gone;
-  for (const auto& entry : fs::directory_iterator("/proc/" + std::to_string(process) + "/fd", gone)) {
-    const auto target = fs::read_symlink(entry.path(), gone).string();
-    result.insert(target.substr(0, target.find_first_of("0123456789")));
   }
   return result;
 }

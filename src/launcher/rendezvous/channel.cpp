@@ -1,0 +1,150 @@
+#include "launcher/rendezvous/channel.h"
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <span>
+#include <utility>
+
+#include "muster/base/detail/random_word.h"
+#include "muster/cluster/detail/signature.h"
+
+namespace muster::launcher {
+namespace {
+
+/// Each end sends it first, followed by its number.
+constexpr std::string_view kHandshake = "muster rendezvous 1 ";
+constexpr std::size_t kNumberBytes = 16, kNumberDigits = 2 * kNumberBytes;
+constexpr std::size_t kSizeBytes = 4;
+
+std::string size_in_bytes(std::size_t size) {
+  std::string bytes;
+  for (int shift = 24; shift >= 0; shift -= 8) bytes += static_cast<char>(size >> shift);
+  return bytes;
+}
+
+std::size_t size_from_bytes(std::string_view bytes) {
+  std::size_t size = 0;
+  for (const char byte : bytes) size = size << 8 | static_cast<unsigned char>(byte);
+  return size;
+}
+
+}  // namespace
+
+Channel::Channel(Descriptor socket, Side side, cluster::Secret secret)
+    : own_number_(random_hex(kNumberBytes)), secret_(std::move(secret)), side_(side), socket_(std::move(socket)) {
+  output_.append(kHandshake).append(own_number_);
+  // A message must not wait for the receipt of the one before. Sockets of this host know no such option.
+  const int on = 1;
+  setsockopt(socket_.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+}
+
+cluster::Signature Channel::signature_of(bool sent, std::uint64_t number, std::string_view message) const {
+  const bool from_node = sent == (side_ == Side::node);
+  const auto& of_node = side_ == Side::node ? own_number_ : other_number_;
+  const auto& of_rendezvous = side_ == Side::node ? other_number_ : own_number_;
+  return cluster::sign(secret_, {"muster rendezvous", from_node ? "node" : "rendezvous", of_node, of_rendezvous,
+                                 std::to_string(number), message});
+}
+
+void Channel::send(std::string_view message) {
+  waiting_.emplace_back(message);
+  sign_waiting();
+}
+
+void Channel::sign_waiting() {
+  if (other_number_.empty()) return;
+  for (; !waiting_.empty(); waiting_.pop_front()) {
+    const auto& message = waiting_.front();
+    const auto signature = signature_of(true, sent_++, message);
+    output_.append(size_in_bytes(message.size())).append(message).append(signature.begin(), signature.end());
+  }
+}
+
+void Channel::exchange() {
+  if (state_ == State::open) read_some();
+  write_some();
+}
+
+void Channel::read_some() {
+  char bytes[1 << 14];
+  // Whoever sends faster than we take is slowed down by the network.
+  while (input_.size() < 2 * kMostBytes) {
+    const ssize_t size = recv(socket_.get(), bytes, sizeof bytes, 0);
+    if (size < 0 && (errno == EAGAIN || errno == EINTR)) return;
+    if (size <= 0) {
+      state_ = State::closed;
+      return;
+    }
+    input_.append(bytes, static_cast<std::size_t>(size));
+  }
+}
+
+void Channel::write_some() {
+  while (!output_.empty()) {
+    const ssize_t size = ::send(socket_.get(), output_.data(), output_.size(), MSG_NOSIGNAL);
+    // What the other end has sent before it closed is still read.
+    if (size < 0 && errno != EAGAIN && errno != EINTR) output_.clear();
+    if (size <= 0) return;
+    output_.erase(0, static_cast<std::size_t>(size));
+  }
+}
+
+/// Whether the other end's first words have come.
+bool Channel::opened() {
+  if (!other_number_.empty()) return true;
+  const auto known = std::min(input_.size(), kHandshake.size());
+  if (input_.compare(0, known, kHandshake, 0, known) != 0) state_ = State::stranger;
+  if (state_ == State::stranger || input_.size() < kHandshake.size() + kNumberDigits) return false;
+  other_number_ = input_.substr(kHandshake.size(), kNumberDigits);
+  input_.erase(0, kHandshake.size() + kNumberDigits);
+  sign_waiting();
+  write_some();
+  return true;
+}
+
+std::optional<std::string> Channel::receive() {
+  if (state_ == State::stranger || state_ == State::forged || !opened() || input_.size() < kSizeBytes)
+    return std::nullopt;
+  const auto size = size_from_bytes(std::string_view(input_).substr(0, kSizeBytes));
+  if (size > kMostBytes) {
+    state_ = is_trusted() ? State::forged : State::stranger;
+    return std::nullopt;
+  }
+  const auto end = kSizeBytes + size + cluster::kSignatureBytes;
+  if (input_.size() < end) return std::nullopt;
+  auto message = input_.substr(kSizeBytes, size);
+  const auto* got = reinterpret_cast<const std::uint8_t*>(input_.data()) + kSizeBytes + size;
+  const auto expected = signature_of(false, received_, message);
+  if (!cluster::is_signature(expected, std::span(got, cluster::kSignatureBytes))) {
+    state_ = State::forged;
+    return std::nullopt;
+  }
+  input_.erase(0, end);
+  ++received_;
+  heard_ = Clock::now();
+  return message;
+}
+
+bool Channel::wind_down() {
+  write_some();
+  if (!output_.empty()) return false;
+  if (!std::exchange(winds_down_, true)) shutdown(socket_.get(), SHUT_WR);
+  char discarded[1 << 14];
+  ssize_t size;
+  do size = recv(socket_.get(), discarded, sizeof discarded, 0);
+  while (size > 0);
+  return size == 0 || (errno != EAGAIN && errno != EINTR);
+}
+
+pollfd Channel::entry() const noexcept {
+  const bool reads = winds_down_ || (state_ == State::open && input_.size() < 2 * kMostBytes);
+  const auto events = static_cast<short>((reads ? POLLIN : 0) | (output_.empty() ? 0 : POLLOUT));
+  // Without events the end of the connection would still wake poll(), again and again.
+  return {events == 0 ? -1 : socket_.get(), events, 0};
+}
+
+}  // namespace muster::launcher

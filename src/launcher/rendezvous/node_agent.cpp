@@ -1,0 +1,226 @@
+#include "launcher/rendezvous/node_agent.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <exception>
+#include <utility>
+
+#include "launcher/rank_environment.h"
+#include "launcher/restarts.h"
+#include "muster/base/detail/log.h"
+#include "muster/base/detail/quantities.h"
+#include "muster/base/error.h"
+
+namespace muster::launcher {
+namespace {
+
+using log::str;
+using std::chrono::milliseconds;
+
+constexpr milliseconds kLeaveTime{2000};
+constexpr std::size_t kMostOfCause = 500;  // characters; the launcher of that node prints all
+
+std::string shortened(const std::string& line) {
+  return line.size() <= kMostOfCause ? line : line.substr(0, kMostOfCause) + "...";
+}
+
+}  // namespace
+
+NodeAgent::NodeAgent(const Setup& setup, const RelayedSignals& signals) : setup_(setup), signals_(&signals) {
+  if (!is_first()) return;
+  RendezvousState::Setup state{.join_timeout = setup.join_timeout,
+                               .last_call_timeout = setup.last_call_timeout,
+                               .nodes = setup.nodes,
+                               .prepare_round = [this](int nodes) { return prepare_round(nodes); },
+                               .terms = setup.entry.terms};
+  server_ = std::make_unique<RendezvousServer>(RendezvousServer::Setup{.heartbeat_timeout = setup.heartbeat_timeout,
+                                                                       .main_address = setup.place.address,
+                                                                       .main_port = setup.place.port,
+                                                                       .secret = setup.secret,
+                                                                       .state = std::move(state)});
+}
+
+NodeAgent::~NodeAgent() = default;
+
+/// A round shares nothing with the one before. In a round of one node nobody else needs to reach its store.
+StartRound NodeAgent::prepare_round(int nodes) {
+  StartRound round{.main_address = nodes == 1 ? "127.0.0.1" : setup_.place.address,
+                   .name = new_job_name(),
+                   .nodes = nodes,
+                   .start = setup_.start};
+  store_ = cluster::ListeningSocket(0, cluster::where_to_listen(round.main_address));
+  round.main_port = store_.port();
+  return round;
+}
+
+/// Returns the signal that stopped it, or 0.
+int NodeAgent::connect() {
+  std::variant<Descriptor, int> socket;
+  if (server_) socket = server_->connect_first_node();
+  else socket = connect_to(setup_.place, setup_.join_timeout, *signals_);
+  if (const auto* stopped_by = std::get_if<int>(&socket)) return *stopped_by;
+  channel_.emplace(std::get<Descriptor>(std::move(socket)), Channel::Side::node, setup_.secret);
+  send(setup_.entry);
+  return 0;
+}
+
+NodeAgent::Next NodeAgent::await_round() {
+  if (!channel_)
+    if (const int stopped_by = connect()) return 128 + stopped_by;
+  send(Ready{});
+  for (;;) {
+    attend();
+    print_lines();
+    if (finish_) return end_of_job(*finish_);
+    if (!lost_.empty()) refuse();
+    if (round_) return *std::exchange(round_, std::nullopt);
+    std::vector<pollfd> entries;
+    add_to(entries);
+    const int stopped_by = signals_->wait(milliseconds(poll_timeout()), entries);
+    if (!stopped_by) continue;
+    stop(stopped_by);
+    leave(str("its launcher was stopped by signal ", stopped_by));
+    return 128 + stopped_by;
+  }
+}
+
+void NodeAgent::refuse() const {
+  const auto place = str(setup_.place.address, ":", setup_.place.port);
+  if (channel_->is_trusted())
+    throw LaunchError(
+        "MU515", str("the launcher of node 0 at ", place, ", which holds the rendezvous of the nodes, is lost: ", lost_,
+                     "; the job has ended, its output there says why. Start it again on all nodes"));
+  if (channel_->state() == Channel::State::forged)
+    throw LaunchError("MU512", str("the launcher at ", place,
+                                   " has another secret than this one; give all nodes of the job the same one "
+                                   "(MUSTER_SECRET, --secret-file), and each job its own"));
+  throw LaunchError("MU511", str("what listens at ", place, " is not the launcher of node 0 of this job: ", lost_,
+                                 "; start node 0 with the same --nodes and --max-restarts, or give another "
+                                 "--main-port"));
+}
+
+int NodeAgent::end_of_job(const Finish& finish) {
+  if (!finish.id.empty()) throw LaunchError(finish.id, finish.lines.empty() ? "" : finish.lines.front());
+  for (const auto& line : finish.lines) std::fprintf(stderr, "muster: %s\n", line.c_str());
+  return finish.code;
+}
+
+void NodeAgent::leave(const std::string& why) {
+  if (!channel_ || !lost_.empty() || finish_) return;
+  if (!stops_job_) send(Left{why});
+  if (server_) return await_others();
+  const auto until = Clock::now() + kLeaveTime;
+  while (!channel_->wind_down() && Clock::now() < until) {
+    auto entry = channel_->entry();
+    poll(&entry, 1, 50);
+  }
+}
+
+/// Their ranks were told to stop, and may be saving their state.
+void NodeAgent::await_others() {
+  for (attend(); stops_job_ && !finish_; attend()) {
+    print_lines();
+    std::vector<pollfd> entries;
+    add_to(entries);
+    if (signals_->wait(milliseconds(poll_timeout()), entries)) return;
+  }
+}
+
+void NodeAgent::add_to(std::vector<pollfd>& entries) const {
+  if (server_) server_->add_to(entries);
+  if (channel_ && lost_.empty()) entries.push_back(channel_->entry());
+}
+
+int NodeAgent::poll_timeout() const {
+  const auto beat = std::chrono::ceil<milliseconds>(beat_at_ - Clock::now()).count();
+  const auto own = static_cast<int>(lost_.empty() ? std::max<milliseconds::rep>(beat, 0) : kLeaveTime.count());
+  return server_ ? std::min(own, server_->poll_timeout()) : own;
+}
+
+void NodeAgent::attend() {
+  if (!channel_ || !lost_.empty()) return;
+  if (Clock::now() >= beat_at_) {
+    beat_at_ = Clock::now() + setup_.heartbeat_timeout / 3;
+    send(Alive{});
+  }
+  channel_->exchange();
+  if (server_) server_->attend();
+  channel_->exchange();
+  try {
+    while (const auto text = channel_->receive()) handle(decode_rendezvous_message(*text));
+  } catch (const std::exception&) {
+    lost_ = "it sent what this launcher does not understand; is it another version?";
+  }
+  if (!finish_) check_channel();
+}
+
+void NodeAgent::check_channel() {
+  if (!lost_.empty()) return;
+  const auto silent = Clock::now() - channel_->heard();
+  switch (channel_->state()) {
+    case Channel::State::closed: lost_ = "it closed the connection, or was killed"; break;
+    case Channel::State::stranger: lost_ = "it answers as another program, or another version, does"; break;
+    case Channel::State::forged: lost_ = "what it sends is not signed with this job's secret"; break;
+    case Channel::State::open:
+      // This process cannot be silent to itself, but for having been stopped.
+      if (!server_ && silent > setup_.heartbeat_timeout)
+        lost_ = str("it gave no sign of life for ", seconds_text(setup_.heartbeat_timeout));
+  }
+}
+
+void NodeAgent::handle(const RendezvousMessage& message) {
+  if (const auto* round = std::get_if<StartRound>(&message)) {
+    round_ = *round;
+    ends_round_ = reported_ = false;
+  }
+  if (const auto* note = std::get_if<Note>(&message)) lines_.push_back(note->line);
+  if (const auto* finish = std::get_if<Finish>(&message)) finish_ = *finish;
+  if (const auto* request = std::get_if<Stop>(&message)) signal_ = request->signal;
+  if (const auto* end = std::get_if<EndRound>(&message)) {
+    ends_round_ = true;
+    lines_.push_back(str(end->why, "; all ranks are ended"));
+  }
+}
+
+void NodeAgent::follow(Supervisor& supervisor) {
+  if (const auto& cause = supervisor.cause(); cause && !std::exchange(reported_, true))
+    send(Failed{.code = cause->end.exit_code(),
+                .secondary = cause->kind == RootCause::Kind::elsewhere,
+                .what = shortened(one_line(*cause))});
+  const bool over = ends_round_ || finish_ || !lost_.empty();
+  if (!over || std::exchange(reported_, true)) return;
+  supervisor.end_all();
+}
+
+void NodeAgent::report_end(const Supervisor& supervisor, int stopped_by) {
+  if (stopped_by && !is_first()) return send(Left{str("its launcher was stopped by signal ", stopped_by)});
+  for (const auto& rank : supervisor.snapshot())
+    if (rank.end && rank.end->failed() && !std::exchange(reported_, true))
+      send(Failed{rank.end->exit_code(), true, str("rank ", rank.rank, " ", rank.end->describe())});
+  send(Ended{supervisor.made_steps()});
+}
+
+void NodeAgent::stop(int signal) {
+  if (!is_first()) return;
+  stops_job_ = true;
+  send(Stop{signal});
+}
+
+std::vector<std::string> NodeAgent::take_lines() {
+  auto lines = std::exchange(lines_, {});
+  if (!server_) return lines;
+  for (auto& line : server_->take_lines()) lines.push_back(std::move(line));
+  return lines;
+}
+
+void NodeAgent::print_lines() {
+  for (const auto& line : take_lines()) std::fprintf(stderr, "muster: %s\n", line.c_str());
+}
+
+void NodeAgent::send(const NodeMessage& message) {
+  if (!channel_) return;
+  channel_->send(encode(message));
+  channel_->exchange();
+}
+
+}  // namespace muster::launcher

@@ -1,0 +1,104 @@
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "launcher/rendezvous/message.h"
+#include "launcher/restarts.h"
+#include "muster/launcher/detail/options.h"
+
+namespace muster::launcher {
+
+/// Decides when the rounds of a job on several nodes begin and end, and who takes part in them. It knows neither
+/// sockets nor clocks: what happens is reported to it with the time, and it says what is to be sent to whom.
+///
+/// A round begins once the most nodes are ready, or the least number is and the time of the last call has passed. The
+/// last call is left out if no node was lost since the last round: then nobody is expected. A failed rank or a lost
+/// node ends the round for all. A node that comes later waits for the next round. Node 0, whose launcher holds the
+/// rendezvous, takes part in each.
+class RendezvousState {
+ public:
+  using Time = std::chrono::steady_clock::time_point;
+  /// Of a connection. That of node 0 is kFirst.
+  using Id = int;
+  static constexpr Id kFirst = 0;
+
+  struct Setup {
+    std::chrono::milliseconds join_timeout{0}, last_call_timeout{0};
+    NodeRange nodes;
+    /// What the ranks of the next round, on so many nodes, need to find each other.
+    std::function<StartRound(int nodes)> prepare_round;
+    Terms terms;
+  };
+  RendezvousState(Setup setup, Time now);
+
+  void receive(Id id, const NodeMessage& message, Time now);
+  /// Its connection is gone. `why`: "its launcher closed the connection".
+  void lose(Id id, const std::string& why, Time now);
+  /// Requires: called when due() has come.
+  void advance(Time now);
+  std::optional<Time> due() const;
+
+  /// What is to be sent, in this order.
+  std::vector<std::pair<Id, RendezvousMessage>> take_messages() { return std::exchange(messages_, {}); }
+  /// Whether all nodes were sent the end of the job.
+  bool finished() const noexcept { return phase_ == Phase::finished; }
+
+ private:
+  enum class Phase { gathering, running, ending, stopping, finished };
+  struct Node {
+    bool ended = false;  ///< its ranks of this round have
+    std::string host;
+    bool in_round = false;
+    int node_rank = 0;  ///< as given; in a round, of that
+    bool ready = false;
+  };
+  struct Cause {
+    int code = 0;
+    bool secondary = false;
+    Id id = 0;
+    std::string what;
+  };
+
+  void join(Id id, const Join& entry);
+  void get_ready(Node& node, Id id);
+  void fail(Id id, const Failed& failure, Time now);
+  void leave(Id id, const std::string& what, Time now);
+  void stop(int signal, Time now);
+  void gather(Time now);
+  bool is_complete(std::size_t ready) const;
+  void announce_last_call(std::size_t ready, Time now);
+  void wait_for_more(std::size_t ready, Time now);
+  void start(const std::vector<Id>& members);
+  void decide(Time now);
+  void finish(int code, const std::string& id, const std::vector<std::string>& lines);
+
+  std::vector<Id> ready_nodes() const;
+  bool all_ended() const;
+  std::string name_of(Id id) const;
+  void send(Id id, RendezvousMessage message) { messages_.emplace_back(id, std::move(message)); }
+  void send_all(const RendezvousMessage& message);
+
+  std::optional<Cause> cause_;
+  Time gathering_since_;
+  bool is_node_expected_ = true;  // a lost one may be replaced
+  std::optional<Time> last_call_;
+  bool made_steps_ = false;
+  std::vector<std::pair<Id, RendezvousMessage>> messages_;
+  std::map<Id, Node> nodes_;
+  std::optional<Time> not_before_;
+  Time note_at_;
+  Phase phase_ = Phase::gathering;
+  Restarts restarts_;
+  Time round_began_, round_ended_;
+  Setup setup_;
+  std::optional<Time> stop_by_;
+  int stop_signal_ = 0;
+};
+
+}  // namespace muster::launcher
