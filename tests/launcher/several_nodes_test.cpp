@@ -69,7 +69,7 @@ TEST_F(SeveralNodes, AFailureOnOneStartsTheRanksOfAllAgain) {
     EXPECT_EQ(node(0).out_lines()[2 * round + 1], node(1).out_lines()[2 * round + 1]) << "they have two rendezvous";
   }
   EXPECT_NE(node(0).out_lines()[1], node(0).out_lines()[3]) << "a rendezvous came again";
-  EXPECT_TRUE(says(node(0), "muster: MU035: rank 1 exited with code 1"));
+  EXPECT_TRUE(says(node(0), "muster: MU035: rank 1 on node 1 exited with code 1"));
   for (auto& process : launchers_) {
     EXPECT_TRUE(says(process, "all ranks are started again (restart 1 of 3)")) << process.error();
     EXPECT_EQ(times(process.error(), "muster: the job failed 1 time:\n"), 1) << process.error();
