@@ -65,8 +65,8 @@ TEST(Elastic, ASmallerWorldContinuesWithTheSampleAfterTheCheckpoint) {
   for (int rank = 0; rank < 3; ++rank)
     nodes.emplace_back(
         muster_run({"--nodes", "2:3", "--node-rank", std::to_string(rank), "--main-address", "127.0.0.1", "--main-port",
-                    port, "--secret-file", secret, "--max-restarts", "2", "--last-call-timeout", "50ms", "--devices",
-                    "1", "--no-prefix", program, folder.path()}));
+                    port, "--secret-file", secret, "--max-restarts", "2", "--last-call-timeout", "3s", "--devices", "1",
+                    "--no-prefix", program, folder.path()}));
   std::vector<Watched> ranks;
   for (int rank = 0; rank < 3; ++rank) ranks.push_back(watched_rank(nodes[static_cast<std::size_t>(rank)], rank));
   nodes[1].signal(SIGKILL);

@@ -52,10 +52,13 @@ int pid_of(const std::string& line) { return std::stoi(line.substr(line.find(" p
 bool says(const Process& process, const std::string& words) { return process.error().find(words) != std::string::npos; }
 
 TEST_F(SeveralNodes, AFailureOnOneStartsTheRanksOfAllAgain) {
+  const auto there = folder_.path() + "/there";
   for (int rank : {1, 0})
     start("2", rank, {"--max-restarts", "3"},
           "echo $MUSTER_RESTART_COUNT: $RANK of $WORLD_SIZE, node $GROUP_RANK of $GROUP_WORLD_SIZE; echo $MUSTER_JOB "
-          "$MASTER_ADDR $MASTER_PORT $MUSTER_JOB_START; test $RANK$MUSTER_RESTART_COUNT != 10");
+          "$MASTER_ADDR $MASTER_PORT $MUSTER_JOB_START; if test $RANK = 0; then echo > " +
+              there + "; fi; while ! test -e " + there +
+              "; do sleep 0.01; done; test $RANK$MUSTER_RESTART_COUNT != 10");
   for (auto& process : launchers_) EXPECT_EQ(process.wait(), 0) << process.error();
   ASSERT_EQ(node(0).out_lines().size(), 4u) << node(0).out();
   ASSERT_EQ(node(1).out_lines().size(), 4u) << node(1).out();
@@ -66,7 +69,7 @@ TEST_F(SeveralNodes, AFailureOnOneStartsTheRanksOfAllAgain) {
     EXPECT_EQ(node(0).out_lines()[2 * round + 1], node(1).out_lines()[2 * round + 1]) << "they have two rendezvous";
   }
   EXPECT_NE(node(0).out_lines()[1], node(0).out_lines()[3]) << "a rendezvous came again";
-  EXPECT_TRUE(says(node(0), "muster: MU035: rank 1 exited with code 1"));
+  EXPECT_TRUE(says(node(0), "muster: MU035: rank 1 on node 1 exited with code 1"));
   for (auto& process : launchers_) {
     EXPECT_TRUE(says(process, "all ranks are started again (restart 1 of 3)")) << process.error();
     EXPECT_EQ(times(process.error(), "muster: the job failed 1 time:\n"), 1) << process.error();
@@ -86,7 +89,7 @@ TEST_F(SeveralNodes, RanksThatStillRunAreEndedAtOnce) {
 }
 
 TEST_F(SeveralNodes, ALostNodeLeavesASmallerWorld) {
-  const Words options{"--max-restarts", "3", "--last-call-timeout", "50ms"};
+  const Words options{"--max-restarts", "3", "--last-call-timeout", "3s"};
   for (int rank : {0, 1, 2}) start("1:3", rank, options, kWaitsOnce);
   std::vector<Watched> ranks;
   for (auto& process : launchers_) ranks.emplace_back(pid_of(process.line_with(" of 3 pid ")));
@@ -102,7 +105,7 @@ TEST_F(SeveralNodes, ALostNodeLeavesASmallerWorld) {
 }
 
 TEST_F(SeveralNodes, ALauncherThatHangsIsLost) {
-  const Words options{"--max-restarts", "3", "--heartbeat-timeout", "3s", "--last-call-timeout", "0s"};
+  const Words options{"--max-restarts", "3", "--heartbeat-timeout", "3s", "--last-call-timeout", "3s"};
   for (int rank : {0, 1}) start("1:2", rank, options, kWaitsOnce);
   node(0).line_with("rank 0 of 2");
   const Watched rank(pid_of(node(1).line_with("rank 1 of 2")));
@@ -250,7 +253,7 @@ TEST_P(SeveralNodesSignal, AtNodeZeroEndsTheJobOnAll) {
 }
 
 TEST_P(SeveralNodesSignal, AtAnotherNodeTakesThatOneAway) {
-  const Words options{"--max-restarts", "3", "--last-call-timeout", "0s"};
+  const Words options{"--max-restarts", "3", "--last-call-timeout", "3s"};
   for (int rank : {0, 1}) start("1:2", rank, options, kWaitsOnce);
   for (auto& process : launchers_) EXPECT_FALSE(process.line_with("round 0 rank ").empty());
   node(1).signal(GetParam());

@@ -66,7 +66,7 @@ void Channel::sign_waiting() {
 
 void Channel::exchange() {
   if (state_ == State::open) read_some();
-  write_some();
+  flush();
 }
 
 void Channel::read_some() {
@@ -83,7 +83,7 @@ void Channel::read_some() {
   }
 }
 
-void Channel::write_some() {
+void Channel::flush() {
   while (!output_.empty()) {
     const ssize_t size = ::send(socket_.get(), output_.data(), output_.size(), MSG_NOSIGNAL);
     // What the other end has sent before it closed is still read.
@@ -102,7 +102,7 @@ bool Channel::opened() {
   other_number_ = input_.substr(kHandshake.size(), kNumberDigits);
   input_.erase(0, kHandshake.size() + kNumberDigits);
   sign_waiting();
-  write_some();
+  flush();
   return true;
 }
 
@@ -130,7 +130,7 @@ std::optional<std::string> Channel::receive() {
 }
 
 bool Channel::wind_down() {
-  write_some();
+  flush();
   if (!output_.empty()) return false;
   if (!std::exchange(winds_down_, true)) shutdown(socket_.get(), SHUT_WR);
   char discarded[1 << 14];

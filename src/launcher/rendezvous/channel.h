@@ -35,7 +35,10 @@ class Channel {
 
   /// Queues a message of at most kMostBytes.
   void send(std::string_view message);
-  /// Reads and writes what does not block.
+  /// Writes what does not block.
+  void flush();
+  /// Reads and writes what does not block. Then receive() must be called until there is nothing more: poll() knows
+  /// nothing of what has been read.
   void exchange();
   /// The next message that has come; std::nullopt: none yet, or none ever, see state().
   std::optional<std::string> receive();
@@ -55,7 +58,6 @@ class Channel {
 
  private:
   void read_some();
-  void write_some();
   bool opened();
   void sign_waiting();
   cluster::Signature signature_of(bool sent, std::uint64_t number, std::string_view message) const;

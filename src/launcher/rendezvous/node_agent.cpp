@@ -220,7 +220,7 @@ void NodeAgent::print_lines() {
 void NodeAgent::send(const NodeMessage& message) {
   if (!channel_) return;
   channel_->send(encode(message));
-  channel_->exchange();
+  channel_->flush();
 }
 
 }  // namespace muster::launcher

@@ -157,7 +157,7 @@ void RendezvousServer::send_messages() {
     if (end && !end->id.empty() && !state_.finished()) connection.wound_down_by = Clock::now() + kWindDownTime;
   }
   for (auto& [id, connection] : connections_)
-    if (!connection.wound_down_by) connection.channel.exchange();
+    if (!connection.wound_down_by) connection.channel.flush();
 }
 
 void RendezvousServer::remove_ended() {
