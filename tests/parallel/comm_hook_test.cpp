@@ -69,7 +69,7 @@ TEST(CommHook, CastsHalveTheBytesAndKeepTheGradient) {
       double worst = 0;
       for (size_t i = 0; i < first.size(); ++i)
         worst = std::max(worst, ((first[i] + second[i]) / 2 - net->parameters()[i].grad()).abs().max().item<double>());
-      const int64_t whole = 4 * (64 * 96 + 128 + 96 * 40 + 64), flags = 19 * 4;
+      const int64_t whole = 4 * (64 * 96 + 128 + 96 * 40 + 64), flags = 20 * 4;
       if (name == "none") {
         EXPECT_LT(worst, 1e-7);
         EXPECT_NEAR(static_cast<double>(wire.bytes), static_cast<double>(whole), 300);
@@ -167,7 +167,7 @@ TEST(CommHook, PowerSgdSendsFewBytes) {
     WireBytes wire(group);
     step_of(replicated, *net, 0, group.rank(), at::kFloat);
     EXPECT_EQ(wire.bytes,
-              4 * (64 + 96 + 96 + 40 + 96 + 40 + 19));  // both factors of both weights, the biases, the flags
+              4 * (64 + 96 + 96 + 40 + 96 + 40 + 20));  // both factors of both weights, the biases, the flags
   });
 }
 

@@ -44,6 +44,7 @@ RendezvousServer::~RendezvousServer() {
   for (auto& [id, connection] : connections_) connection.wound_down_by = until;
   for (remove_ended(); !connections_.empty() && Clock::now() < until; remove_ended()) {
     std::vector<pollfd> entries;
+    entries.reserve(connections_.size());
     for (const auto& [id, connection] : connections_) entries.push_back(connection.channel.entry());
     poll(entries.data(), entries.size(), 50);
   }
