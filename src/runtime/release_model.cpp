@@ -39,15 +39,16 @@ void put_back(torch::nn::Module& module, const Values& values) {
 
 void release_model(Model<torch::nn::Module>& model) {
   const auto module = model.ptr();
-  std::weak_ptr<PreparedModel> prepared = model.prepared();
-  auto& managed = *model.prepared()->managed;
-  const auto values = managed.sharded() ? managed.full_state(/*main_only=*/false) : Values();
-  model = {};
-  if (!prepared.expired())
+  const std::weak_ptr<PreparedModel> prepared = model.prepared();
+  // Before anything is given up, so that the module can be released once the handle is gone.
+  if (prepared.use_count() > 1)
     throw UsageError(
         "MU439",
         "a module that another Trainer has prepared cannot be prepared anew, since the program still holds "
         "a handle of it, such as a copy of trainer.model(): let go of it first");
+  auto& managed = *model.prepared()->managed;
+  const auto values = managed.sharded() ? managed.full_state(/*main_only=*/false) : Values();
+  model = {};
   put_back(*module, values);
 }
 

@@ -48,6 +48,7 @@ MlflowDelivery::MlflowDelivery(MlflowRun run, fs::path folder, MlflowClient clie
   // The process may have died after it emptied the file and before it noted so.
   if (run_.sent > waiting.value_or(0)) run_.sent = 0;
   if (run_.sending > waiting.value_or(0)) run_.sending = run_.sent;
+  save_run(run_, folder_);  // before lines are added, which would be taken for those that were sent
 }
 
 void MlflowDelivery::set_run(const MlflowClient::Found& found) {

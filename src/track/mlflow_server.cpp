@@ -30,6 +30,15 @@ Credentials find_credentials(std::string_view uri) {
                                  reason + "; give the URI of an MLflow server, such as http://localhost:5000");
 }
 
+/// `uri` is without what was taken for credentials. Where a password ends cannot be told if more of it is left, so
+/// nothing of it is shown.
+void check_credentials_end(std::string_view uri) {
+  if (uri.find('@') == std::string_view::npos) return;
+  throw ConfigError("MU530",
+                    "the tracker 'mlflow' was given a URI with '@' behind its host; write '/', '?', '#' and '@' of a "
+                    "user and a password as %2F, %3F, %23 and %40, such as http://anna:a%2Fb@localhost:5000");
+}
+
 /// The host and what follows, after a check that it is a server's.
 void check_uri(std::string_view uri) {
   const auto scheme = lower_case(std::string(uri.substr(0, uri.find(':'))));
@@ -99,6 +108,7 @@ HttpServer mlflow_server(std::string_view given, const Environment& variables) {
                       "give mlflow.tracking_uri (`mlflow server` starts one)");
   HttpServer server;
   server.uri = without_credentials(uri);
+  check_credentials_end(server.uri);
   check_uri(server.uri);
   while (server.uri.ends_with('/')) server.uri.pop_back();
   const auto [begin, size] = find_credentials(uri);

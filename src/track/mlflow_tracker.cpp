@@ -22,7 +22,6 @@ MlflowDelivery delivery_for(const std::filesystem::path& folder, const TrackersO
   auto server = mlflow_server(options.mlflow.tracking_uri, variables);
   const bool is_new = !load_run(folder);
   auto run = continued_run(folder, new_run(folder, options, server.uri, variables));
-  save_run(run, folder);
   return {std::move(run), folder, MlflowClient(std::move(server), timeout, stop),
           is_new ? std::nullopt : std::optional(file.written())};
 }
@@ -128,8 +127,10 @@ void MlflowTracker::send_all() {
     changed_.wait(lock, [&] { return stop_ || !open_ || sent_end_ < file_.written(); });
     if (stop_) return;
     const auto lines = file_.read_lines(sent_end_, kMostLines);
+    const bool is_unreadable = lines.empty() && sent_end_ < file_.written();
     lock.unlock();
-    const auto failure = failure_of_sending(lines);
+    auto failure = failure_of_sending(lines);
+    if (failure.empty() && is_unreadable) failure = "what waits cannot be read";
     lock.lock();
     open_ = delivery_.is_open();
     sent_end_ = delivery_.run().sent;

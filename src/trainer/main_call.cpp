@@ -118,14 +118,14 @@ class CallReader {
     const auto given = sources.own.find("seed_everything");
     if (given == sources.own.end()) return;
     const auto& [text, place, is_list] = given->second.found;
-    bool asks = true;
+    bool asks = given->second.form != options::ValueForm::none;  // "null" in a file
     uint64_t number = 0;
-    if (options::Value<uint64_t>::read(text, number).empty()) call_.seed = number;
-    else if (!options::Value<bool>::read(text, asks).empty())
+    if (asks && options::Value<uint64_t>::read(text, number).empty()) call_.seed = number;
+    else if (asks && !options::Value<bool>::read(text, asks).empty())
       problems_.push_back(place + ": option 'seed_everything' is '" + text +
                           "', but a whole number from 0, true or false is wanted");
     else if (!asks) call_.seed.reset();
-    seed_text_ = text;
+    seed_text_ = text.empty() ? "false" : text;
   }
 
   /// What the checkpoint says of the module is its options' default.

@@ -27,9 +27,9 @@ const Model<torch::nn::Module>& TrainedModule::required_model(const char* call) 
 }
 
 void TrainedModule::release() {
-  auto last = model;
+  drop_optimizers();  // they would keep the model
+  runtime::release_model(model);
   drop();
-  runtime::release_model(last);
 }
 
 }  // namespace muster::trainer

@@ -43,9 +43,10 @@ TEST(MlflowServer, TakesItsVariables) {
 }
 
 TEST(MlflowServer, WhatIsNoServerIsRefusedWithoutItsPassword) {
-  for (const auto* uri : {"", "sqlite:///runs.db", "./mlruns", "databricks", "postgresql://anna:secret@host/db",
-                          "http://anna:secret@", "http://anna:secret@host/?token=secret", "http://anna:secret@ho st",
-                          "http://anna:secret@:5000", "http:///path"}) {
+  for (const auto* uri :
+       {"", "sqlite:///runs.db", "./mlruns", "databricks", "postgresql://anna:secret@host/db", "http://anna:secret@",
+        "http://anna:secret@host/?token=secret", "http://anna:secret@ho st", "http://anna:secret@:5000", "http:///path",
+        "http://anna:x/secret@host", "http://anna:x?secret@host", "postgresql://anna:x/secret@host/db"}) {
     const auto words = thrown([&] { mlflow_server(uri, {}); });
     EXPECT_TRUE(words.starts_with("MU530: ")) << uri << ": " << words;
     EXPECT_EQ(words.find("secret"), std::string::npos) << words;

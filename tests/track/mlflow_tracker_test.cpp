@@ -225,6 +225,15 @@ TEST_F(MlflowTrackerTest, ALaterProcessGoesOnWithTheRun) {
   EXPECT_EQ(fake_.steps().size(), 11u);
 }
 
+TEST_F(MlflowTrackerTest, WhatALaterProcessCouldNotSendIsUploadedWhole) {
+  logged(50);
+  fake_.set_answer([](const FakeRequest&) { return FakeReply{.drop = true}; });
+  logged(200, kShortEnd);
+  fake_.set_answer({});
+  logged(1);
+  EXPECT_EQ(fake_.steps().size(), 251u);
+}
+
 TEST_F(MlflowTrackerTest, ARunThatIsGivenIsNotMade) {
   logged(3, kQuick, {{"MLFLOW_RUN_ID", "r0"}});
   EXPECT_TRUE(fake_.runs.empty());

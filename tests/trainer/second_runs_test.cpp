@@ -246,6 +246,9 @@ TEST(SecondRuns, TwoTrainersOnSeveralRanks) {
           const auto two = weights_after(strategy, [](auto net, auto data, TrainerOptions options) {
             Trainer first(options), second(options);
             first.fit(net, data);
+            auto held = first.model();
+            EXPECT_EQ(testing::thrown_id([&] { second.fit(net, data); }), "MU439");
+            held = {};
             second.fit(net, data);
             EXPECT_EQ(testing::thrown_id([&] { first.model(); }), "MU446");
             EXPECT_EQ(testing::thrown_id([&] { first.save_checkpoint("nowhere"); }), "MU446");
