@@ -100,6 +100,12 @@ class RequestReader {
     }
   }
 
+  /// "auto", "-1", the number itself, or as many devices.
+  static bool is_count(const std::string& text, int count) {
+    if (text == "auto" || text == "-1" || text == std::to_string(count)) return true;
+    return count > 1 && std::count(text.begin(), text.end(), ',') == count - 1;
+  }
+
   /// A file is written for a program that starts its own ranks; where a launcher has started them, it has decided.
   void leave_ranks_to_launcher(RawOptions& in_file) {
     ClusterEnvironment cluster;
@@ -111,7 +117,7 @@ class RequestReader {
     if (cluster.launcher == LauncherKind::none) return;
     const auto leave = [&](const char* name, int count) {
       const auto found = in_file.extract(name);
-      if (found.empty() || found.mapped().text == "auto" || found.mapped().text == std::to_string(count)) return;
+      if (found.empty() || is_count(found.mapped().text, count)) return;
       request_.notes.push_back(found.mapped().place + ": " + name + " " + found.mapped().text +
                                " has no effect, since the launcher (" + std::string(to_string(cluster.launcher)) +
                                ") has started " + std::to_string(count));
