@@ -118,7 +118,7 @@ def zero1_cases(programs):
 def synchronisation_cases(programs):
     """What a step of two ranks takes beyond the same step of two processes that know nothing of each other, and what copy and addition alone take.
 
-    Losses agree only roughly, since a rank that is alone follows its own gradients.
+    Losses agree only roughly, since a rank that is alone follows its own gradients; that of the wide layers falls by orders of magnitude.
     """
     ours = lambda strategy, model, *way: Contender([str(programs / "sharded_bench"), strategy, model, *way])
     for strategy in ("ddp", "zero1", "fsdp"):
@@ -127,7 +127,7 @@ def synchronisation_cases(programs):
             yield Case("synchronisation", f"{strategy} {model}", "ms/step",
                        {"muster": ours(strategy, model), "no other rank": ours(strategy, model, "alone"),
                         "copy and add": ours(strategy, model, "limit")},
-                       ranks=2, tolerance=0.05, settings=("equal",), goals={"no other rank": goal} if goal else {})
+                       ranks=2, tolerance=0.05 if model == "gpt-9m" else 0.4, settings=("equal",), goals={"no other rank": goal} if goal else {})
 
 
 def memory_cases(programs):
