@@ -1,3 +1,6 @@
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <cstdio>
 
 #include "commands.h"
@@ -68,6 +71,12 @@ std::span<const Command> commands() { return kCommands; }
 }  // namespace muster::cli
 
 int main(int count, char** values) {
+  // A stream that the caller has closed must not become what we open next: a rank would get that as its stdin.
+  for (int stream = open("/dev/null", O_RDWR); stream >= 0; stream = open("/dev/null", O_RDWR))
+    if (stream > STDERR_FILENO) {
+      close(stream);
+      break;
+    }
   try {
     return muster::cli::dispatch({values + 1, values + count});
   } catch (const muster::Error& error) {

@@ -91,6 +91,7 @@ struct Wait {
   milliseconds time;
   Console* console = nullptr;  ///< forwards what is printed meanwhile
   int interrupt = -1;          ///< ends the wait when it is readable
+  const ForkServer::Meanwhile* meanwhile = nullptr;
 };
 
 /// The next reply; `failed` with the reason if there is none in time.
@@ -99,9 +100,10 @@ ForkReply receive_reply(int socket, const Wait& wait) {
   for (;;) {
     std::vector<pollfd> entries{{socket, POLLIN, 0}, {wait.interrupt, POLLIN, 0}};
     if (wait.console) wait.console->add_to(entries);
-    const auto left = std::chrono::ceil<milliseconds>(end - Clock::now()).count();
-    if (left <= 0) return no_reply(log::str("it did not answer within ", wait.time.count() / 1000, " s"));
-    if (poll(entries.data(), entries.size(), static_cast<int>(left)) <= 0) continue;
+    auto left = std::chrono::ceil<milliseconds>(end - Clock::now()).count();
+    if (left > 0 && wait.meanwhile && *wait.meanwhile) left = std::min(left, (*wait.meanwhile)().count());
+    if (Clock::now() >= end) return no_reply(log::str("it did not answer within ", wait.time.count() / 1000, " s"));
+    if (poll(entries.data(), entries.size(), static_cast<int>(std::max<milliseconds::rep>(left, 0))) <= 0) continue;
     ForkReply reply;
     if (entries[0].revents)
       return recv(socket, &reply, sizeof reply, 0) == static_cast<ssize_t>(sizeof reply) ? reply
@@ -146,7 +148,9 @@ ForkServer::ForkServer(const Program& program, int interrupt)
   if (!usable_) log::debug("ranks are spawned: ", program.path, " does not link Muster, or another version");
 }
 
-std::vector<Child> ForkServer::start(const std::vector<RankStart>& ranks, Console& console) {
+std::vector<Child> ForkServer::start(const std::vector<RankStart>& ranks, Console& console,
+                                     const Meanwhile& meanwhile) {
+  meanwhile_ = meanwhile;
   if (usable_ && !server_) load(ranks.front(), console);
   if (usable_) check_variables(ranks);
   return usable_ ? fork_ranks(ranks) : std::vector<Child>();
@@ -155,7 +159,7 @@ std::vector<Child> ForkServer::start(const std::vector<RankStart>& ranks, Consol
 void ForkServer::load(const RankStart& first, Console& console) {
   execute(first);
   if (!usable_) return;
-  const auto reply = receive_reply(socket_.get(), {kLoadTime, &console, interrupt_});
+  const auto reply = receive_reply(socket_.get(), {kLoadTime, &console, interrupt_, &meanwhile_});
   if (reply.kind != ForkReply::Kind::ready) return refuse(reply.reason);
   log::debug("ranks are forked from process ", server_->pid(), ", which has loaded ", program_.path);
 }
@@ -216,7 +220,7 @@ std::vector<pid_t> ForkServer::request(const std::vector<RankStart>& ranks, cons
     if (!send_message(socket_.get(), text, descriptors)) refuse_by_errno("its fork server takes no message");
   };
   const auto reply = [&](ForkReply::Kind wanted) {
-    const auto received = receive_reply(socket_.get(), {kForkTime});
+    const auto received = receive_reply(socket_.get(), {kForkTime, nullptr, -1, &meanwhile_});
     if (received.kind != wanted)
       refuse(received.number ? std::generic_category().message(received.number) : received.reason);
     return received.number;

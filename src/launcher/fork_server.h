@@ -1,5 +1,7 @@
 #pragma once
 
+#include <chrono>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -24,13 +26,16 @@ struct RankStart {
 /// Thread safety: one thread, always the same.
 class ForkServer {
  public:
+  /// Called while it waits, again after the time that it returns: launchers of other nodes expect signs of life.
+  using Meanwhile = std::function<std::chrono::milliseconds()>;
+
   /// Executes nothing yet. `interrupt` is a descriptor that becomes readable when waiting for the program is to end.
   ForkServer(const Program& program, int interrupt);
 
   /// Starts one round of ranks. Empty if they must be spawned instead; then the debug log says why, and no later round
   /// is forked either. The first call executes the program, with the streams of the first rank, which `console` reads.
   /// Throws: LaunchError (MU034) if the program cannot be executed.
-  std::vector<Child> start(const std::vector<RankStart>& ranks, Console& console);
+  std::vector<Child> start(const std::vector<RankStart>& ranks, Console& console, const Meanwhile& meanwhile = {});
 
  private:
   void load(const RankStart& first, Console& console);
@@ -45,6 +50,7 @@ class ForkServer {
 
   Environment environment_;  // of the fork server
   int interrupt_;
+  Meanwhile meanwhile_;
   Program program_;
   std::optional<Child> server_;
   Descriptor socket_;

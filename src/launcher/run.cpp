@@ -111,12 +111,18 @@ void spawn_ranks(Program program, const std::vector<RankStart>& ranks, std::vect
 }
 
 void start_ranks(const Job& job, const Program& program, const cluster::ListeningSocket& store,
-                 const RelayedSignals& signals, Console& console, std::optional<ForkServer>& forks,
+                 const RelayedSignals& signals, Console& console, NodeAgent* agent, std::optional<ForkServer>& forks,
                  std::vector<Child>& children) {
   const auto nothing = no_input();
   std::vector<Console::Ends> ends;
   const auto ranks = ranks_to_start(job, store, signals, console, ends, nothing.get());
-  if (forks) children = forks->start(ranks, console);
+  ForkServer::Meanwhile meanwhile;
+  if (agent)
+    meanwhile = [agent] {
+      agent->attend();
+      return std::chrono::milliseconds(std::clamp(agent->poll_timeout(), 1, 100));
+    };
+  if (forks) children = forks->start(ranks, console, meanwhile);
   if (children.empty()) spawn_ranks(program, ranks, children);
   // The last start may have ended within a line.
   for (int local_rank = 0; job.restarts > 0 && local_rank < job.processes; ++local_rank)
@@ -147,7 +153,7 @@ Round run_round(const RunOptions& options, Job job, const Program& program, cons
   Console console({.append = job.restarts > 0, .log_dir = options.log_dir, .prefix = options.prefix});
   auto store = store_of_round(job, agent);
   std::vector<Child> children;
-  start_ranks(job, program, store, signals, console, forks, children);
+  start_ranks(job, program, store, signals, console, agent, forks, children);
   for (const auto& child : children) reaper.watch(child.pid());
   // Rank 0 alone has the socket now: should it end, the others are refused instead of waiting.
   store = cluster::ListeningSocket();

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "launcher/rendezvous/node_agent.h"
 
@@ -73,7 +74,7 @@ void Watch::attend_to_job() {
   // Ranks that were told to stop keep their time.
   if (!stop_signal_) owners_.agent->follow(*owners_.supervisor);
   for (const auto& line : owners_.agent->take_lines()) owners_.console->say("muster: " + line);
-  if (const int number = owners_.agent->next_signal()) relay(number);
+  if (const int number = owners_.agent->next_signal()) relay(number, asked_by_node_0_);
 }
 
 void Watch::poll_once(bool processes, int timeout) {
@@ -90,14 +91,16 @@ void Watch::poll_once(bool processes, int timeout) {
 }
 
 void Watch::handle_signals() {
-  while (int number = owners_.signals->next()) relay(number);
+  while (int number = owners_.signals->next()) relay(number, asked_here_);
 }
 
-void Watch::relay(int number) {
+/// A scheduler stops the launchers of all nodes at once, so that each is asked here and by node 0: that is one request.
+void Watch::relay(int number, bool& asked) {
   auto& supervisor = *owners_.supervisor;
   if (number == SIGTSTP) return suspend();
   if (number == SIGWINCH) owners_.console->resize();
-  if (stops(number) && (stop_signal_ || supervisor.cause())) {
+  const bool again = stops(number) && std::exchange(asked, true);
+  if (stops(number) && (again || supervisor.cause())) {
     // Asked a second time: no more waiting.
     if (owners_.agent) owners_.agent->stop(number);
     if (!stop_signal_) stop_signal_ = number;
@@ -105,6 +108,7 @@ void Watch::relay(int number) {
     return;
   }
   if (stops(number) && owners_.agent) owners_.agent->stop(number);
+  if (stops(number) && stop_signal_) return;
   // What stops a job concerns all that its ranks have started, as a terminal would have it; other signals the ranks
   // only.
   supervisor.signal_all(number, stops(number) || number == SIGCONT);

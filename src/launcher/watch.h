@@ -54,12 +54,13 @@ class Watch {
  private:
   void attend_to_job();
   void handle_signals();
-  void relay(int number);
+  void relay(int number, bool& asked);
   void suspend();
   void poll_once(bool processes, int timeout);
   void drain(int first_rank);
   void print_cause(int first_rank);
 
+  bool asked_by_node_0_ = false, asked_here_ = false;  // to stop
   Owners owners_;
   int stop_signal_ = 0;  // the signal that stopped the launcher
 };

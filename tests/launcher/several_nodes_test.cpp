@@ -265,6 +265,30 @@ TEST_P(SeveralNodesSignal, AtAnotherNodeTakesThatOneAway) {
 
 INSTANTIATE_TEST_SUITE_P(Signals, SeveralNodesSignal, ::testing::Values(SIGINT, SIGTERM));
 
+/// As a scheduler does: node 0's request to stop then reaches the other node a second time.
+TEST_F(SeveralNodes, AStopOfAllLaunchersAtOnceIsOneRequest) {
+  for (int rank : {0, 1})
+    start("2", rank, {"--max-restarts", "3"},
+          "trap 'sleep 0.3; echo saved; exit 0' TERM; echo round 0 rank $RANK; while :; do sleep 0.05; done");
+  for (auto& process : launchers_) EXPECT_FALSE(process.line_with("round 0 rank ").empty());
+  for (auto& process : launchers_) process.signal(SIGTERM);
+  for (auto& process : launchers_) {
+    EXPECT_EQ(process.wait(), 0) << process.error();
+    EXPECT_NE(process.out().find("saved"), std::string::npos) << process.error();
+  }
+}
+
+TEST_F(SeveralNodes, WhatANodeSaysAfterItGaveUpNodeZeroIsNoEndOfTheRound) {
+  const Words options{"--max-restarts", "1", "--heartbeat-timeout", "1s", "--join-timeout", "5s"};
+  for (int rank : {0, 1}) start("2", rank, options, "echo round 0 rank $RANK; exec sleep 1000");
+  for (auto& process : launchers_) EXPECT_FALSE(process.line_with("round 0 rank ").empty());
+  node(0).signal(SIGSTOP);
+  EXPECT_EQ(node(1).wait(), 2);
+  node(0).signal(SIGCONT);
+  EXPECT_EQ(node(0).wait(), 2) << node(0).error();
+  EXPECT_TRUE(says(node(0), "MU516")) << node(0).error();
+}
+
 TEST_F(SeveralNodes, FailingAtOnceEachTimeEndsOnAll) {
   for (int rank : {0, 1}) start("2", rank, {"--max-restarts", "50"}, "exit $(($RANK * 7))");
   for (auto& process : launchers_) {

@@ -65,6 +65,7 @@ struct StartRound {
 
 /// The round is over; the node ends its ranks.
 struct EndRound {
+  bool secondary = false;  ///< the cause known so far only lost a rank of another node
   std::string why;
 };
 

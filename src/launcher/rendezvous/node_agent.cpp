@@ -18,7 +18,8 @@ using log::str;
 using std::chrono::milliseconds;
 
 constexpr milliseconds kLeaveTime{2000};
-constexpr std::size_t kMostOfCause = 500;  // characters; the launcher of that node prints all
+constexpr milliseconds kTimeOfCause{1000};  // for the rank that another node has lost
+constexpr std::size_t kMostOfCause = 500;   // characters; the launcher of that node prints all
 
 std::string shortened(const std::string& line) {
   return line.size() <= kMostOfCause ? line : line.substr(0, kMostOfCause) + "...";
@@ -133,7 +134,9 @@ void NodeAgent::add_to(std::vector<pollfd>& entries) const {
 
 int NodeAgent::poll_timeout() const {
   const auto beat = std::chrono::ceil<milliseconds>(beat_at_ - Clock::now()).count();
-  const auto own = static_cast<int>(lost_.empty() ? std::max<milliseconds::rep>(beat, 0) : kLeaveTime.count());
+  auto own = static_cast<int>(lost_.empty() ? std::max<milliseconds::rep>(beat, 0) : kLeaveTime.count());
+  if (const auto now = Clock::now(); ends_round_at_ && now < *ends_round_at_)
+    own = std::min(own, static_cast<int>(std::chrono::ceil<milliseconds>(*ends_round_at_ - now).count()));
   return server_ ? std::min(own, server_->poll_timeout()) : own;
 }
 
@@ -171,13 +174,15 @@ void NodeAgent::check_channel() {
 void NodeAgent::handle(const RendezvousMessage& message) {
   if (const auto* round = std::get_if<StartRound>(&message)) {
     round_ = *round;
-    ends_round_ = reported_ = false;
+    ends_round_at_.reset();
+    reported_ = false;
   }
   if (const auto* note = std::get_if<Note>(&message)) lines_.push_back(note->line);
   if (const auto* finish = std::get_if<Finish>(&message)) finish_ = *finish;
   if (const auto* request = std::get_if<Stop>(&message)) signal_ = request->signal;
   if (const auto* end = std::get_if<EndRound>(&message)) {
-    ends_round_ = true;
+    // The lost rank may be one of this node that is about to end, and it names the cause.
+    ends_round_at_ = Clock::now() + (end->secondary ? kTimeOfCause : milliseconds(0));
     lines_.push_back(str(end->why, "; all ranks are ended"));
   }
 }
@@ -187,7 +192,7 @@ void NodeAgent::follow(Supervisor& supervisor) {
     send(Failed{.code = cause->end.exit_code(),
                 .secondary = cause->kind == RootCause::Kind::elsewhere,
                 .what = shortened(one_line(*cause))});
-  const bool over = ends_round_ || finish_ || !lost_.empty();
+  const bool over = (ends_round_at_ && Clock::now() >= *ends_round_at_) || finish_ || !lost_.empty();
   if (!over || std::exchange(reported_, true)) return;
   supervisor.end_all();
 }
@@ -218,7 +223,9 @@ void NodeAgent::print_lines() {
 }
 
 void NodeAgent::send(const NodeMessage& message) {
-  if (!channel_) return;
+  // Whom this launcher has given up must not take what it still says for the end of a round: it sees the connection
+  // end.
+  if (!channel_ || !lost_.empty()) return;
   channel_->send(encode(message));
   channel_->flush();
 }

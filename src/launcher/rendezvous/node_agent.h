@@ -83,7 +83,7 @@ class NodeAgent {
   [[noreturn]] void refuse() const;
 
   Clock::time_point beat_at_ = Clock::now();
-  bool ends_round_ = false;  // the ranks were told, or are about to be
+  std::optional<Clock::time_point> ends_round_at_;  // when the ranks are told, if they have not failed by then
   std::optional<Finish> finish_;
   std::vector<std::string> lines_;
   std::string lost_;       // why the rendezvous is gone

@@ -60,7 +60,8 @@ Descriptor RendezvousServer::connect_first_node() {
 }
 
 void RendezvousServer::add_to(std::vector<pollfd>& entries) const {
-  entries.push_back({listening_.fd(), POLLIN, 0});
+  // Where no descriptor is left for a connection, it waits until the next sign of life.
+  if (!full_) entries.push_back({listening_.fd(), POLLIN, 0});
   for (const auto& [id, connection] : connections_) entries.push_back(connection.channel.entry());
 }
 
@@ -90,6 +91,7 @@ void RendezvousServer::accept_all() {
     socklen_t size = sizeof address;
     Descriptor socket(
         accept4(listening_.fd(), reinterpret_cast<sockaddr*>(&address), &size, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    full_ = !socket && (errno == EMFILE || errno == ENFILE);
     if (!socket) return;
     const auto strangers = std::count_if(connections_.begin(), connections_.end(),
                                          [](const auto& entry) { return !entry.second.channel.is_trusted(); });

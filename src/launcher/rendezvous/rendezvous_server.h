@@ -70,6 +70,7 @@ class RendezvousServer {
   Id next_id_ = RendezvousState::kFirst + 1;
   Setup setup_;
   RendezvousState state_;
+  bool full_ = false;  // no descriptor was left for the last connection
   int turned_away_ = 0;
 };
 

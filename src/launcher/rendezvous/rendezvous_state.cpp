@@ -177,7 +177,7 @@ void RendezvousState::fail(Id id, const Failed& failure, Time now) {
   phase_ = Phase::ending;
   round_ended_ = now;
   for (const auto& [id, node] : nodes_)
-    if (node.in_round && id != cause_->id) send(id, EndRound{cause_->what});
+    if (node.in_round && id != cause_->id) send(id, EndRound{cause_->secondary, cause_->what});
 }
 
 void RendezvousState::lose(Id id, const std::string& why, Time now) {
