@@ -9,6 +9,10 @@
 #include <c10/util/BFloat16.h>
 #include <c10/util/Half.h>
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
 namespace muster::comm {
 namespace {
 
@@ -125,7 +129,14 @@ template <class T, ReduceOp op>
   reduce_blocks<T, op>(call);
 }
 
-bool has_wide_vectors() { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c"); }
+bool has_wide_vectors() {
+  static const bool has = [] {
+    unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+    // clang 16 has no name for f16c in __builtin_cpu_supports.
+    return __builtin_cpu_supports("avx2") && __get_cpuid(1, &eax, &ebx, &ecx, &edx) && (ecx & bit_F16C);
+  }();
+  return has;
+}
 #endif
 
 template <class T, ReduceOp op>
