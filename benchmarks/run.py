@@ -18,6 +18,7 @@ import importlib.metadata
 import importlib.util
 import pathlib
 import platform
+import re
 import shutil
 import statistics
 import subprocess
@@ -44,7 +45,9 @@ def percentile(values, share):
 
 
 def last_line(reason):
-    return (reason.strip().splitlines() or ["failed"])[-1]
+    """Of what a contender printed, the last error, or the last line with a word."""
+    lines = [line.strip() for line in reason.splitlines() if re.search(r"\w", line)]
+    return ([line for line in lines if re.search(r"Error: *\S", line)] or lines or ["failed"])[-1]
 
 
 def agree(one, other, tolerance):

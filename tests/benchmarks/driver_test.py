@@ -144,6 +144,10 @@ class Driver(unittest.TestCase):
         self.assertEqual(told.count("# b c, plain: a round of peer failed and is repeated: it fell over"), 3)
         self.assertIn("| 2, 3 repeated |", figures.section("P", [row | {"software": ""}]))
 
+    def test_a_reason_is_the_last_error_that_was_printed(self):
+        for text, reason in (("a\nRuntimeError: refused\nChildFailedError: \n  exit 1\n====", "RuntimeError: refused"), ("a\nb\n==", "b"), ("", "failed")):
+            self.assertEqual(run.last_line(text), reason)
+
     def test_a_peer_is_left_out_after_so_many_repeats_of_a_round(self):
         row, reason, _ = self.repeated([9, 1, 1], [9, None, None, None, 2], 2)
         self.assertEqual((row["verified"], row["note"], row["repeats"], reason), ("not measured", "peer: it fell over", "2", ""))
@@ -217,6 +221,9 @@ class Contenders(unittest.TestCase):
     def test_one_that_is_measured_from_outside_counts_from_its_begin_or_from_a_death(self):
         whole = lambda text: contenders.Whole([sys.executable, "-c", text]).measure("")["value"]
         self.assertEqual(whole("print('[1] died 100.5\\n[0] reached 102.0 7.0')"), 1.5)
+        given = contenders.start(table.Contender([sys.executable, "-c", "import os; print('reached 1e9', os.environ['GIVEN'])"], variables={"GIVEN": "5"}),
+                                 case("ours", whole=True), "as found", "muster")
+        self.assertEqual(given.measure("")["check"], 5)
         begin = time.monotonic()
         self.assertAlmostEqual(whole(f"print('reached {begin + 1000} 7.0')"), 1000, delta=60)
 
