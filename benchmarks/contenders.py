@@ -155,12 +155,12 @@ class Launched:
 class Whole:
     """A contender measured from outside: seconds from exec, or from the line "died MONOTONIC_SECONDS", to the line "reached MONOTONIC_SECONDS" that it prints."""
 
-    def __init__(self, command):
-        self.command = command
+    def __init__(self, command, variables=None):
+        self.command, self.variables = command, variables or {}
 
     def measure(self, case):
         start = time.monotonic()
-        outcome = subprocess.run(self.command, env=untouched(), capture_output=True, text=True, timeout=120)
+        outcome = subprocess.run(self.command, env=untouched() | self.variables, capture_output=True, text=True, timeout=120)
         after = lambda word: [line.split(word, 1)[1].split() for line in outcome.stdout.splitlines() if word in line]
         words = after("reached ")
         start = float(after("died ")[0][0]) if after("died ") else start
@@ -182,7 +182,7 @@ def launcher_of(contender, ranks, muster):
 
 def start(contender, case, setting, muster):
     if case.whole:
-        return Whole(contender.command)
+        return Whole(contender.command, contender.variables)
     if contender.starts_ranks:
         return Ranks(contender.command, 1, case.threads * case.ranks, setting)
     if setting == "as found":

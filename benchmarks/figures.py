@@ -13,7 +13,7 @@ import re
 import sys
 
 HERE = pathlib.Path(__file__).parent
-COLUMNS = ["benchmark", "case", "setting", "ours", "peer", "peer_value", "ratio", "ratio_p10", "ratio_p90", "unit", "rounds", "floor", "goal",
+COLUMNS = ["benchmark", "case", "setting", "ours", "peer", "peer_value", "ratio", "ratio_p10", "ratio_p90", "unit", "rounds", "repeats", "floor", "goal",
            "verified", "note", "processor", "software"]
 PAIR = ("benchmark", "case", "peer")
 BEGIN, END = "<!-- figures: written by figures.py -->\n", "<!-- end of figures -->\n"
@@ -64,6 +64,11 @@ def counted(found, equal):
     return equal or found
 
 
+def rounds(row):
+    repeats = int(row.get("repeats") or 0)   # rows that were kept before they were counted have none
+    return row["rounds"] + (f", {repeats} repeated" if repeats else "")
+
+
 def floor(row):
     if not row.get("floor"):
         return ""
@@ -80,7 +85,7 @@ def section(name, rows):
     for (benchmark, case, peer), settings in pairs.items():
         found, equal = settings.get("as found"), settings.get("equal") or settings.get("plain")
         row = counted(found, equal)
-        lines.append(f"| `{benchmark}` | {case} | {peer} | {cell(found)} | {cell(equal)} | {row['rounds']} | {floor(row)} | {row['goal']} |")
+        lines.append(f"| `{benchmark}` | {case} | {peer} | {cell(found)} | {cell(equal)} | {rounds(row)} | {floor(row)} | {row['goal']} |")
     return "\n".join(lines) + "\n"
 
 

@@ -9,7 +9,8 @@ output; everything else goes to standard error.
 In each round every contender of a case runs once, under each of the case's settings (see contenders.py), in an order that turns from
 round to round; a round's ratio is peer over ours (above 1 is ahead), and a row gives the median ratio with its 10th and 90th
 percentile. Where the contenders' results disagree or one of them saw a wrong result, the row says verified=no and its times count for
-nothing. A peer that is missing or fails has a row that says why, and is counted at the end.
+nothing. A failed round of a peer is measured again where the case says how often, and counted in its row. A peer that is missing or
+still fails has a row that says why, and is counted at the end. A failure of ours is never repeated, and ends the run after its case.
 """
 import argparse
 import csv
@@ -17,6 +18,7 @@ import importlib.metadata
 import importlib.util
 import pathlib
 import platform
+import re
 import shutil
 import statistics
 import subprocess
@@ -42,6 +44,12 @@ def percentile(values, share):
     return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
 
 
+def last_line(reason):
+    """Of what a contender printed, the last error, or the last line with a word."""
+    lines = [line.strip() for line in reason.splitlines() if re.search(r"\w", line)]
+    return ([line for line in lines if re.search(r"Error: *\S", line)] or lines or ["failed"])[-1]
+
+
 def agree(one, other, tolerance):
     return one["verified"] and other["verified"] and abs(one["check"] - other["check"]) <= tolerance * max(1e-9, abs(one["check"]))
 
@@ -57,10 +65,12 @@ def best_variant(contender, variants, lower_is_better, turns):
 
 
 class Rounds:
-    """The rounds of one case, and what they found, by setting and contender. One that fails is left out from then on, with its reason."""
+    """The rounds of one case, and what they found, by setting and contender. One that fails is left out from then on, with its reason;
+    a peer only when its round has been repeated as often as the case says."""
 
     def __init__(self, case, running, failed=()):
         self.case, self.running, self.failed = case, running, dict(failed)
+        self.ours, self.repeats = next(iter(case.contenders)), dict.fromkeys(running, 0)
         self.asked, self.found = {}, {key: [] for key in running}   # what each is asked for; its answers, the warm-up's first
         for key, contender in running.items():
             self.attempt(key, lambda: self.warm_up(key, contender))
@@ -72,10 +82,21 @@ class Rounds:
         return first
 
     def attempt(self, key, measure):
-        try:
-            self.found[key].append(measure())
-        except FAILURES as error:
-            self.failed[key] = str(error)
+        left = 0 if key[1] == self.ours else self.case.repeats
+        while True:
+            try:
+                return self.found[key].append(measure())
+            except FAILURES as error:
+                if left == 0:
+                    self.failed[key] = str(error)
+                    return
+                say(f"# {self.case.benchmark} {self.case.name}, {key[0]}: a round of {key[1]} failed and is repeated: {last_line(str(error))}")
+            left -= 1
+            self.repeats[key] += 1
+
+    def failure_of_ours(self):
+        """Why ours was left out, or nothing."""
+        return next((f"{key[1]} failed: {last_line(reason)}" for key, reason in self.failed.items() if key[1] == self.ours), "")
 
     def go(self, rounds):
         for turn in range(rounds):
@@ -92,11 +113,10 @@ class Rounds:
         case, keys = self.case, ((setting, ours), (setting, peer))
         row = dict.fromkeys(figures.COLUMNS, "") | {
             "benchmark": case.benchmark, "case": case.name, "setting": setting, "peer": peer, "unit": case.unit,
-            "floor": str(case.floors.get(peer, "")), "goal": str(case.goals.get(peer, ""))}
+            "floor": str(case.floors.get(peer, "")), "goal": str(case.goals.get(peer, "")), "repeats": str(self.repeats.get(keys[1], 0))}
         for key in keys:
             if key in self.failed:
-                reason = self.failed[key].strip().splitlines() or ["failed"]
-                return row | {"rounds": "0", "verified": "not measured", "note": f"{key[1]}: {reason[-1]}"[:200]}
+                return row | {"rounds": "0", "verified": "not measured", "note": f"{key[1]}: {last_line(self.failed[key])}"[:200]}
         good = all(agree(one, other, case.tolerance) for one, other in zip(*(self.found[key] for key in keys)))
         own, theirs = (self.values(key) for key in keys)
         ratios = [b / a if case.lower_is_better else a / b for a, b in zip(own, theirs)]
@@ -171,7 +191,7 @@ def parse():
 
 
 def measure(cases, rounds, build, folder):
-    """All rows; what is measured so far is in the folder at any time."""
+    """All rows, and why there are no more; what is measured so far is in the folder at any time."""
     rows, told = [], {"processor": figures.processor(), "software": software()}
     say(f"# {told['processor']}\n# {told['software']}\n# equal: every contender has {start_up.tuned_text()}")
     say(",".join(figures.COLUMNS[:-2]))
@@ -188,10 +208,12 @@ def measure(cases, rounds, build, folder):
                 say(",".join(row[column] for column in figures.COLUMNS[:-2]))
             figures.write(folder / "results.csv", rows)
             file.flush()
-    return rows
+            if reason := done.failure_of_ours():
+                return rows, f"the run ends with {case.benchmark} {case.name}: {reason}"
+    return rows, ""
 
 
-def finish(rows, minutes):
+def finish(rows, ended, minutes):
     """Counts what was measured, and ends badly where figures cannot be trusted."""
     lacking = [row for row in rows if row["verified"] == "not measured"]
     differing = [row for row in rows if row["verified"] == "no"]
@@ -200,6 +222,8 @@ def finish(rows, minutes):
             say(f"# {kind}: {row['benchmark']} {row['case']}, {row['setting']}, {row['peer']} {row['note']}")
     say(f"# {len(rows) - len(lacking) - len(differing)} pairs measured, {len(lacking)} not measured, {len(differing)} whose results differ; "
         f"{minutes:.1f} minutes")
+    if ended:
+        sys.exit(ended)
     if differing or len(lacking) == len(rows):
         sys.exit("some rows are not verified" if differing else "nothing was measured")
 
@@ -214,11 +238,11 @@ def main():
     folder = build / "bench"
     folder.mkdir(parents=True, exist_ok=True)
     begin = time.monotonic()
-    rows = measure(wanted, arguments.rounds, build, folder)
+    rows, ended = measure(wanted, arguments.rounds, build, folder)
     text = figures.text(rows)
     (folder / "table.md").write_text(text)
     print(text, end="")
-    finish(rows, (time.monotonic() - begin) / 60)
+    finish(rows, ended, (time.monotonic() - begin) / 60)
 
 
 if __name__ == "__main__":

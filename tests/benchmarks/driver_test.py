@@ -131,6 +131,32 @@ class Driver(unittest.TestCase):
             self.assertEqual((bad["verified"], bad["note"], bad["ratio"]), ("not measured", "bad: it fell over", ""))
             self.assertEqual((good["verified"], good["ratio"], good["rounds"]), ("yes", "2.000", "2"))
 
+    def repeated(self, ours, peer, repeats):
+        with contextlib.redirect_stderr(io.StringIO()) as told:
+            of = case("ours", "peer", repeats=repeats, whole=True)
+            running = {("plain", name): Scripted(name, [], values) for name, values in (("ours", ours), ("peer", peer))}
+            done = run.Rounds(of, running).go(2)
+        return *done.rows(), done.failure_of_ours(), told.getvalue()
+
+    def test_a_failed_round_of_a_peer_is_repeated_and_counted(self):
+        row, reason, told = self.repeated([9, 1, 1], [None, 9, 2, None, None, 2], 2)
+        self.assertEqual((row["verified"], row["ratio"], row["rounds"], row["repeats"], reason), ("yes", "2.000", "2", "3", ""))
+        self.assertEqual(told.count("# b c, plain: a round of peer failed and is repeated: it fell over"), 3)
+        self.assertIn("| 2, 3 repeated |", figures.section("P", [row | {"software": ""}]))
+
+    def test_a_reason_is_the_last_error_that_was_printed(self):
+        for text, reason in (("a\nRuntimeError: refused\nChildFailedError: \n  exit 1\n====", "RuntimeError: refused"), ("a\nb\n==", "b"), ("", "failed")):
+            self.assertEqual(run.last_line(text), reason)
+
+    def test_a_peer_is_left_out_after_so_many_repeats_of_a_round(self):
+        row, reason, _ = self.repeated([9, 1, 1], [9, None, None, None, 2], 2)
+        self.assertEqual((row["verified"], row["note"], row["repeats"], reason), ("not measured", "peer: it fell over", "2", ""))
+
+    def test_a_failed_round_of_ours_is_never_repeated(self):
+        row, reason, told = self.repeated([9, None, 1], [9, 2, 2], 2)
+        self.assertEqual((row["verified"], row["note"], row["repeats"], reason), ("not measured", "ours: it fell over", "0", "ours failed: it fell over"))
+        self.assertEqual(told, "")
+
 
 class Contenders(unittest.TestCase):
     def test_asks_every_rank_of_a_living_contender(self):
@@ -195,6 +221,9 @@ class Contenders(unittest.TestCase):
     def test_one_that_is_measured_from_outside_counts_from_its_begin_or_from_a_death(self):
         whole = lambda text: contenders.Whole([sys.executable, "-c", text]).measure("")["value"]
         self.assertEqual(whole("print('[1] died 100.5\\n[0] reached 102.0 7.0')"), 1.5)
+        given = contenders.start(table.Contender([sys.executable, "-c", "import os; print('reached 1e9', os.environ['GIVEN'])"], variables={"GIVEN": "5"}),
+                                 case("ours", whole=True), "as found", "muster")
+        self.assertEqual(given.measure("")["check"], 5)
         begin = time.monotonic()
         self.assertAlmostEqual(whole(f"print('reached {begin + 1000} 7.0')"), 1000, delta=60)
 
@@ -244,9 +273,19 @@ class Whole(unittest.TestCase):
         self.assertEqual(code, 0)
 
     def test_a_run_that_measures_nothing_fails(self):
-        with tempfile.TemporaryDirectory() as folder:
-            dead = table.Case("b", "c", "ms", {name: table.Contender([sys.executable, "-c", "raise SystemExit(3)"], **PLAIN) for name in ("ours", "peer")})
-            self.assertEqual(self.run_main([dead], folder)[2], "nothing was measured")
+        with contender_file() as (command, folder):
+            dead = table.Contender([sys.executable, "-c", "raise SystemExit(3)"], **PLAIN)
+            made_up = table.Case("b", "c", "ms", {"ours": table.Contender(command, "1", **PLAIN), "peer": dead}, rounds=1)
+            self.assertEqual(self.run_main([made_up], folder)[2], "nothing was measured")
+
+    def test_a_failure_of_ours_ends_the_run_after_its_case(self):
+        with contender_file() as (command, folder):
+            dead, well = table.Contender([sys.executable, "-c", "raise SystemExit(3)"], **PLAIN), table.Contender(command, "1", **PLAIN)
+            cases = [table.Case("b", name, "ms", {"ours": ours, "peer": well}, rounds=1) for name, ours in (("good", well), ("bad", dead), ("never", well))]
+            printed, _, code = self.run_main(cases, folder)
+            self.assertEqual([row["case"] for row in figures.read(folder / "bench" / "results.csv")], ["good", "bad"])
+        self.assertIn("| `b` | good | peer |", printed)
+        self.assertRegex(code, "^the run ends with b bad: ours failed: ")
 
     def test_the_word_table_chooses_what_the_page_shows(self):
         cases = table.cases(pathlib.Path("/nowhere"))
