@@ -50,7 +50,7 @@ void replace_descriptor(int from, int to) {
   for (int kept : {attributes.keep_fd, page})
     if (kept >= 0) fcntl(kept, F_SETFD, 0);
   std::signal(SIGPIPE, SIG_DFL);
-  if (attributes.signal_mask) sigprocmask(SIG_SETMASK, attributes.signal_mask, nullptr);
+  if (attributes.signal_mask) pthread_sigmask(SIG_SETMASK, attributes.signal_mask, nullptr);
   execve(image.path, image.arguments.data(), image.environment.data());
   int error = errno;
   [[maybe_unused]] auto written = write(report, &error, sizeof error);

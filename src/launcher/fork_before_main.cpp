@@ -19,7 +19,8 @@
 
 /// Programs are linked with this name as undefined, which takes this object from its archive.
 extern "C" {
-[[gnu::visibility("hidden")]] extern const muster::launcher::ForkNote muster_fork_note;
+[[gnu::visibility("hidden")]] extern const muster::launcher::ForkNote
+    muster_fork_note;  // NOLINT(readability-identifier-naming): a linker's name
 [[gnu::section(".note.muster"), gnu::aligned(4), gnu::used]] const muster::launcher::ForkNote muster_fork_note;
 }
 
@@ -123,16 +124,16 @@ void set_variables(Message& message) {
   for (char* word = message.text; word < message.text + message.size;) {
     char* const after = word + std::strlen(word) + 1;
     char* const name = word + 1;
-    if (*word == kUnsetVariable) unsetenv(name);
+    if (*word == kUnsetVariable) unsetenv(name);  // NOLINT(concurrency-mt-unsafe): before threads
     if (*word == kDescriptorVariable && next < message.descriptor_count) {
       char number[16];
       std::snprintf(number, sizeof number, "%d", message.descriptors[next]);
       fcntl(message.descriptors[next++], F_SETFD, 0);
-      setenv(name, number, 1);
+      setenv(name, number, 1);  // NOLINT(concurrency-mt-unsafe)
     }
     if (char* const sign = *word == kSetVariable ? std::strchr(name, '=') : nullptr) {
       *sign = '\0';
-      setenv(name, sign + 1, 1);
+      setenv(name, sign + 1, 1);  // NOLINT(concurrency-mt-unsafe)
     }
     word = after;
   }
@@ -215,7 +216,7 @@ bool is_from_launcher(int socket, pid_t launcher) {
   char* token = nullptr;
   const int socket = static_cast<int>(std::strtol(given, &token, 10));
   const pid_t launcher = getppid();
-  unsetenv(cluster::kForkServer);
+  unsetenv(cluster::kForkServer);  // NOLINT(concurrency-mt-unsafe): before main
   if (*token++ != ':' || !is_from_launcher(socket, launcher)) return;
   fcntl(socket, F_SETFD, FD_CLOEXEC);
   Message first;

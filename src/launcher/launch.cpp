@@ -86,10 +86,11 @@ Job plan_job(const LaunchOptions& options, const Environment& variables) {
 
 void become_rank_zero(const Environment& before, const Job& job, const cluster::Report& report) {
   for (const auto& [name, value] : before.variables())
-    if (name.starts_with("TORCHELASTIC_")) unsetenv(name.c_str());
+    if (name.starts_with("TORCHELASTIC_")) unsetenv(name.c_str());  // NOLINT(concurrency-mt-unsafe)
   auto after = rank_environment(before, job, 0);
   if (report.descriptor() >= 0) after.set(cluster::kReportFd, std::to_string(report.descriptor()));
-  for (const auto& [name, value] : after.variables()) setenv(name.c_str(), value.c_str(), 1);
+  for (const auto& [name, value] : after.variables())
+    setenv(name.c_str(), value.c_str(), 1);  // NOLINT(concurrency-mt-unsafe)
 }
 
 }  // namespace

@@ -20,7 +20,7 @@ constexpr pid_t kDismissed = 0;
   prctl(PR_SET_NAME, "muster-reaper");
   sigset_t all;
   sigfillset(&all);
-  sigprocmask(SIG_SETMASK, &all, nullptr);
+  pthread_sigmask(SIG_SETMASK, &all, nullptr);
   // The launcher's descriptors would keep its readers from seeing the end of its output.
   dup2(from_launcher, 0);
   close_range(1, ~0u, 0);

@@ -26,11 +26,11 @@ RelayedSignals::RelayedSignals() {
   sigemptyset(&relayed);
   for (int number : {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGWINCH, SIGTSTP, SIGCONT})
     sigaddset(&relayed, number);
-  sigprocmask(SIG_BLOCK, &relayed, &before_);
+  pthread_sigmask(SIG_BLOCK, &relayed, &before_);
   fd_ = Descriptor(signalfd(-1, &relayed, SFD_CLOEXEC | SFD_NONBLOCK));
 }
 
-RelayedSignals::~RelayedSignals() { sigprocmask(SIG_SETMASK, &before_, nullptr); }
+RelayedSignals::~RelayedSignals() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
 
 int RelayedSignals::next() const {
   signalfd_siginfo info{};

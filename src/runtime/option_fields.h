@@ -145,7 +145,8 @@ template <class To, class From>
 To copied_options(const From& from) {
   To to;
   visit_options([&](const char*, auto get, const options::Description&) {
-    if constexpr (requires { get(to) = get(from); }) get(to) = get(from);
+    constexpr bool in_both = requires { get(to) = get(from); };
+    if constexpr (in_both) get(to) = get(from);
   });
   return to;
 }

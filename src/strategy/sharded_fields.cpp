@@ -53,14 +53,11 @@ namespace strategy {
 namespace {
 
 template <class T>
-ShardedField field(std::string name, T parallel::ShardedOptions::*member, std::string help, std::string tested_by,
-                   std::string unit = {}) {
-  auto variable = options::variable_of("fsdp." + name);
-  return options::option(std::move(name), member,
-                         {.help = std::move(help),
-                          .unit = std::move(unit),
-                          .variable = std::move(variable),
-                          .tested_by = std::move(tested_by)});
+ShardedField field(const char* name, T parallel::ShardedOptions::*member, const char* help, const char* tested_by,
+                   const char* unit = "") {
+  auto variable = options::variable_of(std::string("fsdp.") + name);
+  return options::option(name, member,
+                         {.help = help, .unit = unit, .variable = std::move(variable), .tested_by = tested_by});
 }
 
 }  // namespace
@@ -117,6 +114,7 @@ namespace {
 template <class Fields>
 std::vector<options::Description> descriptions_of(const Fields& fields) {
   std::vector<options::Description> all;
+  all.reserve(fields.size());
   for (const auto& one : fields) all.push_back(one.description);
   return all;
 }

@@ -30,9 +30,9 @@ std::string yaml_number(double value) {
 
 // y, no, on, null, ~ and their like are no texts where they are bare.
 std::string yaml_name(std::string_view name) {
-  static const std::set<std::string_view> kWords{"false", "null", "true"};
+  static const std::set<std::string_view> words{"false", "null", "true"};
   const auto plain = [](unsigned char c) { return std::islower(c) || c == '_'; };
-  const bool bare = name.size() > 3 && std::all_of(name.begin(), name.end(), plain) && !kWords.contains(name);
+  const bool bare = name.size() > 3 && std::all_of(name.begin(), name.end(), plain) && !words.contains(name);
   return bare ? std::string(name) : yaml_text(name);
 }
 

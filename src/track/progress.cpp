@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <utility>
 
@@ -13,7 +14,7 @@ namespace muster {
 namespace {
 
 std::string clock_text(double seconds) {
-  const auto whole = static_cast<int64_t>(seconds + 0.5);
+  const auto whole = std::llround(seconds);
   if (whole >= 3600) return formatted("{}:{:02d}:{:02d}", whole / 3600, whole / 60 % 60, whole % 60);
   return formatted("{}:{:02d}", whole / 60, whole % 60);
 }

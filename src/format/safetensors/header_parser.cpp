@@ -40,15 +40,15 @@ class HeaderEvents : public nlohmann::json_sax<nlohmann::json> {
   }
 
   bool start_array(std::size_t) override {
-    if (place_ == Place::tensor && (field_ == kShape || field_ == kOffsets)) return enter(Place::array);
+    if (place_ == Place::tensor && (field_ == shape_field || field_ == offsets_field)) return enter(Place::array);
     return unexpected("an array");
   }
 
   bool end_array() override {
-    if (field_ == kOffsets && offsets_.size() != 2)
+    if (field_ == offsets_field && offsets_.size() != 2)
       return fail("data_offsets of " + in_quotes(tensors.back().name) + " are not two numbers");
-    if (field_ == kOffsets) tensors.back().offset = offsets_[0];
-    if (field_ == kOffsets) tensors.back().bytes = offsets_[1];
+    if (field_ == offsets_field) tensors.back().offset = offsets_[0];
+    if (field_ == offsets_field) tensors.back().bytes = offsets_[1];
     return enter(Place::tensor);
   }
 
@@ -61,7 +61,7 @@ class HeaderEvents : public nlohmann::json_sax<nlohmann::json> {
 
   bool string(std::string& text) override {
     if (place_ == Place::metadata) return metadata.emplace(metadata_key_, text).second;
-    if (place_ != Place::tensor || field_ != kDtype) return unexpected("a string");
+    if (place_ != Place::tensor || field_ != dtype_field) return unexpected("a string");
     const auto type = element_type(text);
     if (!type)
       return fail("tensor " + in_quotes(tensors.back().name) + " has the unknown dtype " + in_quotes(text) +
@@ -74,8 +74,8 @@ class HeaderEvents : public nlohmann::json_sax<nlohmann::json> {
     if (place_ != Place::array) return unexpected("a number");
     if (number > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max()))
       return fail("tensor " + in_quotes(tensors.back().name) + " has a shape or offset beyond 63 bits");
-    if (field_ == kShape) tensors.back().shape.push_back(static_cast<std::int64_t>(number));
-    if (field_ == kOffsets) offsets_.push_back(number);
+    if (field_ == shape_field) tensors.back().shape.push_back(static_cast<std::int64_t>(number));
+    if (field_ == offsets_field) offsets_.push_back(number);
     return offsets_.size() <= 2 || fail("data_offsets of " + in_quotes(tensors.back().name) + " are not two numbers");
   }
 
@@ -94,8 +94,8 @@ class HeaderEvents : public nlohmann::json_sax<nlohmann::json> {
 
  private:
   enum class Place { start, root, metadata, tensor, array, end };
-  enum Field : unsigned { kNone = 0, kDtype = 1, kShape = 2, kOffsets = 4 };
-  static constexpr unsigned kAllFields = kDtype | kShape | kOffsets;
+  enum Field : unsigned { no_field = 0, dtype_field = 1, shape_field = 2, offsets_field = 4 };
+  static constexpr unsigned kAllFields = dtype_field | shape_field | offsets_field;
 
   bool enter(Place place) {
     place_ = place;
@@ -120,7 +120,9 @@ class HeaderEvents : public nlohmann::json_sax<nlohmann::json> {
     }
   }
 
-  std::string field_name() const { return field_ == kDtype ? "dtype" : field_ == kShape ? "shape" : "data_offsets"; }
+  std::string field_name() const {
+    return field_ == dtype_field ? "dtype" : field_ == shape_field ? "shape" : "data_offsets";
+  }
 
   bool root_key(const std::string& name) {
     if (!names_.insert(name).second) return fail("the name " + in_quotes(name) + " comes twice");
@@ -128,13 +130,16 @@ class HeaderEvents : public nlohmann::json_sax<nlohmann::json> {
     if (in_metadata_) return true;
     tensors.emplace_back().name = name;
     seen_ = 0;
-    field_ = kNone;
+    field_ = no_field;
     return true;
   }
 
   bool tensor_key(const std::string& name) {
-    field_ = name == "dtype" ? kDtype : name == "shape" ? kShape : name == "data_offsets" ? kOffsets : kNone;
-    if (field_ == kNone)
+    field_ = name == "dtype"          ? dtype_field
+             : name == "shape"        ? shape_field
+             : name == "data_offsets" ? offsets_field
+                                      : no_field;
+    if (field_ == no_field)
       return fail("tensor " + in_quotes(tensors.back().name) + " has the unknown field " + in_quotes(name));
     if (seen_ & field_) return fail("tensor " + in_quotes(tensors.back().name) + " has " + field_name() + " twice");
     seen_ |= field_;
@@ -146,7 +151,7 @@ class HeaderEvents : public nlohmann::json_sax<nlohmann::json> {
   std::vector<std::uint64_t> offsets_;
   std::string metadata_key_;
   unsigned seen_ = 0;
-  Field field_ = kNone;
+  Field field_ = no_field;
   Place place_ = Place::start;
   bool in_metadata_ = false;
 };

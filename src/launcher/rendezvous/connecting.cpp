@@ -34,7 +34,8 @@ class Connecting {
     auto line_at = Clock::now() + kFirstLine;
     for (;;) {
       if (auto socket = try_all()) return socket;
-      if (stopped_by_ || (stopped_by_ = signals_.wait(kPause))) return stopped_by_;
+      if (!stopped_by_) stopped_by_ = signals_.wait(kPause);
+      if (stopped_by_) return stopped_by_;
       const auto now = Clock::now();
       if (now >= end) refuse();
       if (now < line_at) continue;
