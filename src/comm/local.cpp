@@ -24,13 +24,13 @@ class Local final : public Collectives {
   }
 
  private:
-  void reduce(at::Tensor out, ReduceOp op) const;
+  void reduce(const at::Tensor& out, ReduceOp op) const;
 
   int rank_;
   int size_;
 };
 
-void Local::reduce(at::Tensor out, ReduceOp op) const {
+void Local::reduce(const at::Tensor& out, ReduceOp op) const {
   if (size_ == 1 || out.scalar_type() == at::kBool) return;
   if (op == ReduceOp::sum) out.mul_(size_);
   if (op == ReduceOp::product) out.pow_(size_);

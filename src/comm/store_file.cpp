@@ -7,8 +7,8 @@
 
 #include <cerrno>
 #include <chrono>
-#include <cstring>
 #include <exception>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -48,7 +48,7 @@ int open_own(const std::filesystem::path& path) {
   throw CommError(
       "MU058",
       formatted("the store's file {} cannot be opened: {}. Is its folder there, and may this user write to it?",
-                path.string(), std::strerror(error)));
+                path.string(), std::generic_category().message(error)));
 }
 
 }  // namespace

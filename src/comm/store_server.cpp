@@ -52,7 +52,7 @@ StorePtr run_server(const ClusterEnvironment& cluster, c10d::TCPStoreOptions opt
   if (all.running.contains(cluster.main_port))
     return c10::make_intrusive<c10d::TCPStore>(cluster.main_address, options);
   const bool is_launchers = cluster.store_listen_fd >= 0;
-  if (is_launchers) ::unsetenv(cluster::kStoreFd);
+  if (is_launchers) ::unsetenv(cluster::kStoreFd);  // NOLINT(concurrency-mt-unsafe)
   options.masterListenFd = is_launchers ? cluster.store_listen_fd : listen_at(cluster);
   auto address = cluster::bound_address(*options.masterListenFd);
   StorePtr store = c10::make_intrusive<c10d::TCPStore>(cluster.main_address, options);

@@ -19,7 +19,7 @@ class ThreadTransport;
 class ThreadHub {
  public:
   ThreadHub(int size, std::shared_ptr<WaitPolicy> waiting)
-      : size_(size), waiting_(std::move(waiting)), mailboxes_(size * size), closed_(size) {}
+      : size_(size), waiting_(std::move(waiting)), mailboxes_(std::size_t(size) * size), closed_(size) {}
 
   /// Makes `rank` fail in its send or receive number `step`, counted from 1.
   void kill(int rank, int64_t step) { kill_point_ = {rank, step}; }

@@ -72,6 +72,7 @@ KeptMemory choose_kept_memory(KeepMemory in_code, [[maybe_unused]] bool launched
 bool keep_freed_memory() {
 #if defined(__GLIBC__)
   // Large blocks come from the heap, not from mappings of their own, and the heap does not shrink.
+  // NOLINTNEXTLINE(concurrency-mt-unsafe): at start, before threads
   return mallopt(M_MMAP_MAX, 0) == 1 && mallopt(M_TRIM_THRESHOLD, -1) == 1 && mallopt(M_TOP_PAD, 64 << 20) == 1;
 #else
   return false;

@@ -60,8 +60,7 @@ void mark_for_override(const at::Tensor& tensor, std::shared_ptr<OperatorOverrid
   const auto moved = at::empty({0}, copy.options()).set_(storage, 0, copy.sizes(), copy.strides());
   moved.copy_(copy);
   // The module's own handle moves to the marked memory; the key goes to it last, since set_data() copies keys.
-  at::Tensor handle = tensor;
-  handle.set_data(moved);
+  tensor.set_data(moved);
   set_key(tensor, true);
 }
 

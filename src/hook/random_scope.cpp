@@ -9,8 +9,8 @@ namespace {
 thread_local RandomScope* current_scope = nullptr;
 
 bool is_generator(const c10::Argument& argument) {
-  static const auto kType = c10::OptionalType::create(c10::GeneratorType::get());
-  return argument.type()->isSubtypeOf(*kType);
+  static const auto generator_type = c10::OptionalType::create(c10::GeneratorType::get());
+  return argument.type()->isSubtypeOf(*generator_type);
 }
 
 bool takes_generator(const c10::FunctionSchema& schema) {

@@ -114,7 +114,6 @@ namespace {
 template <class Fields>
 std::vector<options::Description> descriptions_of(const Fields& fields) {
   std::vector<options::Description> all;
-  all.reserve(fields.size());
   for (const auto& one : fields) all.push_back(one.description);
   return all;
 }

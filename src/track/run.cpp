@@ -94,7 +94,6 @@ void check(const LoggedValue& value) {
 
 std::vector<std::string> names_of(const Writing& writing) {
   std::vector<std::string> names;
-  names.reserve(writing.trackers.size());
   for (const auto& tracker : writing.trackers) names.push_back(tracker->name());
   return names;
 }

@@ -193,7 +193,6 @@ std::string owner_of(const std::string& section) { return section == "model" ? "
 std::string unknown_option(const std::string& section, const std::string& name, const FileValue& value,
                            const std::vector<OptionField>& fields) {
   std::vector<std::string> names;
-  names.reserve(fields.size());
   for (const auto& field : fields) names.push_back(field.name);
   const auto first = name.substr(0, name.find('.'));
   const bool is_class = first == "class_path" || first == "init_args";

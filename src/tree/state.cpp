@@ -1,6 +1,8 @@
 #include "muster/tree/state.h"
 
 #include <algorithm>
+#include <bit>
+#include <cstdint>
 #include <cstring>
 
 #include "muster/base/detail/listing.h"
@@ -18,7 +20,7 @@ bool same_bits(const at::Tensor& a, const at::Tensor& b) {
   return x.nbytes() == 0 || std::memcmp(x.const_data_ptr(), y.const_data_ptr(), x.nbytes()) == 0;
 }
 
-bool same_double(double a, double b) { return std::memcmp(&a, &b, sizeof a) == 0; }
+bool same_double(double a, double b) { return std::bit_cast<uint64_t>(a) == std::bit_cast<uint64_t>(b); }
 
 bool same_map(const State::Map& a, const State::Map& b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end(),

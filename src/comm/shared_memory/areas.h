@@ -65,13 +65,13 @@ struct Channel {
 
 /// Where things are in the area of a rank.
 struct AreaLayout {
-  static constexpr std::size_t kStagingBytes = 512 * 1024;  // one of two: small enough for a core's second-level cache
+  static constexpr std::size_t kStagingBytes = 512 << 10;  // one of two: small enough for a core's second-level cache
   static constexpr std::size_t kControlBytes = 4096;
   static_assert(sizeof(Control) <= kControlBytes);
 
   explicit AreaLayout(int size)
       : ranks(static_cast<std::size_t>(size)),
-        block_bytes(std::clamp<std::size_t>((std::size_t{1} << 19) / ranks / 4096 * 4096, 4096, 64 * 1024)) {}
+        block_bytes(std::clamp<std::size_t>((std::size_t{1} << 19) / ranks / 4096 * 4096, 4096, 64 << 10)) {}
 
   std::size_t channel(int peer) const { return kControlBytes + sizeof(Channel) * static_cast<std::size_t>(peer); }
   std::size_t blocks(int peer, uint64_t index) const {

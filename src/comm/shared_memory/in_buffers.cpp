@@ -55,7 +55,7 @@ void SharedCollectives::end_reading(const Call& call) {
 
 void SharedCollectives::all_reduce_in(const SharedBuffer& buffer, const Call& call) {
   // Each rank's part of a block fits a core's second-level cache several times.
-  constexpr int64_t kPartBytes = 128 * 1024;
+  constexpr int64_t kPartBytes = 128 << 10;
   const at::Tensor& out = call.operation.out;
   const auto width = static_cast<int64_t>(out.element_size());
   const int64_t block = kPartBytes / width * size_;
@@ -75,7 +75,7 @@ void SharedCollectives::all_reduce_in(const SharedBuffer& buffer, const Call& ca
 }
 
 void SharedCollectives::all_gather_in(const SharedBuffer& buffer, const Call& call) {
-  constexpr std::size_t kBlockBytes = 128 * 1024;
+  constexpr std::size_t kBlockBytes = 128 << 10;
   const at::Tensor& in = call.operation.in;
   const std::size_t bytes = in.nbytes();
   const bool is_large = bytes * static_cast<std::size_t>(size_) > kCacheBytes;
