@@ -94,9 +94,8 @@ at::Tensor view_of(const c10::Storage& storage, const PythonTensor& tensor, cons
 
 class StateOfPython {
  public:
-  StateOfPython(const PythonFile& file, std::vector<at::Tensor> tensors, const std::filesystem::path& path,
-                bool leave_out)
-      : file_(file), tensors_(std::move(tensors)), path_(path), leave_out_(leave_out) {}
+  StateOfPython(std::vector<at::Tensor> tensors, const std::filesystem::path& path, bool leave_out)
+      : tensors_(std::move(tensors)), path_(path), leave_out_(leave_out) {}
 
   State of(const PythonValue& value, const std::string& place) const {
     switch (value.kind) {
@@ -150,7 +149,6 @@ class StateOfPython {
     return map;
   }
 
-  const PythonFile& file_;
   std::vector<at::Tensor> tensors_;
   const std::filesystem::path& path_;
   bool leave_out_;
@@ -166,7 +164,7 @@ State load_python(const std::filesystem::path& path, const LoadPythonOptions& op
   for (const PythonStorage& storage : file.storages) storages.push_back(opener.open(storage));
   std::vector<at::Tensor> tensors;
   for (const PythonTensor& tensor : file.tensors) tensors.push_back(view_of(storages[tensor.storage], tensor, path));
-  return StateOfPython(file, std::move(tensors), path, options.leave_out).of(file.value, "");
+  return StateOfPython(std::move(tensors), path, options.leave_out).of(file.value, "");
 }
 
 }  // namespace muster

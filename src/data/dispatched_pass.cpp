@@ -38,7 +38,7 @@ Message failure_of(const std::exception& error) {
 
 }  // namespace
 
-DispatchedPass::DispatchedPass(PassPlan plan, std::shared_ptr<Progress> progress)
+DispatchedPass::DispatchedPass(PassPlan plan, const std::shared_ptr<Progress>& progress)
     : OpenPass(progress), group_(plan.shard.group->internal("batches that rank 0 reads")), maker_(plan.makers.front()),
       mover_(plan.shard.device, plan.shard.non_blocking) {
   if (group_.rank() != 0) return;

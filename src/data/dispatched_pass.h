@@ -16,7 +16,7 @@ class DispatchedPass : public OpenPass {
  public:
   /// `plan` is used on rank 0 only; on other ranks only its maker is used, for the type of the batch.
   /// Requires: plan.shard.group is set, and the pass begins at the same batch on all ranks.
-  DispatchedPass(PassPlan plan, std::shared_ptr<Progress> progress);
+  DispatchedPass(PassPlan plan, const std::shared_ptr<Progress>& progress);
   ~DispatchedPass() override;
   /// Collective.
   BatchBox* next() override;

@@ -127,7 +127,8 @@ BatchBox* RunningPass::next() {
     if (!ahead_) mover_.start(*made->box);
     ahead_.reset();
     mover_.finish(*made->box);
-    if (mover_.active() && workers_ && (ahead_ = workers_->try_take())) mover_.start(*ahead_->box);
+    if (mover_.active() && workers_) ahead_ = workers_->try_take();
+    if (mover_.active() && ahead_) mover_.start(*ahead_->box);
     current_ = std::move(*made);
     deliver(current_);
     return current_.box.get();

@@ -157,7 +157,7 @@ const comm::Communicator& RuntimeState::group() const {
   return group_;
 }
 
-std::shared_ptr<PreparedModel> RuntimeState::prepare_model(std::shared_ptr<torch::nn::Module> module) {
+std::shared_ptr<PreparedModel> RuntimeState::prepare_model(const std::shared_ptr<torch::nn::Module>& module) {
   require_launched();
   if (!module) throw UsageError("MU173", "prepare was given an empty module holder; make the module first");
   if (auto known = registry_->find(*module)) return known;

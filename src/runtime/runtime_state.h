@@ -65,7 +65,7 @@ class RuntimeState : public std::enable_shared_from_this<RuntimeState> {
   void leave_group() noexcept;
   /// Throws: UsageError (MU172) before launch() if several ranks were asked for.
   void require_launched() const;
-  std::shared_ptr<PreparedModel> prepare_model(std::shared_ptr<torch::nn::Module> module);
+  std::shared_ptr<PreparedModel> prepare_model(const std::shared_ptr<torch::nn::Module>& module);
   /// The prepared model of a module; nullptr if it was not prepared.
   std::shared_ptr<PreparedModel> prepared(const torch::nn::Module& module) const { return registry_->find(module); }
   Optimizer prepare_optimizer(std::shared_ptr<torch::optim::Optimizer> optimizer);

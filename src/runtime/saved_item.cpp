@@ -11,7 +11,7 @@
 
 namespace muster {
 
-SavedItem::SavedItem(std::string name, const Optimizer& optimizer)
+SavedItem::SavedItem(const std::string& name, const Optimizer& optimizer)
     : SavedItem(
           name, [name, prepared = optimizer.prepared()](auto& shards) { return prepared->state_dict(name, shards); },
           [prepared = optimizer.prepared()](const State& state, const runtime::LoadFrom& from,
@@ -27,7 +27,8 @@ SavedItem::SavedItem(std::string name, const Scheduler& scheduler)
                      [saved, before = saved->state_dict()] { saved->load_state_dict(before); });
           }) {}
 
-SavedItem::SavedItem(std::string name, std::function<State()> save, std::function<void(const State&)> load)
+SavedItem::SavedItem(std::string name, const std::function<State()>& save,
+                     const std::function<void(const State&)>& load)
     : SavedItem(
           std::move(name), [save](auto&) { return save(); },
           [save, load](const State& state, const auto&, runtime::AtomicLoad& loads) {
@@ -40,7 +41,7 @@ void SavedItem::load_at_end(std::function<std::function<void()>(const State&)> r
   };
 }
 
-SavedItem SavedItem::of(std::string name, const std::shared_ptr<runtime::PreparedModel>& model) {
+SavedItem SavedItem::of(const std::string& name, const std::shared_ptr<runtime::PreparedModel>& model) {
   return {name, [name, model](auto& shards) { return runtime::save_weights_state(*model, name, shards); },
           [model](const State& state, const runtime::LoadFrom& from, runtime::AtomicLoad& load) {
             load.at_end(runtime::prepare_weights(*model, state, from.strict, runtime::TensorReader(from.checkpoint)));

@@ -13,9 +13,9 @@
 
 namespace muster::runtime {
 
-NoSyncScope::NoSyncScope(std::vector<std::shared_ptr<parallel::ManagedModel>> models, bool enabled) {
+NoSyncScope::NoSyncScope(const std::vector<std::shared_ptr<parallel::ManagedModel>>& models, bool enabled) {
   if (!enabled) return;
-  for (auto& model : models) {
+  for (const auto& model : models) {
     before_.emplace_back(model, model->gradient_sync());
     model->set_gradient_sync(false);
   }

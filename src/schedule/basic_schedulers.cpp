@@ -23,13 +23,13 @@ std::vector<std::function<double(int64_t)>> lambdas_of(const PerGroup<std::funct
 
 }  // namespace
 
-LambdaLR::LambdaLR(OptimizerRates optimizer, LambdaLROptions options)
+LambdaLR::LambdaLR(OptimizerRates optimizer, const LambdaLROptions& options)
     : LRScheduler(std::move(optimizer)), lambdas_(lambdas_of(options.lr_lambda, rates_.groups())) {
   begin();
 }
 double LambdaLR::next_lr(size_t group, double) { return base_lr(group) * lambdas_[group](last_epoch()); }
 
-MultiplicativeLR::MultiplicativeLR(OptimizerRates optimizer, MultiplicativeLROptions options)
+MultiplicativeLR::MultiplicativeLR(OptimizerRates optimizer, const MultiplicativeLROptions& options)
     : LRScheduler(std::move(optimizer)), lambdas_(lambdas_of(options.lr_lambda, rates_.groups())) {
   begin();
 }

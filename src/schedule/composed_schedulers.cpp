@@ -119,7 +119,7 @@ void SequentialLR::step() {
   note_rates();
 }
 
-ChainedScheduler::ChainedScheduler(OptimizerRates optimizer, ChainedSchedulerOptions options)
+ChainedScheduler::ChainedScheduler(OptimizerRates optimizer, const ChainedSchedulerOptions& options)
     : ComposedScheduler(std::move(optimizer), options.schedules) {
   last_epoch_ = 0;
   note_rates();

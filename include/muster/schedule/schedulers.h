@@ -18,7 +18,7 @@ namespace muster {
 /// base * lr_lambda(n).
 class LambdaLR final : public LRScheduler {
  public:
-  LambdaLR(OptimizerRates optimizer, LambdaLROptions options);
+  LambdaLR(OptimizerRates optimizer, const LambdaLROptions& options);
 
  private:
   double next_lr(size_t group, double lr) override;
@@ -28,7 +28,7 @@ class LambdaLR final : public LRScheduler {
 /// Multiplies the rate by lr_lambda(n) at each step.
 class MultiplicativeLR final : public LRScheduler {
  public:
-  MultiplicativeLR(OptimizerRates optimizer, MultiplicativeLROptions options);
+  MultiplicativeLR(OptimizerRates optimizer, const MultiplicativeLROptions& options);
 
  private:
   double next_lr(size_t group, double lr) override;

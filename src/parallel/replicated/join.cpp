@@ -81,7 +81,7 @@ void JoinSession::check(int rank, const int64_t* said) {
 JoinSession::Next JoinSession::report(JoinEvent event, int64_t model) {
   const auto all = group_.all_gather(at::tensor({static_cast<int64_t>(event), model, models_}, at::kLong));
   const auto* said = all.const_data_ptr<int64_t>();
-  for (int rank = 0; rank < group_.size(); ++rank) check(rank, said + rank * 3);
+  for (int rank = 0; rank < group_.size(); ++rank) check(rank, said + std::ptrdiff_t{3} * rank);
   Next next;
   int first = -1;
   for (int rank = 0; rank < group_.size(); ++rank, said += 3) {

@@ -61,6 +61,7 @@ void Replica::append(std::vector<NamedTensor> parameters, double cap_bytes, int6
   add(std::move(parameters), cap_bytes, cap_bytes, flags);
 }
 
+// NOLINTNEXTLINE(performance-unnecessary-value-param): its elements are moved from
 void Replica::add(std::vector<NamedTensor> parameters, double first_bytes, double cap_bytes, int64_t flags) {
   at::NoGradGuard no_grad;
   const auto first = parameters_.size(), first_bucket = layout_.buckets.size(), first_kind = values_.size();

@@ -40,7 +40,7 @@ std::vector<at::Tensor> tensors_of(const std::vector<NamedTensor>& named) {
 
 class ReplicatedModel::Impl final : public Joinable {
  public:
-  Impl(torch::nn::Module& module, comm::Communicator group, DdpOptions options)
+  Impl(torch::nn::Module& module, comm::Communicator group, const DdpOptions& options)
       : module_(module), group_(std::move(group)), options_(options), all_(distinct_parameters(module)), frozen_(all_),
         buffers_(tensors_of(agreed_buffers())),
         replica_(trainable(all_), options.first_bucket_mb * kMiB, options.bucket_cap_mb * kMiB,
@@ -137,7 +137,7 @@ class ReplicatedModel::Impl final : public Joinable {
   bool shadowed_ = false;  // others' gradients since the session began
 };
 
-ReplicatedModel::ReplicatedModel(torch::nn::Module& module, comm::Communicator group, DdpOptions options)
+ReplicatedModel::ReplicatedModel(torch::nn::Module& module, comm::Communicator group, const DdpOptions& options)
     : impl_(std::make_unique<Impl>(module, std::move(group), options)) {}
 ReplicatedModel::~ReplicatedModel() = default;
 

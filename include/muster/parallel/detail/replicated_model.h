@@ -43,7 +43,7 @@ class ReplicatedModel final : public ManagedModel, public GradientReductions, pu
   /// Broadcasts parameters and buffers from rank 0. Requires: the module outlives this object.
   /// Throws: ConfigError (MU150) if ranks disagree in a name, shape, stride, dtype or requires_grad.
   /// Collective.
-  ReplicatedModel(torch::nn::Module& module, comm::Communicator group, DdpOptions options = {});
+  ReplicatedModel(torch::nn::Module& module, comm::Communicator group, const DdpOptions& options = {});
   ~ReplicatedModel() override;
 
   const optim::LocalParameter* find(const at::Tensor& parameter) const override;

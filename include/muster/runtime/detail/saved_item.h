@@ -34,8 +34,8 @@ struct LoadFrom {
 class SavedItem {
  public:
   template <class M>
-  SavedItem(std::string name, const Model<M>& model) : SavedItem(of(std::move(name), model.prepared())) {}
-  SavedItem(std::string name, const Optimizer& optimizer);
+  SavedItem(const std::string& name, const Model<M>& model) : SavedItem(of(name, model.prepared())) {}
+  SavedItem(const std::string& name, const Optimizer& optimizer);
   SavedItem(std::string name, const Scheduler& scheduler);
   template <class B>
   SavedItem(std::string name, const DataLoader<B>& loader) : SavedItem(of(std::move(name), loader.state())) {}
@@ -58,7 +58,7 @@ class SavedItem {
     }
   }
   /// An object by two functions of its own.
-  SavedItem(std::string name, std::function<State()> save, std::function<void(const State&)> load);
+  SavedItem(std::string name, const std::function<State()>& save, const std::function<void(const State&)>& load);
   SavedItem(std::string name, const char* text) : SavedItem(std::move(name), std::string(text)) {}
 
   const std::string& name() const noexcept { return name_; }
@@ -76,7 +76,7 @@ class SavedItem {
       : name_(std::move(name)), save_(std::move(save)), load_(std::move(load)) {}
   /// `read` checks a state and returns the function that takes it over.
   void load_at_end(std::function<std::function<void()>(const State&)> read);
-  static SavedItem of(std::string name, const std::shared_ptr<runtime::PreparedModel>& model);
+  static SavedItem of(const std::string& name, const std::shared_ptr<runtime::PreparedModel>& model);
   static SavedItem of(std::string name, const std::shared_ptr<data::LoaderState>& loader);
   template <class V>
   static V taken_as(const State& state) {

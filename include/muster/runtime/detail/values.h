@@ -23,7 +23,7 @@ namespace muster::runtime {
 /// While it lives, gradients of some models stay local. Its end restores the setting from before.
 class [[nodiscard("name the scope: auto quiet = ...")]] NoSyncScope {
  public:
-  NoSyncScope(std::vector<std::shared_ptr<parallel::ManagedModel>> models, bool enabled);
+  NoSyncScope(const std::vector<std::shared_ptr<parallel::ManagedModel>>& models, bool enabled);
   NoSyncScope(const NoSyncScope&) = delete;
   NoSyncScope& operator=(const NoSyncScope&) = delete;
   ~NoSyncScope();

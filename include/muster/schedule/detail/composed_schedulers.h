@@ -51,7 +51,7 @@ class SequentialLR final : public ComposedScheduler {
 /// Several schedules at once: each changes the rate that the previous one set.
 class ChainedScheduler final : public ComposedScheduler {
  public:
-  ChainedScheduler(OptimizerRates optimizer, ChainedSchedulerOptions options);
+  ChainedScheduler(OptimizerRates optimizer, const ChainedSchedulerOptions& options);
   void step() override;
 };
 
