@@ -209,6 +209,16 @@ bool is_from_launcher(int socket, pid_t launcher) {
   return getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.pid == launcher;
 }
 
+/// The launcher started this process for nothing else: if main ran, it would beside the ranks that are spawned then.
+[[noreturn]] void refuse_launcher(int socket, const char* reason) {
+  ForkReply refusal;
+  refuse(refusal, "%s", reason);
+  reply(socket, refusal);
+  dprintf(STDERR_FILENO, "muster: %s: this process was started to fork ranks, and ends without running main: %s\n",
+          "MU525", reason);
+  _exit(1);
+}
+
 /// Before the constructors of the program, which have higher numbers.
 [[gnu::constructor(101)]] void fork_before_main() {
   const char* given = std::getenv(cluster::kForkServer);
@@ -222,7 +232,9 @@ bool is_from_launcher(int socket, pid_t launcher) {
   Message first;
   receive(socket, first, MSG_DONTWAIT);
   const std::size_t length = std::strlen(token);
-  if (first.size < 0 || length == 0 || std::strncmp(first.text, token, length) != 0) return;
+  if (first.size < 0) refuse_launcher(socket, "the launcher's first message is missing");
+  if (length == 0 || std::strncmp(first.text, token, length) != 0)
+    refuse_launcher(socket, "the launcher's first message has another token");
   ForkReply refusal;
   if (cannot_be_copied(socket, first.text + length, refusal)) {
     reply(socket, refusal);

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <csignal>
 #include <cstring>
 #include <filesystem>
 #include <system_error>
@@ -31,6 +32,7 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kLoadTime{120000};  // libraries may come from a slow file server
 constexpr milliseconds kForkTime{30000};
+constexpr milliseconds kForkTimeAfterSignal{2000};  // it takes milliseconds, unless the fork server does not run
 
 /// While it lives, this process becomes the parent of descendants that lose theirs.
 class Adoption {
@@ -90,25 +92,31 @@ ForkReply no_reply(const std::string& reason) {
 struct Wait {
   milliseconds time;
   Console* console = nullptr;  ///< forwards what is printed meanwhile
-  int interrupt = -1;          ///< ends the wait when it is readable
+  int interrupt = -1;          ///< once it is readable, the wait lasts no longer than `grace`
+  milliseconds grace{0};
   const ForkServer::Meanwhile* meanwhile = nullptr;
 };
 
 /// The next reply; `failed` with the reason if there is none in time.
-ForkReply receive_reply(int socket, const Wait& wait) {
-  const auto end = Clock::now() + wait.time;
+ForkReply receive_reply(int socket, Wait wait) {
+  auto end = Clock::now() + wait.time;
+  auto late = log::str("it did not answer within ", wait.time.count() / 1000, " s");
   for (;;) {
     std::vector<pollfd> entries{{socket, POLLIN, 0}, {wait.interrupt, POLLIN, 0}};
     if (wait.console) wait.console->add_to(entries);
     auto left = std::chrono::ceil<milliseconds>(end - Clock::now()).count();
     if (left > 0 && wait.meanwhile && *wait.meanwhile) left = std::min(left, (*wait.meanwhile)().count());
-    if (Clock::now() >= end) return no_reply(log::str("it did not answer within ", wait.time.count() / 1000, " s"));
+    if (Clock::now() >= end) return no_reply(late);
     if (poll(entries.data(), entries.size(), static_cast<int>(std::max<milliseconds::rep>(left, 0))) <= 0) continue;
     ForkReply reply;
     if (entries[0].revents)
       return recv(socket, &reply, sizeof reply, 0) == static_cast<ssize_t>(sizeof reply) ? reply
                                                                                          : no_reply("it has ended");
-    if (entries[1].revents) return no_reply("a signal came before it had loaded");
+    if (entries[1].revents) {  // and it stays readable: the signal is for who runs the ranks
+      wait.interrupt = -1;
+      end = std::min(end, Clock::now() + wait.grace);
+      late = "a signal came before it had answered";
+    }
     if (wait.console) wait.console->handle(entries);
   }
 }
@@ -135,10 +143,14 @@ struct RankDescriptors {
   }
 };
 
-/// Ranks that were not told to start end by themselves.
+/// Ranks that were not told to start. They end by themselves, unless they do not run.
 void reap(const std::vector<pid_t>& ranks) {
-  for (pid_t rank : ranks)
+  for (pid_t rank : ranks) {
+    siginfo_t ended;
+    const auto id = static_cast<id_t>(rank);
+    if (waitid(P_PID, id, &ended, WEXITED | WNOHANG | WNOWAIT) == 0) kill(rank, SIGKILL);
     while (waitpid(rank, nullptr, 0) < 0 && errno == EINTR) {}
+  }
 }
 
 }  // namespace
@@ -159,7 +171,7 @@ std::vector<Child> ForkServer::start(const std::vector<RankStart>& ranks, Consol
 void ForkServer::load(const RankStart& first, Console& console) {
   execute(first);
   if (!usable_) return;
-  const auto reply = receive_reply(socket_.get(), {kLoadTime, &console, interrupt_, &meanwhile_});
+  const auto reply = receive_reply(socket_.get(), {kLoadTime, &console, interrupt_, {}, &meanwhile_});
   if (reply.kind != ForkReply::Kind::ready) return refuse(reply.reason);
   log::debug("ranks are forked from process ", server_->pid(), ", which has loaded ", program_.path);
 }
@@ -220,11 +232,13 @@ std::vector<pid_t> ForkServer::request(const std::vector<RankStart>& ranks, cons
     if (!send_message(socket_.get(), text, descriptors)) refuse_by_errno("its fork server takes no message");
   };
   const auto reply = [&](ForkReply::Kind wanted) {
-    const auto received = receive_reply(socket_.get(), {kForkTime, nullptr, -1, &meanwhile_});
+    const auto received =
+        receive_reply(socket_.get(), {kForkTime, nullptr, interrupt_, kForkTimeAfterSignal, &meanwhile_});
     if (received.kind != wanted)
       refuse(received.number ? std::generic_category().message(received.number) : received.reason);
     return received.number;
   };
+  log::debug("process ", server_->pid(), " is asked for ", ranks.size(), " ranks");
   send(std::to_string(ranks.size()), {awaited});
   for (std::size_t i = 0; usable_ && i < ranks.size(); ++i) {
     const RankDescriptors descriptors(ranks[i], reports[i]);

@@ -45,11 +45,8 @@ std::vector<std::string> Restarts::summary() const {
 }
 
 std::string one_line(const RootCause& cause) {
-  constexpr std::string_view kName = "muster: ", kEnd = "; all other ranks are ended.";
-  auto headline = describe(cause, {}, nullptr).front().substr(kName.size());
-  if (headline.ends_with(kEnd)) headline.resize(headline.size() - kEnd.size());
-  const auto error = cause.error_message.substr(0, cause.error_message.find('\n'));
-  return error.empty() ? headline : str(headline, ": ", error);
+  const auto what = headline(cause, {}), error = cause.error_message.substr(0, cause.error_message.find('\n'));
+  return error.empty() ? what : str(what, ": ", error);
 }
 
 }  // namespace muster::launcher

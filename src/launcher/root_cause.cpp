@@ -97,6 +97,14 @@ std::string name(int rank, const NodeLayout& layout) {
   return layout.nodes > 1 ? str("rank ", rank, " on node ", layout.node_of(rank)) : str("rank ", rank);
 }
 
+/// What follows a headline: what becomes of the other ranks.
+const char* ending(Kind kind) {
+  if (kind == Kind::elsewhere) return ". All ranks of this node are ended.";
+  return kind == Kind::silent ? ", and all ranks are ended." : "; all other ranks are ended.";
+}
+
+}  // namespace
+
 std::string headline(const RootCause& cause, const NodeLayout& layout) {
   const std::string who = name(cause.rank, layout), other = cause.other < 0 ? "" : name(cause.other, layout);
   const std::string ended = str(cause.end.describe(), " after ", seconds_text(cause.after));
@@ -104,27 +112,24 @@ std::string headline(const RootCause& cause, const NodeLayout& layout) {
     case Kind::failed: break;
     case Kind::elsewhere:
       return str("MU035", ": ", who, " ", ended, in_step(cause.steps), ", since it had lost ", other,
-                 "; the output of the launcher on that node names the root cause. All ranks of this node are ended.");
+                 "; the output of the launcher on that node names the root cause");
     case Kind::left:
       return str("MU038", ": ", who, " left main normally",
                  cause.steps < 0 ? "" : str(" after ", cause.steps, " steps"), " while ", other,
                  cause.other_steps < 0 ? " still communicated" : str(" was in step ", cause.other_steps + 1),
                  ": ranks made different numbers of steps; use check_trigger(), so that they leave the loop together. ",
-                 other, " ", ended, "; all other ranks are ended.");
+                 other, " ", ended);
     case Kind::abandoned:
       return str("MU035", ": ", who, " failed", in_step(cause.steps), ": an exception left its Accelerator or Fabric",
                  cause.runs ? ", and it still runs" : ", and its program ended with code 0 all the same", "; ", other,
-                 " ", ended, "; all other ranks are ended.");
+                 " ", ended);
     case Kind::silent:
       return str("MU039", ": ", who, " did not answer", in_step(cause.steps), cause.runs ? " and still runs" : "", ": ",
-                 other, " timed out waiting for it; the job ", ended, ", and all ranks are ended.");
+                 other, " timed out waiting for it; the job ", ended);
   }
   return str("MU035", ": ", who, " ", ended, in_step(cause.steps),
-             cause.end.signal == SIGKILL ? " (kill -9, or the system ran out of memory)" : "",
-             "; all other ranks are ended.");
+             cause.end.signal == SIGKILL ? " (kill -9, or the system ran out of memory)" : "");
 }
-
-}  // namespace
 
 std::optional<RootCause> find_root_cause(const Ranks& ranks, WaitedFor waited) {
   std::vector<const RankSnapshot*> failed, own;
@@ -148,7 +153,7 @@ std::optional<RootCause> find_root_cause(const Ranks& ranks, WaitedFor waited) {
 
 std::vector<std::string> describe(const RootCause& cause, const NodeLayout& layout,
                                   const std::deque<std::string>* last_lines) {
-  std::vector<std::string> result{"muster: " + headline(cause, layout)};
+  std::vector<std::string> result{"muster: " + headline(cause, layout) + ending(cause.kind)};
   if (cause.kind == Kind::silent || cause.kind == Kind::left) result.push_back("muster:   " + cause.reason);
   if (last_lines && !(last_lines->empty() && !cause.error_message.empty()))
     result.back() += last_lines->empty() ? " It had written nothing." : " Its last lines:";

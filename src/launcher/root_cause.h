@@ -62,6 +62,9 @@ enum class WaitedFor { nothing, answer, end };
 /// lowest rank.
 std::optional<RootCause> find_root_cause(const std::vector<RankSnapshot>& ranks, WaitedFor waited);
 
+/// What happened, in one line, without what becomes of the other ranks and without a full stop at its end.
+std::string headline(const RootCause& cause, const NodeLayout& layout);
+
 /// The lines of the message about it: "rank 1 exited with code 3 after 0.2 s ...", then the rank's last lines, if
 /// known, and its error message.
 std::vector<std::string> describe(const RootCause& cause, const NodeLayout& layout,

@@ -22,6 +22,7 @@
 #include "rank_environment.h"
 #include "reaper.h"
 #include "rendezvous/node_rounds.h"
+#include "rendezvous/rendezvous_probe.h"
 #include "restarts.h"
 #include "supervisor.h"
 #include "watch.h"
@@ -158,7 +159,9 @@ Round run_round(const RunOptions& options, Job job, const Program& program, cons
   // Rank 0 alone has the socket now: should it end, the others are refused instead of waiting.
   store = cluster::ListeningSocket();
   Supervisor supervisor({&children, options.grace, {job.nodes, job.processes}, {}});
-  Watch watch({agent, &console, &signals, &supervisor});
+  std::optional<RendezvousProbe> probe;
+  if (!agent && job.node_rank > 0) probe.emplace(MainPlace{job.main_address, job.main_port});
+  Watch watch({agent, &console, probe ? &*probe : nullptr, &signals, &supervisor});
   Round round;
   round.code = watch.run(children);
   round.stopped = watch.stopped();

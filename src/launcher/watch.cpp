@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "launcher/rendezvous/node_agent.h"
+#include "launcher/rendezvous/rendezvous_probe.h"
 
 namespace muster::launcher {
 namespace {
@@ -69,6 +70,7 @@ int Watch::run(const std::vector<Child>& children) {
 
 /// What the launchers of other nodes have to say, and what they should know of this node's ranks.
 void Watch::attend_to_job() {
+  if (owners_.probe) owners_.probe->attend();
   if (!owners_.agent) return;
   owners_.agent->attend();
   // Ranks that were told to stop keep their time.
@@ -79,11 +81,12 @@ void Watch::attend_to_job() {
 
 void Watch::poll_once(bool processes, int timeout) {
   std::vector<pollfd> entries{{owners_.signals->fd(), POLLIN, 0}};
-  if (owners_.agent) {
-    owners_.agent->add_to(entries);
-    const int most = owners_.agent->poll_timeout();
-    timeout = timeout < 0 ? most : std::min(timeout, most);
-  }
+  const auto add = [&](auto* owner) {
+    owner->add_to(entries);
+    if (const int most = owner->poll_timeout(); most >= 0) timeout = timeout < 0 ? most : std::min(timeout, most);
+  };
+  if (owners_.agent) add(owners_.agent);
+  if (owners_.probe && processes) add(owners_.probe);
   if (processes) owners_.supervisor->add_to(entries);
   owners_.console->add_to(entries);
   if (poll(entries.data(), entries.size(), timeout) > 0) owners_.console->handle(entries);

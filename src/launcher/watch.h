@@ -34,6 +34,7 @@ class RelayedSignals {
 };
 
 class NodeAgent;
+class RendezvousProbe;
 
 /// Drives the supervisor of a `muster run` until all ranks have ended, and forwards output and signals.
 class Watch {
@@ -41,11 +42,13 @@ class Watch {
   struct Owners {
     NodeAgent* agent;  ///< of a job on several nodes that know each other; else nullptr
     Console* console;
+    RendezvousProbe* probe;  ///< of a job on several nodes that should not know each other; else nullptr
     const RelayedSignals* signals;
     Supervisor* supervisor;
   };
   explicit Watch(Owners owners) : owners_(owners) {}
 
+  /// Throws: LaunchError (MU513) if the ranks would wait for nothing.
   /// Returns the exit code of the job: that of the root cause, 0 if none failed, 128 + the signal that stopped it.
   int run(const std::vector<Child>& children);
   /// Whether a signal has stopped the job.

@@ -10,6 +10,7 @@
 
 #include <gtest/gtest.h>
 
+#include "launcher/fork_protocol.h"
 #include "launcher/process.h"
 #include "muster/cluster/detail/variables.h"
 
@@ -37,6 +38,11 @@ class ForkServer : public ::testing::TestWithParam<const char*> {
       found += times(out, std::string("] rank ") + rank + " " + started + ", constructed as " + rank + ", round " +
                               round + ", server -");
     return found;
+  }
+
+  static int pid_in(const std::string& line, const std::string& words) {
+    const auto at = line.find(words);
+    return at == std::string::npos ? 0 : std::stoi(line.substr(at + words.size()));
   }
 
   static void expect_spawned(const std::string& at_load, const std::string& reason) {
@@ -130,10 +136,6 @@ TEST_P(ForkServer, WhatARankStartsIsOrdinary) {
 
 TEST_P(ForkServer, ItsDeathEndsNoRankAndARestartSpawns) {
   Process process(run({"--devices", "2", "--max-restarts", "1", program(), "wait"}));
-  const auto pid_in = [](const std::string& line, const std::string& words) {
-    const auto at = line.find(words);
-    return at == std::string::npos ? 0 : std::stoi(line.substr(at + words.size()));
-  };
   const int server = pid_in(process.line_with("ranks are forked from process "), "process ");
   const Lines lines{process.line_with(" forked, "), process.line_with(" forked, ")};
   const auto& second = lines[0].find("rank 1") == std::string::npos ? lines[1] : lines[0];
@@ -150,6 +152,23 @@ TEST_P(ForkServer, ItsDeathEndsNoRankAndARestartSpawns) {
   EXPECT_EQ(process.out().find("MU035: rank 0"), std::string::npos) << "a rank died with the fork server";
 }
 
+TEST_P(ForkServer, OneThatDoesNotAnswerDelaysNoStop) {
+  for (const int number : {SIGINT, SIGTERM}) {
+    Process process(run({"--devices", "2", "--max-restarts", "1", program(), "wait"}));
+    const int server = pid_in(process.line_with("ranks are forked from process "), "process ");
+    const int victim = pid_in(process.line_with(" forked, "), "pid ");
+    ASSERT_TRUE(server > 0 && victim > 0) << process.out();
+    const Watched watched(server);
+    kill(server, SIGSTOP);
+    kill(victim, SIGKILL);
+    EXPECT_FALSE(process.line_with(std::to_string(server) + " is asked for 2 ranks").empty()) << process.out();
+    process.signal(number);
+    EXPECT_EQ(process.wait(), 128 + number);
+    EXPECT_NE(process.out().find("a signal came before it had answered"), std::string::npos) << process.out();
+    EXPECT_TRUE(watched.ends());
+  }
+}
+
 TEST_P(ForkServer, DiesWithTheLauncher) {
   Process process(run({"--devices", "2", program(), "wait"}));
   std::vector<Watched> all;
@@ -162,34 +181,55 @@ TEST_P(ForkServer, DiesWithTheLauncher) {
   for (const auto& one : all) EXPECT_TRUE(one.ends());
 }
 
-/// A process with the variable of a fork server and a socket, as if it were the launcher's: whether it became one.
-bool serves(const std::string& token_in_socket, const std::string& token, const std::string& before,
-            const std::string& program) {
-  int ends[2];
-  EXPECT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
-  EXPECT_EQ(send(ends[0], token_in_socket.data(), token_in_socket.size(), 0),
-            static_cast<ssize_t>(token_in_socket.size()));
-  const int inherited = dup(ends[1]);
-  close(ends[1]);
-  Process::Setup setup;
-  setup.environment = {std::string(cluster::kForkServer) + "=" + std::to_string(inherited) + ":" + token};
-  Process process({"sh", "-c", before + "exec " + program + " how"}, setup);
-  close(inherited);
-  shutdown(ends[0], SHUT_WR);  // a fork server ends when there is nothing more to do
-  EXPECT_EQ(process.wait(), 0) << process.error();
-  close(ends[0]);
-  if (!process.out().empty()) {
-    EXPECT_NE(process.out().find("server -, pid"), std::string::npos) << "it keeps the variable: " << process.out();
+/// A process with the variable of a fork server and a socket, as if it were the launcher's: how it ended.
+struct Called {
+  int code = -1;
+  std::string error, out;
+  std::string reply;  ///< the reason of a refusal
+
+  Called(const std::string& message, const std::string& token, const std::string& before, const std::string& program) {
+    int ends[2];
+    EXPECT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
+    if (!message.empty()) {
+      EXPECT_EQ(send(ends[0], message.data(), message.size(), 0), static_cast<ssize_t>(message.size()));
+    }
+    const int inherited = dup(ends[1]);
+    close(ends[1]);
+    Process::Setup setup;
+    setup.environment = {std::string(cluster::kForkServer) + "=" + std::to_string(inherited) + ":" + token};
+    Process process({"sh", "-c", before + "exec " + program + " how"}, setup);
+    close(inherited);
+    shutdown(ends[0], SHUT_WR);  // a fork server ends when there is nothing more to do
+    code = process.wait();
+    error = process.error();
+    out = process.out();
+    ForkReply given;
+    if (recv(ends[0], &given, sizeof given, 0) == static_cast<ssize_t>(sizeof given)) reply = given.reason;
+    close(ends[0]);
   }
-  return process.out().empty();
+};
+
+TEST_P(ForkServer, OnlyTheLaunchersOwnProcessBecomesOne) {
+  const Called one("abc", "abc", "", program());
+  EXPECT_EQ(one.code, 0) << one.error;
+  EXPECT_EQ(one.out + one.error, "") << "main ran";
+  const Called other("abc", "abc", "true | ( ", program() + " how ); : ");
+  EXPECT_EQ(other.code, 0) << other.error;
+  EXPECT_NE(other.out.find("server -, pid"), std::string::npos) << "it keeps the variable: " << other.out;
 }
 
-TEST_P(ForkServer, OnlyTheLaunchersOwnProcessWithItsTokenBecomesOne) {
-  EXPECT_TRUE(serves("abc", "abc", "", program()));
-  EXPECT_FALSE(serves("abc", "abc", "true | ( ", program() + " how ); : ")) << "it was not started by the launcher";
-  EXPECT_FALSE(serves("abc", "abd", "", program()));
-  EXPECT_FALSE(serves("abc", "", "", program()));
-  EXPECT_FALSE(serves("abc", "abcd", "", program()));
+TEST_P(ForkServer, WithoutItsTokenItEndsInsteadOfRunningTheProgram) {
+  const auto expect = [&](const std::string& message, const std::string& token, const std::string& reason) {
+    const Called one(message, token, "", program());
+    EXPECT_EQ(one.code, 1);
+    EXPECT_EQ(one.out, "") << "main ran";
+    EXPECT_EQ(one.reply, reason);
+    EXPECT_TRUE(one.error.starts_with("muster: MU525: ") && one.error.ends_with(": " + reason + "\n")) << one.error;
+  };
+  expect("abc", "abd", "the launcher's first message has another token");
+  expect("abc", "", "the launcher's first message has another token");
+  expect("abc", "abcd", "the launcher's first message has another token");
+  expect("", "abc", "the launcher's first message is missing");
 }
 
 INSTANTIATE_TEST_SUITE_P(Libraries, ForkServer, ::testing::Values("launcher_forked", "launcher_forked_shared"),

@@ -76,6 +76,18 @@ TEST(Restarts, ACauseIsOneLine) {
             "MU035: rank 1 exited with code 79 (an error that nobody caught) after 0.2 s, in step 5: MU002: x");
 }
 
+TEST(Restarts, ACauseDoesNotSayWhatBecomesOfOtherRanks) {
+  RootCause cause{.after = milliseconds(200), .end = {79, 0}, .error_message = "", .other = 3, .reason = "MU057: x"};
+  for (auto kind : {RootCause::Kind::failed, RootCause::Kind::elsewhere, RootCause::Kind::left,
+                    RootCause::Kind::abandoned, RootCause::Kind::silent}) {
+    cause.kind = kind;
+    const auto line = one_line(cause), told = describe(cause, {}, nullptr).front();
+    EXPECT_EQ(line.find(" are ended"), std::string::npos) << line;
+    EXPECT_TRUE(told.ends_with(" are ended.")) << told;
+    EXPECT_TRUE(told.starts_with("muster: " + line)) << told;
+  }
+}
+
 TEST(Restarts, AWorldIsStartedAgainUntilItSucceeds) {
   Process process(muster_run({"--max-restarts", "3", "--devices", "1", "--no-prefix", "sh", "-c",
                               "echo $MUSTER_RESTART_COUNT $TORCHELASTIC_RESTART_COUNT; "

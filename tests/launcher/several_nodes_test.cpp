@@ -189,6 +189,29 @@ TEST_F(SeveralNodes, AnotherCommandIsRefusedByName) {
   for (std::size_t i : {0, 2}) EXPECT_EQ(node(i).wait(), 0) << node(i).error();
 }
 
+TEST_F(SeveralNodes, OneWithoutRestartsBesideOthersIsToldSoAtOnce) {
+  start("2", 1, {}, "echo pid $$; exec sleep 30");
+  const auto line = node(0).line_with("pid ");
+  ASSERT_FALSE(line.empty()) << node(0).error();
+  const Watched rank(std::stoi(line.substr(4)));
+  start("2", 0, {"--max-restarts", "1"}, "true");
+  EXPECT_EQ(node(0).wait(), 2);
+  EXPECT_TRUE(says(node(0), "muster: MU513: the launcher of node 0 at 127.0.0.1:" + port_ +
+                                " holds a rendezvous of launchers, since it has --max-restarts"))
+      << node(0).error();
+  EXPECT_TRUE(rank.ends());
+  start("2", 1, {"--max-restarts", "1"}, "true");
+  for (std::size_t i : {1, 2}) EXPECT_EQ(node(i).wait(), 0) << node(i).error();
+}
+
+TEST_F(SeveralNodes, OneWithoutRestartsTakesNothingElseForARendezvous) {
+  start("2", 1, {}, "sleep 0.1");
+  EXPECT_EQ(node(0).wait(), 0) << "nothing listens there\n" << node(0).error();
+  const cluster::ListeningSocket silent(std::stoi(port_), "127.0.0.1");
+  start("2", 1, {}, "sleep 0.1");
+  EXPECT_EQ(node(1).wait(), 0) << "a store says nothing\n" << node(1).error();
+}
+
 TEST_F(SeveralNodes, WithoutASecretNothingStarts) {
   for (const Words& options : {Words{"--nodes", "2", "--max-restarts", "1"}, {"--nodes", "1:2"}}) {
     Words all = options;

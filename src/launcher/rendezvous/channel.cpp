@@ -17,6 +17,7 @@ namespace {
 
 /// Each end sends it first, followed by its number.
 constexpr std::string_view kHandshake = "muster rendezvous 1 ";
+static_assert(kHandshake.starts_with(kRendezvousWords));
 constexpr std::size_t kNumberBytes = 16, kNumberDigits = 2 * kNumberBytes;
 constexpr std::size_t kSizeBytes = 4;
 

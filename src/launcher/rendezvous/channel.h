@@ -15,6 +15,9 @@
 
 namespace muster::launcher {
 
+/// With these words each end begins, whatever its version.
+inline constexpr std::string_view kRendezvousWords = "muster rendezvous ";
+
 /// One end of the connection between a launcher and the rendezvous. Each message is signed with the job's secret, two
 /// numbers drawn for this connection, the direction and the message's number, so that none can be forged, repeated,
 /// left out or sent back. Nothing blocks. Movable.
