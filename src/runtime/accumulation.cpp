@@ -221,9 +221,9 @@ void Accumulation::load_state_dict(const State& state) {
 namespace muster {
 
 AccumulationScope::AccumulationScope(std::shared_ptr<runtime::Accumulation> accumulation,
-                                     std::vector<std::shared_ptr<parallel::ManagedModel>> models)
+                                     const std::vector<std::shared_ptr<parallel::ManagedModel>>& models)
     : accumulation_(std::move(accumulation)) {
-  quiet_.emplace(std::move(models), !accumulation_->communicates());
+  quiet_.emplace(models, !accumulation_->communicates());
 }
 AccumulationScope::~AccumulationScope() { accumulation_->end(); }
 void AccumulationScope::count(double samples) { accumulation_->weigh(samples); }

@@ -12,7 +12,8 @@ namespace muster::runtime {
 namespace fs = std::filesystem;
 
 void call_hooks(const Saves::Hooks& hooks, State& state, const fs::path& folder) {
-  const auto copy = hooks;  // a hook may remove itself
+  // NOLINTNEXTLINE(performance-unnecessary-copy-initialization): a hook may remove itself
+  const auto copy = hooks;
   for (const auto& [_, hook] : copy) hook(state, folder);
 }
 

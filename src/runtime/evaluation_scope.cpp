@@ -15,8 +15,8 @@ void restore(const std::vector<std::pair<std::shared_ptr<torch::nn::Module>, boo
 
 }  // namespace
 
-EvaluationScope::EvaluationScope(std::vector<std::shared_ptr<torch::nn::Module>> modules) {
-  for (auto& module : modules) {
+EvaluationScope::EvaluationScope(const std::vector<std::shared_ptr<torch::nn::Module>>& modules) {
+  for (const auto& module : modules) {
     const auto children = module->modules(/*include_self=*/false);
     before_.emplace_back(module, module->is_training());
     for (const auto& child : children) before_.emplace_back(child, child->is_training());

@@ -87,7 +87,9 @@ void require_addable(torch::optim::Optimizer& optimizer, const torch::optim::Opt
         throw UsageError("MU332", "add_param_group was given the parameter " + name_of(registry, parameter) +
                                       ", which is in a group of the optimizer already: leave it out, or change the "
                                       "options of that group in param_groups()");
-    if (group.has_options() && typeid(own.options()) != typeid(group.options()))
+    if (!group.has_options()) continue;
+    const auto &owned = own.options(), &given = group.options();
+    if (typeid(owned) != typeid(given))
       throw UsageError("MU333",
                        "add_param_group was given options of another class than the optimizer's: give a group of AdamW "
                        "an AdamWOptions, one of SGD an SGDOptions, and so on, or none for the optimizer's defaults");

@@ -185,11 +185,11 @@ void PreparedOptimizer::for_each_other(const std::function<void(optim::FusedOpti
     if (const auto other = entry.lock(); other && other.get() != this) f(other->fused_);
 }
 
-at::Tensor PreparedOptimizer::update(torch::optim::Optimizer::LossClosure closure) {
+at::Tensor PreparedOptimizer::update(const torch::optim::Optimizer::LossClosure& closure) {
   const auto after = c10::make_scope_exit(
       [this] { for_each_other([](optim::FusedOptimizer& other) { other.after_another_step(); }); });
   for_each_other([](optim::FusedOptimizer& other) { other.before_another_step(); });
-  if (!closure || context_.group.size() == 1) return fused_.step(std::move(closure));
+  if (!closure || context_.group.size() == 1) return fused_.step(closure);
   return fused_.step([&] {
     note_reductions();
     auto loss = closure();

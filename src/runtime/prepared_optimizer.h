@@ -101,7 +101,7 @@ class PreparedOptimizer : public std::enable_shared_from_this<PreparedOptimizer>
   bool needs_reduction_in_order(int64_t index) const;
   /// Reductions up to now do not count for the next step.
   void note_reductions();
-  at::Tensor update(torch::optim::Optimizer::LossClosure closure);
+  at::Tensor update(const torch::optim::Optimizer::LossClosure& closure);
   void for_each_other(const std::function<void(optim::FusedOptimizer&)>& f) const;
 
   std::shared_ptr<torch::optim::Optimizer> inner_;

@@ -216,7 +216,8 @@ bool begin_main(const MainCall& call) {
     return false;
   }
   if (!call.error.empty() && is_main_rank()) std::fputs(call.error.c_str(), stderr);
-  if (!call.options_line.empty()) setenv(options::kLineVariable, call.options_line.c_str(), 1);
+  if (!call.options_line.empty())
+    setenv(options::kLineVariable, call.options_line.c_str(), 1);  // NOLINT(concurrency-mt-unsafe)
   return true;
 }
 

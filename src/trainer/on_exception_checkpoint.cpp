@@ -9,6 +9,7 @@
 
 namespace muster {
 
+// NOLINTNEXTLINE(bugprone-throw-keyword-missing): no exception, but a callback
 OnExceptionCheckpoint::OnExceptionCheckpoint(OnExceptionCheckpointOptions options) : options_(std::move(options)) {
   if (options_.filename.empty())
     throw ConfigError("MU451", "the options of OnExceptionCheckpoint do not work: filename is empty; give a name");

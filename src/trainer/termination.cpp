@@ -28,8 +28,8 @@ std::terminate_handler terminate_before = nullptr;  // as process-wide as the ha
     try {
       std::rethrow_exception(current);
     } catch (const Terminated&) {
-      std::exit(Terminated::kExitCode);
-    } catch (...) {}  // that of the handler from before
+      std::exit(Terminated::kExitCode);  // NOLINT(concurrency-mt-unsafe)
+    } catch (...) {}                     // that of the handler from before
   }
   if (const auto before = std::exchange(terminate_before, nullptr)) before();
   std::abort();

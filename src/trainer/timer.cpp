@@ -18,7 +18,7 @@ std::size_t index_of(Stage stage) { return static_cast<std::size_t>(stage); }
 
 }  // namespace
 
-Timer::Timer(TimerOptions options) : options_(std::move(options)) {
+Timer::Timer(TimerOptions options) : options_(options) {
   if (options_.duration && options_.duration->count() < 0)
     throw ConfigError("MU451", formatted("the options of Timer do not work: duration is {} ms; give at least 0",
                                          options_.duration->count()));

@@ -18,7 +18,7 @@ class Accumulation;
 class [[nodiscard("name the scope: auto window = ...")]] AccumulationScope {
  public:
   AccumulationScope(std::shared_ptr<runtime::Accumulation> accumulation,
-                    std::vector<std::shared_ptr<parallel::ManagedModel>> models);
+                    const std::vector<std::shared_ptr<parallel::ManagedModel>>& models);
   AccumulationScope(const AccumulationScope&) = delete;
   AccumulationScope& operator=(const AccumulationScope&) = delete;
   ~AccumulationScope();

@@ -17,7 +17,7 @@ namespace muster {
 /// Submodules that are registered meanwhile keep their mode. Thread safety: destroy it on the thread that made it.
 class [[nodiscard("name the scope: auto scope = evaluation(model)")]] EvaluationScope {
  public:
-  explicit EvaluationScope(std::vector<std::shared_ptr<torch::nn::Module>> modules);
+  explicit EvaluationScope(const std::vector<std::shared_ptr<torch::nn::Module>>& modules);
   EvaluationScope(const EvaluationScope&) = delete;
   EvaluationScope& operator=(const EvaluationScope&) = delete;
   ~EvaluationScope();

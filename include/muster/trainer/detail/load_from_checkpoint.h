@@ -21,7 +21,7 @@ template <class M>
 concept has_options = requires { typename M::Options; };
 template <class M>
 struct OptionsOf {
-  struct type {};
+  struct type {};  // NOLINT(readability-identifier-naming): as in std::type_identity
 };
 template <has_options M>
 struct OptionsOf<M> {
