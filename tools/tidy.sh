@@ -21,6 +21,7 @@ fi
 checks+=(--extra-arg=-Qunused-arguments)  # the commands are another compiler's, with options that clang lacks
 # Always: a source may be new. clang-tidy only reads the compile commands, so any compiler's will do.
 cmake -S . -B "$build" -G Ninja "${arguments[@]}" >/dev/null
+ninja -C "$build" apps/muster/error_pages.cpp apps/muster/project_files.cpp >/dev/null  # sources that the build makes
 sources=("$@")
 [ $# -gt 0 ] || mapfile -t sources < <(sed -n 's/^ *"file": "\(.*\)",\{0,1\}$/\1/p' "$build/compile_commands.json")
 status=0

@@ -51,7 +51,7 @@ FileKind kind_of(const File& file, const std::string& path, const std::string& s
   refuse_file(file.outside(), path, section);
 }
 
-ConfigFile read_ours(File file, const std::string& path, const std::string& section,
+ConfigFile read_ours(const File& file, const std::string& path, const std::string& section,
                      const std::vector<options::Description>& known) {
   refuse_options_outside(file.outside(), section, known);
   ConfigFile result{.path = path};

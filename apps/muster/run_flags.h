@@ -11,7 +11,7 @@
 #include "muster/base/detail/options.h"
 #include "muster/launcher/detail/options.h"
 
-namespace CLI {
+namespace CLI {  // NOLINT(readability-identifier-naming)
 class App;
 class Option;
 }  // namespace CLI

@@ -4,6 +4,7 @@
 #include <sstream>
 
 #include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
 
 #include "muster/base/format.h"
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
@@ -30,8 +31,8 @@ template <ReduceOp op, class T>
   } else if constexpr (op == ReduceOp::min || op == ReduceOp::max) {
     if constexpr (std::is_floating_point_v<T>) {
       // As in LibTorch, what is not a number stays so.
-      if (a != a) return a;
-      if (b != b) return b;
+      if (std::isnan(a)) return a;
+      if (std::isnan(b)) return b;
     }
     return (op == ReduceOp::min ? b < a : a < b) ? b : a;
   } else if constexpr (std::is_integral_v<T>) {
@@ -94,7 +95,11 @@ template <class T, ReduceOp op>
   const std::size_t at_once = call.outs.size() > 1 ? kBlock : call.elements;
   for (std::size_t begin = 0; begin < call.elements; begin += at_once) {
     const std::size_t end = std::min(begin + at_once, call.elements);
+#if defined(__clang__)
+#pragma clang loop vectorize(assume_safety)
+#else
 #pragma GCC ivdep
+#endif
     for (std::size_t i = begin; i < end; ++i) out[i] = reduced<T, op>(first[i], second[i]);
     copy_to_others<T>(call, begin, end - begin);
   }
