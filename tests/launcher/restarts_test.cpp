@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -182,8 +183,8 @@ std::vector<int> children_of(int process) {
   return result;
 }
 
-/// The descriptors of the launcher and of all its children, one text for each process.
-std::multiset<std::string> held_by(int launcher) {
+/// The descriptors of the launcher and of all its children now, one text for each process.
+std::multiset<std::string> held_now(int launcher) {
   auto processes = children_of(launcher);
   processes.push_back(launcher);
   std::multiset<std::string> result;
@@ -193,6 +194,14 @@ std::multiset<std::string> held_by(int launcher) {
     result.insert(text);
   }
   return result;
+}
+
+/// The same once this round's reaper has closed what it inherited.
+std::multiset<std::string> held_by(int launcher) {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  auto held = held_now(launcher);
+  while (!held.contains("pipe:[ ") && std::chrono::steady_clock::now() < end) held = held_now(launcher);
+  return held;
 }
 
 int pid_in(const std::string& line) { return std::stoi(line.substr(line.find(" pid ") + 5)); }
