@@ -76,6 +76,11 @@ TEST_P(ForkServer, AForkedRankInheritsWhatASpawnedOneDoes) {
     EXPECT_EQ(process.error(), "");
     auto lines = process.out_lines();
     std::stable_sort(lines.begin(), lines.end(), [](const auto& a, const auto& b) { return a[1] < b[1]; });
+#if defined(__SANITIZE_THREAD__)  // in a forked process its thread and that thread's signal begin before main
+    std::erase_if(lines, [](const auto& line) {
+      return line.find("SigCgt:") != line.npos || line.find("Threads:") != line.npos;
+    });
+#endif
     return lines;
   };
   const auto forked = state("--fork-ranks"), spawned = state("--no-fork-ranks");
