@@ -120,12 +120,15 @@ void Machine::run_front(Lane& lane) {
   if (lane.commands.empty()) busy_.erase(&lane);
   try {
     command.run();
+  } catch (const Error&) {
+    if (!error_) error_ = std::current_exception();
   } catch (const std::exception& failure) {
     if (!error_)
       error_ = std::make_exception_ptr(
           LaunchError("MU552", formatted("{} failed on the simulated accelerator: {}", command.what, failure.what())));
   }
   ++lane.done;
+  ++runs_;
   ++stats.commands;
   changed_.notify_all();
 }
@@ -150,21 +153,20 @@ std::string Machine::heads() const {
   return text.empty() ? " none has any" : text;
 }
 
-void Machine::wait(Lock& lock, const std::string& cause, Lane* wanted, const std::function<bool()>& done) {
+void Machine::wait(Lock& lock, const std::string& cause, const Lane* wanted, std::chrono::milliseconds patience,
+                   const std::function<bool()>& done) {
   if (!cause.empty()) ++stats.host_waits[cause];
-  auto give_up = std::chrono::steady_clock::now() + options_.patience;
-  while (!done()) {
-    if (step(wanted)) {
-      give_up = std::chrono::steady_clock::now() + options_.patience;
-      continue;
-    }
+  auto give_up = std::chrono::steady_clock::now() + patience;
+  for (auto seen = runs_; !done();) {
+    if (step(wanted)) continue;
     // Another host may enqueue what is missing, or a stream that stands still has it.
     if (changed_.wait_for(lock, kGrace) == std::cv_status::no_timeout || thaw()) continue;
-    if (std::chrono::steady_clock::now() > give_up)
-      throw LaunchError("MU551",
-                        formatted("the host waits for the simulated accelerator ({}), and no command could run for "
-                                  "{} ms. First commands of the streams:{}",
-                                  cause, options_.patience.count(), heads()));
+    const auto now = std::chrono::steady_clock::now();
+    if (std::exchange(seen, runs_) != runs_) give_up = now + patience;
+    if (now > give_up)
+      throw LaunchError("MU551", formatted("the host waits for the simulated accelerator ({}), and no command could "
+                                           "run for {} ms. First commands of the streams:{}",
+                                           cause, patience.count(), heads()));
   }
   if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
 }
@@ -172,21 +174,29 @@ void Machine::wait(Lock& lock, const std::string& cause, Lane* wanted, const std
 void Machine::synchronize(c10::Stream awaited, const std::string& cause) {
   Lock lock(mutex_);
   auto& of = lane(awaited);
-  wait(lock, cause, &of, [&of, until = of.enqueued] { return of.done >= until; });
+  wait(lock, cause, &of, options_.patience, [&of, until = of.enqueued] { return of.done >= until; });
 }
 
-void Machine::synchronize(const Mark& mark, const std::string& cause) {
+void Machine::synchronize(const Mark& mark, const std::string& cause, std::chrono::milliseconds timeout) {
   Lock lock(mutex_);
-  wait(lock, cause, mark.event->lane, [&] { return mark.done(); });
+  wait(lock, cause, mark.event->lane, timeout.count() > 0 ? timeout : options_.patience, [&] { return mark.done(); });
 }
 
 void Machine::synchronize_device(int device, const std::string& cause) {
   Lock lock(mutex_);
-  wait(lock, cause, nullptr, [&] {
+  wait(lock, cause, nullptr, options_.patience, [&] {
     const auto* first = lanes_.data() + device * kStreams;
     return std::none_of(busy_.begin(), busy_.end(),
                         [&](Lane* lane) { return lane >= first && lane < first + kStreams; });
   });
+}
+
+void Machine::run_if_idle(uint64_t& seen) {
+  const Lock lock(mutex_, std::try_to_lock);
+  if (!lock) return;
+  for (int i = 0; seen == runs_ - static_cast<uint64_t>(i) && i < 16; ++i)
+    if (!step() && !(thaw() && step())) break;
+  seen = runs_;
 }
 
 c10::Stream Machine::pool_stream(int device) {

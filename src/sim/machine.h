@@ -60,7 +60,7 @@ struct Mark {
 class Machine {
  public:
   using Lock = std::unique_lock<std::recursive_mutex>;
-  static constexpr int kStreams = 64;  ///< of a device: the default one, then the pool, then those of communicators
+  static constexpr int kStreams = 128;  ///< of a device: the default one, then the pool, then those of communicators
   static constexpr int kPool = 32;
 
   static Machine& get();
@@ -72,13 +72,19 @@ class Machine {
   void block(const Mark& mark, c10::Stream stream);
   /// Also lets some command run, so that who polls comes to an end.
   bool query(const std::function<bool()>& done);
+  bool query(const Mark& mark) {
+    return query([&] { return mark.done(); });
+  }
   bool is_idle(c10::Stream stream);
 
   // The host waits here; `cause` is counted unless it is empty. Throws: LaunchError (MU552) if a command failed,
   // (MU551) if nothing can run for Options::patience.
   void synchronize(c10::Stream stream, const std::string& cause);
-  void synchronize(const Mark& mark, const std::string& cause);
+  void synchronize(const Mark& mark, const std::string& cause, std::chrono::milliseconds timeout = {});
   void synchronize_device(int device, const std::string& cause);
+
+  /// For whoever waits in no host thread: runs some commands if none ran since `seen` was set by the last call.
+  void run_if_idle(uint64_t& seen);
 
   c10::Stream pool_stream(int device);
   c10::Stream communicator_stream(int device);
@@ -89,7 +95,8 @@ class Machine {
 
  private:
   Lane& lane(c10::Stream stream);
-  void wait(Lock& lock, const std::string& cause, Lane* wanted, const std::function<bool()>& done);
+  void wait(Lock& lock, const std::string& cause, const Lane* wanted, std::chrono::milliseconds patience,
+            const std::function<bool()>& done);
   uint32_t weight(const Lane& lane, const Lane* wanted) const;
   bool step(const Lane* wanted = nullptr);
   void run_front(Lane& lane);
@@ -103,6 +110,7 @@ class Machine {
   uint64_t seed_ = 0;
   uint32_t eager_ = 0;       ///< one enqueue in so many lets commands run; 0: none does
   uint64_t draw_ = 1;        ///< of weights
+  uint64_t runs_ = 0;        ///< of commands
   uint64_t steps_left_ = 0;  ///< with these weights
   std::exception_ptr error_;
   std::vector<Lane> lanes_;  ///< device by device

@@ -16,8 +16,8 @@ namespace muster::sim {
 struct Options {
   int64_t bytes_per_device = int64_t{1} << 34;  ///< more is an at::OutOfMemoryError; at most 16 GiB
   int devices = 4;
-  std::string name = "sim";                                       ///< of the device: "sim:0", `--accelerator sim`
-  std::chrono::milliseconds patience = std::chrono::seconds(20);  ///< how long the host waits while nothing can run
+  std::string name = "sim";                                      ///< of the device: "sim:0", `--accelerator sim`
+  std::chrono::milliseconds patience = std::chrono::minutes(1);  ///< how long the host waits while nothing can run
 };
 
 /// Registers the accelerator with LibTorch for the rest of the process. A second call with the same options does
