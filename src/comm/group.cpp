@@ -4,6 +4,7 @@
 
 #include <ATen/core/grad_mode.h>
 
+#include "comm/staging.h"
 #include "comm/words.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
@@ -16,6 +17,7 @@ Work::Work(std::shared_ptr<State> state) : state_(std::move(state)) {}
 
 void Work::wait() {
   if (!state_) return;
+  if (state_->on_device) return state_->on_device->wait();
   WaitPolicy::Lock lock(state_->waiting->mutex());
   // Every operation of the queue ends within the time-out of the group, so this wait needs none of its own.
   state_->waiting->wait(
@@ -25,13 +27,14 @@ void Work::wait() {
 
 bool Work::is_completed() const {
   if (!state_) return true;
+  if (state_->on_device) return state_->on_device->is_completed();
   state_->waiting->pause();
   WaitPolicy::Lock lock(state_->waiting->mutex());
   return state_->done;
 }
 
-Group::Group(GroupIdentity identity, std::unique_ptr<Collectives> collectives)
-    : identity_(std::move(identity)), collectives_(std::move(collectives)), rank_(collectives_->rank()),
+Group::Group(GroupIdentity identity, std::unique_ptr<Collectives> collectives, std::unique_ptr<DeviceSide> device_side)
+    : identity_(std::move(identity)), collectives_(std::move(collectives)), device_side_(std::move(device_side)), rank_(collectives_->rank()),
       size_(collectives_->size()), pair_sequences_(collectives_->size()), heard_piggybacks_(collectives_->size()) {}
 
 Group::~Group() {
@@ -70,12 +73,50 @@ void Group::listen(const Operation& operation) {
       heard_piggybacks_[peer] = peer == rank_ ? operation.piggyback : operation.piggybacks[peer];
 }
 
+bool Group::stays_on_host(const Operation& operation) const {
+  return device_of(operation).is_cpu() || collectives_->takes_device_tensors();
+}
+
+bool Group::goes_to_device_side(const Operation& operation) const {
+  return device_side_ && device_side_->takes(operation, device_of(operation).type());
+}
+
+std::shared_ptr<DeviceWork> Group::start_on_device(Operation operation) {
+  check_alive();
+  const auto asked = Clock::now();
+  operation.sequence = device_sequence_++;
+  try {
+    auto work = device_side_->start(operation);
+    notify_observers(operation, asked);
+    return work;
+  } catch (const std::exception& error) {
+    fail({"MU061",
+          formatted("{} could not start on rank {} of group {}: {}", describe(operation), rank_, identity_.name,
+                    short_error_text(error.what(), 500)),
+          -1});
+  }
+}
+
+void Group::stage(Operation& operation) {
+  const at::Device device = device_of(operation);
+  if (!staging_stream_ || staging_stream_->device() != device) staging_stream_ = device::stream_from_pool(device);
+  operation.staging = std::make_shared<Staging>(operation, staging_stream_);
+}
+
 void Group::run(Operation& operation) {
+  if (stays_on_host(operation)) return run_on_host(operation);
+  if (goes_to_device_side(operation)) return start_on_device(operation)->wait();
+  stage(operation);
+  run_on_host(operation);
+  operation.staging->move_results(operation);
+}
+
+void Group::run_on_host(Operation& operation) {
   auto asked = Clock::now();
   WaitPolicy::Lock lock(identity_.waiting->mutex());
   if (busy_ || !queue_.empty()) {
     lock.unlock();
-    auto state = start(std::move(operation));
+    auto state = start_on_host(std::move(operation));
     Work(state).wait();
     operation = std::move(state->operation);
     return;
@@ -97,6 +138,14 @@ void Group::run(Operation& operation) {
 }
 
 std::shared_ptr<Work::State> Group::start(Operation operation) {
+  if (!stays_on_host(operation)) {
+    if (goes_to_device_side(operation)) return std::make_shared<Work::State>(start_on_device(std::move(operation)));
+    stage(operation);
+  }
+  return start_on_host(std::move(operation));
+}
+
+std::shared_ptr<Work::State> Group::start_on_host(Operation operation) {
   auto state = std::make_shared<Work::State>(std::move(operation), identity_.waiting);
   WaitPolicy::Lock lock(identity_.waiting->mutex());
   number(state->operation);
@@ -156,11 +205,18 @@ void Group::report_lost_rank(int rank, std::string_view reason) {
   identity_.report.lost(identity_.ranks.empty() ? rank : identity_.ranks.at(static_cast<std::size_t>(rank)), reason);
 }
 
+void Group::run_collectives(Operation& operation, TimePoint deadline) {
+  if (!operation.staging) return collectives_->run(operation, identity_.name, deadline);
+  operation.staging->to_host(operation);
+  collectives_->run(operation, identity_.name, deadline);
+  operation.staging->to_device(operation);
+}
+
 void Group::execute(Operation& operation, Clock::time_point asked, Clock::time_point begin) {
   check_alive();
   at::NoGradGuard no_grad;
   try {
-    collectives_->run(operation, identity_.name, begin + identity_.timeout);
+    run_collectives(operation, begin + identity_.timeout);
   } catch (const TransportFailure& failure) {
     fail(explain(operation, failure, begin));
   } catch (const CommError& error) {
@@ -186,6 +242,7 @@ void Group::fail(Failure failure) {
   if (failure_->peer >= 0) report_lost_rank(failure_->peer, failure_->id + ": " + failure_->text);
   collectives_->abort(failure_->id + ": " + failure_->text);
   collectives_->close();
+  if (device_side_) device_side_->abort();
   throw CommError(failure_->id, failure_->text);
 }
 
@@ -228,6 +285,7 @@ void Group::abort(const std::string& cause) {
     has_failed_.store(true, std::memory_order_release);
   }
   collectives_->abort(cause);
+  if (device_side_) device_side_->abort();
 }
 
 void Group::observe(Communicator::Observer observer) {
@@ -253,7 +311,8 @@ void Group::notify_observers(const Operation& operation, Clock::time_point asked
                        payload_bytes(operation),
                        tensor.defined() ? tensor.scalar_type() : at::kByte,
                        asked,
-                       Clock::now()};
+                       Clock::now(),
+                       operation.staging != nullptr};
   for (const auto& observer : *observers) observer(event);
 }
 
@@ -274,7 +333,9 @@ std::shared_ptr<Group> Group::subgroup(const std::vector<int>& ranks, const Oper
     identity.starts_inline = true;
     return std::make_shared<Group>(std::move(identity), make_solo());
   }
-  return std::make_shared<Group>(identity, collectives_->split(ranks, identity.name));
+  auto host_side = collectives_->split(ranks, identity.name);
+  auto device_side = device_side_ ? device_side_->split(ranks, identity.name) : nullptr;
+  return std::make_shared<Group>(identity, std::move(host_side), std::move(device_side));
 }
 
 std::shared_ptr<SharedBuffer> Group::share(std::size_t bytes, PeerAccess access, const OperationLabel& label) {
