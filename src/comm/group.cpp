@@ -4,10 +4,12 @@
 
 #include <ATen/core/grad_mode.h>
 
+#include "comm/bytes.h"
 #include "comm/staging.h"
 #include "comm/words.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
+#include "muster/comm/detail/device_agreement.h"
 #include "muster/comm/detail/piggyback.h"
 #include "muster/comm/detail/report_lost_rank.h"
 
@@ -33,9 +35,17 @@ bool Work::is_completed() const {
   return state_->done;
 }
 
+namespace {
+GroupIdentity with_ledger(GroupIdentity identity, bool has_device_side) {
+  if (has_device_side && !identity.ledger) identity.ledger = std::make_shared<DeviceLedger>();
+  return identity;
+}
+}  // namespace
+
 Group::Group(GroupIdentity identity, std::unique_ptr<Collectives> collectives, std::unique_ptr<DeviceSide> device_side)
-    : identity_(std::move(identity)), collectives_(std::move(collectives)), device_side_(std::move(device_side)), rank_(collectives_->rank()),
-      size_(collectives_->size()), pair_sequences_(collectives_->size()), heard_piggybacks_(collectives_->size()) {}
+    : identity_(with_ledger(std::move(identity), device_side != nullptr)), collectives_(std::move(collectives)),
+      device_side_(std::move(device_side)), rank_(collectives_->rank()), size_(collectives_->size()),
+      pair_sequences_(collectives_->size()), heard_piggybacks_(collectives_->size()) {}
 
 Group::~Group() {
   WaitPolicy::Lock lock(identity_.waiting->mutex());
@@ -85,6 +95,7 @@ std::shared_ptr<DeviceWork> Group::start_on_device(Operation operation) {
   check_alive();
   const auto asked = Clock::now();
   operation.sequence = device_sequence_++;
+  note_on_device(operation);
   try {
     auto work = device_side_->start(operation);
     notify_observers(operation, asked);
@@ -95,6 +106,34 @@ std::shared_ptr<DeviceWork> Group::start_on_device(Operation operation) {
                     short_error_text(error.what(), 500)),
           -1});
   }
+}
+
+void Group::note_on_device(const Operation& operation) {
+  if (is_point_to_point(operation.kind)) return;
+  auto ranks = identity_.ranks;
+  for (int rank = 0; identity_.ranks.empty() && rank < size_; ++rank) ranks.push_back(rank);
+  identity_.ledger->note(identity_.name, ranks, make_header(operation, nullptr, 0));
+}
+
+std::vector<std::string> Group::all_gather_text(const std::string& mine, const OperationLabel& label) {
+  Operation operation{.kind = OperationKind::all_gather_bytes, .label = label, .in = bytes_tensor(mine)};
+  run(operation);
+  return to_bytes(operation.results);
+}
+
+void Group::compare_device_operations(const OperationLabel& label) {
+  if (!device_side_) return;
+  const auto difference = find_disagreement(all_gather_text(identity_.ledger->digests(), label));
+  if (!difference) return identity_.ledger->clear();
+  const auto& [name, one, other] = *difference;
+  const auto operations = all_gather_text(identity_.ledger->operations_of(name), label);
+  fail({"MU050",
+        formatted("{} of the device's operations in group {}. All ranks must call the same operations in the same "
+                  "order, with equal shapes and dtypes.",
+                  describe_difference(one, operations[static_cast<std::size_t>(one)], other,
+                                      operations[static_cast<std::size_t>(other)]),
+                  name),
+        -1});
 }
 
 void Group::stage(Operation& operation) {
@@ -348,6 +387,9 @@ std::shared_ptr<SharedBuffer> Group::share(std::size_t bytes, PeerAccess access,
   return std::move(operation.shared_buffer);
 }
 
+void require_same_device_operations(const Communicator& group) {
+  group.group()->compare_device_operations(group.internal("the device's operations").label());
+}
 void report_lost_rank(const Communicator& group, int rank, std::string_view reason) {
   group.group()->report_lost_rank(rank, reason);
 }

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "comm/collectives.h"
+#include "comm/device_ledger.h"
 #include "comm/device_side.h"
 #include "comm/wait_policy.h"
 #include "muster/cluster/detail/report.h"
@@ -23,12 +24,13 @@ namespace muster::comm {
 /// The properties of a group that do not depend on its transport.
 struct GroupIdentity {
   std::string backend = "none";
-  std::string backend_reason{};                   ///< why it was chosen; empty: it was asked for
-  std::shared_ptr<void> keeps{};                  ///< kept alive by the group and its subgroups
+  std::string backend_reason{};   ///< why it was chosen; empty: it was asked for
+  std::shared_ptr<void> keeps{};  ///< kept alive by the group and its subgroups
   std::string name = "world";
-  std::vector<int> ranks{};    ///< their ranks in the job; empty: as in the group
-  cluster::Report report{};    ///< where this rank reports lost ranks
-  bool starts_inline = false;  ///< operations never wait, so nothing needs a thread
+  std::vector<int> ranks{};                ///< their ranks in the job; empty: as in the group
+  cluster::Report report{};                ///< where this rank reports lost ranks
+  std::shared_ptr<DeviceLedger> ledger{};  ///< of the group and its subgroups; null: of no device
+  bool starts_inline = false;              ///< operations never wait, so nothing needs a thread
   std::chrono::milliseconds timeout{600'000};
   std::shared_ptr<WaitPolicy> waiting = std::make_shared<WaitPolicy>();
 };
@@ -62,6 +64,8 @@ class Group {
   /// As the functions of piggyback.h.
   void attach_piggyback(uint64_t value);
   std::vector<uint64_t> attached_piggybacks();
+  /// As require_same_device_operations().
+  void compare_device_operations(const OperationLabel& label);
   /// The group of these ranks, or null if this rank is not one of them.
   std::shared_ptr<Group> subgroup(const std::vector<int>& ranks, const OperationLabel& label);
 
@@ -80,6 +84,8 @@ class Group {
   bool stays_on_host(const Operation& operation) const;
   bool goes_to_device_side(const Operation& operation) const;
   std::shared_ptr<DeviceWork> start_on_device(Operation operation);
+  void note_on_device(const Operation& operation);
+  std::vector<std::string> all_gather_text(const std::string& mine, const OperationLabel& label);
   void stage(Operation& operation);
   void run_collectives(Operation& operation, TimePoint deadline);
   void execute(Operation& operation, Clock::time_point asked, Clock::time_point begin);

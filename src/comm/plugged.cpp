@@ -128,17 +128,14 @@ at::Tensor Plugged::scattered(const Operation& operation) const {
     if (to != rank() && part[0].numel() > 0) wait(backend_->send(part, to, 0), to);
   }
   if (is_root) return operation.parts[rank()].clone();
-  const Header own =
-      announced(make_header(operation, nullptr, 0), shapes[0][rank()].contiguous(), operation.root);
+  const Header own = announced(make_header(operation, nullptr, 0), shapes[0][rank()].contiguous(), operation.root);
   std::vector<at::Tensor> part{at::empty(own.sizes(), own.scalar_type())};
   if (part[0].numel() > 0) wait(backend_->recv(part, operation.root, 0), operation.root);
   return part[0];
 }
 
 void Plugged::run_uneven(Operation& operation) {
-  auto bytes = [&](const at::Tensor& tensor) {
-    return tensor.defined() ? tensor : at::empty({0}, at::kByte);
-  };
+  auto bytes = [&](const at::Tensor& tensor) { return tensor.defined() ? tensor : at::empty({0}, at::kByte); };
   auto& results = operation.results;
   switch (operation.kind) {
     case OperationKind::all_gatherv:

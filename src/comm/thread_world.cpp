@@ -86,8 +86,9 @@ std::vector<std::exception_ptr> run_thread_world(int size, const ThreadWorldOpti
   std::vector<std::exception_ptr> errors(size);
   std::vector<std::thread> threads;
   for (int rank = 0; rank < size; ++rank)
-    threads.push_back(identity.waiting->start_thread(
-        [&, rank] { errors[rank] = run_rank(join, identity, {rank, size}, options, body); }));
+    threads.push_back(identity.waiting->start_thread([&, rank] {
+      errors[rank] = run_rank(join, identity, {rank, size}, options, body);
+    }));
   if (schedule) schedule->begin();
   for (auto& thread : threads) identity.waiting->join(thread);
   return errors;

@@ -11,6 +11,7 @@
 #include "comm/device_world.h"
 #include "comm/every_operation.h"
 #include "muster/base/error.h"
+#include "muster/comm/detail/device_agreement.h"
 #include "muster/comm/rendezvous.h"
 #include "muster/testing/compare.h"
 #include "muster/testing/thrown.h"
@@ -77,8 +78,7 @@ TEST_F(DeviceTensors, GoOverTheBackendOfTheDevice) {
     const auto wanted = expected(3, dtype);
     for (int seed = 0; seed < kSeeds; ++seed) {
       sim::set_seed(static_cast<uint64_t>(seed));
-      EXPECT_EQ(compared({.device_backend = true, .side_stream = seed % 2 == 1}, wanted, dtype), "")
-          << "seed " << seed;
+      EXPECT_EQ(compared({.device_backend = true, .side_stream = seed % 2 == 1}, wanted, dtype), "") << "seed " << seed;
     }
   }
 }
@@ -189,6 +189,43 @@ TEST_F(DeviceTensors, OfOneOperationAreOnOneDevice) {
                                          "MU056");
                              }),
             "");
+}
+
+TEST_F(DeviceTensors, OfRanksThatDisagreeAreFoundBeforeTheyAreUsed) {
+  sim::set_seed(4);
+  EXPECT_EQ(run_device_world(4, {.device_backend = true},
+                             [](const Communicator& comm, at::Device device) {
+                               const auto odd = comm.subgroup({1, 3}), even = comm.subgroup({0, 2});
+                               const auto& mine = comm.rank() % 2 ? odd : even;
+                               at::Tensor tensor = at::ones({3}, device);
+                               comm.all_reduce(tensor);
+                               mine.all_reduce(tensor);
+                               if (comm.rank() % 2) odd.broadcast(tensor);
+                               require_same_device_operations(comm);
+                               require_same_device_operations(Communicator());
+                               tensor.zero_();
+                               mine.all_reduce(tensor);
+                               require_same_device_operations(comm);
+                               EXPECT_EQ(tensor.sum().item<float>(), 0);
+                             }),
+            "");
+}
+
+TEST_F(DeviceTensors, OfRanksThatDisagreeAreNamedOnEveryRank) {
+  sim::set_seed(4);
+  // The devices have nothing to run it: only what ranks say is compared.
+  const auto errors = run_device_world(3, {.device_backend = true}, [](const Communicator& comm, at::Device device) {
+    const at::Tensor tensor = at::ones({3}, device);
+    for (int i = 0; i < 2; ++i) comm.all_reduce(tensor);
+    const at::Tensor other = at::ones({comm.rank() == 2 ? 4 : 3}, device);
+    const auto work = comm.internal("gradients").start_all_reduce(other);
+    require_same_device_operations(comm);
+  });
+  const std::string expected =
+      "MU050: rank 0 called the library's all_reduce(sum) of float32 [3] for gradients, rank 2 called the library's "
+      "all_reduce(sum) of float32 [4] for gradients, operation 2 of the device's operations in group world.";
+  for (const char* rank : {"rank 0: ", "rank 1: ", "rank 2: "})
+    EXPECT_NE(errors.find(rank + expected), std::string::npos) << errors;
 }
 
 /// Sites of this room, collected and left out one at a time.

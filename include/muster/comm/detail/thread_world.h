@@ -17,9 +17,9 @@ struct ThreadWorldOptions {
   /// Ranks on each of several hosts, one host after another: operations as by the backend "hierarchical". Empty: no
   /// hosts.
   std::vector<int> hosts{};
-  int kill_rank = -1;          ///< this rank fails at its step `kill_step`, as if its process had died; -1: no rank
-                               ///< fails
-  int64_t kill_step = 0;       ///< counted in messages of the first group that the rank sends or receives
+  int kill_rank = -1;     ///< this rank fails at its step `kill_step`, as if its process had died; -1: no rank
+                          ///< fails
+  int64_t kill_step = 0;  ///< counted in messages of the first group that the rank sends or receives
   /// Makes the backend of a device, whose type is `device`, for a group of that name. Null: there is none.
   std::function<c10::intrusive_ptr<c10d::Backend>(const std::string& name, int rank, int size)> device_backend{};
   c10::DeviceType device = c10::DeviceType::PrivateUse1;
