@@ -1,5 +1,5 @@
 # libmuster_launch (starts ranks; no Torch) and libmuster (every other room), made of the objects of the static rooms, so that nothing is compiled twice.
-# BUILD_SHARED_LIBS makes them muster::launch, muster::muster and muster::testing; beside the tests they are built to be tested.
+# BUILD_SHARED_LIBS makes them muster::launch, muster::muster, muster::testing and muster::sim; beside the tests they are built to be tested.
 
 # muster_shared_library(NAME rooms...): lib<NAME> of these rooms.
 function(muster_shared_library name)
@@ -33,8 +33,10 @@ muster_shared_library(muster_launch_shared ${launch_rooms})
 muster_shared_library(muster_shared ${other_rooms})
 target_link_libraries(muster_launch_shared INTERFACE muster_fork_before_main)
 target_link_libraries(muster_shared PUBLIC muster_launch_shared LibTorch::LibTorch)
-add_library(muster_testing_shared INTERFACE)
-target_link_libraries(muster_testing_shared INTERFACE muster_shared)
+foreach(tests testing sim)
+  add_library(muster_${tests}_shared INTERFACE)
+  target_link_libraries(muster_${tests}_shared INTERFACE muster_shared)
+  set_target_properties(muster_${tests}_shared PROPERTIES EXPORT_NAME ${tests})
+endforeach()
 set_target_properties(muster_launch_shared PROPERTIES OUTPUT_NAME muster_launch EXPORT_NAME launch)
 set_target_properties(muster_shared PROPERTIES OUTPUT_NAME muster EXPORT_NAME muster)
-set_target_properties(muster_testing_shared PROPERTIES EXPORT_NAME testing)

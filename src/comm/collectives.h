@@ -18,6 +18,9 @@ class Collectives {
   virtual int size() const noexcept = 0;
   /// Runs the operation to its end. Throws: CommError (MU050), TransportFailure.
   virtual void run(Operation& operation, const std::string& group, TimePoint deadline) = 0;
+  /// Whether it takes tensors on devices as they are, in the order of the current stream. Other collectives read and
+  /// write their tensors' memory.
+  virtual bool takes_device_tensors() const noexcept { return false; }
   /// Whether it has shared_buffer.
   virtual bool shares_memory() const noexcept { return false; }
   virtual void abort(const std::string& cause) noexcept = 0;

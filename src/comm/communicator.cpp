@@ -7,12 +7,13 @@
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/from_blob.h>
 
+#include "comm/bytes.h"
 #include "comm/group.h"
 #include "comm/header.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
+#include "muster/device/detail/device.h"
 
 namespace muster::comm {
 namespace {
@@ -22,10 +23,10 @@ constexpr std::array kDtypes{at::kDouble, at::kFloat, at::kHalf, at::kBFloat16, 
 
 void check_tensor(const Group& group, const at::Tensor& tensor, std::string_view operation) {
   if (!tensor.defined()) throw ConfigError("MU060", formatted("{} got an undefined tensor", operation));
-  if (tensor.device().type() != group.identity().device)
-    throw ConfigError("MU056", formatted("{}: group {} takes {} tensors (backend {}), but this one is on {}", operation,
-                                         group.identity().name, c10::DeviceTypeName(group.identity().device, true),
-                                         group.identity().backend, tensor.device().str()));
+  if (!tensor.is_cpu() && !device::is_accelerator(tensor.device().type()))
+    throw ConfigError("MU056", formatted("{}: group {} takes tensors in host memory and on the accelerator, but this "
+                                         "one is on {}",
+                                         operation, group.identity().name, tensor.device().str()));
   if (tensor.layout() != at::kStrided)
     throw ConfigError("MU056", formatted("{} takes dense tensors; call to_dense() first", operation));
   bool known = false;
@@ -51,10 +52,17 @@ void check_rank(const Group& group, int rank, std::string_view operation) {
                                        group.identity().name, group.size()));
 }
 
+void check_one_device(const at::Tensor& one, const at::Tensor& other, std::string_view operation) {
+  if (one.device() == other.device()) return;
+  throw ConfigError("MU056", formatted("{} takes tensors of one device, but one is on {} and another on {}", operation,
+                                       one.device().str(), other.device().str()));
+}
+
 /// Both contiguous and of one dtype, `whole` with as many elements as all ranks' `piece` together.
 void check_pieces(const Group& group, const at::Tensor& whole, const at::Tensor& piece, std::string_view operation) {
   check_tensor(group, whole, operation);
   check_tensor(group, piece, operation);
+  check_one_device(whole, piece, operation);
   if (whole.scalar_type() != piece.scalar_type() || whole.numel() != piece.numel() * group.size())
     throw ConfigError(
         "MU060", formatted("{}: {} elements of {} on one side and {} of {} on the other do not fit {} ranks", operation,
@@ -104,22 +112,6 @@ void run_in_place(Group& group, Operation operation, const at::Tensor& tensor) {
   operation.out = tensor.contiguous();
   group.run(operation);
   if (!tensor.is_contiguous()) tensor.detach().copy_(operation.out);
-}
-
-at::Tensor bytes_tensor(const std::string& bytes) {
-  return at::from_blob(const_cast<char*>(bytes.data()), {static_cast<int64_t>(bytes.size())},
-                       at::TensorOptions().dtype(at::kByte));
-}
-
-std::string to_bytes(const at::Tensor& tensor) {
-  if (!tensor.defined()) return {};
-  return std::string(static_cast<const char*>(tensor.const_data_ptr()), tensor.nbytes());
-}
-
-std::vector<std::string> to_bytes(const std::vector<at::Tensor>& tensors) {
-  std::vector<std::string> all;
-  for (const auto& tensor : tensors) all.push_back(to_bytes(tensor));
-  return all;
 }
 
 std::shared_ptr<Group> world_of_one() {
@@ -246,6 +238,7 @@ at::Tensor Communicator::scatter(const std::vector<at::Tensor>& parts, int root)
       throw ConfigError("MU060", formatted("scatter takes one part per rank, {} in all, not {}", size(), parts.size()));
     for (const auto& part : parts) {
       check_tensor(*group_, part, "scatter");
+      check_one_device(parts[0], part, "scatter");
       operation.parts.push_back(readable(part).detach());
     }
   }
@@ -261,6 +254,7 @@ std::vector<at::Tensor> Communicator::all_to_all(const std::vector<at::Tensor>& 
   Operation operation{.kind = OperationKind::all_to_all, .label = label_};
   for (const auto& part : parts) {
     check_tensor(*group_, part, "all_to_all");
+    check_one_device(parts[0], part, "all_to_all");
     if (part.scalar_type() != parts[0].scalar_type()) throw ConfigError("MU060", "all_to_all takes parts of one dtype");
     operation.parts.push_back(readable(part).detach());
   }

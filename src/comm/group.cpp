@@ -4,9 +4,12 @@
 
 #include <ATen/core/grad_mode.h>
 
+#include "comm/bytes.h"
+#include "comm/staging.h"
 #include "comm/words.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
+#include "muster/comm/detail/device_agreement.h"
 #include "muster/comm/detail/piggyback.h"
 #include "muster/comm/detail/report_lost_rank.h"
 
@@ -16,6 +19,7 @@ Work::Work(std::shared_ptr<State> state) : state_(std::move(state)) {}
 
 void Work::wait() {
   if (!state_) return;
+  if (state_->on_device) return state_->on_device->wait();
   WaitPolicy::Lock lock(state_->waiting->mutex());
   // Every operation of the queue ends within the time-out of the group, so this wait needs none of its own.
   state_->waiting->wait(
@@ -25,14 +29,23 @@ void Work::wait() {
 
 bool Work::is_completed() const {
   if (!state_) return true;
+  if (state_->on_device) return state_->on_device->is_completed();
   state_->waiting->pause();
   WaitPolicy::Lock lock(state_->waiting->mutex());
   return state_->done;
 }
 
-Group::Group(GroupIdentity identity, std::unique_ptr<Collectives> collectives)
-    : identity_(std::move(identity)), collectives_(std::move(collectives)), rank_(collectives_->rank()),
-      size_(collectives_->size()), pair_sequences_(collectives_->size()), heard_piggybacks_(collectives_->size()) {}
+namespace {
+GroupIdentity with_ledger(GroupIdentity identity, bool has_device_side) {
+  if (has_device_side && !identity.ledger) identity.ledger = std::make_shared<DeviceLedger>();
+  return identity;
+}
+}  // namespace
+
+Group::Group(GroupIdentity identity, std::unique_ptr<Collectives> collectives, std::unique_ptr<DeviceSide> device_side)
+    : identity_(with_ledger(std::move(identity), device_side != nullptr)), collectives_(std::move(collectives)),
+      device_side_(std::move(device_side)), rank_(collectives_->rank()), size_(collectives_->size()),
+      pair_sequences_(collectives_->size()), heard_piggybacks_(collectives_->size()) {}
 
 Group::~Group() {
   WaitPolicy::Lock lock(identity_.waiting->mutex());
@@ -70,12 +83,79 @@ void Group::listen(const Operation& operation) {
       heard_piggybacks_[peer] = peer == rank_ ? operation.piggyback : operation.piggybacks[peer];
 }
 
+bool Group::stays_on_host(const Operation& operation) const {
+  return device_of(operation).is_cpu() || collectives_->takes_device_tensors();
+}
+
+bool Group::goes_to_device_side(const Operation& operation) const {
+  return device_side_ && device_side_->takes(operation, device_of(operation).type());
+}
+
+std::shared_ptr<DeviceWork> Group::start_on_device(Operation operation) {
+  check_alive();
+  const auto asked = Clock::now();
+  operation.sequence = device_sequence_++;
+  note_on_device(operation);
+  try {
+    auto work = device_side_->start(operation);
+    notify_observers(operation, asked);
+    return work;
+  } catch (const std::exception& error) {
+    fail({"MU061",
+          formatted("{} could not start on rank {} of group {}: {}", describe(operation), rank_, identity_.name,
+                    short_error_text(error.what(), 500)),
+          -1});
+  }
+}
+
+void Group::note_on_device(const Operation& operation) {
+  if (is_point_to_point(operation.kind)) return;
+  auto ranks = identity_.ranks;
+  for (int rank = 0; identity_.ranks.empty() && rank < size_; ++rank) ranks.push_back(rank);
+  identity_.ledger->note(identity_.name, ranks, make_header(operation, nullptr, 0));
+}
+
+std::vector<std::string> Group::all_gather_text(const std::string& mine, const OperationLabel& label) {
+  Operation operation{.kind = OperationKind::all_gather_bytes, .label = label, .in = bytes_tensor(mine)};
+  run(operation);
+  return to_bytes(operation.results);
+}
+
+void Group::compare_device_operations(const OperationLabel& label) {
+  if (!device_side_) return;
+  const auto difference = find_disagreement(all_gather_text(identity_.ledger->digests(), label));
+  if (!difference) return identity_.ledger->clear();
+  const auto& [name, one, other] = *difference;
+  const auto operations = all_gather_text(identity_.ledger->operations_of(name), label);
+  fail({"MU050",
+        formatted("{} of the device's operations in group {}. All ranks must call the same operations in the same "
+                  "order, with equal shapes and dtypes.",
+                  describe_difference(one, operations[static_cast<std::size_t>(one)], other,
+                                      operations[static_cast<std::size_t>(other)]),
+                  name),
+        -1});
+}
+
+void Group::stage(Operation& operation) {
+  const at::Device device = device_of(operation);
+  if (!staging_stream_ || staging_stream_->device() != device) staging_stream_ = device::stream_from_pool(device);
+  operation.staging = std::make_shared<Staging>(operation, staging_stream_);
+}
+
 void Group::run(Operation& operation) {
+  if (stays_on_host(operation)) return run_on_host(operation);
+  if (goes_to_device_side(operation)) return start_on_device(operation)->wait();
+  stage(operation);
+  run_on_host(operation);
+  operation.staging->move_results(operation);
+}
+
+void Group::run_on_host(Operation& operation) {
   auto asked = Clock::now();
   WaitPolicy::Lock lock(identity_.waiting->mutex());
   if (busy_ || !queue_.empty()) {
     lock.unlock();
-    auto state = start(std::move(operation));
+    auto state = start_on_host(std::move(operation));
     Work(state).wait();
     operation = std::move(state->operation);
     return;
@@ -97,6 +177,14 @@ void Group::run(Operation& operation) {
 }
 
 std::shared_ptr<Work::State> Group::start(Operation operation) {
+  if (!stays_on_host(operation)) {
+    if (goes_to_device_side(operation)) return std::make_shared<Work::State>(start_on_device(std::move(operation)));
+    stage(operation);
+  }
+  return start_on_host(std::move(operation));
+}
+
+std::shared_ptr<Work::State> Group::start_on_host(Operation operation) {
   auto state = std::make_shared<Work::State>(std::move(operation), identity_.waiting);
   WaitPolicy::Lock lock(identity_.waiting->mutex());
   number(state->operation);
@@ -156,11 +244,18 @@ void Group::report_lost_rank(int rank, std::string_view reason) {
   identity_.report.lost(identity_.ranks.empty() ? rank : identity_.ranks.at(static_cast<std::size_t>(rank)), reason);
 }
 
+void Group::run_collectives(Operation& operation, TimePoint deadline) {
+  if (!operation.staging) return collectives_->run(operation, identity_.name, deadline);
+  operation.staging->to_host(operation);
+  collectives_->run(operation, identity_.name, deadline);
+  operation.staging->to_device(operation);
+}
+
 void Group::execute(Operation& operation, Clock::time_point asked, Clock::time_point begin) {
   check_alive();
   at::NoGradGuard no_grad;
   try {
-    collectives_->run(operation, identity_.name, begin + identity_.timeout);
+    run_collectives(operation, begin + identity_.timeout);
   } catch (const TransportFailure& failure) {
     fail(explain(operation, failure, begin));
   } catch (const CommError& error) {
@@ -186,6 +281,7 @@ void Group::fail(Failure failure) {
   if (failure_->peer >= 0) report_lost_rank(failure_->peer, failure_->id + ": " + failure_->text);
   collectives_->abort(failure_->id + ": " + failure_->text);
   collectives_->close();
+  if (device_side_) device_side_->abort();
   throw CommError(failure_->id, failure_->text);
 }
 
@@ -228,6 +324,7 @@ void Group::abort(const std::string& cause) {
     has_failed_.store(true, std::memory_order_release);
   }
   collectives_->abort(cause);
+  if (device_side_) device_side_->abort();
 }
 
 void Group::observe(Communicator::Observer observer) {
@@ -253,7 +350,8 @@ void Group::notify_observers(const Operation& operation, Clock::time_point asked
                        payload_bytes(operation),
                        tensor.defined() ? tensor.scalar_type() : at::kByte,
                        asked,
-                       Clock::now()};
+                       Clock::now(),
+                       operation.staging != nullptr};
   for (const auto& observer : *observers) observer(event);
 }
 
@@ -274,7 +372,9 @@ std::shared_ptr<Group> Group::subgroup(const std::vector<int>& ranks, const Oper
     identity.starts_inline = true;
     return std::make_shared<Group>(std::move(identity), make_solo());
   }
-  return std::make_shared<Group>(identity, collectives_->split(ranks, identity.name));
+  auto host_side = collectives_->split(ranks, identity.name);
+  auto device_side = device_side_ ? device_side_->split(ranks, identity.name) : nullptr;
+  return std::make_shared<Group>(identity, std::move(host_side), std::move(device_side));
 }
 
 std::shared_ptr<SharedBuffer> Group::share(std::size_t bytes, PeerAccess access, const OperationLabel& label) {
@@ -287,6 +387,9 @@ std::shared_ptr<SharedBuffer> Group::share(std::size_t bytes, PeerAccess access,
   return std::move(operation.shared_buffer);
 }
 
+void require_same_device_operations(const Communicator& group) {
+  group.group()->compare_device_operations(group.internal("the device's operations").label());
+}
 void report_lost_rank(const Communicator& group, int rank, std::string_view reason) {
   group.group()->report_lost_rank(rank, reason);
 }

@@ -14,6 +14,8 @@
 #include <vector>
 
 #include "comm/collectives.h"
+#include "comm/device_ledger.h"
+#include "comm/device_side.h"
 #include "comm/wait_policy.h"
 #include "muster/cluster/detail/report.h"
 
@@ -22,23 +24,26 @@ namespace muster::comm {
 /// The properties of a group that do not depend on its transport.
 struct GroupIdentity {
   std::string backend = "none";
-  std::string backend_reason{};                   ///< why it was chosen; empty: it was asked for
-  c10::DeviceType device = c10::DeviceType::CPU;  ///< the device type of its tensors
-  std::shared_ptr<void> keeps{};                  ///< kept alive by the group and its subgroups
+  std::string backend_reason{};   ///< why it was chosen; empty: it was asked for
+  std::shared_ptr<void> keeps{};  ///< kept alive by the group and its subgroups
   std::string name = "world";
-  std::vector<int> ranks{};    ///< their ranks in the job; empty: as in the group
-  cluster::Report report{};    ///< where this rank reports lost ranks
-  bool starts_inline = false;  ///< operations never wait, so nothing needs a thread
+  std::vector<int> ranks{};                ///< their ranks in the job; empty: as in the group
+  cluster::Report report{};                ///< where this rank reports lost ranks
+  std::shared_ptr<DeviceLedger> ledger{};  ///< of the group and its subgroups; null: of no device
+  bool starts_inline = false;              ///< operations never wait, so nothing needs a thread
   std::chrono::milliseconds timeout{600'000};
   std::shared_ptr<WaitPolicy> waiting = std::make_shared<WaitPolicy>();
 };
 
-/// Runs the operations of a group in order: those of the caller in its own thread if no other is running, started ones
-/// in a thread of the group. The first failure ends the group: it is sent to the peers and thrown by all later
+/// Runs the operations of a group. It has two sides. The host side runs operations in order: those of the caller in its
+/// own thread if no other is running, started ones in a thread of the group. Where there is a device side, it gets what
+/// it takes of the operations on tensors of its device, at once and in an order of its own; other tensors of a device
+/// are staged through host memory. The first failure ends the group: it is sent to the peers and thrown by all later
 /// operations.
 class Group {
  public:
-  Group(GroupIdentity identity, std::unique_ptr<Collectives> collectives);
+  Group(GroupIdentity identity, std::unique_ptr<Collectives> collectives,
+        std::unique_ptr<DeviceSide> device_side = nullptr);
   ~Group();
   Group(const Group&) = delete;
   Group& operator=(const Group&) = delete;
@@ -59,6 +64,8 @@ class Group {
   /// As the functions of piggyback.h.
   void attach_piggyback(uint64_t value);
   std::vector<uint64_t> attached_piggybacks();
+  /// As require_same_device_operations().
+  void compare_device_operations(const OperationLabel& label);
   /// The group of these ranks, or null if this rank is not one of them.
   std::shared_ptr<Group> subgroup(const std::vector<int>& ranks, const OperationLabel& label);
 
@@ -71,6 +78,16 @@ class Group {
   };
 
   void number(Operation& operation);
+  void run_on_host(Operation& operation);
+  std::shared_ptr<Work::State> start_on_host(Operation operation);
+  /// Whether the host side runs the operation as it is.
+  bool stays_on_host(const Operation& operation) const;
+  bool goes_to_device_side(const Operation& operation) const;
+  std::shared_ptr<DeviceWork> start_on_device(Operation operation);
+  void note_on_device(const Operation& operation);
+  std::vector<std::string> all_gather_text(const std::string& mine, const OperationLabel& label);
+  void stage(Operation& operation);
+  void run_collectives(Operation& operation, TimePoint deadline);
   void execute(Operation& operation, Clock::time_point asked, Clock::time_point begin);
   [[noreturn]] void fail(Failure failure);
   Failure explain(const Operation& operation, const TransportFailure& failure, Clock::time_point begin) const;
@@ -81,6 +98,7 @@ class Group {
 
   const GroupIdentity identity_;
   const std::unique_ptr<Collectives> collectives_;
+  const std::unique_ptr<DeviceSide> device_side_;  ///< null: there is none
   const int rank_;
   const int size_;
 
@@ -92,6 +110,8 @@ class Group {
   int64_t sequence_ = 0;
   std::vector<int64_t> pair_sequences_;
   int64_t subgroups_ = 0;
+  int64_t device_sequence_ = 0;
+  device::Stream staging_stream_;
   std::thread worker_;
 
   // What most operations ask is asked without a mutex.
@@ -109,7 +129,9 @@ class Group {
 class Work::State {
  public:
   State(Operation started, std::shared_ptr<WaitPolicy> how) : operation(std::move(started)), waiting(std::move(how)) {}
+  explicit State(std::shared_ptr<DeviceWork> started) : on_device(std::move(started)) {}
 
+  std::shared_ptr<DeviceWork> on_device;  ///< if there is one, nothing below is used
   Operation operation;
   std::shared_ptr<WaitPolicy> waiting;
   std::chrono::steady_clock::time_point asked = std::chrono::steady_clock::now();

@@ -31,16 +31,6 @@ std::string shown_label(const Header& header) {
   return text;
 }
 
-std::string describe(const Header& header) {
-  return comm::describe(
-      describe(header.kind, static_cast<ReduceOp>(header.reduce), header.root, header.scalar_type(), header.sizes()),
-      {.gradient_step = header.gradient_step,
-       .text = shown_label(header),
-       .tensor_index = header.tensor_index,
-       .tensor_count = header.tensor_count,
-       .source = header.source});
-}
-
 /// False if the parts of a header contradict each other, so that nothing in it can be trusted.
 bool is_well_formed(const Header& header) {
   if (header.kind > OperationKind::recv || header.source > Source::library || header.dims < 0) return false;
@@ -100,6 +90,16 @@ bool agree(const Header& a, int a_rank, const Header& b, int b_rank) {
 }
 
 }  // namespace
+
+std::string describe(const Header& header) {
+  return comm::describe(
+      describe(header.kind, static_cast<ReduceOp>(header.reduce), header.root, header.scalar_type(), header.sizes()),
+      {.gradient_step = header.gradient_step,
+       .text = shown_label(header),
+       .tensor_index = header.tensor_index,
+       .tensor_count = header.tensor_count,
+       .source = header.source});
+}
 
 Header make_header(const Operation& operation, const at::Tensor* sent, uint64_t bytes) {
   Header header;

@@ -49,6 +49,8 @@ inline constexpr std::size_t kInlineBytes = kFrameBytes - sizeof(Header);
 Header make_header(const Operation& operation, const at::Tensor* sent, uint64_t bytes);
 /// A digest of what ranks compare: headers with equal digests agree, except by chance. Never 0.
 uint64_t digest_of(const Header& header);
+/// As describe() of its operation.
+std::string describe(const Header& header);
 Header read_header(const Frame& frame);
 void write_header(Frame& frame, const Header& header);
 std::byte* payload(Frame& frame);

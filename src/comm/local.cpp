@@ -14,6 +14,7 @@ class Local final : public Collectives {
   Local(int rank, int size) : rank_(rank), size_(size) {}
   int rank() const noexcept override { return rank_; }
   int size() const noexcept override { return size_; }
+  bool takes_device_tensors() const noexcept override { return true; }
   void run(Operation& operation, const std::string& group, TimePoint deadline) override;
   void abort(const std::string&) noexcept override {}
   void close() noexcept override {}

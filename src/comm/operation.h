@@ -34,6 +34,7 @@ enum class OperationKind : uint8_t {
 };
 
 struct SharedBuffer;
+class Staging;
 
 /// Where a tensor is in the memory that ranks share.
 struct SharedMemoryLocation {
@@ -42,7 +43,7 @@ struct SharedMemoryLocation {
   bool operator==(const SharedMemoryLocation&) const = default;
 };
 
-/// One operation as a rank asked for it. Tensors are contiguous and in host memory (or on the backend's device).
+/// One operation as a rank asked for it. Tensors are contiguous, and all of them in host memory or on one device.
 struct Operation {
   OperationKind kind = OperationKind::barrier;
   OperationLabel label{};
@@ -58,6 +59,7 @@ struct Operation {
   PeerAccess peer_access{};                       ///< shared_buffer
   SharedMemoryLocation location{};                ///< set by collectives that share memory: where `out` is
   std::shared_ptr<SharedBuffer> shared_buffer{};  ///< the result of shared_buffer; null if a rank cannot have it
+  std::shared_ptr<Staging> staging{};             ///< for tensors of a device, where operations run in host memory
   std::vector<uint64_t> piggybacks{};             ///< values received from the ranks, if this rank sent one
 };
 

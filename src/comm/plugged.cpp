@@ -8,23 +8,13 @@
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
 
+#include "comm/backend_calls.h"
 #include "comm/header.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
 
 namespace muster::comm {
 namespace {
-
-c10d::ReduceOp to_c10d(ReduceOp op) {
-  switch (op) {
-    case ReduceOp::min: return c10d::ReduceOp::MIN;
-    case ReduceOp::max: return c10d::ReduceOp::MAX;
-    case ReduceOp::product: return c10d::ReduceOp::PRODUCT;
-    case ReduceOp::sum:
-    case ReduceOp::mean: break;  // a mean is a sum, divided here: not every backend has it
-  }
-  return c10d::ReduceOp::SUM;
-}
 
 /// Shapes that differ are sent first, in headers as those of frames.
 constexpr int64_t kHeaderRow = sizeof(Header);
@@ -38,8 +28,8 @@ at::Tensor header_row(const Operation& operation, const at::Tensor& sent) {
 
 class Plugged final : public Collectives {
  public:
-  Plugged(c10::intrusive_ptr<c10d::Backend> backend, c10::DeviceType device, SplitBackend split)
-      : backend_(std::move(backend)), device_(device), split_(std::move(split)) {}
+  Plugged(c10::intrusive_ptr<c10d::Backend> backend, SplitBackend split)
+      : backend_(std::move(backend)), split_(std::move(split)) {}
 
   int rank() const noexcept override { return backend_->getRank(); }
   int size() const noexcept override { return backend_->getSize(); }
@@ -56,24 +46,19 @@ class Plugged final : public Collectives {
 
   std::unique_ptr<Collectives> split(const std::vector<int>& ranks, const std::string& name) override {
     int new_rank = static_cast<int>(std::find(ranks.begin(), ranks.end(), rank()) - ranks.begin());
-    return std::make_unique<Plugged>(split_(name, new_rank, static_cast<int>(ranks.size())), device_, split_);
+    return std::make_unique<Plugged>(split_(name, new_rank, static_cast<int>(ranks.size())), split_);
   }
 
  private:
   void wait(const c10::intrusive_ptr<c10d::Work>& work, int peer = -1) const;
-  void mean(at::Tensor tensor, ReduceOp op) const {
-    if (op == ReduceOp::mean) tensor.div_(size());
-  }
   at::Tensor all_gathered(at::Tensor in) const;
   std::vector<at::Tensor> uneven(const Operation& operation, const at::Tensor& in) const;
   /// What `from` announced, which fits `mine`. Throws: CommError (MU050).
   Header announced(const Header& mine, const at::Tensor& row, int from) const;
-  at::TensorOptions options(at::ScalarType dtype) const { return at::TensorOptions().dtype(dtype).device(device_); }
   at::Tensor scattered(const Operation& operation) const;
   void run_uneven(Operation& operation);
 
   c10::intrusive_ptr<c10d::Backend> backend_;
-  c10::DeviceType device_;
   SplitBackend split_;
   std::string group_;
   TimePoint deadline_;
@@ -112,7 +97,7 @@ Header Plugged::announced(const Header& mine, const at::Tensor& row, int from) c
 /// Headers first, then payloads padded to the largest: no backend takes uneven parts.
 std::vector<at::Tensor> Plugged::uneven(const Operation& operation, const at::Tensor& in) const {
   const Header mine = make_header(operation, &in, in.nbytes());
-  const at::Tensor rows = all_gathered(header_row(operation, in).to(device_)).cpu().view({size(), kHeaderRow});
+  const at::Tensor rows = all_gathered(header_row(operation, in)).view({size(), kHeaderRow});
   std::vector<Header> headers;
   int64_t longest = 0;
   for (int r = 0; r < size(); ++r) {
@@ -134,8 +119,7 @@ at::Tensor Plugged::scattered(const Operation& operation) const {
   const bool is_root = rank() == operation.root;
   std::vector<at::Tensor> rows;
   for (const auto& part : operation.parts) rows.push_back(header_row(operation, part));
-  std::vector<at::Tensor> shapes{is_root ? at::stack(rows).to(device_)
-                                         : at::empty({size(), kHeaderRow}, options(at::kByte))};
+  std::vector<at::Tensor> shapes{is_root ? at::stack(rows) : at::empty({size(), kHeaderRow}, at::kByte)};
   c10d::BroadcastOptions how;
   how.rootRank = operation.root;
   wait(backend_->broadcast(shapes, how), operation.root);
@@ -144,27 +128,21 @@ at::Tensor Plugged::scattered(const Operation& operation) const {
     if (to != rank() && part[0].numel() > 0) wait(backend_->send(part, to, 0), to);
   }
   if (is_root) return operation.parts[rank()].clone();
-  const Header own =
-      announced(make_header(operation, nullptr, 0), shapes[0][rank()].cpu().contiguous(), operation.root);
-  std::vector<at::Tensor> part{at::empty(own.sizes(), options(own.scalar_type()))};
+  const Header own = announced(make_header(operation, nullptr, 0), shapes[0][rank()].contiguous(), operation.root);
+  std::vector<at::Tensor> part{at::empty(own.sizes(), own.scalar_type())};
   if (part[0].numel() > 0) wait(backend_->recv(part, operation.root, 0), operation.root);
   return part[0];
 }
 
 void Plugged::run_uneven(Operation& operation) {
-  auto bytes = [&](const at::Tensor& tensor) {
-    return tensor.defined() ? tensor.to(device_) : at::empty({0}, options(at::kByte));
-  };
+  auto bytes = [&](const at::Tensor& tensor) { return tensor.defined() ? tensor : at::empty({0}, at::kByte); };
   auto& results = operation.results;
   switch (operation.kind) {
     case OperationKind::all_gatherv:
     case OperationKind::gather: results = uneven(operation, operation.in); break;
     case OperationKind::all_gather_bytes:
     case OperationKind::gather_bytes:
-    case OperationKind::broadcast_bytes:
-      results = uneven(operation, bytes(operation.in));
-      for (auto& result : results) result = result.cpu();
-      break;
+    case OperationKind::broadcast_bytes: results = uneven(operation, bytes(operation.in)); break;
     case OperationKind::scatter: results.assign(1, scattered(operation)); break;
     case OperationKind::all_to_all: {
       results.assign(size(), at::Tensor());
@@ -181,53 +159,20 @@ void Plugged::run_uneven(Operation& operation) {
 void Plugged::run(Operation& operation, const std::string& group, TimePoint deadline) {
   group_ = group;
   deadline_ = deadline;
-  std::vector<at::Tensor> tensors{operation.out.defined() ? operation.out : operation.in};
-  switch (operation.kind) {
-    case OperationKind::all_reduce: {
-      c10d::AllreduceOptions how;
-      how.reduceOp = to_c10d(operation.reduce);
-      wait(backend_->allreduce(tensors, how));
-      return mean(operation.out, operation.reduce);
-    }
-    case OperationKind::reduce: {
-      c10d::ReduceOptions how;
-      how.reduceOp = to_c10d(operation.reduce);
-      how.rootRank = operation.root;
-      const bool is_root = rank() == operation.root;
-      if (!is_root) tensors[0] = tensors[0].clone();  // backends may use it as scratch memory
-      wait(backend_->reduce(tensors, how));
-      if (is_root) mean(operation.out, operation.reduce);
-      return;
-    }
-    case OperationKind::reduce_scatter: {
-      c10d::ReduceScatterOptions how;
-      how.reduceOp = to_c10d(operation.reduce);
-      at::Tensor in = operation.in.view(-1), out = operation.out.view(-1);
-      wait(backend_->_reduce_scatter_base(out, in, how));
-      return mean(operation.out, operation.reduce);
-    }
-    case OperationKind::all_gather: {
-      at::Tensor in = operation.in.view(-1), out = operation.out.view(-1);
-      return wait(backend_->_allgather_base(out, in));
-    }
-    case OperationKind::broadcast: {
-      c10d::BroadcastOptions how;
-      how.rootRank = operation.root;
-      return wait(backend_->broadcast(tensors, how));
-    }
-    case OperationKind::send: return wait(backend_->send(tensors, operation.root, 0), operation.root);
-    case OperationKind::recv: return wait(backend_->recv(tensors, operation.root, 0), operation.root);
-    case OperationKind::barrier:
-    case OperationKind::subgroup: return wait(backend_->barrier());
-    default: return run_uneven(operation);
+  if (has_backend_call(operation.kind)) {
+    std::vector<at::Tensor> kept;
+    wait(call_backend(*backend_, operation, kept), is_point_to_point(operation.kind) ? operation.root : -1);
+    return finish_mean(operation, rank(), size());
   }
+  if (operation.kind == OperationKind::barrier || operation.kind == OperationKind::subgroup)
+    return wait(backend_->barrier());
+  run_uneven(operation);
 }
 
 }  // namespace
 
-std::unique_ptr<Collectives> make_plugged(c10::intrusive_ptr<c10d::Backend> backend, c10::DeviceType device,
-                                          SplitBackend split) {
-  return std::make_unique<Plugged>(std::move(backend), device, std::move(split));
+std::unique_ptr<Collectives> make_plugged(c10::intrusive_ptr<c10d::Backend> backend, SplitBackend split) {
+  return std::make_unique<Plugged>(std::move(backend), std::move(split));
 }
 
 }  // namespace muster::comm

@@ -172,17 +172,10 @@ GroupIdentity identity_of(const std::string& backend, const GroupOptions& option
   return identity;
 }
 
-Communicator plug_in(const BackendEntry& entry, const StorePtr& store, const ClusterEnvironment& cluster,
-                     const GroupOptions& options, std::shared_ptr<void> keeps, const cluster::Report& report) {
-  GroupIdentity identity = identity_of(options.backend, options);
-  identity.keeps = std::move(keeps);
-  identity.report = report;
-  identity.device = entry.device;
-  auto make = [store, entry, options](const std::string& name, int rank, int size) {
+SplitBackend maker_of(const BackendEntry& entry, const StorePtr& store, const GroupOptions& options) {
+  return [store, entry, options](const std::string& name, int rank, int size) {
     return entry.make(c10::make_intrusive<c10d::PrefixStore>("backend/" + name, store), rank, size, options);
   };
-  auto backend = make(identity.name, cluster.rank, cluster.world_size);
-  return Communicator(std::make_shared<Group>(identity, make_plugged(std::move(backend), entry.device, make)));
 }
 
 SharedAttempt attempt_to_share(const ClusterEnvironment& cluster, const StorePtr& store, const GroupOptions& options) {
@@ -215,6 +208,42 @@ SharedAttempt try_shared_memory(const ClusterEnvironment& cluster, const StorePt
   return attempt;
 }
 
+struct HostSetup {
+  const ClusterEnvironment& cluster;
+  GroupOptions options;
+  StorePtr store;
+  cluster::Secret secret;
+};
+
+/// The collectives of "gloo", "shm", "hierarchical" or "auto", which the identity then names.
+std::unique_ptr<Collectives> make_host_side(const HostSetup& setup, GroupIdentity& identity) {
+  const auto& [cluster, options, store, secret] = setup;
+  SharedAttempt shared;
+  if (options.backend != "gloo") shared = try_shared_memory(cluster, store, options, identity);
+  if (identity.backend == "shm") return std::make_unique<SharedCollectives>(std::move(shared.areas));
+  const auto timeout = options.rendezvous_timeout;
+  GlooSetup gloo{options.interface, cluster.nodes == 1, timeout, store, secret};
+  auto transport = make_gloo_transport(gloo, identity.name, cluster.rank, cluster.world_size);
+  if (!shared.areas) return make_pairwise(std::move(transport));
+  return std::make_unique<Hierarchical>(std::move(transport), std::move(shared.areas), Hosts(shared.hosts),
+                                        options.two_level_sums, timeout);
+}
+
+Communicator plug_in(const BackendEntry& entry, HostSetup setup, GroupIdentity identity) {
+  const auto make = maker_of(entry, setup.store, setup.options);
+  const auto& cluster = setup.cluster;
+  const std::string name = std::exchange(setup.options.backend, "auto");
+  std::unique_ptr<Collectives> host_side;
+  std::unique_ptr<DeviceSide> device_side;
+  if (entry.device != c10::DeviceType::CPU) host_side = make_host_side(setup, identity);
+  auto backend = make(identity.name, cluster.rank, cluster.world_size);
+  if (host_side) device_side = std::make_unique<DeviceSide>(std::move(backend), entry.device, make);
+  else host_side = make_plugged(std::move(backend), make);
+  identity.backend = name;
+  identity.backend_reason.clear();
+  return Communicator(std::make_shared<Group>(std::move(identity), std::move(host_side), std::move(device_side)));
+}
+
 void check_backend(const std::string& name, const Backends& more) {
   std::vector<std::string> known{"auto", "gloo", "shm", "hierarchical", "fake"};
   if (std::find(known.begin(), known.end(), name) != known.end() || more.contains(name)) return;
@@ -243,22 +272,13 @@ Communicator connect(const ClusterEnvironment& cluster, const GroupOptions& opti
   auto [cleanup, store] = open_store(cluster, secret, timeout);
   wait_for_ranks(cluster, *store, timeout, report);
   check_marks(cluster, *store, secret);
-  if (auto entry = more.find(options.backend); entry != more.end())
-    return plug_in(entry->second, store, cluster, options, std::move(cleanup), report);
   GroupIdentity identity = identity_of("gloo", options);
   identity.keeps = std::move(cleanup);
   identity.report = report;
-  SharedAttempt shared;
-  if (options.backend != "gloo") shared = try_shared_memory(cluster, store, options, identity);
-  if (identity.backend == "shm")
-    return Communicator(
-        std::make_shared<Group>(identity, std::make_unique<SharedCollectives>(std::move(shared.areas))));
-  GlooSetup setup{options.interface, cluster.nodes == 1, timeout, store, secret};
-  auto transport = make_gloo_transport(setup, identity.name, cluster.rank, cluster.world_size);
-  auto collectives = shared.areas ? std::make_unique<Hierarchical>(std::move(transport), std::move(shared.areas),
-                                                                   Hosts(shared.hosts), options.two_level_sums, timeout)
-                                  : make_pairwise(std::move(transport));
-  return Communicator(std::make_shared<Group>(identity, std::move(collectives)));
+  if (auto entry = more.find(options.backend); entry != more.end())
+    return plug_in(entry->second, {cluster, options, store, secret}, std::move(identity));
+  auto host_side = make_host_side({cluster, options, store, secret}, identity);
+  return Communicator(std::make_shared<Group>(std::move(identity), std::move(host_side)));
 }
 
 }  // namespace muster::comm

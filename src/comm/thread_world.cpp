@@ -16,11 +16,19 @@ namespace {
 
 using Join = std::function<std::unique_ptr<Collectives>(int rank)>;
 
-std::exception_ptr run_rank(const Join& join, const GroupIdentity& identity, int rank,
-                            const std::function<void(Communicator)>& body) {
+struct Rank {
+  int rank;
+  int size;
+};
+
+std::exception_ptr run_rank(const Join& join, const GroupIdentity& identity, Rank place,
+                            const ThreadWorldOptions& options, const std::function<void(Communicator)>& body) {
   try {
-    auto collectives = identity.starts_inline ? make_solo() : join(rank);
-    body(Communicator(std::make_shared<Group>(identity, std::move(collectives))));
+    auto host_side = identity.starts_inline ? make_solo() : join(place.rank);
+    std::unique_ptr<DeviceSide> device_side;
+    if (const auto& make = options.device_backend; make && place.size > 1)
+      device_side = std::make_unique<DeviceSide>(make(identity.name, place.rank, place.size), options.device, make);
+    body(Communicator(std::make_shared<Group>(identity, std::move(host_side), std::move(device_side))));
   } catch (...) {
     return std::current_exception();
   }
@@ -78,8 +86,9 @@ std::vector<std::exception_ptr> run_thread_world(int size, const ThreadWorldOpti
   std::vector<std::exception_ptr> errors(size);
   std::vector<std::thread> threads;
   for (int rank = 0; rank < size; ++rank)
-    threads.push_back(
-        identity.waiting->start_thread([&, rank] { errors[rank] = run_rank(join, identity, rank, body); }));
+    threads.push_back(identity.waiting->start_thread([&, rank] {
+      errors[rank] = run_rank(join, identity, {rank, size}, options, body);
+    }));
   if (schedule) schedule->begin();
   for (auto& thread : threads) identity.waiting->join(thread);
   return errors;

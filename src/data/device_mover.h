@@ -1,12 +1,9 @@
 #pragma once
 
-#include <optional>
-
 #include <c10/core/Device.h>
-#include <c10/core/Event.h>
-#include <c10/core/Stream.h>
 
 #include "muster/data/detail/batch_maker.h"
+#include "muster/device/detail/order.h"
 
 namespace muster::data {
 
@@ -23,9 +20,9 @@ class DeviceMover {
 
  private:
   at::Device device_;
-  std::optional<c10::Event> done_;
+  device::Event done_;
   bool non_blocking_;
-  std::optional<c10::Stream> stream_;
+  device::Stream stream_;
 };
 
 }  // namespace muster::data

@@ -46,6 +46,8 @@ std::string kind_name(at::DeviceType kind) { return c10::DeviceTypeName(kind, /*
 
 }  // namespace
 
+bool is_accelerator(at::DeviceType kind) { return accelerator() == kind; }
+
 int count() { return accelerator() ? at::accelerator::deviceCount() : 0; }
 
 std::vector<std::string> available() {

@@ -56,6 +56,11 @@ void ExactSum::add(double term) {
   words_[first + 2] += static_cast<int64_t>(high >> 32);
 }
 
+void ExactSum::add(const Words& words) {
+  for (size_t i = 0; i < words.size(); ++i) words_[i] += words[i];
+  carry(words_);
+}
+
 ExactSum::Words ExactSum::words() const {
   auto words = words_;
   carry(words);

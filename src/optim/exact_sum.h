@@ -20,6 +20,8 @@ class ExactSum {
   using Words = std::array<int64_t, kDigits + 2>;
 
   void add(double term);
+  /// Adds another sum.
+  void add(const Words& words);
   /// Every digit below 2^32.
   Words words() const;
   /// What words that were added one by one stand for, to the last bit but one.

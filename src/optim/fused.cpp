@@ -6,6 +6,7 @@
 #include <utility>
 
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty_like.h>
 #include <c10/util/ScopeExit.h>
@@ -21,6 +22,14 @@ namespace {
 
 namespace lib = torch::optim;
 
+/// A device that a program brought may lack them, and then the optimizer runs its own step().
+bool device_has_kernels(const at::Tensor& parameter) {
+  const auto key = c10::computeDispatchKey(parameter.scalar_type(), at::kStrided, parameter.device());
+  for (const char* name : {"aten::_fused_adam_", "aten::_fused_adamw_", "aten::_fused_sgd_", "aten::_fused_adagrad_"})
+    if (!c10::Dispatcher::singleton().findSchemaOrThrow(name, "").hasComputedKernelForDispatchKey(key)) return false;
+  return true;
+}
+
 bool has_kernel(const at::Tensor& parameter) {
   switch (parameter.scalar_type()) {
     case at::kDouble:
@@ -29,7 +38,7 @@ bool has_kernel(const at::Tensor& parameter) {
     case at::kBFloat16: break;
     default: return false;
   }
-  return parameter.device().is_cpu() || parameter.device().is_cuda();
+  return parameter.device().is_cpu() || parameter.device().is_cuda() || device_has_kernels(parameter);
 }
 
 }  // namespace

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
+#include <vector>
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/linalg_vector_norm.h>
@@ -12,6 +14,7 @@
 #include "muster/base/error.h"
 #include "muster/base/format.h"
 #include "muster/optim/detail/flat_parameters.h"
+#include "optim/device_sum.h"
 #include "optim/exact_sum.h"
 
 namespace muster::optim {
@@ -20,10 +23,15 @@ namespace {
 static_assert(kFlatPadding % kSumBlock == 0, "gradients are cut where blocks of a sum end");
 
 at::Tensor largest(const std::vector<at::Tensor>& tensors) {
+  std::map<at::DeviceIndex, at::Tensor> largest_on;  // -1: the CPU
+  for (const auto& tensor : tensors) {
+    if (!tensor.defined() || tensor.numel() == 0) continue;
+    const auto one = at::linalg_vector_norm(tensor, INFINITY).to(at::kDouble);
+    auto& most = largest_on[tensor.device().index()];
+    most = most.defined() ? at::maximum(most, one) : one;  // a NaN stays one
+  }
   auto most = at::zeros({}, at::kDouble);
-  for (const auto& tensor : tensors)
-    if (tensor.defined() && tensor.numel() > 0)
-      most = at::maximum(most, at::linalg_vector_norm(tensor, INFINITY).to(at::kCPU, at::kDouble));  // a NaN stays one
+  for (const auto& [index, one] : largest_on) most = at::maximum(most, one.cpu());
   return most;
 }
 
@@ -35,14 +43,7 @@ at::Tensor in_memory_order(const at::Tensor& tensor) {
   return flat.scalar_type() == at::kDouble ? flat : flat.to(at::kFloat);
 }
 
-void add_elements(ExactSum& sum, const at::Tensor& tensor, double p) {
-  if (!tensor.device().is_cpu()) {
-    const auto wide = tensor.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-    const auto norm =
-        at::linalg_vector_norm(tensor, p, std::nullopt, false, wide).to(at::kCPU, at::kDouble).item<double>();
-    return sum.add(p == 2 ? norm * norm : std::pow(norm, p));
-  }
-  const auto flat = in_memory_order(tensor);
+void add_host_elements(ExactSum& sum, const at::Tensor& flat, double p) {
   if (flat.scalar_type() == at::kDouble) add_powers(sum, flat.const_data_ptr<double>(), flat.numel(), p);
   else add_powers(sum, flat.const_data_ptr<float>(), flat.numel(), p);
 }
@@ -56,8 +57,13 @@ at::Tensor unrounded_power_sum(const std::vector<at::Tensor>& tensors, double p)
   at::NoGradGuard no_grad;
   if (std::isinf(p)) return largest(tensors);
   ExactSum sum;
-  for (const auto& tensor : tensors)
-    if (tensor.defined()) add_elements(sum, tensor, p);
+  std::map<at::DeviceIndex, std::vector<at::Tensor>> on_devices;
+  for (const auto& tensor : tensors) {
+    if (!tensor.defined()) continue;
+    if (tensor.is_cpu()) add_host_elements(sum, in_memory_order(tensor), p);
+    else on_devices[tensor.device().index()].push_back(in_memory_order(tensor));
+  }
+  for (const auto& [index, on_one] : on_devices) add_device_powers(sum, on_one, p);
   const auto words = sum.words();
   return at::tensor(at::ArrayRef<int64_t>(words.data(), words.size()));
 }

@@ -34,11 +34,15 @@ RuntimeState::RuntimeState(const RuntimeOptions& options)
     : options_(resolved(options, Environment::of_process())),
       cluster_(read_cluster_environment(Environment::of_process(), options_.cluster_reader)), device_(c10::kCPU),
       registry_(std::make_shared<ModelRegistry>()) {
-  device_ =
-      device::choose(options_.accelerator, cluster_.device_index >= 0 ? cluster_.device_index : cluster_.local_rank);
+  choose_device();
   if (options_.deterministic) at::globalContext().setDeterministicAlgorithms(true, false);
   const int wanted = processes_wanted(options_);
   if (cluster_.launcher != LauncherKind::none || wanted <= 1) launch();
+}
+
+void RuntimeState::choose_device() {
+  device_ =
+      device::choose(options_.accelerator, cluster_.device_index >= 0 ? cluster_.device_index : cluster_.local_rank);
 }
 
 void RuntimeState::launch() {
@@ -48,8 +52,8 @@ void RuntimeState::launch() {
   how.nodes = options_.devices ? options_.num_nodes : cluster_.nodes;
   how.processes = processes_wanted(options_);
   cluster_ = muster::launch(how);
-  device_ =
-      device::choose(options_.accelerator, cluster_.device_index >= 0 ? cluster_.device_index : cluster_.local_rank);
+  choose_device();
+  device::set_current(device_);  // not before: that opens the device, which a process that forks must not have done
   connect();
   launched_ = true;
 }

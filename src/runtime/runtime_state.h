@@ -109,6 +109,7 @@ class RuntimeState : public std::enable_shared_from_this<RuntimeState> {
   std::optional<StepRows> step_rows() const { return loaders_.rows(); }
 
  private:
+  void choose_device();
   void connect();
   void observe_collectives();
   /// This rank's votes (its flags), one bit each.

@@ -21,13 +21,15 @@ inline at::Tensor values(int rank, int64_t elements, at::ScalarType dtype) {
   return numbers.to(dtype);
 }
 
-/// The results of every operation, one after another.
-inline std::vector<at::Tensor> results_of(const Communicator& comm, int64_t elements, at::ScalarType dtype) {
+/// The results of every operation, one after another, on tensors of that device.
+inline std::vector<at::Tensor> results_of(const Communicator& comm, int64_t elements, at::ScalarType dtype,
+                                          at::Device device = at::kCPU) {
   const int world = comm.size(), rank = comm.rank(), root = world / 2;
-  const at::Tensor source = values(rank, (elements + 1) * world, dtype);
+  const auto options = at::TensorOptions(dtype).device(device);
+  const at::Tensor source = values(rank, (elements + 1) * world, dtype).to(device);
   const auto first = [&](int64_t count) { return source.narrow(0, 0, count).clone(); };
   const auto second_half = [&](PeerAccess access) {
-    return shared_zeros(comm, 2 * elements, at::TensorOptions(dtype), access).narrow(0, elements, elements);
+    return shared_zeros(comm, 2 * elements, options, access).narrow(0, elements, elements);
   };
   const at::Tensor living = second_half(PeerAccess::read), result = second_half(PeerAccess::write);
   std::vector<at::Tensor> all;
@@ -37,7 +39,7 @@ inline std::vector<at::Tensor> results_of(const Communicator& comm, int64_t elem
     comm.all_reduce(tensor, op);
     at::Tensor started = first(elements);
     comm.start_all_reduce(started, op).wait();
-    at::Tensor in = first(elements * world), out = at::empty({elements}, dtype);
+    at::Tensor in = first(elements * world), out = at::empty({elements}, options);
     comm.reduce_scatter(out, in, op);
     comm.reduce(in, root, op);
     comm.start_reduce_scatter(in.narrow(0, rank * elements, elements), in, op).wait();
@@ -52,7 +54,7 @@ inline std::vector<at::Tensor> results_of(const Communicator& comm, int64_t elem
     comm.all_reduce(memory.copy_(own));
     all.push_back(memory.clone());
   }
-  const at::Tensor row = shared_zeros(comm, elements * world, at::TensorOptions(dtype));
+  const at::Tensor row = shared_zeros(comm, elements * world, options);
   const at::Tensor piece = row.narrow(0, elements * rank, elements);
   for (const at::Tensor& in : {piece, living, rank == root ? own : living}) {
     const at::Tensor into = in.is_same(piece) ? row : at::empty_like(row);
@@ -60,7 +62,7 @@ inline std::vector<at::Tensor> results_of(const Communicator& comm, int64_t elem
     comm.start_all_gather_into(into, in).wait();
     all.push_back(into.clone());
   }
-  for (const at::Tensor& out : {piece, at::empty({elements}, dtype)}) {
+  for (const at::Tensor& out : {piece, at::empty({elements}, options)}) {
     row.copy_(first(elements * world));
     comm.start_reduce_scatter(out, row).wait();
     all.push_back(out.clone());

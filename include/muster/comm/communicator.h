@@ -28,7 +28,8 @@ struct OperationEvent {
   int64_t bytes = 0;           ///< payload of this rank
   at::ScalarType dtype = at::kByte;
   std::chrono::steady_clock::time_point start;  ///< when the caller asked for it
-  std::chrono::steady_clock::time_point end;    ///< when it was done
+  std::chrono::steady_clock::time_point end;    ///< when it was done; on a device, when it was queued
+  bool staged = false;  ///< tensors of a device went through host memory, for which the caller waited
 };
 
 /// A started operation. Copyable; a default-constructed one is done.
@@ -39,7 +40,8 @@ class Work {
   class State;
   Work() = default;
   explicit Work(std::shared_ptr<State> state);
-  /// Blocks until the operation is done. Throws: CommError on failure, mismatch or time-out.
+  /// Blocks until the operation is done. Where a backend of the device runs it, the current stream waits for it, and
+  /// the thread does not. Throws: CommError on failure, mismatch or time-out.
   void wait();
   bool is_completed() const;
 
@@ -52,6 +54,10 @@ class Group;
 /// A group of ranks and the operations on it: a cheap handle to shared state.
 /// Every operation takes float64/32/16, bfloat16, int64/32/16/8, uint8 and bool, empty and non-contiguous tensors; the
 /// start_* forms need contiguous tensors, which they fill in place.
+/// Tensors may be in host memory or on the accelerator; all of one operation are on one device. In a world of one, and
+/// with a backend for this device, operations on its tensors are ordered by the current stream, as any operator. All
+/// other backends stage them through pinned host memory, and the caller waits. What scatter() gives to ranks other than
+/// the root is in host memory.
 /// Ranks that disagree in operation, order, shape, dtype or label all get a CommError that names both sides, before a
 /// wrong value can be used. Every wait ends within the time-out of the group. A sum is taken in rank order on every
 /// rank, so all ranks and all runs get identical bits. Thread safety: operations may be started from one thread at a

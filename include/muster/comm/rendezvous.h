@@ -20,7 +20,9 @@ using BackendFactory = std::function<c10::intrusive_ptr<c10d::Backend>(
 
 /// A plugged-in backend: NCCL, MPI, shared memory.
 struct BackendEntry {
-  c10::DeviceType device = c10::DeviceType::CPU;  ///< the device type of its tensors
+  /// The device type of its tensors. With another one than the CPU, tensors in host memory, bytes and objects go over
+  /// what "auto" chooses; so do operations whose shapes differ between ranks.
+  c10::DeviceType device = c10::DeviceType::CPU;
   BackendFactory make;
 };
 using Backends = std::map<std::string, BackendEntry>;

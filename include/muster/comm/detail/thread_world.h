@@ -6,6 +6,8 @@
 #include <functional>
 #include <vector>
 
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+
 #include "muster/comm/communicator.h"
 
 namespace muster::comm {
@@ -15,9 +17,12 @@ struct ThreadWorldOptions {
   /// Ranks on each of several hosts, one host after another: operations as by the backend "hierarchical". Empty: no
   /// hosts.
   std::vector<int> hosts{};
-  int kill_rank = -1;          ///< this rank fails at its step `kill_step`, as if its process had died; -1: no rank
-                               ///< fails
-  int64_t kill_step = 0;       ///< counted in messages of the first group that the rank sends or receives
+  int kill_rank = -1;     ///< this rank fails at its step `kill_step`, as if its process had died; -1: no rank
+                          ///< fails
+  int64_t kill_step = 0;  ///< counted in messages of the first group that the rank sends or receives
+  /// Makes the backend of a device, whose type is `device`, for a group of that name. Null: there is none.
+  std::function<c10::intrusive_ptr<c10d::Backend>(const std::string& name, int rank, int size)> device_backend{};
+  c10::DeviceType device = c10::DeviceType::PrivateUse1;
   uint64_t seed = 0;           ///< 0: threads run freely; otherwise one at a time, in an order drawn from the seed
   bool shared_memory = false;  ///< operations as between processes that share memory, instead of by messages
   /// Per operation; with a seed it expires at once when no rank can proceed.

@@ -23,6 +23,9 @@ std::vector<std::string> available();
 /// Accelerators on this machine; 0 on a machine with none.
 int count();
 
+/// Whether tensors of this kind are on the accelerator of this machine.
+bool is_accelerator(at::DeviceType kind);
+
 /// Makes it the calling thread's current device. Does nothing for the CPU.
 void set_current(at::Device device);
 

@@ -1,0 +1,100 @@
+#include "comm/device_ledger.h"
+
+#include <algorithm>
+#include <sstream>
+#include <utility>
+
+#include "muster/base/format.h"
+
+namespace muster::comm {
+namespace {
+
+/// One line of digests().
+struct Reported {
+  std::vector<int> ranks;
+  std::string what;  ///< count and digest
+};
+
+std::map<std::string, Reported> read(const std::string& digests) {
+  std::map<std::string, Reported> groups;
+  std::istringstream text(digests);
+  for (std::string line; std::getline(text, line);) {
+    std::istringstream words(line);
+    std::size_t size = 0;
+    words >> size;
+    Reported reported{std::vector<int>(size), {}};
+    for (int& rank : reported.ranks) words >> rank;
+    std::string count, digest, name;
+    words >> count >> digest;
+    std::getline(words.ignore(), name);
+    reported.what = count + " " + digest;
+    groups[name] = std::move(reported);
+  }
+  return groups;
+}
+
+std::map<int64_t, std::string> read_operations(const std::string& operations) {
+  std::map<int64_t, std::string> all;
+  std::istringstream text(operations);
+  int64_t number = 0;
+  for (std::string what; text >> number && std::getline(text.ignore(), what);) all[number] = what;
+  return all;
+}
+
+}  // namespace
+
+void DeviceLedger::note(const std::string& group, const std::vector<int>& ranks, const Header& header) {
+  Entry& entry = groups_[group];
+  if (entry.count++ == 0) entry.ranks = ranks;
+  entry.digest = (entry.digest ^ digest_of(header)) * 0x9e3779b97f4a7c15ULL + 1;
+  entry.last.push_back(header);
+  if (entry.last.size() > kNamed) entry.last.pop_front();
+}
+
+std::string DeviceLedger::digests() const {
+  std::string text;
+  for (const auto& [name, entry] : groups_) {
+    text += std::to_string(entry.ranks.size());
+    for (const int rank : entry.ranks) text += " " + std::to_string(rank);
+    text += formatted(" {} {} {}\n", entry.count, entry.digest, name);
+  }
+  return text;
+}
+
+std::string DeviceLedger::operations_of(const std::string& group) const {
+  std::string text;
+  if (const auto found = groups_.find(group); found != groups_.end())
+    for (const auto& header : found->second.last) text += formatted("{} {}\n", header.sequence, describe(header));
+  return text;
+}
+
+std::optional<DeviceDisagreement> find_disagreement(const std::vector<std::string>& digests) {
+  std::vector<std::map<std::string, Reported>> all;
+  for (const auto& text : digests) all.push_back(read(text));
+  for (std::size_t rank = 0; rank < all.size(); ++rank)
+    for (const auto& [name, reported] : all[rank])
+      for (const int peer : reported.ranks) {
+        if (peer < 0 || static_cast<std::size_t>(peer) >= all.size()) continue;
+        const auto theirs = all[static_cast<std::size_t>(peer)].find(name);
+        if (theirs != all[static_cast<std::size_t>(peer)].end() && theirs->second.what == reported.what) continue;
+        const int mine = static_cast<int>(rank);
+        return DeviceDisagreement{name, std::min(mine, peer), std::max(mine, peer)};
+      }
+  return std::nullopt;
+}
+
+std::string describe_difference(int one, const std::string& of_one, int other, const std::string& of_other) {
+  const auto first = read_operations(of_one), second = read_operations(of_other);
+  std::map<int64_t, std::pair<std::string, std::string>> both;
+  for (const auto& [number, what] : first) both[number].first = what;
+  for (const auto& [number, what] : second) both[number].second = what;
+  const auto called = [](int rank, const std::string& what) {
+    return formatted("rank {} called {}", rank, what.empty() ? "nothing more" : what);
+  };
+  for (const auto& [number, what] : both)
+    if (what.first != what.second)
+      return formatted("{}, {}, operation {}", called(one, what.first), called(other, what.second), number);
+  return formatted("ranks {} and {} differ in an operation before the last ones", one, other);
+}
+
+}  // namespace muster::comm

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "comm/header.h"
+
+namespace muster::comm {
+
+/// The collectives that this rank has given to backends of devices, by group, since ranks last compared them. They are
+/// reported as text, which ranks exchange. Thread safety: one thread at a time.
+class DeviceLedger {
+ public:
+  /// `ranks`: those of the group, in the job.
+  void note(const std::string& group, const std::vector<int>& ranks, const Header& header);
+  /// A line for each group with operations: its ranks, how many operations there were, their digest, its name.
+  std::string digests() const;
+  /// A line for each of the last operations of that group: its number and what it was.
+  std::string operations_of(const std::string& group) const;
+  /// Ranks have agreed on all of it.
+  void clear() { groups_.clear(); }
+
+ private:
+  static constexpr std::size_t kNamed = 128;  ///< operations that a message can still name
+  struct Entry {
+    std::vector<int> ranks;
+    int64_t count = 0;
+    uint64_t digest = 0;
+    std::deque<Header> last;
+  };
+  std::map<std::string, Entry> groups_;
+};
+
+/// Two ranks that differ in what they did in a group.
+struct DeviceDisagreement {
+  std::string group;
+  int one = 0, other = 0;
+};
+/// The first one in these digests() of all ranks of the job's first group.
+std::optional<DeviceDisagreement> find_disagreement(const std::vector<std::string>& digests);
+/// The first operations in which two operations_of() differ: "rank 0 called ..., rank 1 called ..., operation 7".
+std::string describe_difference(int one, const std::string& of_one, int other, const std::string& of_other);
+
+}  // namespace muster::comm

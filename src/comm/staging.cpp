@@ -1,0 +1,69 @@
+#include "comm/staging.h"
+
+#include <utility>
+
+#include <ATen/ops/empty.h>
+
+namespace muster::comm {
+namespace {
+
+constexpr device::Site kOwnStream{"staging: copies run on a stream of their own"};
+constexpr device::Site kGiven{"staging: the copy to the host reads after the caller's work"};
+constexpr device::Site kToHost{"staging: from the device to pinned memory"};
+constexpr device::Site kFilled{"staging: the host reads after the copy to it"};
+constexpr device::Site kToDevice{"staging: from pinned memory to the device"};
+constexpr device::Site kDone{"staging: the caller reads after the copy to the device"};
+
+/// Whether the operation reads what it then writes.
+bool works_in_place(OperationKind kind) {
+  return kind == OperationKind::all_reduce || kind == OperationKind::reduce || kind == OperationKind::broadcast;
+}
+
+at::Tensor pinned_like(const at::Tensor& tensor) {
+  return at::empty(tensor.sizes(), at::TensorOptions(tensor.scalar_type()).pinned_memory(true));
+}
+
+at::Tensor pinned_copy(const at::Tensor& tensor) {
+  if (!tensor.defined()) return tensor;
+  at::Tensor copy = pinned_like(tensor);
+  device::async_copy(kToHost, copy, tensor);
+  return copy;
+}
+
+}  // namespace
+
+at::Device device_of(const Operation& operation) {
+  const at::Tensor& tensor = described_tensor(operation);
+  return tensor.defined() ? tensor.device() : at::Device(at::kCPU);
+}
+
+Staging::Staging(const Operation& operation, const device::Stream& stream)
+    : stream_(stream), device_(device_of(operation)), given_(device::record(device_)), in_(operation.in),
+      out_(operation.out), parts_(operation.parts) {}
+
+void Staging::to_host(Operation& operation) {
+  const device::StreamScope scope(kOwnStream, stream_);
+  device::stream_wait(kGiven, given_, device_);
+  operation.in = pinned_copy(in_);
+  if (out_.defined()) operation.out = works_in_place(operation.kind) ? pinned_copy(out_) : pinned_like(out_);
+  for (auto& part : operation.parts) part = pinned_copy(part);
+  device::host_wait(kFilled, device::record(device_));
+}
+
+void Staging::to_device(Operation& operation) {
+  if (out_.defined()) {
+    const device::StreamScope scope(kOwnStream, stream_);
+    device::async_copy(kToDevice, out_, operation.out);
+    device::host_wait(kDone, device::record(device_));
+  }
+  operation.in = std::exchange(in_, {});
+  operation.out = std::exchange(out_, {});
+  operation.parts = std::exchange(parts_, {});
+}
+
+void Staging::move_results(Operation& operation) const {
+  for (auto& result : operation.results)
+    if (result.defined()) result = result.to(device_);
+}
+
+}  // namespace muster::comm

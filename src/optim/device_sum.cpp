@@ -1,0 +1,62 @@
+#include "optim/device_sum.h"
+
+#include <algorithm>
+
+#include <ATen/ops/cat.h>
+#include <ATen/ops/constant_pad_nd.h>
+#include <ATen/ops/where.h>
+#include <ATen/ops/zeros.h>
+
+namespace muster::optim {
+namespace {
+
+constexpr int64_t kLanes = 8;
+constexpr int64_t kDigit = (int64_t{1} << 32) - 1;
+constexpr int64_t kMantissa = (int64_t{1} << 52) - 1;
+constexpr int64_t kNotFinite = 0x7ff;
+
+/// Each block's sum, in the order of add_powers().
+at::Tensor block_sums(const at::Tensor& flat, double p) {
+  auto wide = flat.to(at::kDouble);
+  if (const auto rest = flat.numel() % kSumBlock; rest > 0) wide = at::constant_pad_nd(wide, {0, kSumBlock - rest});
+  const auto powers = (p == 2 ? wide * wide : p == 1 ? wide.abs() : wide.abs().pow(p)).view({-1, kLanes, kLanes});
+  auto lanes = powers.select(1, 0).clone();
+  for (int64_t row = 1; row < kLanes; ++row) lanes.add_(powers.select(1, row));
+  const auto lane = [&](int64_t i) { return lanes.select(1, i); };
+  return ((lane(0) + lane(4)) + (lane(2) + lane(6))) + ((lane(1) + lane(5)) + (lane(3) + lane(7)));
+}
+
+/// What ExactSum::add() makes of each term, added up.
+at::Tensor words_of(const at::Tensor& terms) {
+  const auto bits = terms.view(at::kLong);
+  const auto exponent = bits.bitwise_right_shift(52).bitwise_and(kNotFinite);
+  const auto finite = exponent.ne(kNotFinite);
+  const auto normal = exponent.gt(0).to(at::kLong).bitwise_left_shift(52);
+  const auto mantissa = bits.bitwise_and(kMantissa).bitwise_or(normal) * finite;
+  const auto place = (exponent.clamp_min(1) - 1) * finite;
+  const auto first = place.bitwise_right_shift(5), shift = place.bitwise_and(31);
+  const auto low = mantissa.bitwise_and(kDigit).bitwise_left_shift(shift);
+  const auto high = mantissa.bitwise_right_shift(32).bitwise_left_shift(shift);
+  auto words = at::zeros({static_cast<int64_t>(ExactSum::kDigits) + 2}, bits.options());
+  words.index_add_(0, first, low.bitwise_and(kDigit));
+  words.index_add_(0, first + 1, low.bitwise_right_shift(32) + high.bitwise_and(kDigit));
+  words.index_add_(0, first + 2, high.bitwise_right_shift(32));
+  words.select(0, ExactSum::kDigits).copy_(terms.isinf().sum());
+  words.select(0, ExactSum::kDigits + 1).copy_(terms.isnan().sum());
+  return words;
+}
+
+}  // namespace
+
+void add_device_powers(ExactSum& sum, const std::vector<at::Tensor>& tensors, double p) {
+  std::vector<at::Tensor> blocks;
+  for (const auto& tensor : tensors)
+    if (tensor.numel() > 0) blocks.push_back(block_sums(tensor, p));
+  if (blocks.empty()) return;
+  const auto on_host = words_of(at::cat(blocks)).cpu();
+  ExactSum::Words words;
+  std::copy_n(on_host.const_data_ptr<int64_t>(), words.size(), words.begin());
+  sum.add(words);
+}
+
+}  // namespace muster::optim

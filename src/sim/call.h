@@ -1,0 +1,59 @@
+#pragma once
+
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
+
+#include "sim/generator.h"
+#include "sim/operator_use.h"
+
+namespace muster::sim {
+
+using Values = std::vector<c10::IValue>;
+using TensorMap = std::function<at::Tensor(const at::Tensor&)>;
+
+/// The value with each tensor in it replaced.
+c10::IValue mapped(const c10::IValue& value, const TensorMap& f);
+std::vector<at::Tensor> tensors_in(const Values& values);
+
+/// One call of an operator with tensors of the device: results are made now, from shapes alone, and the CPU's kernel
+/// fills them when the current stream comes to it.
+class Call {
+ public:
+  /// Throws: as where CUDA's kernels are called, unless all tensors are on one device.
+  Call(const c10::OperatorHandle& op, Values arguments);
+  void run(torch::jit::Stack& stack);
+
+ private:
+  /// What is known without any value: the arguments after the call, and the results.
+  struct Prediction {
+    Values arguments, results;
+  };
+
+  at::Tensor argument_on_device(const c10::IValue& argument, const at::Tensor& tensor,
+                                std::optional<c10::Device>& device);
+  bool indexes_by_mask() const;
+  Generator& generator() const;
+  Values with(const TensorMap& f, c10::DeviceType type) const;
+  Values for_kernel() const;
+  Prediction predict() const;
+  Prediction run_on_ones() const;
+  at::Tensor made_like(const at::Tensor& like) const;
+  void resize_outputs(const Values& predicted) const;
+  void enqueue(const Values& results) const;
+  void draw_now(torch::jit::Stack& stack);
+  void wait_and_run(torch::jit::Stack& stack);
+  void push(torch::jit::Stack& stack, Values made) const;
+
+  const c10::OperatorHandle& op_;
+  const std::string& name_;
+  const OperatorUse& use_;
+  Values arguments_;
+  c10::Device device_;
+};
+
+}  // namespace muster::sim

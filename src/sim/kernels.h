@@ -1,0 +1,12 @@
+#pragma once
+
+#include <torch/library.h>
+
+namespace muster::sim {
+
+/// Copies between host and devices, and values that the host reads.
+void register_copies(torch::Library& library);
+/// What makes, resizes and views storage.
+void register_storage(torch::Library& library);
+
+}  // namespace muster::sim

@@ -1,0 +1,131 @@
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <set>
+#include <string>
+#include <vector>
+
+#include <c10/core/Stream.h>
+
+#include "muster/sim/sim.h"
+
+namespace muster::sim {
+
+/// Bytes that a command reads or writes, by addresses of the device or of pinned memory.
+struct Access {
+  const char* begin = nullptr;
+  const char* end = nullptr;
+  bool writes = false;
+};
+
+/// What a stream is asked to do.
+struct Command {
+  std::string what;
+  std::function<void()> run;
+  std::function<bool()> ready = {};  ///< asked often and under the machine's lock; empty: always
+  std::vector<Access> accesses = {};
+};
+
+/// A stream: commands that run in order.
+struct Lane {
+  std::deque<Command> commands;
+  uint64_t enqueued = 0, done = 0;
+  uint64_t thawed = 0;  ///< the draw of weights in which it moves whatever its weight is
+};
+
+/// Counts how often it was asked to be recorded, and how far that has come.
+struct Event {
+  uint64_t asked = 0, done = 0;
+  Lane* lane = nullptr;  ///< that records it
+};
+using EventPtr = std::shared_ptr<Event>;
+
+/// One recording of an event.
+struct Mark {
+  EventPtr event;
+  uint64_t turn = 0;
+  bool done() const { return event->done >= turn; }
+};
+
+/// The streams of all devices, and the one loop that runs their commands: in a host thread that waits for something.
+/// Thread safety: all of it.
+class Machine {
+ public:
+  using Lock = std::unique_lock<std::recursive_mutex>;
+  static constexpr int kStreams = 128;  ///< of a device: the default one, then the pool, then those of communicators
+  static constexpr int kPool = 32;
+
+  static Machine& get();
+  void start(const Options& options);
+  const Options& options() const { return options_; }
+
+  void enqueue(c10::Stream stream, Command command);
+  Mark record(const EventPtr& event, c10::Stream stream);
+  void block(const Mark& mark, c10::Stream stream);
+  /// Also lets some command run, so that who polls comes to an end.
+  bool query(const std::function<bool()>& done);
+  bool query(const Mark& mark) {
+    return query([&] { return mark.done(); });
+  }
+  bool is_idle(c10::Stream stream);
+
+  // The host waits here; `cause` is counted unless it is empty. Throws: LaunchError (MU552) if a command failed,
+  // (MU551) if nothing can run for Options::patience.
+  void synchronize(c10::Stream stream, const std::string& cause);
+  void synchronize(const Mark& mark, const std::string& cause, std::chrono::milliseconds timeout = {});
+  void synchronize_device(int device, const std::string& cause);
+
+  /// For whoever waits in no host thread: runs some commands if none ran since `seen` was set by the last call.
+  void run_if_idle(uint64_t& seen);
+
+  c10::Stream pool_stream(int device);
+  c10::Stream communicator_stream(int device);
+  void seed(uint64_t seed);
+  Lock lock() { return Lock(mutex_); }
+
+  Stats stats;  ///< under the lock
+
+ private:
+  Lane& lane(c10::Stream stream);
+  void wait(Lock& lock, const std::string& cause, const Lane* wanted, std::chrono::milliseconds patience,
+            const std::function<bool()>& done);
+  uint32_t weight(const Lane& lane, const Lane* wanted) const;
+  bool step(const Lane* wanted = nullptr);
+  void run_front(Lane& lane);
+  bool thaw();
+  std::string heads() const;
+
+  Options options_;
+  std::recursive_mutex mutex_;
+  std::condition_variable_any changed_;
+  std::mt19937_64 random_;
+  uint64_t seed_ = 0;
+  uint32_t eager_ = 0;       ///< one enqueue in so many lets commands run; 0: none does
+  uint64_t draw_ = 1;        ///< of weights
+  uint64_t runs_ = 0;        ///< of commands
+  uint64_t steps_left_ = 0;  ///< with these weights
+  std::exception_ptr error_;
+  std::vector<Lane> lanes_;  ///< device by device
+  std::set<Lane*> busy_;     ///< those that have commands
+  std::vector<int> next_pool_, next_communicator_;
+};
+
+inline c10::Stream stream(int device, c10::StreamId id) {
+  return c10::Stream(c10::Stream::UNSAFE, sim::device(device), id);
+}
+
+int current_device();
+/// Throws: UsageError (MU553) for a device that is not there.
+int exchange_device(int device);
+c10::Stream current_stream(int device);
+c10::Stream exchange_stream(c10::Stream stream);
+
+}  // namespace muster::sim

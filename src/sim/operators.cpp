@@ -1,0 +1,76 @@
+#include <memory>
+#include <tuple>
+#include <vector>
+
+#include <ATen/TensorOperators.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/ones_like.h>
+#include <ATen/ops/zeros_like.h>
+#include <torch/library.h>
+
+#include "sim/call.h"
+#include "sim/kernels.h"
+#include "sim/registration.h"
+
+namespace muster::sim {
+namespace {
+
+using c10::DispatchKey;
+
+void fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  const auto count = op.schema().arguments().size();
+  Call call(op, Values(stack->end() - static_cast<ptrdiff_t>(count), stack->end()));
+  torch::jit::drop(*stack, count);
+  call.run(*stack);
+}
+
+torch::CppFunction boxed() { return torch::CppFunction::makeFromBoxedFunction<&fallback>(); }
+
+/// With the bits of the CPU's dropout, which is no such operator but a product with noise.
+std::tuple<at::Tensor, at::Tensor> dropout(const at::Tensor& input, double p, std::optional<bool> train) {
+  if (!train.value_or(true) || p == 0) return {input.clone(), at::ones_like(input, input.options().dtype(at::kBool))};
+  const auto kept = at::empty_like(input).bernoulli_(1 - p);
+  return {input * (p == 1 ? at::zeros_like(kept) : kept / (1 - p)), kept.to(at::kBool)};
+}
+
+/// The algorithm of scaled_dot_product_attention: 0 is that of plain operators.
+int64_t plain_attention(const at::Tensor&, const at::Tensor&, const at::Tensor&, const std::optional<at::Tensor>&,
+                        double, bool, std::optional<double>, bool) {
+  return 0;
+}
+
+/// Has the CPU a kernel where other devices compose operators, which gives other bits?
+bool is_composed_elsewhere(const c10::OperatorHandle& op) {
+  const bool composed = op.hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutograd) ||
+                        op.hasKernelForDispatchKey(DispatchKey::CompositeImplicitAutograd);
+  return composed && op.hasKernelForDispatchKey(DispatchKey::CPU) && !read_schema(op.schema()).is_view;
+}
+
+/// A composite kernel comes before a backend's fallback, so these are registered one by one.
+void register_composed(torch::Library& library) {
+  auto& dispatcher = c10::Dispatcher::singleton();
+  for (const auto& name : dispatcher.getAllOpNames()) {
+    const auto op = dispatcher.findOp(name);
+    if (!op || !op->hasSchema() || !name.name.starts_with("aten::")) continue;
+    if (op->hasKernelForDispatchKey(DispatchKey::PrivateUse1)) continue;
+    const bool convolution = name.name == "aten::convolution" || name.name == "aten::convolution_backward";
+    if (convolution || is_composed_elsewhere(*op)) library.impl(toString(name).c_str(), boxed());
+  }
+}
+
+}  // namespace
+
+void register_operators() {
+  // Kept for ever: their destructors would unregister.
+  auto* rest = new torch::Library(torch::Library::IMPL, "_", DispatchKey::PrivateUse1, __FILE__, __LINE__);
+  rest->fallback(boxed());
+  auto* library = new torch::Library(torch::Library::IMPL, "aten", DispatchKey::PrivateUse1, __FILE__, __LINE__);
+  register_storage(*library);
+  register_copies(*library);
+  library->impl("native_dropout", &dropout);
+  library->impl("_fused_sdp_choice", &plain_attention);
+  register_composed(*library);
+}
+
+}  // namespace muster::sim

@@ -1,0 +1,102 @@
+#include "sim/segment.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <fstream>
+#include <new>
+#include <system_error>
+#include <vector>
+
+namespace muster::sim {
+namespace {
+
+constexpr size_t kPage = 4096;
+
+/// An open file.
+class Descriptor {
+ public:
+  Descriptor(int number, const char* what) : number_(number) {
+    if (number < 0) throw std::system_error(errno, std::generic_category(), what);
+  }
+  ~Descriptor() { ::close(number_); }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  int number() const { return number_; }
+
+ private:
+  int number_;
+};
+
+void* map(const Descriptor& file, size_t bytes) {
+  void* at = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, file.number(), 0);
+  if (at == MAP_FAILED) throw std::system_error(errno, std::generic_category(), "memory for ranks of a group");
+  return at;
+}
+
+/// A process that has ended stays as a zombie until its parent asks for it.
+bool has_ended(int64_t process) {
+  std::ifstream file("/proc/" + std::to_string(process) + "/stat");
+  std::string text;
+  std::getline(file, text);
+  const auto name_end = text.rfind(')');  // the state follows the name, which may hold anything
+  return name_end == std::string::npos || text.compare(name_end, 3, ") Z") == 0 ||
+         text.compare(name_end, 3, ") X") == 0;
+}
+
+std::string mark_of(size_t rank) { return "opened/" + std::to_string(rank); }
+
+std::vector<std::string> marks(size_t ranks) {
+  std::vector<std::string> all;
+  for (size_t rank = 0; rank < ranks; ++rank) all.push_back(mark_of(rank));
+  return all;
+}
+
+}  // namespace
+
+Segment::Segment(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, std::chrono::milliseconds timeout)
+    : ranks_(static_cast<size_t>(size)), own_(static_cast<size_t>(rank)) {
+  if (rank == 0) {
+    const Descriptor file(::memfd_create("muster_sim", MFD_CLOEXEC), "memory for ranks of a group");
+    if (::ftruncate(file.number(), static_cast<off_t>(bytes())) != 0)
+      throw std::system_error(errno, std::generic_category(), "memory for ranks of a group");
+    begin_ = static_cast<char*>(map(file, bytes()));
+    store->set("path", "/proc/" + std::to_string(::getpid()) + "/fd/" + std::to_string(file.number()));
+    member(own_).process = ::getpid();
+    store->set(mark_of(own_), "1");
+    store->wait(marks(ranks_), timeout);  // the file is closed here
+    return;
+  }
+  store->wait({"path"}, timeout);
+  const auto path = store->get_to_str("path");
+  const Descriptor file(::open(path.c_str(), O_RDWR | O_CLOEXEC), path.c_str());
+  begin_ = static_cast<char*>(map(file, bytes()));
+  member(own_).process = ::getpid();
+  store->set(mark_of(own_), "1");
+  store->wait(marks(ranks_), timeout);
+}
+
+Segment::~Segment() { ::munmap(begin_, bytes()); }
+
+size_t Segment::bytes() const { return kPage * (1 + slots()) + kPayload * slots(); }
+
+Slot& Segment::slot(size_t index) const { return *reinterpret_cast<Slot*>(begin_ + kPage * (1 + index)); }
+
+char* Segment::payload(size_t index) const { return begin_ + kPage * (1 + slots()) + kPayload * index; }
+
+std::string Segment::end_of(int rank) const {
+  const auto& of = member(static_cast<size_t>(rank));
+  if (of.left) return "has left the group";
+  if (has_ended(of.process)) return "has ended (process " + std::to_string(of.process.load()) + ")";
+  return {};
+}
+
+bool Segment::has_other_processes() const {
+  for (size_t rank = 0; rank < ranks_; ++rank)
+    if (member(rank).process != ::getpid()) return true;
+  return false;
+}
+
+}  // namespace muster::sim

@@ -1,0 +1,286 @@
+#include "comm/device_side.h"
+
+#include <mutex>
+#include <set>
+#include <string>
+#include <vector>
+
+#include <ATen/Functions.h>
+#include <gtest/gtest.h>
+
+#include "comm/device_world.h"
+#include "comm/every_operation.h"
+#include "muster/base/error.h"
+#include "muster/comm/detail/device_agreement.h"
+#include "muster/comm/rendezvous.h"
+#include "muster/testing/compare.h"
+#include "muster/testing/thrown.h"
+
+namespace muster::comm {
+namespace {
+
+using testing::difference_in_bits;
+
+constexpr int kSeeds = 10;
+
+using Results = std::vector<std::vector<at::Tensor>>;
+
+/// What every operation gives on the CPU, by rank.
+Results expected(int world, at::ScalarType dtype) {
+  Results all(static_cast<std::size_t>(world));
+  EXPECT_EQ(errors_of(run_thread_world(world, {},
+                                       [&](const Communicator& comm) {
+                                         all[static_cast<std::size_t>(comm.rank())] = results_of(comm, 29, dtype);
+                                       })),
+            "");
+  return all;
+}
+
+/// Which of two zeros a backend of its own takes for the least is its affair.
+at::Tensor compared_value(const at::Tensor& result, const DeviceWorld& how) {
+  const auto host = result.cpu();
+  return how.device_backend ? host + at::zeros({}, host.options()) : host;
+}
+
+/// The first difference, and errors.
+std::string compared(const DeviceWorld& how, const Results& wanted, at::ScalarType dtype) {
+  std::vector<std::string> differences(wanted.size());
+  auto text = run_device_world(static_cast<int>(wanted.size()), how, [&](const Communicator& comm, at::Device device) {
+    const auto rank = static_cast<std::size_t>(comm.rank());
+    const auto got = results_of(comm, 29, dtype, device);
+    if (got.size() != wanted[rank].size()) differences[rank] = "another number of results";
+    for (std::size_t i = 0; i < got.size() && differences[rank].empty(); ++i)
+      if (auto difference = difference_in_bits(compared_value(got[i], how), compared_value(wanted[rank][i], how));
+          !difference.empty())
+        differences[rank] = "result " + std::to_string(i) + ": " + difference;
+  });
+  for (const auto& difference : differences) text += difference;
+  return text;
+}
+
+struct Simulated : ::testing::Test {
+  Simulated() { sim::install(); }
+};
+using DeviceTensors = Simulated;
+
+TEST_F(DeviceTensors, AreStagedThroughHostMemory) {
+  for (const auto dtype : {at::kFloat, at::kBFloat16, at::kLong}) {
+    const auto wanted = expected(3, dtype);
+    for (int seed = 0; seed < kSeeds; ++seed) {
+      sim::set_seed(static_cast<uint64_t>(seed));
+      EXPECT_EQ(compared({.side_stream = seed % 2 == 1}, wanted, dtype), "") << "seed " << seed;
+    }
+  }
+}
+
+TEST_F(DeviceTensors, GoOverTheBackendOfTheDevice) {
+  for (const auto dtype : {at::kFloat, at::kLong}) {
+    const auto wanted = expected(3, dtype);
+    for (int seed = 0; seed < kSeeds; ++seed) {
+      sim::set_seed(static_cast<uint64_t>(seed));
+      EXPECT_EQ(compared({.device_backend = true, .side_stream = seed % 2 == 1}, wanted, dtype), "") << "seed " << seed;
+    }
+  }
+}
+
+TEST_F(DeviceTensors, NeverMakeTheHostWaitForABackendOfTheDevice) {
+  sim::set_seed(3);
+  std::vector<at::Tensor> means(2);
+  EXPECT_EQ(run_device_world(2, {.device_backend = true},
+                             [&](const Communicator& comm, at::Device device) {
+                               const at::Tensor own = at::ones({100}, device), all = at::empty({200}, device);
+                               comm.barrier();
+                               if (comm.rank() == 0) sim::reset_stats();
+                               comm.barrier();
+                               for (int i = 0; i < 20; ++i) {
+                                 own.mul_(1 + comm.rank());
+                                 auto work = comm.start_all_reduce(own, ReduceOp::mean);
+                                 work.wait();
+                                 comm.start_all_gather_into(all, own).wait();
+                                 comm.all_reduce(all);
+                                 own.add_(all.narrow(0, 0, 100)).div_(4);
+                               }
+                               comm.barrier();
+                               if (comm.rank() == 0) {
+                                 for (const auto& [cause, count] : sim::stats().host_waits)
+                                   ADD_FAILURE() << count << " times the host waited for: " << cause;
+                               }
+                               comm.barrier();
+                               means[static_cast<std::size_t>(comm.rank())] = own.cpu();
+                             }),
+            "");
+  EXPECT_EQ(difference_in_bits(means[0], means[1]), "");
+}
+
+TEST_F(DeviceTensors, OfAWorldOfOneStayAsTheyAre) {
+  sim::set_seed(2);
+  const auto wanted = expected(1, at::kFloat);
+  EXPECT_EQ(compared({}, wanted, at::kFloat), "");
+  const Communicator alone;
+  const at::Tensor tensor = at::arange(5, at::TensorOptions(at::kFloat).device(sim::device(1)));
+  sim::reset_stats();
+  alone.all_reduce(tensor, ReduceOp::mean);
+  alone.start_all_reduce(tensor).wait();
+  EXPECT_EQ(sim::stats().host_waits.size(), 0U);
+  EXPECT_EQ(difference_in_bits(tensor.cpu(), at::arange(5, at::kFloat)), "");
+}
+
+TEST_F(DeviceTensors, HaveBothSidesInEverySubgroup) {
+  for (const bool device_backend : {false, true}) {
+    sim::set_seed(5);
+    EXPECT_EQ(run_device_world(4, {.device_backend = device_backend},
+                               [](const Communicator& comm, at::Device device) {
+                                 const int other = comm.rank() % 2;
+                                 const auto odd = comm.subgroup({1, 3}), even = comm.subgroup({0, 2});
+                                 const auto& mine = other ? odd : even;
+                                 int64_t staged = 0;
+                                 mine.observe([&](const OperationEvent& event) { staged += event.staged; });
+                                 const auto again = mine.duplicate();
+                                 at::Tensor sum = at::full({3}, comm.rank(), device), more = sum.clone();
+                                 // Two groups at a time, and the host beside them.
+                                 auto first = mine.start_all_reduce(sum);
+                                 auto second = comm.start_all_reduce(more);
+                                 EXPECT_EQ(mine.all_gather_bytes(std::to_string(other)).at(0), std::to_string(other));
+                                 at::Tensor host = at::full({2}, comm.rank());
+                                 mine.all_reduce(host);
+                                 second.wait();
+                                 first.wait();
+                                 again.all_reduce(sum);
+                                 EXPECT_EQ(sum[0].item<int64_t>(), 2 * (2 + 2 * other));
+                                 EXPECT_EQ(more[2].item<int64_t>(), 6);
+                                 EXPECT_EQ(host[1].item<int64_t>(), 2 + 2 * other);
+                               }),
+              "");
+  }
+}
+
+TEST_F(DeviceTensors, MayBeDroppedBeforeTheyHaveArrived) {
+  for (const bool device_backend : {false, true}) {
+    for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
+      sim::set_seed(seed);
+      std::vector<float> last(2);
+      EXPECT_EQ(run_device_world(2, {.device_backend = device_backend},
+                                 [&](const Communicator& comm, at::Device device) {
+                                   at::Tensor kept = at::ones({64}, device);
+                                   for (int i = 0; i < 5; ++i) {
+                                     at::Tensor dropped = at::full({64}, 3.F, device);
+                                     (void)comm.start_all_reduce(dropped);
+                                     dropped.reset();
+                                     comm.all_reduce(kept, ReduceOp::mean);
+                                   }
+                                   last[static_cast<std::size_t>(comm.rank())] = kept.sum().item<float>();
+                                 }),
+                "");
+      EXPECT_EQ(last, (std::vector<float>{64, 64})) << "seed " << seed;
+    }
+  }
+}
+
+TEST_F(DeviceTensors, OfOneOperationAreOnOneDevice) {
+  const Communicator alone;
+  const at::Tensor host = at::ones({4}), there = at::ones({4}, sim::device(0));
+  EXPECT_EQ(testing::thrown_id([&] { (void)alone.start_all_gather_into(there, host); }), "MU056");
+  EXPECT_EQ(testing::thrown_id([&] { alone.reduce_scatter(there, at::ones({4}, sim::device(1))); }), "MU056");
+  EXPECT_EQ(run_device_world(2, {},
+                             [](const Communicator& comm, at::Device device) {
+                               EXPECT_EQ(testing::thrown_id([&] {
+                                           (void)comm.all_to_all({at::ones({1}, device), at::ones({1})});
+                                         }),
+                                         "MU056");
+                             }),
+            "");
+}
+
+TEST_F(DeviceTensors, OfRanksThatDisagreeAreFoundBeforeTheyAreUsed) {
+  sim::set_seed(4);
+  EXPECT_EQ(run_device_world(4, {.device_backend = true},
+                             [](const Communicator& comm, at::Device device) {
+                               const auto odd = comm.subgroup({1, 3}), even = comm.subgroup({0, 2});
+                               const auto& mine = comm.rank() % 2 ? odd : even;
+                               at::Tensor tensor = at::ones({3}, device);
+                               comm.all_reduce(tensor);
+                               mine.all_reduce(tensor);
+                               if (comm.rank() % 2) odd.broadcast(tensor);
+                               require_same_device_operations(comm);
+                               require_same_device_operations(Communicator());
+                               tensor.zero_();
+                               mine.all_reduce(tensor);
+                               require_same_device_operations(comm);
+                               EXPECT_EQ(tensor.sum().item<float>(), 0);
+                             }),
+            "");
+}
+
+TEST_F(DeviceTensors, OfRanksThatDisagreeAreNamedOnEveryRank) {
+  sim::set_seed(4);
+  // The devices have nothing to run it: only what ranks say is compared.
+  const auto errors = run_device_world(3, {.device_backend = true}, [](const Communicator& comm, at::Device device) {
+    const at::Tensor tensor = at::ones({3}, device);
+    for (int i = 0; i < 2; ++i) comm.all_reduce(tensor);
+    const at::Tensor other = at::ones({comm.rank() == 2 ? 4 : 3}, device);
+    const auto work = comm.internal("gradients").start_all_reduce(other);
+    require_same_device_operations(comm);
+  });
+  const std::string expected =
+      "MU050: rank 0 called the library's all_reduce(sum) of float32 [3] for gradients, rank 2 called the library's "
+      "all_reduce(sum) of float32 [4] for gradients, operation 2 of the device's operations in group world.";
+  for (const char* rank : {"rank 0: ", "rank 1: ", "rank 2: "})
+    EXPECT_NE(errors.find(rank + expected), std::string::npos) << errors;
+}
+
+/// Sites of this room, collected and left out one at a time.
+std::mutex sites_mutex;
+std::set<std::string> known_sites;
+std::string site_left_out;
+
+bool all_but_one(const device::Site& site, device::Ordering) {
+  const std::lock_guard lock(sites_mutex);
+  known_sites.insert(site.name);
+  return site_left_out != site.name;
+}
+
+/// How many of the seeds notice that a site is missing.
+int noticed(const std::string& site, const DeviceWorld& how, const Results& wanted) {
+  {
+    const std::lock_guard lock(sites_mutex);
+    site_left_out = site;
+  }
+  int count = 0;
+  for (int seed = 1; seed <= 2 * kSeeds; ++seed) {
+    sim::set_seed(static_cast<uint64_t>(seed));
+    const auto text = compared(how, wanted, at::kFloat);
+    if (site.empty() && !text.empty()) ADD_FAILURE() << "seed " << seed << ": " << text;
+    count += !text.empty();
+  }
+  return count;
+}
+
+/// Sites without which results are right on the simulated device, and why they are there.
+const std::set<std::string> kOfSpeed{
+    "staging: copies run on a stream of their own",  // beside the work of the default stream
+    "staging: from the device to pinned memory",     // else the thread waits for each copy
+    "staging: from pinned memory to the device",
+    "collectives: the backend is called on the device of the tensors",  // NCCL takes the current device for barriers
+    "collectives: another stream reads after a mean",                   // only if two streams wait for one operation
+};
+
+TEST_F(DeviceTensors, NeedEverySite) {
+  const auto wanted = expected(2, at::kFloat);
+  device::set_order_filter(all_but_one);
+  for (const bool device_backend : {false, true}) {
+    known_sites.clear();
+    EXPECT_EQ(noticed("", {.device_backend = device_backend}, wanted), 0);
+    const auto sites = known_sites;
+    EXPECT_GE(sites.size(), 5U);
+    for (const auto& site : sites) {
+      const int seeds = noticed(site, {.device_backend = device_backend}, wanted);
+      std::printf("without \"%s\": wrong under %d of %d seeds\n", site.c_str(), seeds, 2 * kSeeds);
+      if (kOfSpeed.contains(site)) EXPECT_EQ(seeds, 0) << site;
+      else EXPECT_GT(seeds, 0) << site;
+    }
+  }
+  device::set_order_filter(nullptr);
+}
+
+}  // namespace
+}  // namespace muster::comm
