@@ -71,7 +71,9 @@ def trainer_cases(programs):
     yield Case("trainer", "what a log adds", "us/step", beside, rounds=5, floors={"lightning": 50})
     yield Case("trainer", "what two logs and the default callbacks add", "us/step",
                {"muster": ours, "a limit of 5 us": dataclasses.replace(ours, case="limit")}, floors={"a limit of 5 us": 1})
-    yield Case("trainer", "fit of 50 epochs", "ms", beside, floors={"lightning": 3.4})  # a fifth under what was measured first
+    # The floor is a fifth under what was measured first. The losses of step 100 are compared, where those of PyTorch's own ways to run AdamW
+    # (fused, foreach, single) differ from each other by 2e-6; training amplifies this rounding to 3e-4 at step 500, and to 2e-3 between.
+    yield Case("trainer", "fit of 50 epochs", "ms", beside, floors={"lightning": 3.4})
 
 
 def tracking_cases(programs):

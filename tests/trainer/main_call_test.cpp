@@ -1,115 +1,23 @@
 #include "muster/trainer/detail/main_call.h"
 
 #include <algorithm>
-#include <cstdint>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include "launcher/process.h"
-#include "muster/data/loader.h"
 #include "muster/runtime/detail/launch_check.h"
-#include "muster/trainer_main.h"
-#include "trainer/main_trainer.h"
+#include "trainer/called_program.h"
 #include "trainer/option_fields.h"
 
 namespace muster::trainer {
 namespace {
 
 using muster::launcher::testing::Folder;
-
-struct Sizes {
-  int64_t in = 3, out = 2;
-};
-
-struct Lit : TrainerModule {
-  struct Options {
-    std::optional<double> decay = {};
-    std::string name = "plain";
-    double rate = 0.1;
-    Sizes sizes = {};
-    bool smooth = false;
-    std::vector<int64_t> steps = {};
-    std::vector<std::string> words = {"a", "b"};
-  };
-  explicit Lit(const Options& given) : options(given) {}
-  torch::Tensor training_step(torch::Tensor& batch, int64_t) { return batch.sum(); }
-  void validation_step(torch::Tensor&, int64_t) {}
-  Options options;
-};
-
-struct Data : DataModule {
-  struct Options {
-    float part = 0.5F;
-    int rows = 8;
-    uint8_t workers = 0;
-  };
-  explicit Data(const Options& given) : options(given) {}
-  auto train_dataloader() const {
-    return DataLoader([](int64_t i) { return torch::full({1}, i); }, options.rows);
-  }
-  auto val_dataloader() const { return train_dataloader(); }
-  auto test_dataloader() const { return train_dataloader(); }
-  Options options;
-};
-
-/// It has the loaders, and no options.
-struct Plain : TrainerModule {
-  torch::Tensor training_step(torch::Tensor& batch, int64_t) { return batch.sum(); }
-  auto train_dataloader() const {
-    return DataLoader([](int64_t i) { return torch::full({1}, i); }, 8);
-  }
-};
-
-struct Read {
-  MainCall call;
-  Lit::Options model;
-  Data::Options data;
-};
-
-using Words = std::vector<std::string>;
-
-Read read(const Words& words, const Environment& variables = {}, const TrainerOptions& defaults = {}) {
-  HeldOptions<Lit> model;
-  HeldOptions<Data> data;
-  Words all{"/somewhere/train"};
-  all.insert(all.end(), words.begin(), words.end());
-  auto call = read_main_call(all, main_program<Lit, Data>(model, data.fields(), defaults), variables);
-  return {std::move(call), model.values, data.values};
-}
-
-Read accepted(const Words& words, const Environment& variables = {}, const TrainerOptions& defaults = {}) {
-  auto result = read(words, variables, defaults);
-  EXPECT_FALSE(result.call.exit_code) << result.call.error;
-  return result;
-}
-
-/// The Trainer's own options, as it will see them.
-TrainerOptions trainer_of(const Read& read) {
-  return with_given_options(read.call.trainer, {{"MUSTER_OPTIONS", read.call.options_line}});
-}
-
-std::string refused(const Words& words, const Environment& variables = {}, const TrainerOptions& defaults = {}) {
-  const auto result = read(words, variables, defaults);
-  EXPECT_EQ(result.call.exit_code, 2) << result.call.output;
-  EXPECT_EQ(result.call.output, "");
-  return result.call.error;
-}
-
-std::string printed(Words words, const Environment& variables = {}, const TrainerOptions& defaults = {}) {
-  words.emplace_back("--print_config");
-  const auto result = read(words, variables, defaults);
-  EXPECT_EQ(result.call.exit_code, 0) << result.call.error;
-  return result.call.output;
-}
-
-void expect_in(const std::string& text, const std::vector<std::string>& parts) {
-  for (const auto& part : parts) EXPECT_NE(text.find(part), std::string::npos) << part << " is missing in\n" << text;
-}
+using namespace testing;
 
 TEST(MainCall, FlagsSetFieldsOfEveryType) {
   const auto [call, model, data] =
@@ -372,20 +280,13 @@ TEST(MainCall, ACommandIsOneThatTheProgramHas) {  // MU500, MU501
   expect_in(refused({"predict"}), {"MU501", "predict_step or forward in the module"});
 }
 
-TEST(MainCall, HelpShowsOptionsWithTheirDefaults) {
-  const auto help = [](const Words& words) {
-    const auto result = read(words, {}, {.max_epochs = 10});
-    EXPECT_EQ(result.call.exit_code, 0);
-    return result.call.output;
-  };
-  const auto all = help({"--help"});
-  expect_in(all, {"Usage: train COMMAND", "  fit  ", "  validate  ", "--model.rate", "number [0.1] {MUSTER_MODEL_RATE}",
-                  "--model.sizes.in", "--data.workers", "--ckpt_path", "--print_config", "--seed_everything"});
-  EXPECT_EQ(all.find("  test "), std::string::npos) << all;
-  const auto fit = help({"fit", "-h", "--model.rate", "wrong"});
-  expect_in(fit, {"Usage: train fit", "--trainer.max_epochs", "[10] {MUSTER_TRAINER_MAX_EPOCHS}", "--trainer.devices",
-                  "--trainer.accumulate_grad_batches", "--model.rate"});
-}
+/// It has the loaders, and no options.
+struct Plain : TrainerModule {
+  torch::Tensor training_step(torch::Tensor& batch, int64_t) { return batch.sum(); }
+  auto train_dataloader() const {
+    return DataLoader([](int64_t i) { return torch::full({1}, i); }, 8);
+  }
+};
 
 TEST(MainCall, AModuleMayHaveTheLoadersAndNoOptions) {
   HeldOptions<Plain> model;
