@@ -1,6 +1,7 @@
 #include <execinfo.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <ucontext.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -35,7 +36,17 @@ void report_fault(const void* address) {
   ::backtrace_symbols_fd(frames, ::backtrace(frames, 24), 2);
 }
 
+/// As far as the processor says.
+bool is_write([[maybe_unused]] void* context) {
+#if defined(__x86_64__)
+  return (static_cast<ucontext_t*>(context)->uc_mcontext.gregs[REG_ERR] & 2) != 0;
+#else
+  return true;
+#endif
+}
+
 void on_fault(int signal, siginfo_t* info, void* context) {
+  if (admit_pinned(info->si_addr, is_write(context))) return;
   const bool ours = is_device_pointer(info->si_addr);
   if (ours) report_fault(info->si_addr);
   if (!ours && before.sa_flags & SA_SIGINFO && before.sa_sigaction) return before.sa_sigaction(signal, info, context);

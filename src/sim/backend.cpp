@@ -11,6 +11,7 @@
 
 #include "muster/base/error.h"
 #include "sim/channel.h"
+#include "sim/memory.h"
 #include "sim/progress.h"
 #include "sim/tensors.h"
 
@@ -147,7 +148,12 @@ WorkPtr QueuedBackend::queue(c10d::OpType type, Channel& channel, const at::Tens
   const auto end = machine.record(std::make_shared<Event>(), channel.stream());
   // Where nobody waits for the work, memory is kept until here.
   auto used = std::make_shared<Tensors>(Tensors{in, out});
-  machine.enqueue(channel.stream(), {"end of a collective", [used] { used->clear(); }});
+  machine.enqueue(channel.stream(), {"end of a collective", [used, stream = channel.stream()] {
+                                       for (const auto& tensor : *used)
+                                         if (tensor.defined())
+                                           device_allocator().recordStream(tensor.storage().data_ptr(), stream);
+                                       used->clear();
+                                     }});
   last_ = end;
   return c10::make_intrusive<QueuedWork>(getRank(), type, end, device, std::move(used), Tensors{out});
 }

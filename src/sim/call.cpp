@@ -190,10 +190,15 @@ void Call::resize_outputs(const Values& predicted) const {
       lay_out_as(arguments_[i].toTensor(), predicted[i].toTensor());
 }
 
-void Call::enqueue(const Values& results) const {
-  Command command{name_, {}};
+std::vector<Access> Call::accesses() const {
+  std::vector<Access> all;
   for (size_t i = 0; i < arguments_.size(); ++i)
-    for (const auto& tensor : tensors_in({arguments_[i]})) add_access(command.accesses, tensor, use_.writes[i]);
+    for (const auto& tensor : tensors_in({arguments_[i]})) add_access(all, tensor, use_.writes[i]);
+  return all;
+}
+
+void Call::enqueue(const Values& results) const {
+  Command command{name_, {}, {}, accesses()};
   auto targets = tensors_in(results);
   for (auto& target : targets) {
     add_access(command.accesses, target, true);
@@ -229,6 +234,7 @@ void Call::draw_now(torch::jit::Stack& stack) {
 void Call::wait_and_run(torch::jit::Stack& stack) {
   const auto stream = current_stream(device_.index());
   Machine::get().synchronize(stream, name_);
+  Machine::get().host_accesses(name_, accesses());
   auto arguments = for_kernel();
   for (size_t i = 0; use_.resizes && i < arguments.size(); ++i)
     if (use_.writes[i]) arguments[i] = at::empty({0}, arguments[i].toTensor().options());

@@ -10,6 +10,7 @@
 
 #include "sim/generator.h"
 #include "sim/operator_use.h"
+#include "sim/order.h"
 
 namespace muster::sim {
 
@@ -44,6 +45,7 @@ class Call {
   Prediction run_on_ones() const;
   at::Tensor made_like(const at::Tensor& like) const;
   void resize_outputs(const Values& predicted) const;
+  std::vector<Access> accesses() const;
   void enqueue(const Values& results) const;
   void draw_now(torch::jit::Stack& stack);
   void wait_and_run(torch::jit::Stack& stack);

@@ -53,6 +53,9 @@ at::Tensor copy_from_and_resize(const at::Tensor& from, const at::Tensor& to) {
 
 at::Scalar item(const at::Tensor& self) {
   machine().synchronize(stream_of(self), "item");
+  std::vector<Access> accesses;
+  add_access(accesses, self, false);
+  machine().host_accesses("item", accesses);
   const auto lock = machine().lock();
   const AsKernel plain;
   return kernel_tensor(self).item();

@@ -86,6 +86,7 @@ c10::DataPtr DeviceMemory::allocate(size_t bytes) {
   take_back();
   auto* block = reused(current_stream(device), bytes);
   if (!block) block = fresh(current_stream(device), bytes);
+  machine_.order.allocate(machine_.clock_of(block->home), block->begin, block->begin + bytes);
   use.increase(bytes);
   stats(device).allocation[0].increase(1);
   return {block->begin, block, &DeviceMemory::release, sim::device(device)};
@@ -121,6 +122,9 @@ void DeviceMemory::give_back(Block* block) {
   auto& of = stats(block->home.device_index());
   of.allocated_bytes[0].decrease(block->bytes);
   of.allocation[0].decrease(1);
+  std::vector<size_t> recorded;
+  for (const auto& user : block->users) recorded.push_back(machine_.clock_of(user));
+  machine_.order.release(machine_.clock_of(block->home), recorded, block->begin, block->begin + block->bytes);
   if (block->users.empty()) return make_free(block);
   Leaving leaving{block, {}};
   for (const auto& user : block->users) leaving.marks.push_back(machine_.record(std::make_shared<Event>(), user));
@@ -130,11 +134,9 @@ void DeviceMemory::give_back(Block* block) {
 
 void DeviceMemory::make_free(Block* block) {
   free_[{block->home.device_index(), block->home.id(), block->bytes}].push_back(block);
-  machine_.enqueue(block->home,
-                   {"free of memory",
-                    [at = kernel_pointer(block->begin), bytes = block->bytes] { std::memset(at, kPoison, bytes); },
-                    {},
-                    {{block->begin, block->begin + block->bytes, true}}});
+  machine_.enqueue(block->home, {"release of memory", [at = kernel_pointer(block->begin), bytes = block->bytes] {
+                                   std::memset(at, kPoison, bytes);
+                                 }});
 }
 
 void DeviceMemory::take_back() {

@@ -44,9 +44,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   void block(void* event, const c10::Stream& stream) const override {
     if (event) machine().block(mark(event), stream);
   }
-  bool queryEvent(void* event) const override {
-    return !event || machine().query([at = mark(event)] { return at.done(); });
-  }
+  bool queryEvent(void* event) const override { return !event || machine().query(mark(event)); }
   void synchronizeEvent(void* event) const override {
     if (event) machine().synchronize(mark(event), "event");
   }
@@ -61,7 +59,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   static EventPtr& shared(void* event) { return *static_cast<EventPtr*>(event); }
   static Mark mark(void* event) {
     const auto lock = machine().lock();
-    return {shared(event), shared(event)->asked};
+    return {shared(event), shared(event)->asked, shared(event)->clock};
   }
 };
 

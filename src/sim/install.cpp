@@ -39,6 +39,7 @@ void install(const Options& options) {
   check(options);
   Machine::get().start(options);
   reserve_addresses(options.devices);
+  reserve_pinned_addresses();
   c10::register_privateuse1_backend(options.name);
   register_guard();
   register_hooks();

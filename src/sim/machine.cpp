@@ -5,6 +5,8 @@
 
 #include "muster/base/error.h"
 #include "muster/base/format.h"
+#include "sim/memory.h"
+#include "sim/race.h"
 
 namespace muster::sim {
 namespace {
@@ -50,6 +52,8 @@ void Machine::seed(uint64_t seed) {
 void Machine::enqueue(c10::Stream stream, Command command) {
   const Lock lock(mutex_);
   auto& to = lane(stream);
+  order.add(clock_of(stream), command.what, command.accesses);
+  protect_pinned(command.accesses);
   to.commands.push_back(std::move(command));
   ++to.enqueued;
   busy_.insert(&to);
@@ -61,26 +65,62 @@ void Machine::enqueue(c10::Stream stream, Command command) {
   changed_.notify_all();
 }
 
+size_t Machine::clock_of(c10::Stream stream) {
+  auto& of = lane(stream);
+  if (of.clock < 0) {
+    of.clock = static_cast<int64_t>(clocks_.size());
+    clocks_.push_back(&of);
+  }
+  return static_cast<size_t>(of.clock);
+}
+
 Mark Machine::record(const EventPtr& event, c10::Stream stream) {
   const Lock lock(mutex_);
   const auto turn = ++event->asked;
   event->lane = &lane(stream);
   enqueue(stream, {"record of an event", [event, turn] { event->done = std::max(event->done, turn); }});
-  return {event, turn};
+  event->clock = std::make_shared<const Clock>(order.at(clock_of(stream)));
+  return {event, turn, event->clock};
 }
 
 void Machine::block(const Mark& mark, c10::Stream stream) {
+  const Lock lock(mutex_);
+  order.wait(clock_of(stream), *mark.clock);
   enqueue(stream, {"wait for an event", [] {}, [mark] { return mark.done(); }});
 }
 
 bool Machine::query(const std::function<bool()>& done) {
-  const Lock lock(mutex_);
   if (!done() && random_() % 2 && !step()) thaw();
   return done();
 }
 
+bool Machine::query(const Mark& mark) {
+  const Lock lock(mutex_);
+  const bool done = query([&] { return mark.done(); });
+  if (done) host_saw(mark);
+  return done;
+}
+
 bool Machine::is_idle(c10::Stream stream) {
-  return query([&] { return lane(stream).commands.empty(); });
+  const Lock lock(mutex_);
+  const bool idle = query([&] { return lane(stream).commands.empty(); });
+  if (idle) host_waited(order.at(clock_of(stream)));
+  return idle;
+}
+
+void Machine::host_waited(const Clock& clock) {
+  order.host_waited(clock);
+  release_pinned();
+}
+
+void Machine::host_saw(const Mark& mark) {
+  const Lock lock(mutex_);
+  host_waited(*mark.clock);
+}
+
+void Machine::host_accesses(const std::string& what, const std::vector<Access>& accesses) {
+  const Lock lock(mutex_);
+  order.add_of_host(what, accesses);
 }
 
 /// For a while some streams run ahead, some crawl and some (0) stand still.
@@ -143,18 +183,31 @@ bool Machine::thaw() {
   return true;
 }
 
+std::string Machine::name_of(const Lane* lane) const {
+  const auto index = lane - lanes_.data();
+  return formatted("{}:{} stream {}", options_.name, index / kStreams, index % kStreams);
+}
+
+std::string Machine::stream_name(size_t clock) {
+  const Lock lock(mutex_);
+  return clock == kHost ? "the host's own thread" : name_of(clocks_.at(clock));
+}
+
+std::vector<FoundRace> Machine::take_races() {
+  const Lock lock(mutex_);
+  return order.take_races();
+}
+
 std::string Machine::heads() const {
   std::string text;
-  for (const auto* lane : busy_) {
-    const auto index = lane - lanes_.data();
-    text += formatted("\n  {}:{} stream {}: {}, then {} more", options_.name, index / kStreams, index % kStreams,
-                      lane->commands.front().what, lane->commands.size() - 1);
-  }
+  for (const auto* lane : busy_)
+    text +=
+        formatted("\n  {}: {}, then {} more", name_of(lane), lane->commands.front().what, lane->commands.size() - 1);
   return text.empty() ? " none has any" : text;
 }
 
 void Machine::wait(Lock& lock, const std::string& cause, const Lane* wanted, std::chrono::milliseconds patience,
-                   const std::function<bool()>& done) {
+                   const std::function<bool()>& done, const Clock& clock) {
   if (!cause.empty()) ++stats.host_waits[cause];
   auto give_up = std::chrono::steady_clock::now() + patience;
   for (auto seen = runs_; !done();) {
@@ -168,27 +221,44 @@ void Machine::wait(Lock& lock, const std::string& cause, const Lane* wanted, std
                                            "run for {} ms. First commands of the streams:{}",
                                            cause, patience.count(), heads()));
   }
+  host_waited(clock);
+  if (on_race == OnRace::raise && order.has_races()) throw_race(lock);
   if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
+}
+
+void Machine::throw_race(Lock& lock) {
+  error_ = nullptr;  // what came of it
+  const auto races = take_races();
+  lock.unlock();  // the text may need another program
+  const auto more = races.size() > 1 ? formatted(" (and {} more)", races.size() - 1) : std::string();
+  throw UsageError("MU556", described(races.front()).text() + more);
 }
 
 void Machine::synchronize(c10::Stream awaited, const std::string& cause) {
   Lock lock(mutex_);
   auto& of = lane(awaited);
-  wait(lock, cause, &of, options_.patience, [&of, until = of.enqueued] { return of.done >= until; });
+  const auto clock = order.at(clock_of(awaited));
+  wait(
+      lock, cause, &of, options_.patience, [&of, until = of.enqueued] { return of.done >= until; }, clock);
 }
 
 void Machine::synchronize(const Mark& mark, const std::string& cause, std::chrono::milliseconds timeout) {
   Lock lock(mutex_);
-  wait(lock, cause, mark.event->lane, timeout.count() > 0 ? timeout : options_.patience, [&] { return mark.done(); });
+  wait(
+      lock, cause, mark.event->lane, timeout.count() > 0 ? timeout : options_.patience, [&] { return mark.done(); },
+      *mark.clock);
 }
 
 void Machine::synchronize_device(int device, const std::string& cause) {
   Lock lock(mutex_);
-  wait(lock, cause, nullptr, options_.patience, [&] {
-    const auto* first = lanes_.data() + device * kStreams;
-    return std::none_of(busy_.begin(), busy_.end(),
-                        [&](Lane* lane) { return lane >= first && lane < first + kStreams; });
-  });
+  const auto* first = lanes_.data() + device * kStreams;
+  const auto is_here = [first](const Lane* lane) { return lane >= first && lane < first + kStreams; };
+  Clock clock;
+  for (size_t i = 0; i < clocks_.size(); ++i)
+    if (is_here(clocks_[i])) clock.join(order.at(i));
+  wait(
+      lock, cause, nullptr, options_.patience, [&] { return std::none_of(busy_.begin(), busy_.end(), is_here); },
+      clock);
 }
 
 void Machine::run_if_idle(uint64_t& seen) {
@@ -207,24 +277,6 @@ c10::Stream Machine::pool_stream(int device) {
 c10::Stream Machine::communicator_stream(int device) {
   const Lock lock(mutex_);
   return stream(device, kPool + next_communicator_.at(static_cast<size_t>(device))++ % (kStreams - kPool));
-}
-
-int64_t Stats::all_host_waits() const {
-  int64_t sum = 0;
-  for (const auto& [cause, count] : host_waits) sum += count;
-  return sum;
-}
-
-void set_seed(uint64_t seed) { Machine::get().seed(seed); }
-
-Stats stats() {
-  const auto lock = Machine::get().lock();
-  return Machine::get().stats;
-}
-
-void reset_stats() {
-  const auto lock = Machine::get().lock();
-  Machine::get().stats = {};
 }
 
 }  // namespace muster::sim

@@ -16,15 +16,9 @@
 #include <c10/core/Stream.h>
 
 #include "muster/sim/sim.h"
+#include "sim/order.h"
 
 namespace muster::sim {
-
-/// Bytes that a command reads or writes, by addresses of the device or of pinned memory.
-struct Access {
-  const char* begin = nullptr;
-  const char* end = nullptr;
-  bool writes = false;
-};
 
 /// What a stream is asked to do.
 struct Command {
@@ -39,12 +33,14 @@ struct Lane {
   std::deque<Command> commands;
   uint64_t enqueued = 0, done = 0;
   uint64_t thawed = 0;  ///< the draw of weights in which it moves whatever its weight is
+  int64_t clock = -1;   ///< its index in the order; -1: not used yet
 };
 
 /// Counts how often it was asked to be recorded, and how far that has come.
 struct Event {
   uint64_t asked = 0, done = 0;
-  Lane* lane = nullptr;  ///< that records it
+  Lane* lane = nullptr;                ///< that records it
+  std::shared_ptr<const Clock> clock;  ///< what came before the last time
 };
 using EventPtr = std::shared_ptr<Event>;
 
@@ -52,6 +48,7 @@ using EventPtr = std::shared_ptr<Event>;
 struct Mark {
   EventPtr event;
   uint64_t turn = 0;
+  std::shared_ptr<const Clock> clock = {};
   bool done() const { return event->done >= turn; }
 };
 
@@ -71,13 +68,19 @@ class Machine {
   Mark record(const EventPtr& event, c10::Stream stream);
   void block(const Mark& mark, c10::Stream stream);
   /// Also lets some command run, so that who polls comes to an end.
-  bool query(const std::function<bool()>& done);
-  bool query(const Mark& mark) {
-    return query([&] { return mark.done(); });
-  }
+  bool query(const Mark& mark);
   bool is_idle(c10::Stream stream);
 
-  // The host waits here; `cause` is counted unless it is empty. Throws: LaunchError (MU552) if a command failed,
+  /// The host itself reads or writes these bytes now.
+  void host_accesses(const std::string& what, const std::vector<Access>& accesses);
+  /// The host knows without waiting that the mark is done.
+  void host_saw(const Mark& mark);
+  size_t clock_of(c10::Stream stream);
+  std::vector<FoundRace> take_races();
+  std::string stream_name(size_t clock);
+
+  // The host waits here; `cause` is counted unless it is empty. Throws: UsageError (MU556) for races,
+  // unless they are collected, LaunchError (MU552) if a command failed,
   // (MU551) if nothing can run for Options::patience.
   void synchronize(c10::Stream stream, const std::string& cause);
   void synchronize(const Mark& mark, const std::string& cause, std::chrono::milliseconds timeout = {});
@@ -91,16 +94,23 @@ class Machine {
   void seed(uint64_t seed);
   Lock lock() { return Lock(mutex_); }
 
-  Stats stats;  ///< under the lock
+  // Under the lock.
+  Stats stats;
+  Order order;
+  OnRace on_race = OnRace::raise;
 
  private:
   Lane& lane(c10::Stream stream);
+  bool query(const std::function<bool()>& done);
   void wait(Lock& lock, const std::string& cause, const Lane* wanted, std::chrono::milliseconds patience,
-            const std::function<bool()>& done);
+            const std::function<bool()>& done, const Clock& clock);
+  void host_waited(const Clock& clock);
+  [[noreturn]] void throw_race(Lock& lock);
   uint32_t weight(const Lane& lane, const Lane* wanted) const;
   bool step(const Lane* wanted = nullptr);
   void run_front(Lane& lane);
   bool thaw();
+  std::string name_of(const Lane* lane) const;
   std::string heads() const;
 
   Options options_;
@@ -113,8 +123,9 @@ class Machine {
   uint64_t runs_ = 0;        ///< of commands
   uint64_t steps_left_ = 0;  ///< with these weights
   std::exception_ptr error_;
-  std::vector<Lane> lanes_;  ///< device by device
-  std::set<Lane*> busy_;     ///< those that have commands
+  std::vector<Lane> lanes_;          ///< device by device
+  std::vector<const Lane*> clocks_;  ///< by index in the order
+  std::set<Lane*> busy_;             ///< those that have commands
   std::vector<int> next_pool_, next_communicator_;
 };
 

@@ -1,9 +1,12 @@
 #pragma once
 
 #include <cstddef>
+#include <vector>
 
 #include <ATen/core/CachingHostAllocator.h>
 #include <c10/core/CachingDeviceAllocator.h>
+
+#include "sim/order.h"
 
 namespace muster::sim {
 
@@ -25,8 +28,21 @@ void* kernel_pointer(const void* device_pointer);
 /// there when they are freed.
 c10::DeviceAllocator& device_allocator();
 
-/// Pinned host memory.
+// Pinned memory is mapped twice as well. While a command that the host has not waited for accesses a block, the host
+// may not: it faults, which is noted as a race, and goes on.
+
 at::HostAllocator& host_allocator();
 bool is_pinned(const void* pointer);
+void reserve_pinned_addresses();
+/// Where kernels find the bytes of a pinned pointer.
+void* pinned_kernel_pointer(const void* pointer);
+
+// Under the machine's lock.
+/// The command that was added to the order last has these accesses: those of pinned memory end the host's.
+void protect_pinned(const std::vector<Access>& accesses);
+/// The host has waited: what it has waited for no longer ends its accesses.
+void release_pinned();
+/// The host's access of this address faulted. False if that is none of pinned memory. In a handler of signals.
+bool admit_pinned(const void* address, bool writes);
 
 }  // namespace muster::sim

@@ -1,8 +1,14 @@
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
 #include <iterator>
 #include <map>
+#include <memory>
+#include <utility>
+
+#include <c10/util/Exception.h>
 
 #include "sim/machine.h"
 #include "sim/memory.h"
@@ -10,23 +16,72 @@
 namespace muster::sim {
 namespace {
 
-std::map<const char*, size_t>& blocks() {  // by their begin, under the machine's lock
-  static auto* blocks = new std::map<const char*, size_t>;
-  return *blocks;
+constexpr size_t kPinnedUnit = 4096;  // a page, as faults have
+
+/// A command that the host has not waited for.
+struct Pending {
+  Use use;
+  bool writes;
+};
+
+struct PinnedBlock {
+  size_t bytes = 0;                   ///< whole pages
+  std::vector<Pending> pending = {};  ///< while there is one that writes the host may not read, else not write
+};
+
+/// All of it under the machine's lock.
+struct Pinned {
+  char* host = nullptr;
+  char* kernel = nullptr;
+  size_t next = 0;
+  std::map<const char*, PinnedBlock> blocks;  ///< in use, by their begin
+  std::map<size_t, std::vector<char*>> free;  ///< by bytes
+};
+
+Pinned& pinned() {
+  static auto& all = *new Pinned;
+  return all;
+}
+
+std::map<const char*, PinnedBlock>::iterator block_of(const void* pointer) {
+  auto& blocks = pinned().blocks;
+  if (pointer < pinned().host || pointer >= pinned().host + kBytesOfAddresses) return blocks.end();
+  const auto next = blocks.upper_bound(static_cast<const char*>(pointer));
+  if (next == blocks.begin()) return blocks.end();
+  const auto found = std::prev(next);
+  return pointer < found->first + found->second.bytes ? found : blocks.end();
+}
+
+void protect(const char* begin, const PinnedBlock& block) {
+  const bool written = std::any_of(block.pending.begin(), block.pending.end(), [](const auto& p) { return p.writes; });
+  const int protection = written ? PROT_NONE : block.pending.empty() ? PROT_READ | PROT_WRITE : PROT_READ;
+  ::mprotect(const_cast<char*>(begin), block.bytes, protection);
+}
+
+char* take(size_t bytes) {
+  auto& all = pinned();
+  if (auto& free = all.free[bytes]; !free.empty()) {
+    auto* begin = free.back();
+    free.pop_back();
+    return begin;
+  }
+  TORCH_CHECK_WITH(OutOfMemoryError, all.next + bytes <= kBytesOfAddresses, "out of pinned memory");
+  return all.host + std::exchange(all.next, all.next + bytes);
 }
 
 class PinnedMemory final : public at::HostAllocator {
  public:
   c10::DataPtr allocate(size_t bytes) override {
     const auto lock = Machine::get().lock();
-    auto* memory = static_cast<char*>(std::aligned_alloc(64, (bytes / 64 + 1) * 64));
-    std::memset(memory, kPoison, bytes);
-    blocks()[memory] = std::max<size_t>(bytes, 1);
-    return {memory, memory, &PinnedMemory::release, c10::Device(c10::DeviceType::CPU)};
+    bytes = (bytes / kPinnedUnit + 1) * kPinnedUnit;
+    auto* begin = take(bytes);
+    std::memset(begin, kPoison, bytes);
+    pinned().blocks[begin] = {bytes};
+    return {begin, begin, &PinnedMemory::release, c10::Device(c10::DeviceType::CPU)};
   }
   c10::DeleterFnPtr raw_deleter() const override { return &PinnedMemory::release; }
   void copy_data(void* to, const void* from, size_t bytes) const override { std::memcpy(to, from, bytes); }
-  /// Queued copies hold their tensors.
+  /// Queued copies hold their memory.
   bool record_event(void*, void*, c10::Stream) override { return true; }
   void empty_cache() override {}
   at::HostStats get_stats() override { return {}; }
@@ -36,12 +91,29 @@ class PinnedMemory final : public at::HostAllocator {
  private:
   static void release(void* memory) {
     const auto lock = Machine::get().lock();
-    blocks().erase(static_cast<const char*>(memory));
-    std::free(memory);
+    auto* begin = static_cast<char*>(memory);
+    const auto block = pinned().blocks.find(begin);
+    const auto bytes = block->second.bytes;
+    block->second.pending.clear();
+    protect(begin, block->second);
+    Machine::get().order.forget(begin, begin + bytes);
+    pinned().blocks.erase(block);
+    pinned().free[bytes].push_back(begin);
   }
 };
 
 }  // namespace
+
+void reserve_pinned_addresses() {
+  const int file = ::memfd_create("muster_pinned", MFD_CLOEXEC);
+  TORCH_CHECK(file >= 0 && ::ftruncate(file, static_cast<off_t>(kBytesOfAddresses)) == 0, "no pinned memory");
+  for (auto* begin : {&pinned().host, &pinned().kernel}) {
+    void* at = ::mmap(nullptr, kBytesOfAddresses, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, file, 0);
+    TORCH_CHECK(at != MAP_FAILED, "the simulated accelerator finds no addresses for pinned memory");
+    *begin = static_cast<char*>(at);
+  }
+  ::close(file);
+}
 
 at::HostAllocator& host_allocator() {
   static auto* allocator = new PinnedMemory;
@@ -50,8 +122,41 @@ at::HostAllocator& host_allocator() {
 
 bool is_pinned(const void* pointer) {
   const auto lock = Machine::get().lock();
-  const auto next = blocks().upper_bound(static_cast<const char*>(pointer));
-  return next != blocks().begin() && pointer < std::prev(next)->first + std::prev(next)->second;
+  return block_of(pointer) != pinned().blocks.end();
+}
+
+void* pinned_kernel_pointer(const void* pointer) {
+  return pinned().kernel + (static_cast<const char*>(pointer) - pinned().host);
+}
+
+void protect_pinned(const std::vector<Access>& accesses) {
+  for (const auto& access : accesses) {
+    const auto found = block_of(access.begin);
+    if (found == pinned().blocks.end()) continue;
+    const auto& use = Machine::get().order.last_use();
+    if (!use.origin || Machine::get().order.host_has_waited_for(use)) continue;
+    found->second.pending.push_back({use, access.writes});
+    protect(found->first, found->second);
+  }
+}
+
+void release_pinned() {
+  const auto& order = Machine::get().order;
+  for (auto& [begin, block] : pinned().blocks) {
+    const auto over = [&](const Pending& pending) { return order.host_has_waited_for(pending.use); };
+    if (std::erase_if(block.pending, over) > 0) protect(begin, block);
+  }
+}
+
+bool admit_pinned(const void* address, bool writes) {
+  if (address < pinned().host || address >= pinned().host + kBytesOfAddresses) return false;
+  const auto lock = Machine::get().lock();
+  const auto found = block_of(address);
+  if (found == pinned().blocks.end()) return false;
+  for (const auto& pending : std::exchange(found->second.pending, {}))
+    if (writes || pending.writes) Machine::get().order.report_host(pending.use, pending.writes, writes);
+  protect(found->first, found->second);
+  return true;
 }
 
 }  // namespace muster::sim

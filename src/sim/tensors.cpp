@@ -29,16 +29,24 @@ std::vector<Dim> outer_dims(const at::Tensor& tensor, int64_t& run) {
   return {dim, dims.end()};
 }
 
+/// Pinned memory is kept, that of the device is not.
+at::DataPtr kernel_data(const c10::Storage& storage) {
+  auto* data = const_cast<void*>(storage.data());
+  if (storage.device_type() != c10::DeviceType::CPU) return {kernel_pointer(data), at::kCPU};
+  return {pinned_kernel_pointer(data), new c10::Storage(storage),
+          [](void* kept) { delete static_cast<c10::Storage*>(kept); }, at::kCPU};
+}
+
 }  // namespace
 
 at::Tensor KernelTensors::operator()(const at::Tensor& tensor) {
-  if (!is_on_device(tensor)) return tensor;
+  if (!tensor.defined()) return tensor;
   auto* storage = tensor.storage().unsafeGetStorageImpl();
+  if (!is_on_device(tensor) && !is_pinned(storage->data())) return tensor;
   auto [place, is_new] = storages_.try_emplace(storage);
   if (is_new)
-    place->second = c10::Storage(c10::Storage::use_byte_size_t(), storage->nbytes(),
-                                 at::DataPtr(kernel_pointer(const_cast<void*>(storage->data())), at::kCPU), nullptr,
-                                 /*resizable=*/false);
+    place->second = c10::Storage(c10::Storage::use_byte_size_t(), storage->nbytes(), kernel_data(tensor.storage()),
+                                 nullptr, /*resizable=*/false);
   auto result = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(place->second),
                                                          c10::DispatchKeySet(c10::DispatchKey::CPU), tensor.dtype());
   result.unsafeGetTensorImpl()->set_storage_offset(tensor.storage_offset());

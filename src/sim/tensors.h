@@ -25,11 +25,11 @@ struct AsKernel {
   at::NoGradGuard no_grad;
 };
 
-/// Tensors of one call as CPU tensors on the device's bytes, for its kernel. They own nothing: as a kernel's pointers,
-/// they do not keep memory alive. Storages that are one stay one.
+/// Tensors of one call as CPU tensors that kernels may access. Those on the device's bytes own nothing: as a kernel's
+/// pointers, they do not keep memory alive; pinned memory is kept. Storages that are one stay one.
 class KernelTensors {
  public:
-  /// Tensors of the host are returned as they are.
+  /// Tensors in other memory of the host are returned as they are.
   at::Tensor operator()(const at::Tensor& tensor);
 
  private:

@@ -9,24 +9,36 @@ namespace {
 
 class SimStreams : public Simulated {};
 
-/// How many of the seeds 0 to n-1 give wrong bits.
-int wrong(int n, const std::function<std::string()>& difference) {
-  int count = 0;
-  for (int seed = 0; seed < n; ++seed) {
-    set_seed(static_cast<uint64_t>(seed));
+/// Under how many seeds the bits were wrong, and under how many a race was found.
+struct Found {
+  int wrong = 0, races = 0;
+};
+constexpr int kSeeds = 40;
+
+Found under_all_seeds(const std::function<std::string()>& difference) {
+  Found found;
+  for (uint64_t seed = 0; seed < kSeeds; ++seed) {
+    set_seed(seed);
     try {
-      count += !difference().empty();
+      found.wrong += !difference().empty();
     } catch (const std::exception&) {  // poison as an index, say
-      ++count;
+      ++found.wrong;
     }
+    found.races += !take_races().empty();
   }
-  return count;
+  return found;
 }
 
+/// A missing order gives wrong bits under some seed, and is found under each.
 void expect_order_matters(const std::function<std::string(bool correct)>& program) {
-  constexpr int kSeeds = 40;
-  EXPECT_EQ(wrong(kSeeds, [&] { return program(true); }), 0);
-  EXPECT_GT(wrong(kSeeds, [&] { return program(false); }), 0);
+  set_on_race(OnRace::collect);
+  const auto right = under_all_seeds([&] { return program(true); });
+  EXPECT_EQ(right.wrong, 0);
+  EXPECT_EQ(right.races, 0);
+  const auto mistaken = under_all_seeds([&] { return program(false); });
+  EXPECT_GT(mistaken.wrong, 0);
+  EXPECT_EQ(mistaken.races, kSeeds);
+  set_on_race(OnRace::raise);
 }
 
 /// Batches are copied on a stream of their own while the last one is computed with.

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <vector>
 
 #include <c10/core/Device.h>
 
@@ -33,6 +34,32 @@ inline c10::Device device(int index) { return {c10::DeviceType::PrivateUse1, sta
 /// 0: every command at once, as under CUDA_LAUNCH_BLOCKING; what fails there is no missing order. Waits for the devices
 /// first. Throws: as any wait of the host.
 void set_seed(uint64_t seed);
+
+/// Two accesses of the same bytes, of which one writes, and neither of which is known to come before the other: a wait
+/// is missing. What a stream or the host has waited for is followed call by call, so a program has the same races under
+/// every seed. The memory of a tensor is written where it is allocated and where it is released, so the other streams
+/// that use it must be ordered after the one and before the other, or recorded (Tensor::record_stream). Threads of the
+/// host count as one, so what one of them has waited for counts for all. Tensors whose elements lie in more than 1024
+/// separate places count as all bytes between them.
+struct Race {
+  struct Access {
+    std::string what;    ///< "aten::mm", "copy to the device", "ALLREDUCE 3", "the release of the memory", "the host"
+    std::string site;    ///< "train at main.cpp:17, called by main at main.cpp:40", as far as symbols are known
+    std::string stream;  ///< "sim:0 stream 3"
+    bool writes = false;
+  };
+  Access first, second;  ///< as the host called them
+  std::string text() const;
+};
+
+enum class OnRace {
+  raise,    ///< the host's next wait for a device throws UsageError (MU556)
+  collect,  ///< take_races() returns them
+  ignore,   ///< none is looked for, which costs less
+};
+void set_on_race(OnRace on_race);
+/// Those found since the last call or error.
+std::vector<Race> take_races();
 
 /// What happened since the program began or reset_stats().
 struct Stats {

@@ -1,0 +1,106 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "sim/call_site.h"
+
+namespace muster::sim {
+
+/// Bytes that a command reads or writes, by addresses of the device or of pinned memory.
+struct Access {
+  const char* begin = nullptr;
+  const char* end = nullptr;
+  bool writes = false;
+};
+
+/// How much of each stream is known to come before: by stream, how many of its commands.
+class Clock {
+ public:
+  uint64_t of(size_t stream) const { return stream < times_.size() ? times_[stream] : 0; }
+  uint64_t tick(size_t stream);
+  void join(const Clock& other);
+
+ private:
+  std::vector<uint64_t> times_;
+};
+
+/// What the host asked for, and where.
+struct Origin {
+  std::string what;
+  CallSite site;
+};
+
+/// An access of some bytes.
+struct Use {
+  size_t stream = 0;
+  uint64_t time = 0;  ///< of its stream; 0: never
+  std::shared_ptr<const Origin> origin;
+};
+constexpr size_t kHost = SIZE_MAX;  ///< as the stream of what the host does itself
+
+struct FoundRace {
+  Use first, second;
+  bool first_writes = false, second_writes = false;
+};
+
+/// Vector clocks of streams and of the host, and what accessed each byte last. As clocks follow the calls of the host,
+/// and not what runs when, the same program has the same races under every seed. All threads of the host are one: what
+/// one of them has waited for, all have. Thread safety: none; used under the machine's lock.
+class Order {
+ public:
+  /// The next command of a stream. What it accesses must be ordered after what accessed it before.
+  void add(size_t stream, const std::string& what, const std::vector<Access>& accesses);
+  /// The host itself accesses these bytes now.
+  void add_of_host(const std::string& what, const std::vector<Access>& accesses);
+  /// The host accesses what `first` uses, without having waited for it.
+  void report_host(const Use& first, bool first_writes, bool host_writes);
+
+  const Clock& at(size_t stream);
+  void wait(size_t stream, const Clock& awaited) { clock(stream).join(awaited); }
+  void host_waited(const Clock& awaited) { host_.join(awaited); }
+  bool host_has_waited_for(const Use& use) const { return is_before(use, host_); }
+
+  /// Memory of a stream: what others have done there is over or their streams are recorded, as `recorded` says.
+  void release(size_t stream, const std::vector<size_t>& recorded, const char* begin, const char* end);
+  void allocate(size_t stream, const char* begin, const char* end);
+  void forget(const char* begin, const char* end);
+  /// The command that was added last; none if it accesses nothing or races are ignored.
+  const Use& last_use() const { return last_; }
+
+  /// Since the last call, one of each pair of commands and streams.
+  std::vector<FoundRace> take_races();
+  bool has_races() const { return !found_.empty(); }
+  bool is_on = true;
+
+ private:
+  /// Bytes with the same past.
+  struct Range {
+    const char* end = nullptr;
+    Use write;
+    std::vector<Use> reads;  ///< since then, the last of each stream
+  };
+  using Ranges = std::map<const char*, Range>;
+
+  static bool is_before(const Use& use, const Clock& clock) { return clock.of(use.stream) >= use.time; }
+  Clock& clock(size_t stream);
+  void report(const Use& first, bool first_writes, const Use& second, bool second_writes);
+  void split(const char* at);
+  void check(const Access& access, const Use& use, const Clock& clock);
+  void read(const Access& access, const Use& use);
+  void write(const char* begin, const char* end, const Use& use);
+
+  std::vector<Clock> clocks_;
+  Clock host_;
+  Use last_;
+  Ranges ranges_;
+  std::vector<FoundRace> found_;
+  std::set<std::string> known_;
+};
+
+}  // namespace muster::sim
