@@ -235,57 +235,96 @@ TEST(OneCopy, AWriterWhoseRanksHaveOwnCopiesGoesOn) {
       /*shared_memory=*/true);
 }
 
-/// The values as this rank can read them without the others; none if they are torn.
-Values readable(Training& training) {
-  const at::NoGradGuard no_grad;
-  Values values;
-  try {
-    for (const auto& parameter : training.net->parameters()) values.push_back(parameter.clone());
-  } catch (const CommError& error) {
-    EXPECT_EQ(error.id(), "MU540");
-    values.clear();
+/// A model that is trained fast, as its ranks' full values are after each step.
+struct Small {
+  explicit Small(const comm::Communicator& group)
+      : group(group), model(*net, group, {.stage = ShardStage::optimizer}), optimizer(adam, {&model}) {}
+  void step() {
+    model.enter_forward();
+    const auto loss = net->forward(torch::full({2, 9}, group.rank() + 0.5)).square().mean();
+    model.leave_forward();
+    backward(model, loss);
+    optimizer.step();
+    optimizer.zero_grad();
   }
-  return values;
-}
+  /// The values as this rank can read them without the others; none if they are torn.
+  Values readable() {
+    const at::NoGradGuard no_grad;
+    Values values;
+    try {
+      for (const auto& parameter : net->parameters()) values.push_back(parameter.clone());
+    } catch (const CommError& error) {
+      EXPECT_EQ(error.id(), "MU540");
+      values.clear();
+    }
+    return values;
+  }
+  static nn::Sequential make() {
+    static std::mutex mutex;
+    std::scoped_lock lock(mutex);
+    torch::manual_seed(4);
+    return nn::Sequential(nn::Linear(9, 70), nn::Linear(70, 3));
+  }
+
+  comm::Communicator group;
+  nn::Sequential net = make();
+  ShardedModel model;
+  torch::optim::AdamW adam{net->parameters(), adamw()};
+  optim::FusedOptimizer optimizer;
+};
 
 bool same(const Values& a, const Values& b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end(),
                     [](const Tensor& x, const Tensor& y) { return torch::equal(x, y); });
 }
 
-TEST(OneCopy, WhereverARankDiesValuesAreThoseOfOneStepOrTorn) {
-  constexpr int kSteps = 3;
-  const ShardedOptions options{.stage = ShardStage::optimizer};
+constexpr int kSmallSteps = 2;
+
+/// What ranks of which none dies have after each step.
+std::vector<Values> values_after_steps() {
   std::vector<Values> after;
   on_seeded_ranks(
       3,
       [&](comm::Communicator group) {
-        Training training(group, options);
-        for (int s = 0; s <= kSteps; ++s) {
+        Small training(group);
+        for (int s = 0; s <= kSmallSteps; ++s) {
           if (s > 0) training.step();
-          if (group.rank() == 0) after.push_back(readable(training));
+          if (group.rank() == 0) after.push_back(training.readable());
           group.barrier();
         }
       },
       /*shared_memory=*/true);
+  return after;
+}
+
+TEST(OneCopy, WhereverARankDiesValuesAreThoseOfOneStepOrTorn) {
+  const auto after = values_after_steps();
   int torn = 0, whole = 0;
-  for (int64_t kill = 1; kill < 1200; kill += 13)
-    comm::run_thread_world(
-        3, {.kill_rank = 1, .kill_step = kill, .seed = 7, .shared_memory = true}, [&](comm::Communicator group) {
-          at::set_num_threads(1);
-          std::optional<Training> training;
-          try {
-            training.emplace(group, options);
-            for (int s = 0; s < kSteps; ++s) training->step();
-          } catch (const CommError&) {
-            if (!training) return;
-          }
-          const auto values = readable(*training);
-          ++(values.empty() ? torn : whole);
-          EXPECT_TRUE(values.empty() ||
-                      std::any_of(after.begin(), after.end(), [&](const Values& one) { return same(one, values); }))
-              << "rank " << group.rank() << " has mixed values, kill " << kill;
-        });
+  int64_t kill = 0;
+  const auto train = [&](comm::Communicator group) {
+    at::set_num_threads(1);
+    std::optional<Small> training;
+    std::exception_ptr error;
+    try {
+      training.emplace(group);
+      for (int s = 0; s < kSmallSteps; ++s) training->step();
+    } catch (const CommError&) {
+      error = std::current_exception();
+    }
+    if (training) {
+      const auto values = training->readable();
+      ++(values.empty() ? torn : whole);
+      const auto is_this = [&](const Values& one) { return same(one, values); };
+      EXPECT_TRUE(values.empty() || std::any_of(after.begin(), after.end(), is_this))
+          << "rank " << group.rank() << " has mixed values, kill " << kill;
+    }
+    if (error) std::rethrow_exception(error);
+  };
+  for (bool dies = true; dies;) {
+    ++kill;
+    dies = comm::run_thread_world(3, {.kill_rank = 1, .kill_step = kill, .seed = 7, .shared_memory = true}, train)[1] !=
+           nullptr;
+  }
   EXPECT_GT(torn, 0);
   EXPECT_GT(whole, torn);
 }
@@ -334,7 +373,8 @@ TEST(OneCopy, AStrayWriteOfAProcessFaults) {
     group.barrier();
     *static_cast<float*>(const_cast<void*>(training.net->head->weight.const_data_ptr())) = 1;
   });
-  for (const auto& result : results) EXPECT_EQ(result.signal, SIGSEGV) << result.exit_code << result.output;
+  for (const auto& result : results)  // a sanitizer ends the process itself
+    EXPECT_TRUE(result.signal == SIGSEGV || result.output.find("SEGV") != std::string::npos) << result.output;
 }
 
 TEST(OneCopy, IsTornIfAProcessDiesInAnUpdate) {
@@ -359,12 +399,17 @@ TEST(OneCopy, IsTornIfAProcessStopsInAnUpdateAndResumesTooLate) {
         training.step();
         auto pids = torch::full({1}, static_cast<int64_t>(::getpid()), torch::kLong);
         pids = group.all_gather(pids).flatten();
-        EXPECT_EQ(muster::testing::thrown_id(training.writing_to_head([&] {
-                    if (group.rank() == 1) ::raise(SIGSTOP);
-                  })),
-                  "MU051");
+        const auto update = training.writing_to_head([&] {
+          if (group.rank() == 1) ::raise(SIGSTOP);
+        });
+        if (group.rank() == 1) {
+          update();  // the other rank had written before it waited for this one, so here all is whole
+          EXPECT_EQ(muster::testing::thrown_id([&] { training.step(); }), "MU051");
+          return;
+        }
+        EXPECT_EQ(muster::testing::thrown_id(update), "MU051");
         expect_torn(training);
-        if (group.rank() == 0) ::kill(static_cast<pid_t>(pids[1].item<int64_t>()), SIGCONT);
+        ::kill(static_cast<pid_t>(pids[1].item<int64_t>()), SIGCONT);
       },
       std::chrono::seconds(3)));
 }

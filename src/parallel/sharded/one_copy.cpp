@@ -40,7 +40,7 @@ void OneCopy::tear(const std::string& cause) {
   updating_ = false;
   if (!cause_.empty()) return;
   cause_ = cause;
-  ranks_.abort("MU541: rank " + std::to_string(ranks_.rank()) +
+  ranks_.abort(std::string("MU541") + ": rank " + std::to_string(ranks_.rank()) +
                " failed while the ranks wrote new values to the parameters that they have in common: " + cause);
 }
 

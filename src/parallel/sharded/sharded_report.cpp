@@ -67,6 +67,10 @@ std::string ShardedModel::State::describe() const {
   if (gathered < units.size())
     text << "the " << groups.shards.size() << " ranks of a host have one copy of the values of "
          << counted(units.size() - gathered, "unit") << " in common; ";
+  const char* why =
+      one_copy ? "memory for a common one was refused" : "the ranks of the shards do not all share memory";
+  if (settings.one_copy_per_host && gathered > 0 && groups.shards.size() > 1)
+    text << "each rank gathers its own copy, since " << why << "; ";
   text << "a step takes " << gathered * (twice ? 2 : 1) << " gathers";
   if (twice && rooted) text << " (the root's one less)";
   if (settings.post_forward_size > 0 && gathered > 0)
