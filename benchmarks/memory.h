@@ -31,7 +31,8 @@ inline double own_segment_bytes() {
     std::istringstream words(line);
     std::string first, second;
     words >> first >> second;
-    if (!first.ends_with(':')) is_own = line.find(own) != std::string::npos;
+    // A segment that is mapped a second time, for reading, counts once.
+    if (!first.ends_with(':')) is_own = second.starts_with("rw") && line.find(own) != std::string::npos;
     else if (is_own && first == "Rss:") bytes += std::stod(second) * 1024;
   }
   return bytes;

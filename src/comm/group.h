@@ -61,6 +61,7 @@ class Group {
   /// Collective: memory for tensors that all ranks of the group have; null where they share none, or one of them cannot
   /// have it.
   std::shared_ptr<SharedBuffer> share(std::size_t bytes, PeerAccess access, const OperationLabel& label);
+  std::size_t row_multiple() const noexcept { return collectives_->row_multiple(); }
   /// As the functions of piggyback.h.
   void attach_piggyback(uint64_t value);
   std::vector<uint64_t> attached_piggybacks();

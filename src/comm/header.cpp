@@ -56,7 +56,7 @@ bool same_kind(const Header& a, int a_rank, const Header& b, int b_rank) {
 
 bool same_label(const Header& a, const Header& b) {
   return a.source == b.source && a.label_hash == b.label_hash && a.tensor_index == b.tensor_index &&
-         a.tensor_count == b.tensor_count && a.gradient_step == b.gradient_step;
+         a.tensor_count == b.tensor_count && a.gradient_step == b.gradient_step && a.order == b.order;
 }
 
 const char* gradient_mismatch_hint(const Header& a, const Header& b) {
@@ -68,17 +68,24 @@ const char* gradient_mismatch_hint(const Header& a, const Header& b) {
          "different orders. Let the loss of every rank use the model; multiply by zero what should not count.";
 }
 
+constexpr const char* kForwardsNeedAllRanks =
+    " Where parameters are sharded over ranks, a forward needs all of them: evaluate on every rank and bring the "
+    "answers "
+    "together by gather_for_metrics, or evaluate the bare module on one rank inside summon_full_params, or train with "
+    "zero2, where a rank may evaluate alone.";
+
 /// Where one rank runs a forward of a model whose parameters are sharded over ranks, this is what its user reads first.
-const char* mismatch_hint(const Header& a, const Header& b) {
+std::string mismatch_hint(const Header& a, const Header& b) {
+  if (a.label_hash == b.label_hash && a.order != b.order)
+    return std::string(
+               " Before that, the ranks used or updated units of a sharded model in different orders, or one "
+               "rank used a unit that another one did not.") +
+           kForwardsNeedAllRanks;
   const auto evaluates = [](const Header& one) {
     return one.source == Source::library && shown_label(one).starts_with("evaluation, unit");
   };
   if (evaluates(a) == evaluates(b)) return gradient_mismatch_hint(a, b);
-  return " Where parameters are sharded over ranks, a forward needs all of them: evaluate on every rank and bring the "
-         "answers together by "
-         "gather_for_metrics, or evaluate the bare module on one rank inside summon_full_params, or train with zero2, "
-         "where a rank may "
-         "evaluate alone.";
+  return kForwardsNeedAllRanks;
 }
 
 bool agree(const Header& a, int a_rank, const Header& b, int b_rank) {
@@ -113,6 +120,7 @@ Header make_header(const Operation& operation, const at::Tensor* sent, uint64_t 
   header.tensor_index = operation.label.tensor_index;
   header.tensor_count = operation.label.tensor_count;
   header.gradient_step = operation.label.gradient_step;
+  header.order = operation.label.order;
   header.label_hash = operation.label.text.empty() ? 0 : hash(operation.label.text);
   operation.label.text.copy(header.label, kMaxLabel);
   header.bytes = bytes;
@@ -136,10 +144,10 @@ uint64_t digest_of(const Header& header) {
   const auto byte = [](auto value, int place) { return uint32_t{static_cast<uint8_t>(value)} << 8 * place; };
   const uint32_t small = byte(header.kind, 0) | byte(header.reduce, 1) | byte(header.dtype, 2) | byte(header.source, 3);
   uint64_t digest = kMagic;
-  for (const uint64_t word :
-       {pair(small, header.root), pair(header.tensor_index, header.tensor_count), static_cast<uint64_t>(header.dims),
-        static_cast<uint64_t>(header.gradient_step), static_cast<uint64_t>(header.sequence),
-        static_cast<uint64_t>(header.shape_hash), static_cast<uint64_t>(header.label_hash)}) {
+  for (const uint64_t word : {pair(small, header.root), pair(header.tensor_index, header.tensor_count),
+                              static_cast<uint64_t>(header.dims), static_cast<uint64_t>(header.gradient_step),
+                              static_cast<uint64_t>(header.order), static_cast<uint64_t>(header.sequence),
+                              static_cast<uint64_t>(header.shape_hash), static_cast<uint64_t>(header.label_hash)}) {
     // Each step maps one value to one, so that headers that differ in one word never have one digest.
     digest = (digest ^ word) * 0x9e3779b97f4a7c15ULL;
     digest ^= digest >> 32;

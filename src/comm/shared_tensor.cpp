@@ -25,4 +25,20 @@ at::Tensor shared_zeros(const Communicator& group, int64_t elements, const at::T
   return shared.defined() ? shared : at::zeros({elements}, options);
 }
 
+std::size_t row_multiple(const Communicator& group) { return group.group()->row_multiple(); }
+
+SharedRow try_shared_row(const Communicator& group, int64_t elements, const at::TensorOptions& options) {
+  const std::size_t bytes = static_cast<std::size_t>(elements) * options.dtype().itemsize();
+  if (bytes == 0 || !options.device().is_cpu() || row_multiple(group) == 0) return {};
+  const auto buffer = group.group()->share(bytes, PeerAccess::read_in_row,
+                                           {.text = "one copy in shared memory", .source = Source::library});
+  if (!buffer) return {};
+  const auto tensor = [&](std::byte* data, int64_t count) {
+    return at::from_blob(
+        data, {count}, [buffer](void*) {}, options);
+  };
+  return {tensor(buffer->row, elements * group.size()),
+          tensor(buffer->parts[static_cast<std::size_t>(group.rank())], elements)};
+}
+
 }  // namespace muster::comm

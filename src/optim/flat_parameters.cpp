@@ -11,8 +11,12 @@ void write_parameters(FlatParameters* owner, const std::vector<at::Tensor>& para
   std::exception_ptr error;
   try {
     write();
-  } catch (...) {
+  } catch (const std::exception& failure) {
+    if (owner->abandon_update(failure.what())) throw;
     error = std::current_exception();  // the other ranks wait for this one's parameters all the same
+  } catch (...) {
+    if (owner->abandon_update("an exception of no known kind")) throw;
+    error = std::current_exception();
   }
   owner->end_update(parameters);
   if (error) std::rethrow_exception(error);

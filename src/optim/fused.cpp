@@ -92,8 +92,8 @@ class FusedOptimizer::Impl {
   bool inspect();
   bool inspect(ParameterEntry& entry);
   bool align_gradient(ParameterEntry& entry) const;
-  void begin_update();
-  void end_update();
+  /// What this step updates of each of the flat parameters.
+  std::vector<std::pair<FlatParameters*, std::vector<at::Tensor>>> updated_parameters() const;
   at::Tensor step_inner(const lib::Optimizer::LossClosure& closure);
   bool step_fused();
   void count_step();
@@ -275,24 +275,28 @@ bool FusedOptimizer::Impl::step_fused() {
     if (!attach_states(rule_, *inner_, entries_)) return false;
     plan_.emplace(rule_, *inner_, entries_);
   }
-  begin_update();
-  plan_->run(rule_, *inner_, entries_);
-  count_step();
-  end_update();
+  const auto updated = updated_parameters();
+  try {
+    for (const auto& [owner, parameters] : updated) owner->begin_update();
+    plan_->run(rule_, *inner_, entries_);
+    count_step();
+    for (const auto& [owner, parameters] : updated) owner->end_update(parameters);
+  } catch (const std::exception& error) {
+    for (auto* owner : flat_parameters_) owner->abandon_update(error.what());
+    throw;
+  }
   return true;
 }
 
-void FusedOptimizer::Impl::begin_update() {
-  for (auto* owner : flat_parameters_) owner->begin_update();
-}
-
-void FusedOptimizer::Impl::end_update() {
+std::vector<std::pair<FlatParameters*, std::vector<at::Tensor>>> FusedOptimizer::Impl::updated_parameters() const {
+  std::vector<std::pair<FlatParameters*, std::vector<at::Tensor>>> all;
   for (auto* owner : flat_parameters_) {
     std::vector<at::Tensor> updated;
     for (const auto& entry : entries_)
       if (entry.active && entry.owner == owner) updated.push_back(entry.parameter);
-    if (!updated.empty()) owner->end_update(updated);
+    if (!updated.empty()) all.emplace_back(owner, std::move(updated));
   }
+  return all;
 }
 
 void FusedOptimizer::Impl::count_step() {

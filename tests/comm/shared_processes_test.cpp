@@ -269,6 +269,44 @@ TEST(SharedMemory, ATensorOfAGroupOutlivesIt) {
   expect_forked(2, body, kShm);
 }
 
+TEST(SharedMemory, ARowIsOneTensorOfWhichEachRankWritesItsPart) {
+  const auto body = [](Communicator comm) {
+    const auto elements = static_cast<int64_t>(2 * row_multiple(comm) / sizeof(float));
+    auto [whole, own] = try_shared_row(comm, elements, at::kFloat);
+    ASSERT_EQ(whole.numel(), 3 * elements);
+    EXPECT_EQ(permissions_of(own.const_data_ptr()), "rw-s");
+    for (int rank = 0; rank < 3; ++rank)
+      EXPECT_EQ(permissions_of(whole.const_data_ptr<float>() + elements * rank), "r--s") << rank;
+    own.fill_(comm.rank() + 1);
+    comm.barrier();
+    for (int rank = 0; rank < 3; ++rank)
+      EXPECT_TRUE(at::equal(whole.narrow(0, elements * rank, elements), at::full({elements}, rank + 1.f))) << rank;
+    EXPECT_TRUE(at::equal(comm.all_gather(own).flatten(), whole));
+    comm.barrier();
+    comm = Communicator();
+    EXPECT_EQ(whole.sum().item<float>(), 6.f * static_cast<float>(elements)) << "it outlives the group";
+    const void* memory = whole.const_data_ptr();
+    whole = own = at::Tensor();
+    EXPECT_NE(permissions_of(memory), "r--s");
+  };
+  expect_forked(3, body, kShm);
+}
+
+TEST(SharedMemory, NoRankHasARowIfOneHasNoMemoryForIt) {
+  if (!may_refuse_memory()) GTEST_SKIP() << "this machine allows no seccomp filter";
+  const auto body = [](const Communicator& comm) {
+    comm.barrier();
+    if (comm.rank() == 1) {
+      ASSERT_TRUE(refuse_memory());
+    }
+    const auto row = try_shared_row(comm, 4096, at::kFloat);
+    EXPECT_FALSE(row.whole.defined());
+    EXPECT_FALSE(row.own.defined());
+    comm.barrier();
+  };
+  expect_forked(2, body, kShm);
+}
+
 TEST(SharedMemory, ASegmentGetsTheMemoryOfAPartLater) {
   const Segment own = Segment::make(1 << 20, 8192);
   const auto allocated = [&] {

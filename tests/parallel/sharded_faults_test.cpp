@@ -50,21 +50,22 @@ TEST(ShardedFaults, StaysUsableAfterExceptionsInForwardAndBackward) {
 
 /// What each rank threw, by its class, when ranks call layers of a list as they please.
 std::vector<std::string> fates(const ShardedOptions& options,
-                               const std::function<std::vector<size_t>(int step, int rank)>& layers) {
+                               const std::function<std::vector<size_t>(int step, int rank)>& layers,
+                               bool shared_memory) {
   std::vector<std::string> fates(2);
-  const auto errors =
-      comm::run_thread_world(2, {.seed = 3, .timeout = std::chrono::seconds(20)}, [&](comm::Communicator group) {
-        nn::ModuleList list;
-        for (int i = 0; i < 4; ++i) list->push_back(nn::Linear(8, 8));
-        ShardedModel model(*list, group, options);
-        for (int s = 0; s < 3; ++s) {
-          model.enter_forward();
-          auto x = torch::ones({1, 8});
-          for (const auto i : layers(s, group.rank())) x = list[i]->as<nn::Linear>()->forward(x);
-          model.leave_forward();
-          backward(model, x.sum());
-        }
-      });
+  const comm::ThreadWorldOptions how{.seed = 3, .shared_memory = shared_memory, .timeout = std::chrono::seconds(20)};
+  const auto errors = comm::run_thread_world(2, how, [&](comm::Communicator group) {
+    nn::ModuleList list;
+    for (int i = 0; i < 4; ++i) list->push_back(nn::Linear(8, 8));
+    ShardedModel model(*list, group, options);
+    for (int s = 0; s < 3; ++s) {
+      model.enter_forward();
+      auto x = torch::ones({1, 8});
+      for (const auto i : layers(s, group.rank())) x = list[i]->as<nn::Linear>()->forward(x);
+      model.leave_forward();
+      backward(model, x.sum());
+    }
+  });
   for (size_t r = 0; r < errors.size(); ++r) {
     try {
       if (errors[r]) std::rethrow_exception(errors[r]);
@@ -79,37 +80,32 @@ std::vector<std::string> fates(const ShardedOptions& options,
   return fates;
 }
 
-TEST(ShardedFaults, RanksThatTakeDifferentBranchesGetACommErrorOnAll) {
+void expect_fates_of_branches(bool shared_memory) {
   const std::vector<std::string> both{"MU050", "MU050"}, well{"ended well", "ended well"};
   using Layers = std::vector<size_t>;
+  const auto fates_of = [&](const ShardedOptions& options, const std::function<Layers(int step, int rank)>& layers) {
+    return fates(options, layers, shared_memory);
+  };
   for (const int when : {0, 1, 2}) {  // before there is an order to gather ahead by, and after
-    EXPECT_EQ(fates({},
-                    [&](int s, int rank) {
-                      return s == when && rank == 1 ? Layers{1, 0, 2, 3} : Layers{0, 1, 2, 3};
-                    }),
-              both)
-        << when;
-    EXPECT_EQ(fates({},
-                    [&](int s, int rank) {
-                      return s == when && rank == 1 ? Layers{0, 2, 3} : Layers{0, 1, 2, 3};
-                    }),
-              both)
-        << when;
+    const auto other_order = [&](int s, int rank) {
+      return s == when && rank == 1 ? Layers{1, 0, 2, 3} : Layers{0, 1, 2, 3};
+    };
+    const auto one_less = [&](int s, int rank) {
+      return s == when && rank == 1 ? Layers{0, 2, 3} : Layers{0, 1, 2, 3};
+    };
+    EXPECT_EQ(fates_of({}, other_order), both) << when;
+    EXPECT_EQ(fates_of({}, one_less), both) << when;
   }
-  EXPECT_EQ(fates({},
-                  [&](int s, int) {
-                    return s == 1 ? Layers{2, 0, 3, 1, 2} : Layers{0, 1, 2, 3};
-                  }),
-            well)
-      << "other orders are fine if all take them";
+  const auto all_change = [](int s, int) { return s == 1 ? Layers{2, 0, 3, 1, 2} : Layers{0, 1, 2, 3}; };
+  EXPECT_EQ(fates_of({}, all_change), well) << "other orders are fine if all take them";
+  const auto differ = [](int, int rank) { return rank == 1 ? Layers{0, 2} : Layers{3, 1, 2, 0}; };
   for (const auto stage : {ShardStage::optimizer, ShardStage::gradients})
-    EXPECT_EQ(fates({.stage = stage},
-                    [&](int, int rank) {
-                      return rank == 1 ? Layers{0, 2} : Layers{3, 1, 2, 0};
-                    }),
-              well)
+    EXPECT_EQ(fates_of({.stage = stage}, differ), well)
         << "where nothing is gathered and reductions have an order of their own";
 }
+
+TEST(ShardedFaults, RanksThatTakeDifferentBranchesGetACommErrorOnAll) { expect_fates_of_branches(false); }
+TEST(ShardedFaults, SoDoRanksThatHaveOneCopyInCommon) { expect_fates_of_branches(true); }
 
 TEST(ShardedFaults, BackwardOfTwoThreadsAtOnceIsRefused) {  // MU192
   struct Pause : torch::autograd::Function<Pause> {

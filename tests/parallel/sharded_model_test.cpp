@@ -140,11 +140,13 @@ TEST(ShardedModel, SaysInOneLineWhatWasDecided) {
   on_seeded_ranks(2, [&](comm::Communicator group) {
     nn::Sequential net;
     for (int i = 0; i < 12; ++i) net->push_back(nn::Linear(64, 64));
-    EXPECT_EQ(ShardedModel(*net, group).describe(),
-              "fsdp: 2 ranks, 12 units (0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 2 more), 49920 parameters; each rank holds "
-              "198.1 KiB of "
-              "values and gradients at rest and "
-              "264.1 KiB at peak; a step takes 24 gathers and 12 reductions");
+    EXPECT_EQ(
+        ShardedModel(*net, group).describe(),
+        "fsdp: 2 ranks, 12 units (0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 2 more), 49920 parameters; each rank holds "
+        "198.1 KiB of "
+        "values and gradients at rest and "
+        "264.1 KiB at peak; each rank gathers its own copy, since the ranks of the shards do not all share memory; "
+        "a step takes 24 gathers and 12 reductions");
   });
 }
 

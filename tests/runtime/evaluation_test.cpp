@@ -10,6 +10,7 @@
 #include "muster/accelerator.h"
 #include "muster/base/error.h"
 #include "muster/runtime/extras.h"
+#include "muster/strategy/options.h"
 #include "muster/testing/compare.h"
 #include "muster/testing/thrown.h"
 #include "runtime/ranks.h"
@@ -138,9 +139,9 @@ TEST(Evaluation, IsTheSameUnderEveryStrategy) {
   testing::as_ranks(3, expect_one_rule_of_buffers, "3");
 }
 
-/// What the ranks other than the main one do while it evaluates alone.
+/// What the ranks other than the main one do while it evaluates alone, where each rank gathers.
 void expect_named_failure(const std::function<void(Course&)>& others, const std::string& their_part) {
-  Course course("fsdp");
+  Course course(FSDP{.one_copy_per_host = false});
   course.train(1);
   const auto said = testing::thrown([&] {
     if (course.accelerator.is_main_process()) course.evaluate();
@@ -156,6 +157,22 @@ void expect_named_failures() {
   expect_named_failure([](Course& course) { course.accelerator.wait_for_everyone(); }, "barrier");
   expect_named_failure([](Course& course) { course.train(1); }, "for training, unit 'root'");
   expect_named_failure([](Course& course) { course.accelerator.gather(torch::ones({2})); }, "all_gather");
+}
+
+/// Ranks that have one copy of the parameters in common find it out in the next step.
+void expect_named_failure_of_next_step() {
+  Course course("fsdp");
+  course.train(1);
+  if (course.accelerator.is_main_process()) course.evaluate();
+  const auto said = testing::thrown([&] { course.train(1); });
+  for (const char* part : {"MU050", "used or updated units of a sharded model in different orders",
+                           "the gradients of unit", "summon_full_params"})
+    EXPECT_NE(said.find(part), std::string::npos) << part << " is not in: " << said;
+}
+
+TEST(Evaluation, OnTheMainProcessAloneFailsInTheNextStepWhereRanksHaveOneCopy) {  // MU050
+  testing::as_ranks(2, expect_named_failure_of_next_step, "2");
+  testing::as_ranks(3, expect_named_failure_of_next_step, "3");
 }
 
 TEST(Evaluation, OnTheMainProcessAloneFailsByNameWhereParametersAreCut) {  // MU050

@@ -57,6 +57,9 @@ struct ShardedOptions {
   /// Units that are needed soon are prefetched as long as at most this much is gathered, in MiB. 0: the unit in use and
   /// the next.
   double limit_gathered_mb = 0;
+  /// Where the ranks that parameters are sharded over are on one host and share memory, they have one copy of the full
+  /// parameters in common: nothing is gathered, and steps are collective. Off: each rank gathers its own.
+  bool one_copy_per_host = true;
   /// Floating-point outputs of the prepared model's forwards are converted to this dtype. Empty: as the precision sets
   /// it.
   DtypeName output_dtype = "";

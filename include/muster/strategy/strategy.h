@@ -52,6 +52,7 @@ class DelegatingModel : public ManagedModel {
   void zero_grad(const at::Tensor& parameter, bool set_to_none) override { model_->zero_grad(parameter, set_to_none); }
   void begin_update() override { model_->begin_update(); }
   void end_update(const std::vector<at::Tensor>& parameters) override { model_->end_update(parameters); }
+  bool abandon_update(const std::string& cause) override { return model_->abandon_update(cause); }
   void enter_forward() override { model_->enter_forward(); }
   void leave_forward() noexcept override { model_->leave_forward(); }
   void before_backward() override { model_->before_backward(); }

@@ -142,6 +142,8 @@ class SharedAreas {
   /// Throws: TransportFailure.
   virtual std::shared_ptr<SharedBuffer> share(std::size_t bytes, PeerAccess access, uint64_t number,
                                               TimePoint deadline) = 0;
+  /// PeerAccess::read_in_row: of how many bytes a part has to be a multiple.
+  virtual std::size_t row_multiple() const noexcept = 0;
   /// As the functions of Transport.
   virtual void abort(const std::string& cause) noexcept = 0;
   virtual void close() noexcept = 0;

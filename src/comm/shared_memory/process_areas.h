@@ -50,6 +50,7 @@ class ProcessAreas final : public SharedAreas {
   std::unique_ptr<SharedAreas> split(const std::vector<int>& ranks, const std::string& name) override;
   std::shared_ptr<SharedBuffer> share(std::size_t bytes, PeerAccess access, uint64_t number,
                                       TimePoint deadline) override;
+  std::size_t row_multiple() const noexcept override { return Segment::page_bytes(); }
 
  protected:
   void wait_for(int peer, int waker, const std::function<bool()>& ready, TimePoint deadline) override;
@@ -83,8 +84,8 @@ class ProcessAreas final : public SharedAreas {
   void refuse(Forming& forming) noexcept;
 
   void offer_buffer(int peer, const std::string& name, const Segment& own, TimePoint deadline);
-  /// None if the peer has none, or this rank cannot map it.
-  Segment take_buffer(int peer, const std::string& name, std::size_t bytes, PeerAccess access, TimePoint deadline);
+  /// None if the peer has none.
+  Descriptor take_buffer(int peer, const std::string& name, TimePoint deadline);
   static TransportFailure lost(int peer, TimePoint deadline, const std::runtime_error& failure);
 
   static std::string refusal_of(const std::string& name) { return "not " + name; }

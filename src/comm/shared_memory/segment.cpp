@@ -21,6 +21,14 @@ namespace {
   throw std::system_error(error, std::generic_category(), call);
 }
 
+void require_sealed(const Descriptor& descriptor, std::size_t bytes) {
+  struct stat status {};
+  if (::fstat(descriptor.get(), &status) != 0) throw_system_error("fstat", errno);
+  const int seals = ::fcntl(descriptor.get(), F_GET_SEALS);
+  if (seals < 0 || !(seals & F_SEAL_SHRINK) || status.st_size < static_cast<off_t>(bytes))
+    throw std::runtime_error("a peer's segment is no sealed memory of the agreed size");
+}
+
 }  // namespace
 
 void Descriptor::reset() noexcept {
@@ -55,15 +63,31 @@ void Segment::allocate(std::size_t begin, std::size_t bytes) const {
 }
 
 Segment Segment::map(const Descriptor& descriptor, std::size_t bytes, PeerAccess access) {
-  struct stat status {};
-  if (::fstat(descriptor.get(), &status) != 0) throw_system_error("fstat", errno);
-  const int seals = ::fcntl(descriptor.get(), F_GET_SEALS);
-  if (seals < 0 || !(seals & F_SEAL_SHRINK) || status.st_size < static_cast<off_t>(bytes))
-    throw std::runtime_error("a peer's segment is no sealed memory of the agreed size");
+  require_sealed(descriptor, bytes);
   Segment segment;
   segment.map_here(descriptor.get(), bytes, access == PeerAccess::write ? PROT_READ | PROT_WRITE : PROT_READ);
   return segment;
 }
+
+Segment Segment::map_row(const std::vector<Descriptor>& descriptors, std::size_t bytes) {
+  Segment row;
+  const std::size_t all = bytes * descriptors.size();
+  // One reservation, so that no other mapping can come between the parts.
+  void* address = ::mmap(nullptr, all, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (address == MAP_FAILED) throw_system_error("mmap", errno);
+  row.data_ = static_cast<std::byte*>(address);
+  row.bytes_ = all;
+  for (std::size_t i = 0; i < descriptors.size(); ++i) {
+    require_sealed(descriptors[i], bytes);
+    if (::mmap(row.data_ + bytes * i, bytes, PROT_READ, MAP_SHARED | MAP_FIXED, descriptors[i].get(), 0) == MAP_FAILED)
+      throw_system_error("mmap", errno);
+  }
+  ::madvise(address, all, MADV_DONTFORK);
+  ::madvise(address, all, MADV_DONTDUMP);
+  return row;
+}
+
+std::size_t Segment::page_bytes() noexcept { return static_cast<std::size_t>(::sysconf(_SC_PAGESIZE)); }
 
 void Segment::map_here(int descriptor, std::size_t bytes, int protection) {
   void* address = ::mmap(nullptr, bytes, protection, MAP_SHARED, descriptor, 0);

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <utility>
+#include <vector>
 
 #include "muster/comm/detail/peer_access.h"
 
@@ -40,6 +41,10 @@ class Segment {
   void allocate(std::size_t begin, std::size_t bytes) const;
   /// Another process's. Throws: std::system_error; std::runtime_error if it is smaller or could shrink.
   static Segment map(const Descriptor& descriptor, std::size_t bytes, PeerAccess access = PeerAccess::read);
+  /// Those of all ranks, this one's too, one after another, for reading only. Throws: as map().
+  /// Requires: `bytes`, of each, is a multiple of page_bytes().
+  static Segment map_row(const std::vector<Descriptor>& descriptors, std::size_t bytes);
+  static std::size_t page_bytes() noexcept;
   ~Segment();
   Segment(Segment&& other) noexcept;
   Segment& operator=(Segment&& other) noexcept;
@@ -47,7 +52,7 @@ class Segment {
   std::byte* data() const noexcept { return data_; }
   /// To hand over; only a segment of make() has it.
   const Descriptor& descriptor() const noexcept { return descriptor_; }
-  void close_descriptor() noexcept { descriptor_.reset(); }
+  Descriptor take_descriptor() noexcept { return std::move(descriptor_); }
 
  private:
   void map_here(int descriptor, std::size_t bytes, int protection);

@@ -26,6 +26,7 @@ class SharedCollectives final : public Collectives {
   int size() const noexcept override { return size_; }
   void run(Operation& operation, const std::string& group, TimePoint deadline) override;
   bool shares_memory() const noexcept override { return true; }
+  std::size_t row_multiple() const noexcept override { return areas_->row_multiple(); }
   void abort(const std::string& cause) noexcept override { areas_->abort(cause); }
   void close() noexcept override { areas_->close(); }
   std::unique_ptr<Collectives> split(const std::vector<int>& ranks, const std::string& name) override {

@@ -30,14 +30,21 @@ std::shared_ptr<SharedBuffer> ProcessAreas::share(std::size_t bytes, PeerAccess 
   own = attempt([&] { return Segment::make(bytes, access); });
   for (int peer = 0; peer < size(); ++peer)
     if (peer != rank()) offer_buffer(peer, name, own, deadline);
-  own.close_descriptor();
+  std::vector<Descriptor> files(peers_.size());
+  for (int peer = 0; peer < size(); ++peer)
+    if (peer != rank()) files[peer] = take_buffer(peer, name, deadline);
+  files[rank()] = own.take_descriptor();
   auto buffer = std::make_shared<SharedBuffer>(SharedBuffer{number, bytes, access});
-  bool whole = true;
+  if (access == PeerAccess::read_in_row) {
+    memory->push_back(attempt([&] { return Segment::map_row(files, bytes); }));
+    buffer->row = memory->back().data();
+  }
+  bool whole = access != PeerAccess::read_in_row || buffer->row;
   for (int peer = 0; peer < size(); ++peer) {
     Segment& part = memory->at(peer);
-    if (peer != rank()) part = take_buffer(peer, name, bytes, access, deadline);
-    buffer->parts.push_back(part.data());
-    whole = whole && part.data();
+    if (peer != rank() && !buffer->row) part = attempt([&] { return Segment::map(files[peer], bytes, access); });
+    buffer->parts.push_back(buffer->row && peer != rank() ? buffer->row + bytes * peer : part.data());
+    whole = whole && buffer->parts.back();
   }
   if (!whole) return nullptr;
   buffer->keeps = std::move(memory);
@@ -55,8 +62,7 @@ void ProcessAreas::offer_buffer(int peer, const std::string& name, const Segment
   }
 }
 
-Segment ProcessAreas::take_buffer(int peer, const std::string& name, std::size_t bytes, PeerAccess access,
-                                  TimePoint deadline) {
+Descriptor ProcessAreas::take_buffer(int peer, const std::string& name, TimePoint deadline) {
   LinkMessage message;
   try {
     message = next_message(peer, name, deadline);
@@ -64,7 +70,7 @@ Segment ProcessAreas::take_buffer(int peer, const std::string& name, std::size_t
     throw lost(peer, deadline, failure);
   }
   if (message.text != name || message.descriptors.size() != 1) return {};
-  return attempt([&] { return Segment::map(message.descriptors[0], bytes, access); });
+  return std::move(message.descriptors[0]);
 }
 
 TransportFailure ProcessAreas::lost(int peer, TimePoint deadline, const std::runtime_error& failure) {

@@ -18,6 +18,7 @@ std::shared_ptr<SharedBuffer> new_buffer(int ranks, std::size_t bytes, PeerAcces
   auto buffer = std::make_shared<SharedBuffer>(SharedBuffer{number, bytes, access});
   for (int rank = 0; rank < ranks; ++rank)
     buffer->parts.push_back(memory->data() + bytes * static_cast<std::size_t>(rank));
+  if (access == PeerAccess::read_in_row) buffer->row = memory->data();
   buffer->keeps = std::move(memory);
   return buffer;
 }
@@ -67,6 +68,8 @@ class ThreadAreas final : public SharedAreas {
     if (!buffer) known = buffer = new_buffer(size(), bytes, access, number);
     return buffer;
   }
+
+  std::size_t row_multiple() const noexcept override { return 1; }
 
  protected:
   bool is_scheduled() const noexcept override { return true; }

@@ -38,7 +38,7 @@ void ShardedModel::State::begin_full_params(const FullParamsOptions& how) {
   abandon_backward();
   unshard_scheduler_->reshard_all(/*keep_roots=*/false);
   name_gathers("summon_full_params");
-  for (auto& unit : units) unit->begin_full_params(how.rank0_only);
+  for (auto& unit : units) unit->begin_full_params(how.rank0_only, how.writeback);
   unshard_scheduler_->recount();
   scope_ = how.writeback ? FullScope::writes : FullScope::reads;
 }
@@ -46,7 +46,13 @@ void ShardedModel::State::begin_full_params(const FullParamsOptions& how) {
 void ShardedModel::State::end_full_params(const FullParamsOptions& how, bool write_back) {
   std::scoped_lock lock(mutex);
   scope_ = FullScope::none;
-  for (auto& unit : units) unit->end_full_params(how.rank0_only, write_back);
+  const bool updates = one_copy && write_back;
+  const auto end = [&] {
+    if (updates) one_copy->begin_update();
+    for (auto& unit : units) unit->end_full_params(how.rank0_only, write_back);
+    if (updates) one_copy->end_update();
+  };
+  updates ? in_update(end) : end();
   unshard_scheduler_->recount();
   buffers.trim();
 }

@@ -88,6 +88,7 @@ void ReductionScheduler::start(size_t unit) {
   std::erase(in_flight_, unit);
   if (!unrecorded_) recorder_.begin();
   labels_[unit].gradient_step = recorder_.step();
+  labels_[unit].order = units_[unit]->order();
   units_[unit]->gradients()->start_reduction(labels_[unit], freezing_change_);
   in_flight_.push_back(unit);
   reduced_[unit] = true;

@@ -1,12 +1,13 @@
 #include "parallel/sharded/shard_layout.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "muster/optim/detail/flat_parameters.h"
 
 namespace muster::parallel {
 
-ShardLayout::ShardLayout(const std::vector<int64_t>& numels, int world) : world_(world) {
+ShardLayout::ShardLayout(const std::vector<int64_t>& numels, int world, int64_t multiple) : world_(world) {
   constexpr auto kBlock = optim::kFlatPadding;
   int64_t end = 0;
   for (auto numel : numels) {
@@ -14,7 +15,8 @@ ShardLayout::ShardLayout(const std::vector<int64_t>& numels, int world) : world_
     spans_.push_back({end, padded});
     end += padded;
   }
-  shard_numel_ = (end / kBlock + world - 1) / world * kBlock;
+  const auto unit = std::lcm<int64_t>(kBlock, multiple);
+  shard_numel_ = (end + unit * world - 1) / (unit * world) * unit;
 }
 
 shard::Run ShardLayout::part(size_t i, int rank) const {

@@ -10,10 +10,11 @@ namespace muster::parallel {
 
 /// The positions of a unit's parameters in its flat memory, and the shard of that memory that each rank holds.
 /// Every parameter starts at a multiple of the padding. Rank r holds the r-th of `world` chunks of equal length, a
-/// multiple of the padding; the last chunks may extend beyond the parameters, or be entirely beyond them.
+/// multiple of the padding and of `multiple`; the last chunks may extend beyond the parameters, or be entirely beyond
+/// them.
 class ShardLayout {
  public:
-  ShardLayout(const std::vector<int64_t>& numels, int world);
+  ShardLayout(const std::vector<int64_t>& numels, int world, int64_t multiple = 1);
 
   int world() const noexcept { return world_; }
   int64_t shard_numel() const noexcept { return shard_numel_; }

@@ -144,6 +144,7 @@ void ShardedModel::scale_gradients(const std::vector<at::Tensor>& parameters, do
 }
 
 std::vector<std::pair<std::string, at::Tensor>> ShardedModel::full_state(bool main_only) {
+  if (state_->one_copy) state_->one_copy->require_whole();
   std::unordered_map<const c10::TensorImpl*, at::Tensor> whole;
   for (const auto& unit : state_->units) {
     auto tensors = unit->full_params(main_only);
@@ -163,6 +164,7 @@ std::vector<std::pair<std::string, at::Tensor>> ShardedModel::full_state(bool ma
 
 std::vector<ParameterShard> ShardedModel::shards() {
   std::scoped_lock lock(state_->mutex);
+  if (state_->one_copy) state_->one_copy->require_whole();
   state_->wait_for_values();
   std::vector<ParameterShard> parts;
   for (const auto& entry : state_->module.named_parameters())
@@ -186,7 +188,12 @@ precision::ForwardCasts ShardedModel::forward_casts() const {
 
 void ShardedModel::begin_update() {
   std::scoped_lock lock(state_->mutex);
-  state_->wait_for_values();
+  state_->begin_update();
+}
+
+bool ShardedModel::abandon_update(const std::string& cause) {
+  std::scoped_lock lock(state_->mutex);
+  return state_->abandon_update(cause);
 }
 
 void ShardedModel::end_update(const std::vector<at::Tensor>& parameters) {
@@ -194,7 +201,7 @@ void ShardedModel::end_update(const std::vector<at::Tensor>& parameters) {
   std::vector<bool> updated(state_->units.size());
   for (const auto& parameter : parameters)
     if (const auto* place = state_->place(parameter)) updated[place->first] = true;
-  state_->update(updated);
+  state_->end_update(updated);
 }
 
 void ShardedModel::summon_full_params(const std::function<void()>& f, const FullParamsOptions& options) {

@@ -30,8 +30,9 @@ ShardedModel::State::Needs ShardedModel::State::needs() const {
   Largest whole, gradients;
   for (const auto& unit : units) {
     rest += unit->held_bytes();
-    all += unit->full_bytes();
-    whole.add(unit->full_bytes(), unit->is_root());
+    const auto gathered = unit->has_one_copy() ? 0 : unit->full_bytes();
+    all += gathered;
+    whole.add(gathered, unit->is_root());
     if (unit->trainable_count() > 0 && settings.stage != ShardStage::optimizer)
       gradients.add(unit->padded_elements() * static_cast<int64_t>(c10::elementSize(
                                                   settings.reduce_dtype.value_or(unit->local(0).value.scalar_type()))),
@@ -47,9 +48,12 @@ std::string ShardedModel::State::describe() const {
   const bool twice = !settings.keeps_params_unsharded() && !settings.keeps_after_forward;  // in forward and in backward
   int64_t elements = 0;
   for (const auto& unit : units) elements += unit->elements();
+  const auto gathered =
+      static_cast<size_t>(std::count_if(units.begin(), units.end(), [](const auto& u) { return !u->has_one_copy(); }));
   const auto reduced =
       std::count_if(units.begin(), units.end(), [](const auto& unit) { return unit->trainable_count() > 0; });
-  const bool rooted = std::any_of(units.begin(), units.end(), [](const auto& unit) { return unit->is_root(); });
+  const bool rooted = std::any_of(units.begin(), units.end(),
+                                  [](const auto& unit) { return unit->is_root() && !unit->has_one_copy(); });
   const auto [rest, peak] = needs();
   std::ostringstream text;
   text << kStageTitles[static_cast<size_t>(settings.stage)] << ": "
@@ -59,9 +63,18 @@ std::string ShardedModel::State::describe() const {
   text << ", " << counted(units.size(), "unit") << " ("
        << first_names(units, [](const auto& unit) { return unit->name(); }) << "), " << elements
        << " parameters; each rank holds " << size_text(rest) << " of values and gradients at rest and "
-       << size_text(peak) << " at peak; a step takes " << units.size() * (twice ? 2 : 1) << " gathers";
+       << size_text(peak) << " at peak; ";
+  if (gathered < units.size())
+    text << "the " << groups.shards.size() << " ranks of a host have one copy of the values of "
+         << counted(units.size() - gathered, "unit") << " in common; ";
+  const char* why =
+      one_copy ? "memory for a common one was refused" : "the ranks of the shards do not all share memory";
+  if (settings.one_copy_per_host && gathered > 0 && groups.shards.size() > 1)
+    text << "each rank gathers its own copy, since " << why << "; ";
+  text << "a step takes " << gathered * (twice ? 2 : 1) << " gathers";
   if (twice && rooted) text << " (the root's one less)";
-  if (settings.post_forward_size > 0) text << ", in backward over " << settings.post_forward_size << " neighbours,";
+  if (settings.post_forward_size > 0 && gathered > 0)
+    text << ", in backward over " << settings.post_forward_size << " neighbours,";
   text << " and " << reduced << " reductions";
   return text.str();
 }

@@ -72,6 +72,7 @@ ShardSettings read_settings(const ShardedOptions& options, int shards) {
   settings.limit_bytes = static_cast<int64_t>(std::min(options.limit_gathered_mb * 1024 * 1024, kMostBytes));
   settings.buffer_dtype = read_dtype("buffer_dtype", options.buffer_dtype);
   settings.cast_forward_inputs = options.cast_forward_inputs;
+  settings.one_copy_per_host = options.one_copy_per_host;
   settings.output_dtype = read_dtype("output_dtype", options.output_dtype);
   settings.param_dtype = read_dtype("param_dtype", options.param_dtype);
   settings.reduce_dtype = read_dtype("reduce_dtype", options.reduce_dtype);

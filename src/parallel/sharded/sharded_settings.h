@@ -25,6 +25,7 @@ struct ShardSettings {
   int64_t limit_bytes = 0;  ///< 0: the unit in use and the next
   std::optional<at::ScalarType> buffer_dtype, output_dtype, param_dtype, reduce_dtype;
   bool cast_forward_inputs = true;
+  bool one_copy_per_host = true;
   int post_forward_size = 0;  ///< number of neighbours over which full parameters stay sharded between forward and
                               ///< backward; 0: none
   double predivide = 0;

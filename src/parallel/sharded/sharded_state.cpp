@@ -23,9 +23,12 @@ ShardedModel::State::~State() {
 }
 
 void ShardedModel::State::build(std::vector<UnitPlan> plans) {
+  if (settings.one_copy_per_host && comm::row_multiple(groups.shards) > 0)
+    one_copy = std::make_unique<OneCopy>(groups.shards);
   for (auto& plan : plans)
-    units.push_back(std::make_unique<ShardedUnit>(std::move(plan), groups, settings, buffers, weak_from_this(),
-                                                  static_cast<int64_t>(units.size())));
+    units.push_back(std::make_unique<ShardedUnit>(std::move(plan), groups, settings, buffers, one_copy.get(),
+                                                  weak_from_this(), static_cast<int64_t>(units.size())));
+  if (one_copy) groups.shards.internal("first values").barrier();
   share_gradient_memory();
   unshard_scheduler_.emplace(units, settings);
   reductions_.emplace(units, settings);
@@ -327,6 +330,42 @@ void ShardedModel::State::abandon_backward() {
   if (!in_backward_) return;
   in_backward_ = false;
   reductions_->cancel();
+}
+
+void ShardedModel::State::begin_update() {
+  wait_for_values();
+  if (one_copy) in_update([this] { one_copy->begin_update(); });
+}
+
+void ShardedModel::State::end_update(const std::vector<bool>& of_units) {
+  const auto publish = [&] {
+    for (size_t u = 0; u < units.size(); ++u) {
+      if (!of_units[u]) continue;
+      units[u]->publish_values();
+      one_copy->note("update", units[u]->name());
+    }
+    one_copy->end_update();
+  };
+  if (one_copy) in_update(publish);
+  update(of_units);
+}
+
+bool ShardedModel::State::abandon_update(const std::string& cause) {
+  if (!one_copy) return false;
+  if (one_copy->is_updating()) one_copy->tear(cause);
+  if (!one_copy->is_torn()) return false;
+  for (auto& unit : units) unit->forget_values();
+  unshard_scheduler_->recount();
+  return true;
+}
+
+void ShardedModel::State::in_update(const std::function<void()>& f) {
+  try {
+    f();
+  } catch (const std::exception& error) {
+    abandon_update(error.what());
+    throw;
+  }
 }
 
 void ShardedModel::State::update(const std::vector<bool>& of_units) {

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <functional>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -15,6 +17,7 @@
 #include "parallel/coalesced.h"
 #include "parallel/frozen_parameters.h"
 #include "parallel/sharded/buffer_pool.h"
+#include "parallel/sharded/one_copy.h"
 #include "parallel/sharded/reduction_scheduler.h"
 #include "parallel/sharded/sharded_settings.h"
 #include "parallel/sharded/unshard_scheduler.h"
@@ -52,8 +55,12 @@ class ShardedModel::State final : public hook::StorageWatcher, public std::enabl
   /// Discards a backward that did not complete.
   void abandon_backward();
 
-  /// The values of these units' shards have changed. Collective, if the units stay unsharded.
-  void update(const std::vector<bool>& of_units);
+  /// Shards may be written between these two. Collective, if ranks have one copy of the values in common; the second
+  /// one also if units, those of which values have changed, stay unsharded.
+  void begin_update();
+  void end_update(const std::vector<bool>& of_units);
+  /// Instead of end_update(), if what writes the values has failed. Returns whether no rank waits for this one.
+  bool abandon_update(const std::string& cause);
   /// Waits for gathers of units that stay unsharded, so that shards may be written.
   void wait_for_values();
   /// Runs f with all full parameters in memory.
@@ -71,6 +78,7 @@ class ShardedModel::State final : public hook::StorageWatcher, public std::enabl
   const ShardGroups groups;
   const ShardSettings settings;
   BufferPool buffers;
+  std::unique_ptr<OneCopy> one_copy;  // nullptr if each rank gathers its own
   Units units;
   std::unordered_map<const c10::TensorImpl*, std::pair<size_t, size_t>> places;  // by impl, a tensor's identity
   std::unordered_map<const c10::TensorImpl*, at::ScalarType> built_dtypes;       // original dtypes of converted buffers
@@ -108,6 +116,9 @@ class ShardedModel::State final : public hook::StorageWatcher, public std::enabl
   /// Ranks compare what they have frozen and unfrozen; gradients of unfrozen parameters are reduced, after the others
   /// of a backward. Collective.
   void agree_on_freezing();
+  /// Runs f, which ends or begins an update, or writes within one.
+  void in_update(const std::function<void()>& f);
+  void update(const std::vector<bool>& of_units);
   void begin_full_params(const FullParamsOptions& how);
   void end_full_params(const FullParamsOptions& how, bool write_back);
   std::string name_of(const ShardedUnit& unit, const NamedTensor& parameter) const {

@@ -10,8 +10,6 @@
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 
-#include "muster/comm/detail/shared_tensor.h"
-
 namespace muster::parallel {
 namespace {
 
@@ -37,6 +35,11 @@ at::ScalarType dtype_of_use(const UnitPlan& plan, const ShardSettings& settings)
   return casts ? settings.param_dtype.value_or(built_dtype(plan)) : built_dtype(plan);
 }
 
+/// Of this many elements each shard has to be a multiple.
+int64_t shard_multiple(const OneCopy* one_copy, at::ScalarType dtype) {
+  return one_copy ? one_copy->part_multiple(c10::elementSize(dtype)) : 1;
+}
+
 at::DataPtr pointer_to(const at::Tensor& memory) {
   return {memory.mutable_data_ptr(), new at::Tensor(memory), [](void* kept) { delete static_cast<at::Tensor*>(kept); },
           memory.device()};
@@ -45,9 +48,10 @@ at::DataPtr pointer_to(const at::Tensor& memory) {
 }  // namespace
 
 ShardedUnit::ShardedUnit(UnitPlan plan, const ShardGroups& groups, const ShardSettings& settings, BufferPool& buffers,
-                         const std::weak_ptr<hook::StorageWatcher>& watcher, int64_t owner_id)
-    : plan_(std::move(plan)), groups_(groups), settings_(settings), buffers_(buffers),
-      layout_(numels(plan_), groups.shards.size()), used_dtype_(dtype_of_use(plan_, settings)),
+                         OneCopy* one_copy, const std::weak_ptr<hook::StorageWatcher>& watcher, int64_t owner_id)
+    : plan_(std::move(plan)), groups_(groups), settings_(settings), buffers_(buffers), one_copy_(one_copy),
+      layout_(numels(plan_), groups.shards.size(), shard_multiple(one_copy, dtype_of_use(plan_, settings))),
+      used_dtype_(dtype_of_use(plan_, settings)),
       memory_(watcher, owner_id, "unit '" + plan_.name + "'", full_bytes(), plan_.parameters.front().tensor.device()),
       placeholder_memory_(watcher, ~owner_id, "the gradients of unit '" + plan_.name + "'", full_bytes(),
                           plan_.parameters.front().tensor.device()),
@@ -82,7 +86,8 @@ void ShardedUnit::add_unfrozen(size_t i) {
 
 void ShardedUnit::allocate_values() {
   const auto kind = plan_.parameters.front().tensor.options().requires_grad(false);
-  const bool stays = keeps_params_unsharded() && used_dtype_ == built_dtype(plan_);
+  if (one_copy_) row_ = comm::try_shared_row(groups_.shards, layout_.shard_numel(), kind.dtype(used_dtype_));
+  const bool stays = keeps_params_unsharded() && used_dtype_ == built_dtype(plan_) && !has_one_copy();
   const at::Tensor whole =
       stays ? comm::shared_zeros(groups_.shards, layout_.total(), kind) : at::zeros({layout_.total()}, kind);
   for (size_t i = 0; i < size(); ++i) {
@@ -93,6 +98,7 @@ void ShardedUnit::allocate_values() {
   }
   if (groups_.replicas.size() > 1) groups_.replicas.internal(label("values")).broadcast(whole);
   if (groups_.shards.size() > 1) groups_.shards.internal(label("values")).broadcast(whole);
+  if (has_one_copy()) return share_values(whole);
   if (keeps_params_unsharded()) {
     unsharded_ = whole.to(used_dtype_);
     values_ = used_dtype_ == whole.scalar_type() ? local_shard(unsharded_) : local_shard(whole).clone();
@@ -101,6 +107,32 @@ void ShardedUnit::allocate_values() {
   } else {
     values_ = comm::shared_zeros(groups_.shards, layout_.shard_numel(), whole.options()).copy_(local_shard(whole));
   }
+}
+
+void ShardedUnit::share_values(const at::Tensor& whole) {
+  values_ = used_dtype_ == whole.scalar_type() ? row_.own : local_shard(whole).clone();
+  row_.own.copy_(local_shard(whole));
+  if (!keeps_params_unsharded()) return;
+  unsharded_ = row_.whole;
+  memory_.fill(pointer_to(unsharded_));
+  state_ = UnitState::unsharded;
+}
+
+void ShardedUnit::publish_values() {
+  const at::NoGradGuard no_grad;
+  if (has_one_copy() && used_dtype_ != values_.scalar_type()) row_.own.copy_(values_);
+}
+
+void ShardedUnit::forget_values() {
+  if (!has_one_copy()) return;
+  memory_.free();
+  release(std::exchange(unsharded_, at::Tensor()));
+  state_ = UnitState::sharded;
+}
+
+/// For memory that is no longer used.
+void ShardedUnit::release(at::Tensor unsharded) {
+  if (!unsharded.is_same(row_.whole)) buffers_.release(std::move(unsharded));
 }
 
 void ShardedUnit::use_parameter_views() {
@@ -162,17 +194,21 @@ size_t ShardedUnit::awaited_count() const {
 }
 
 int64_t ShardedUnit::held_bytes() const {
-  const bool apart = !keeps_params_unsharded() || used_dtype_ != values_.scalar_type();
-  return (keeps_params_unsharded() ? full_bytes() : 0) + (apart ? static_cast<int64_t>(values_.nbytes()) : 0) +
-         (gradients_ ? gradients_->held_bytes() : 0);
+  const bool apart = used_dtype_ != values_.scalar_type() || (!keeps_params_unsharded() && !has_one_copy());
+  const auto whole = has_one_copy()             ? full_bytes() / groups_.shards.size()
+                     : keeps_params_unsharded() ? full_bytes()
+                                                : 0;
+  return whole + (apart ? static_cast<int64_t>(values_.nbytes()) : 0) + (gradients_ ? gradients_->held_bytes() : 0);
 }
 
 bool ShardedUnit::handle(UnitEvent event) {
   const auto move = transition(keeps_params_unsharded(), state_, event);
+  if (move.start && has_one_copy()) one_copy_->require_whole();
   if (move.wait_first) wait_for_unshard();
   if (move.detach) {
     work_ = {};
-    buffers_.forget(std::exchange(unsharded_, at::Tensor()));
+    const auto detached = std::exchange(unsharded_, at::Tensor());
+    if (!detached.is_same(row_.whole)) buffers_.forget(detached);
     if (post_forward_shard_.defined()) buffers_.forget(std::exchange(post_forward_shard_, at::Tensor()));
   }
   if (move.free) reshard();
@@ -180,11 +216,16 @@ bool ShardedUnit::handle(UnitEvent event) {
   state_ = move.next;
   if (move.start) start_unshard();
   if (move.wait) wait_for_unshard();
-  return move.start;
+  return move.start && !has_one_copy();
 }
 
 void ShardedUnit::start_unshard() {
   at::NoGradGuard no_grad;
+  if (has_one_copy()) {
+    unsharded_ = row_.whole;
+    one_copy_->note(purpose_, plan_.name);
+    return;
+  }
   if (keeps_params_unsharded()) memory_.free();  // code that bypasses the dispatcher must not read half-gathered values
   else unsharded_ = buffers_.allocate(layout_.total(), values_.options().dtype(used_dtype_));
   if (post_forward_shard_.defined()) {
@@ -218,7 +259,7 @@ void ShardedUnit::reshard() {
     post_forward_shard_.copy_(own);
   }
   memory_.free();
-  buffers_.release(std::exchange(unsharded_, at::Tensor()));
+  release(std::exchange(unsharded_, at::Tensor()));
 }
 
 std::vector<at::Tensor> ShardedUnit::full_params(bool main_only) const {
@@ -239,11 +280,24 @@ std::vector<at::Tensor> ShardedUnit::full_params(bool main_only) const {
   return tensors;
 }
 
-void ShardedUnit::begin_full_params(bool main_only) {
+/// On ranks that write, the memory is a copy, of which each rank's own part becomes the value in the end.
+void ShardedUnit::begin_on_one_copy(bool main_only, bool writes) {
+  handle(UnitEvent::access);
+  open_ = !main_only || keeps_params_unsharded() || groups_.shards.rank() == 0;
+  if (!open_) {
+    handle(UnitEvent::reshard);
+  } else if (writes) {
+    unsharded_ = buffers_.allocate(layout_.total(), row_.whole.options()).copy_(row_.whole);
+    memory_.fill(pointer_to(unsharded_));
+  }
+}
+
+void ShardedUnit::begin_full_params(bool main_only, bool writes) {
   at::NoGradGuard no_grad;
   open_ = true;
   keeps_post_forward_shard_ = false;
   free_post_forward_shard();
+  if (has_one_copy()) return begin_on_one_copy(main_only, writes);
   if (!main_only || keeps_params_unsharded()) {
     handle(UnitEvent::access);
     return;
@@ -268,9 +322,15 @@ void ShardedUnit::end_full_params(bool main_only, bool write_back) {
     if (main_only && groups_.shards.size() > 1) groups_.shards.internal(label("written values")).broadcast(written);
     if (groups_.replicas.size() > 1) groups_.replicas.internal(label("written values")).broadcast(written);
     keep_written(local_shard(written));
+    publish_values();
     if (!unsharded_.is_same(written)) buffers_.release(written);
   }
   open_ = false;
+  if (has_one_copy()) {
+    forget_values();
+    if (keeps_params_unsharded()) handle(UnitEvent::access);
+    return;
+  }
   handle(keeps_params_unsharded() && write_back ? UnitEvent::update : UnitEvent::reshard);
 }
 

@@ -4,10 +4,12 @@
 #include <string>
 #include <vector>
 
+#include "muster/comm/detail/shared_tensor.h"
 #include "muster/hook/detail/watched_storage.h"
 #include "muster/optim/detail/flat_parameters.h"
 #include "muster/parallel/detail/capabilities.h"
 #include "parallel/sharded/buffer_pool.h"
+#include "parallel/sharded/one_copy.h"
 #include "parallel/sharded/shard_layout.h"
 #include "parallel/sharded/sharded_settings.h"
 #include "parallel/sharded/unit_gradients.h"
@@ -21,9 +23,10 @@ namespace muster::parallel {
 class ShardedUnit {
  public:
   /// Moves the parameters to the unit's memory; values are those of the main rank. Accesses are reported with
-  /// `owner_id`. Requires: groups, settings and buffers outlive this object. Collective.
+  /// `owner_id`. Where ranks have one copy in common, it may be read once all have passed a barrier after this.
+  /// Requires: groups, settings, buffers and the copy, which may be nullptr, outlive this object. Collective.
   ShardedUnit(UnitPlan plan, const ShardGroups& groups, const ShardSettings& settings, BufferPool& buffers,
-              const std::weak_ptr<hook::StorageWatcher>& watcher, int64_t owner_id);
+              OneCopy* one_copy, const std::weak_ptr<hook::StorageWatcher>& watcher, int64_t owner_id);
 
   const std::string& name() const noexcept { return plan_.name; }
   bool is_root() const noexcept { return plan_.root; }
@@ -56,8 +59,18 @@ class ShardedUnit {
   void label_gathers(const char* purpose) noexcept { purpose_ = purpose; }
   /// Handles the event. Returns whether it starts a gather; it is collective then.
   bool handle(UnitEvent event);
-  /// Bytes of full parameters that are in use now.
-  int64_t live_bytes() const { return state_ == UnitState::sharded && !keeps_params_unsharded() ? 0 : full_bytes(); }
+  /// Whether the ranks of the shards have one copy of the full parameters in common.
+  bool has_one_copy() const noexcept { return row_.whole.defined(); }
+  /// This rank's shard has new values: puts them into the one copy. Requires: OneCopy::is_updating().
+  void publish_values();
+  /// The one copy is torn: its values cannot be reached any longer.
+  void forget_values();
+  /// A digest of the uses of the model's one copy; 0 if it has none.
+  int64_t order() const noexcept { return one_copy_ ? one_copy_->order() : 0; }
+  /// Bytes of full parameters that are in use now, in memory of this rank's.
+  int64_t live_bytes() const {
+    return has_one_copy() || (state_ == UnitState::sharded && !keeps_params_unsharded()) ? 0 : full_bytes();
+  }
   int64_t full_bytes() const { return layout_.total() * static_cast<int64_t>(c10::elementSize(used_dtype_)); }
   /// Bytes that are allocated permanently.
   int64_t held_bytes() const;
@@ -69,16 +82,19 @@ class ShardedUnit {
   /// `main_only`. Collective.
   std::vector<at::Tensor> full_params(bool main_only) const;
   /// Gathers the full parameters, in the dtype of use, into memory that can be written, on the first rank of the shards
-  /// only if `main_only`. Collective. end_full_params() must be called afterwards.
-  void begin_full_params(bool main_only);
+  /// only if `main_only`. Collective. end_full_params() must be called afterwards. Without `writes` the memory may be
+  /// that of the one copy, which can only be read.
+  void begin_full_params(bool main_only, bool writes);
   /// Ends begin_full_params(). With `write_back` this rank's shard, or what the first rank has, becomes the value.
-  /// Collective.
+  /// Collective, within an update of the one copy.
   void end_full_params(bool main_only, bool write_back);
   bool full_params_open() const noexcept { return open_; }
 
   /// On: after the full parameters are freed, each rank of the post-forward mesh (`reshard_after_forward` is a number)
   /// keeps a post-forward shard, from which the next gather takes them.
-  void keep_post_forward_shard(bool on) noexcept { keeps_post_forward_shard_ = on && groups_.post_forward.size() > 1; }
+  void keep_post_forward_shard(bool on) noexcept {
+    keeps_post_forward_shard_ = on && groups_.post_forward.size() > 1 && !has_one_copy();
+  }
   /// Frees the kept post-forward shard. Must be called where the next gather may belong to another pass.
   void free_post_forward_shard();
 
@@ -95,6 +111,9 @@ class ShardedUnit {
 
  private:
   void allocate_values();
+  void share_values(const at::Tensor& whole);
+  void begin_on_one_copy(bool main_only, bool writes);
+  void release(at::Tensor unsharded);
   void use_parameter_views();
   void start_unshard();
   void wait_for_unshard();
@@ -108,10 +127,12 @@ class ShardedUnit {
   const ShardGroups& groups_;
   const ShardSettings& settings_;
   BufferPool& buffers_;
+  OneCopy* one_copy_;
   ShardLayout layout_;
   at::ScalarType used_dtype_;  // of the full parameters
   hook::WatchedStorage memory_, placeholder_memory_;
   at::Tensor values_;              // this rank's shard, in the dtype that is updated
+  comm::SharedRow row_;            // the one copy, if ranks have one
   at::Tensor unsharded_;           // the memory that backs memory_, or that is gathered into
   at::Tensor post_forward_shard_;  // this rank's shard, in the post-forward mesh, of full parameters that were freed
   comm::Work work_;

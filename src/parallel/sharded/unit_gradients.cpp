@@ -158,9 +158,11 @@ void UnitGradients::finish_scatter() {
   flight_->scattered = true;
   buffers_.release(std::exchange(flight_->rows, at::Tensor()));
   buffers_.release(std::exchange(flight_->sent, at::Tensor()));
-  flight_->work = groups_.replicas.size() > 1
-                      ? groups_.replicas.with_label(*flight_->label).start_all_reduce(flight_->got)
-                      : comm::Work();
+  flight_->work = comm::Work();
+  if (groups_.replicas.size() == 1) return;
+  auto label = *flight_->label;
+  label.order = 0;  // the ranks of each replica have a copy of their own
+  flight_->work = groups_.replicas.with_label(std::move(label)).start_all_reduce(flight_->got);
 }
 
 void UnitGradients::wait() {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include <ATen/core/Tensor.h>
@@ -19,5 +20,18 @@ at::Tensor try_shared_zeros(const Communicator& group, int64_t elements, const a
 /// The same, or an ordinary tensor on every rank.
 at::Tensor shared_zeros(const Communicator& group, int64_t elements, const at::TensorOptions& options,
                         PeerAccess access = PeerAccess::read);
+
+/// One tensor that all ranks of a group have in common, of which each rank writes one part.
+struct SharedRow {
+  at::Tensor whole = {};  ///< the parts of all ranks, in rank order; where ranks are processes, a write there faults
+  at::Tensor own = {};    ///< this rank's part, for writing
+};
+/// The parts of a SharedRow of this group have to be multiples of this many bytes. 0: its ranks are not all on one
+/// host, or share no memory.
+std::size_t row_multiple(const Communicator& group);
+/// Zeros, `elements` for each rank, in memory as of try_shared_zeros(); undefined tensors where that is. Nothing keeps
+/// a rank from reading what another one is writing: barriers must. Requires: a multiple of row_multiple(), if it is not
+/// 0. Throws: CommError. Collective.
+SharedRow try_shared_row(const Communicator& group, int64_t elements, const at::TensorOptions& options);
 
 }  // namespace muster::comm

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <string>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -39,15 +40,22 @@ class FlatParameters {
   /// Clears the gradients of this parameter (undefined, or zero in place).
   virtual void zero_grad(const at::Tensor& parameter, bool set_to_none) = 0;
   /// Called before and after a step writes the local values of these parameters. begin_update() waits for operations
-  /// that still read them; end_update() is collective where other ranks need the values.
+  /// that still read them, on every rank that reads this memory: it is collective then. end_update() is collective
+  /// where other ranks need the values.
   virtual void begin_update() {}
   virtual void end_update(const std::vector<at::Tensor>& parameters) { static_cast<void>(parameters); }
+  /// Called instead of end_update() if the values could not be written. False: end_update() has to be called all the
+  /// same, since other ranks wait for it. True: they have been told, and the values are lost.
+  virtual bool abandon_update(const std::string& cause) {
+    static_cast<void>(cause);
+    return false;
+  }
 };
 
 /// Everything other than an optimizer step that writes parameter values must do so through this function. It waits for
 /// operations that still read the values, calls `write`, and makes the new values available on the other ranks, also if
-/// `write` throws. `write` writes to the local parameters of `owner`, or to the parameters themselves if `owner` is
-/// nullptr. Collective where other ranks need the values.
+/// `write` throws, unless the update is abandoned. `write` writes to the local parameters of `owner`, or to the
+/// parameters themselves if `owner` is nullptr. Collective where other ranks need the values.
 void write_parameters(FlatParameters* owner, const std::vector<at::Tensor>& parameters,
                       const std::function<void()>& write);
 

@@ -119,6 +119,7 @@ class ShardedModel final : public ManagedModel, public GradientReductions, publi
   bool has_gradient(const at::Tensor& parameter) const override;
   void zero_grad(const at::Tensor& parameter, bool set_to_none) override;
   void begin_update() override;
+  bool abandon_update(const std::string& cause) override;
   /// Collective.
   void end_update(const std::vector<at::Tensor>& parameters) override;
 

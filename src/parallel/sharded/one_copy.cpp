@@ -1,0 +1,63 @@
+#include "parallel/sharded/one_copy.h"
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+#include "muster/base/error.h"
+#include "muster/comm/detail/shared_tensor.h"
+
+namespace muster::parallel {
+
+OneCopy::OneCopy(comm::Communicator ranks) : ranks_(std::move(ranks)) {}
+
+int64_t OneCopy::part_multiple(std::size_t element_bytes) const {
+  return static_cast<int64_t>(std::max<std::size_t>(comm::row_multiple(ranks_) / element_bytes, 1));
+}
+
+/// A rank that fails in a barrier does not know who has passed it, and writes, or who has written.
+void OneCopy::barrier(const char* purpose) {
+  try {
+    ranks_.with_label({.order = order_, .text = purpose, .source = comm::Source::library}).barrier();
+  } catch (const std::exception& error) {
+    updating_ = false;
+    if (cause_.empty()) cause_ = error.what();
+    throw;
+  }
+}
+
+void OneCopy::begin_update() {
+  barrier("parameters before an update");
+  updating_ = true;
+}
+
+void OneCopy::end_update() {
+  barrier("parameters after an update");
+  updating_ = false;
+}
+
+void OneCopy::tear(const std::string& cause) {
+  updating_ = false;
+  if (!cause_.empty()) return;
+  cause_ = cause;
+  ranks_.abort(std::string("MU541") + ": rank " + std::to_string(ranks_.rank()) +
+               " failed while the ranks wrote new values to the parameters that they have in common: " + cause);
+}
+
+void OneCopy::require_whole() const {
+  if (cause_.empty()) return;
+  throw CommError(
+      "MU540",
+      "the parameters that the ranks of this host have in common are not whole: some ranks may have written "
+      "new values and others not, since an update failed: " +
+          cause_ + ". Start the job again from its last checkpoint");
+}
+
+void OneCopy::note(std::string_view use, std::string_view unit) noexcept {
+  auto value = static_cast<uint64_t>(order_) ^ 1469598103934665603ULL;
+  for (const auto text : {use, unit})
+    for (const char letter : text) value = (value ^ static_cast<unsigned char>(letter)) * 1099511628211ULL;
+  order_ = static_cast<int64_t>(value * 1099511628211ULL);
+}
+
+}  // namespace muster::parallel

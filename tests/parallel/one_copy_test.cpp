@@ -1,0 +1,418 @@
+// The ranks of a host have one copy of a sharded model's parameters in common.
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <optional>
+
+#include "muster/base/error.h"
+#include "muster/comm/rendezvous.h"
+#include "muster/testing/compare.h"
+#include "muster/testing/thrown.h"
+#include "parallel/sharded_models.h"
+
+namespace muster::parallel::sharded::one_copy {
+namespace {
+
+using Values = std::vector<Tensor>;
+
+std::vector<ShardedOptions> kinds() {
+  auto kinds = all_stages();
+  for (const auto stage : {ShardStage::optimizer, ShardStage::gradients, ShardStage::full})
+    kinds.push_back({.param_dtype = "bf16", .stage = stage});
+  return kinds;
+}
+
+/// One rank's training, and what it did.
+struct Training {
+  Training(const comm::Communicator& group, const ShardedOptions& options)
+      : group(group), model(*net, group, options), optimizer(adam, {&model}) {}
+  Training(const comm::Communicator& shards, const comm::Communicator& replicas, const comm::Communicator& all,
+           const ShardedOptions& options)
+      : group(all), model(*net, shards, replicas, options), optimizer(adam, {&model}) {}
+
+  /// Two micro-batches, of which the first is not communicated, and an evaluation.
+  void step() {
+    for (const bool sync : {false, true}) {
+      model.set_gradient_sync(sync);
+      const auto words = words_of(steps++, group.rank());
+      const auto loss = loss_of(forward(model, net, words).to(at::kFloat), words);
+      backward(model, loss);
+      seen.push_back(loss.detach());
+    }
+    optimizer.step();
+    optimizer.zero_grad();
+    const at::NoGradGuard no_grad;
+    seen.push_back(forward(model, net, words_of(0, 0)).clone());
+  }
+  /// Everything that this rank has seen, and the values in the end. Collective.
+  Values results() {
+    for (auto& [name, value] : model.full_state(false)) seen.push_back(value);
+    return seen;
+  }
+  auto writing_to_head(const std::function<void()>& write) {
+    return [this, write] { optim::write_parameters(&model, {net->head->weight}, write); };
+  }
+
+  comm::Communicator group;
+  Net net = make_net();
+  ShardedModel model;
+  torch::optim::AdamW adam{net->parameters(), adamw()};
+  optim::FusedOptimizer optimizer;
+  Values seen;
+  int steps = 0;
+};
+
+void expect_same(const Values& mine, const Values& theirs, const std::string& what) {
+  ASSERT_EQ(mine.size(), theirs.size()) << what;
+  for (size_t i = 0; i < mine.size(); ++i)
+    EXPECT_EQ(muster::testing::difference_in_bits(mine[i], theirs[i]), "") << what << ", " << i;
+}
+
+ShardedOptions without(ShardedOptions options) {
+  options.one_copy_per_host = false;
+  return options;
+}
+
+std::string text_of(const ShardedOptions& options) {
+  return name_of(options) + (options.param_dtype.empty() ? "" : ", bf16") +
+         (options.one_copy_per_host ? "" : ", own copies");
+}
+
+constexpr const char* kSays = "ranks of a host have one copy of the values of";
+
+TEST(OneCopy, IsHeldOnceAndNothingIsGathered) {
+  for (const auto& options : kinds())
+    on_seeded_ranks(
+        3,
+        [&](comm::Communicator group) {
+          Training one(group, options), own(group, without(options));
+          one.step();
+          own.step();
+          const auto mine = one.model.figures(), theirs = own.model.figures();
+          EXPECT_EQ(mine.gathers, 0) << text_of(options);
+          EXPECT_EQ(mine.peak_gathered_bytes, 0) << text_of(options);
+          EXPECT_GT(theirs.gathers, 0) << text_of(options);
+          if (options.stage != ShardStage::full) {
+            EXPECT_LT(mine.held_bytes, theirs.held_bytes) << text_of(options);
+          }
+          EXPECT_NE(one.model.describe().find(kSays), std::string::npos) << one.model.describe();
+          EXPECT_EQ(own.model.describe().find(kSays), std::string::npos) << own.model.describe();
+        },
+        /*shared_memory=*/true);
+  on_seeded_ranks(2, [&](comm::Communicator group) {
+    Training apart(group, {});
+    apart.step();
+    EXPECT_GT(apart.model.figures().gathers, 0) << "ranks that share no memory gather";
+    EXPECT_EQ(apart.model.describe().find(kSays), std::string::npos) << apart.model.describe();
+  });
+}
+
+TEST(OneCopy, GivesTheBitsOfOwnCopies) {
+  for (const int world : {2, 3})
+    for (const auto& options : kinds()) {
+      const auto trained = [&](const ShardedOptions& how, bool shared_memory) {
+        std::vector<Values> all(static_cast<size_t>(world));
+        on_seeded_ranks(
+            world,
+            [&](comm::Communicator group) {
+              Training training(group, how);
+              for (int s = 0; s < 3; ++s) training.step();
+              all[group.rank()] = training.results();
+            },
+            shared_memory);
+        return all;
+      };
+      const auto one = trained(options, true), own = trained(without(options), true), sent = trained(options, false);
+      for (int rank = 0; rank < world; ++rank) {
+        expect_same(one[rank], own[rank], text_of(options));
+        expect_same(one[rank], sent[rank], text_of(options) + ", by messages");
+      }
+    }
+}
+
+TEST(OneCopy, IsOneForEachGroupOfShards) {
+  for (const auto& options : kinds())
+    on_seeded_ranks(
+        4,
+        [&](comm::Communicator group) {
+          const auto [shards, replicas] = two_by_two(group);
+          Training one(shards, replicas, group, options), own(shards, replicas, group, without(options));
+          for (int s = 0; s < 2; ++s) {
+            one.step();
+            // Only these two ranks: the others have a copy of their own.
+            if (group.rank() < 2) forward(one.model, one.net, words_of(1, 1));
+            own.step();
+            if (group.rank() < 2) forward(own.model, own.net, words_of(1, 1));
+          }
+          EXPECT_EQ(one.model.figures().gathers, 0);
+          expect_same(one.results(), own.results(), text_of(options));
+        },
+        /*shared_memory=*/true);
+}
+
+TEST(OneCopy, AGraphOlderThanAStepIsRefusedOnEveryRank) {
+  for (const auto& options : kinds())
+    on_seeded_ranks(
+        3,
+        [&](comm::Communicator group) {
+          Training training(group, options);
+          const auto words = words_of(0, group.rank());
+          const auto old = loss_of(forward(training.model, training.net, words).to(at::kFloat), words);
+          training.step();
+          EXPECT_THROW(backward(training.model, old), c10::Error) << text_of(options);
+          training.step();
+        },
+        /*shared_memory=*/true);
+}
+
+TEST(OneCopy, FullValuesAreWrittenBackFromACopy) {
+  for (const auto& options : kinds())
+    for (const bool rank0_only : {false, true})
+      on_seeded_ranks(
+          3,
+          [&](comm::Communicator group) {
+            Training one(group, options), own(group, without(options));
+            for (auto* training : {&one, &own}) {
+              training->step();
+              const auto weight = training->net->head->weight;
+              const bool open = !rank0_only || group.rank() == 0 || options.stage != ShardStage::full;
+              const auto write = [&] {
+                const at::NoGradGuard no_grad;
+                if (open) weight.mul_(1.5), weight[0].fill_(group.rank());
+              };
+              training->model.summon_full_params(write, {.rank0_only = rank0_only});
+              if (!rank0_only) {
+                EXPECT_EQ(muster::testing::thrown_id(
+                              [&] { training->model.summon_full_params(write, {.writeback = false}); }),
+                          "MU190");
+              }
+              training->step();
+              EXPECT_EQ(training->model.figures().temporary_bytes, 0);
+            }
+            expect_same(one.results(), own.results(), text_of(options));
+          },
+          /*shared_memory=*/true);
+}
+
+/// All that shows the values of a model whose update has failed.
+void expect_torn(Training& training) {
+  EXPECT_EQ(muster::testing::thrown_id([&] { forward(training.model, training.net, words_of(0, 0)); }), "MU540");
+  EXPECT_EQ(muster::testing::thrown_id([&] { training.model.full_state(false); }), "MU540");
+  EXPECT_EQ(muster::testing::thrown_id([&] { training.model.shards(); }), "MU540");
+  EXPECT_EQ(muster::testing::thrown_id([&] { training.model.summon_full_params([] {}); }), "MU540");
+}
+
+TEST(OneCopy, IsTornOnAllRanksIfAnUpdateFailsOnOne) {  // MU540, MU541
+  for (const auto& options : kinds())
+    on_seeded_ranks(
+        3,
+        [&](comm::Communicator group) {
+          Training training(group, options);
+          training.step();
+          const auto update = training.writing_to_head([&] {
+            if (group.rank() == 1) throw std::runtime_error("the disk is on fire");
+          });
+          if (group.rank() == 1) EXPECT_THROW(update(), std::runtime_error);
+          else EXPECT_EQ(muster::testing::thrown_id(update), "MU541");
+          expect_torn(training);
+        },
+        /*shared_memory=*/true);
+}
+
+TEST(OneCopy, AWriterWhoseRanksHaveOwnCopiesGoesOn) {
+  on_seeded_ranks(
+      2,
+      [&](comm::Communicator group) {
+        Training training(group, {.one_copy_per_host = false});
+        const auto update = training.writing_to_head([&] {
+          if (group.rank() == 1) throw std::runtime_error("the disk is on fire");
+        });
+        if (group.rank() == 1) EXPECT_THROW(update(), std::runtime_error);
+        else update();
+        training.step();
+      },
+      /*shared_memory=*/true);
+}
+
+/// A model that is trained fast, as its ranks' full values are after each step.
+struct Small {
+  explicit Small(const comm::Communicator& group)
+      : group(group), model(*net, group, {.stage = ShardStage::optimizer}), optimizer(adam, {&model}) {}
+  void step() {
+    model.enter_forward();
+    const auto loss = net->forward(torch::full({2, 9}, group.rank() + 0.5)).square().mean();
+    model.leave_forward();
+    backward(model, loss);
+    optimizer.step();
+    optimizer.zero_grad();
+  }
+  /// The values as this rank can read them without the others; none if they are torn.
+  Values readable() {
+    const at::NoGradGuard no_grad;
+    Values values;
+    try {
+      for (const auto& parameter : net->parameters()) values.push_back(parameter.clone());
+    } catch (const CommError& error) {
+      EXPECT_EQ(error.id(), "MU540");
+      values.clear();
+    }
+    return values;
+  }
+  static nn::Sequential make() {
+    static std::mutex mutex;
+    std::scoped_lock lock(mutex);
+    torch::manual_seed(4);
+    return nn::Sequential(nn::Linear(9, 70), nn::Linear(70, 3));
+  }
+
+  comm::Communicator group;
+  nn::Sequential net = make();
+  ShardedModel model;
+  torch::optim::AdamW adam{net->parameters(), adamw()};
+  optim::FusedOptimizer optimizer;
+};
+
+bool same(const Values& a, const Values& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                    [](const Tensor& x, const Tensor& y) { return torch::equal(x, y); });
+}
+
+constexpr int kSmallSteps = 2;
+
+/// What ranks of which none dies have after each step.
+std::vector<Values> values_after_steps() {
+  std::vector<Values> after;
+  on_seeded_ranks(
+      3,
+      [&](comm::Communicator group) {
+        Small training(group);
+        for (int s = 0; s <= kSmallSteps; ++s) {
+          if (s > 0) training.step();
+          if (group.rank() == 0) after.push_back(training.readable());
+          group.barrier();
+        }
+      },
+      /*shared_memory=*/true);
+  return after;
+}
+
+TEST(OneCopy, WhereverARankDiesValuesAreThoseOfOneStepOrTorn) {
+  const auto after = values_after_steps();
+  int torn = 0, whole = 0;
+  int64_t kill = 0;
+  const auto train = [&](comm::Communicator group) {
+    at::set_num_threads(1);
+    std::optional<Small> training;
+    std::exception_ptr error;
+    try {
+      training.emplace(group);
+      for (int s = 0; s < kSmallSteps; ++s) training->step();
+    } catch (const CommError&) {
+      error = std::current_exception();
+    }
+    if (training) {
+      const auto values = training->readable();
+      ++(values.empty() ? torn : whole);
+      const auto is_this = [&](const Values& one) { return same(one, values); };
+      EXPECT_TRUE(values.empty() || std::any_of(after.begin(), after.end(), is_this))
+          << "rank " << group.rank() << " has mixed values, kill " << kill;
+    }
+    if (error) std::rethrow_exception(error);
+  };
+  for (bool dies = true; dies;) {
+    ++kill;
+    dies = comm::run_thread_world(3, {.kill_rank = 1, .kill_step = kill, .seed = 7, .shared_memory = true}, train)[1] !=
+           nullptr;
+  }
+  EXPECT_GT(torn, 0);
+  EXPECT_GT(whole, torn);
+}
+
+/// Ranks that are processes; how each ended.
+std::vector<muster::testing::RankResult> in_processes(int size, const std::function<void(comm::Communicator)>& body,
+                                                      std::chrono::milliseconds timeout = std::chrono::seconds(30)) {
+  const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
+  return muster::testing::run_processes(
+      size,
+      [&](const ClusterEnvironment& cluster) {
+        at::set_num_threads(1);
+        body(comm::connect(cluster, {.backend = "shm", .timeout = timeout}));
+        return ::testing::Test::HasFailure() ? 1 : 0;
+      },
+      {.arguments = {std::string("--gtest_filter=") + test->test_suite_name() + "." + test->name()}});
+}
+
+void expect_all_well(const std::vector<muster::testing::RankResult>& results) {
+  for (const auto& result : results) EXPECT_TRUE(result.ok()) << result.output;
+}
+
+TEST(OneCopy, OfProcessesGivesTheBitsOfOwnCopies) {
+  expect_all_well(in_processes(3, [](const comm::Communicator& group) {
+    for (const auto& options : kinds()) {
+      Training one(group, options), own(group, without(options));
+      for (int s = 0; s < 2; ++s) {
+        one.step();
+        own.step();
+        for (auto* training : {&one, &own})
+          training->model.summon_full_params([&] {
+            const at::NoGradGuard no_grad;
+            training->net->head->weight.add_(1);
+          });
+      }
+      EXPECT_EQ(one.model.figures().gathers, 0);
+      expect_same(one.results(), own.results(), text_of(options));
+    }
+  }));
+}
+
+TEST(OneCopy, AStrayWriteOfAProcessFaults) {
+  const auto results = in_processes(2, [](const comm::Communicator& group) {
+    Training training(group, {.stage = ShardStage::optimizer});
+    training.step();
+    group.barrier();
+    *static_cast<float*>(const_cast<void*>(training.net->head->weight.const_data_ptr())) = 1;
+  });
+  for (const auto& result : results)  // a sanitizer ends the process itself
+    EXPECT_TRUE(result.signal == SIGSEGV || result.output.find("SEGV") != std::string::npos) << result.output;
+}
+
+TEST(OneCopy, IsTornIfAProcessDiesInAnUpdate) {
+  const auto results = in_processes(3, [](const comm::Communicator& group) {
+    Training training(group, {});
+    training.step();
+    EXPECT_EQ(muster::testing::thrown_id(training.writing_to_head([&] {
+                if (group.rank() == 1) ::raise(SIGKILL);
+              })),
+              "MU052");
+    expect_torn(training);
+  });
+  EXPECT_EQ(results[1].signal, SIGKILL);
+  for (const int rank : {0, 2}) EXPECT_TRUE(results[rank].ok()) << results[rank].output;
+}
+
+TEST(OneCopy, IsTornIfAProcessStopsInAnUpdateAndResumesTooLate) {
+  expect_all_well(in_processes(
+      2,
+      [](const comm::Communicator& group) {
+        Training training(group, {});
+        training.step();
+        auto pids = torch::full({1}, static_cast<int64_t>(::getpid()), torch::kLong);
+        pids = group.all_gather(pids).flatten();
+        const auto update = training.writing_to_head([&] {
+          if (group.rank() == 1) ::raise(SIGSTOP);
+        });
+        if (group.rank() == 1) {
+          update();  // the other rank had written before it waited for this one, so here all is whole
+          EXPECT_EQ(muster::testing::thrown_id([&] { training.step(); }), "MU051");
+          return;
+        }
+        EXPECT_EQ(muster::testing::thrown_id(update), "MU051");
+        expect_torn(training);
+        ::kill(static_cast<pid_t>(pids[1].item<int64_t>()), SIGCONT);
+      },
+      std::chrono::seconds(3)));
+}
+
+}  // namespace
+}  // namespace muster::parallel::sharded::one_copy
