@@ -53,5 +53,6 @@ void CaughtSignals::forget(int signal) {
 
 Votes agreed_votes(RuntimeRef runtime) { return runtime.state().agreed_votes(); }
 void vote_to_stop(RuntimeRef runtime, bool on) { runtime.state().flags().stop = on; }
+void forget_votes(RuntimeRef runtime) { runtime.state().forget_votes(); }
 
 }  // namespace muster

@@ -91,6 +91,7 @@ class RuntimeState : public std::enable_shared_from_this<RuntimeState> {
   bool launched() const noexcept { return launched_; }
   Flags& flags() noexcept { return flags_; }
   Votes agreed_votes();
+  void forget_votes();
   /// The stream of the main rank; `print` prints lines, from the first call on.
   std::ostream& out(void (*print)(const std::string&));
   const std::shared_ptr<Trace>& trace() const noexcept { return trace_; }

@@ -43,4 +43,10 @@ Votes RuntimeState::agreed_votes() {
           .trigger = (votes->all & kTrigger) != 0};
 }
 
+void RuntimeState::forget_votes() {
+  require_launched();
+  registry_->reductions().take_votes();
+  flags_.trigger = flags_.stop = false;
+}
+
 }  // namespace muster::runtime

@@ -63,8 +63,8 @@ State Core::trainer_state() {
                            {"steps", std::move(steps)},
                            {"total_batches", now.total_batches},
                            {"validation", State::List{now.validation.dataloader_idx, now.validation.batch_idx}},
-                           {"window_begins", window_begins_},
-                           {"window_has_loss", window_has_loss_}};
+                           {"window_begins", window_.begins},
+                           {"window_has_loss", window_.has_loss}};
   if (options.max_time) state.set("elapsed_ms", static_cast<int64_t>(clock_.elapsed(RunClock::now()).count()));
   if (const auto& options = task_.module->hyperparameters(); !options.empty()) state.set("hyper_parameters", options);
   for (const auto& callback : hooks.callbacks())
@@ -77,8 +77,6 @@ State Core::trainer_state() {
 }
 
 void Core::save_checkpoint(const fs::path& folder, const SaveCheckpointOptions& how) {
-  if (!task_.module)
-    throw UsageError("MU446", "save_checkpoint() was called before the first run; there is nothing to save");
   const auto& model = trained_module->required_model("save_checkpoint()");
   if (how.weights_only) return runtime.save_model(model, folder);
   auto hook = runtime.register_save_state_pre_hook(
@@ -133,8 +131,8 @@ void Core::load_for_fit(const fs::path& folder) {
   if (const auto* elapsed = state.find("elapsed_ms"))
     clock_.begin(RunClock::now(), std::chrono::milliseconds(elapsed->integer()));
   if (const auto* own = state.find("logger")) experiment.load_state_dict(*own);
-  window_begins_ = state.at("window_begins").boolean();
-  window_has_loss_ = state.at("window_has_loss").boolean();
+  window_.begins = state.at("window_begins").boolean();
+  window_.has_loss = state.at("window_has_loss").boolean();
   set_up_optimizers();
   opened_->load_optimizers();
   const auto& steps = state.at("steps").list();
@@ -171,7 +169,7 @@ void Core::prepare_loaders_in_saved_order() {
   if (!opened_) return;
   for (const auto& saved : resumed_loaders_.list()) {
     const auto kind = static_cast<StepKind>(saved.integer());
-    if (kind == StepKind::training || (kind == StepKind::validation && validates())) feed(kind);
+    if (task_.feeds[static_cast<std::size_t>(kind)]) feed(kind);  // also if this run does not validate
   }
 }
 
@@ -179,7 +177,7 @@ void Core::prepare_loaders_in_saved_order() {
 void Core::load_progress() {
   opened_->load_progress();
   const bool other_world = std::ssize(resumed_ranks_.list()) != runtime.world_size();
-  const bool again = !window_begins_ && (other_world || opened_->shared().at("window").find("again"));
+  const bool again = !window_.begins && (other_world || opened_->shared().at("window").find("again"));
   load_states_of_ranks(resumed_ranks_.list(), again);
   if (again) go_back_to_window_begin();
   count_batches_done();

@@ -80,6 +80,7 @@ class Core {
 
  private:
   // setup.cpp
+  void refuse_nested_run(const Task& task) const;
   void run(Task task, Stage stage, const std::function<void()>& body);
   void begin(Stage stage);
   void end(Stage stage);
@@ -107,6 +108,7 @@ class Core {
   void training_epoch();
   bool training_batch(const StepTable& steps, void* batch, bool last);
   void end_epoch();
+  void finish_epoch();
   // optimization.cpp
   StepOutput training_step(const StepTable& steps, void* batch);
   void optimize(const StepTable& steps, void* batch, bool last, StepOutput& output);
@@ -158,7 +160,7 @@ class Core {
   void load_states_of_ranks(const State::List& all, bool again);
   /// Calls the callbacks that watch or save.
   void call_watchers(SavePoint point, Hook hook, c10::function_ref<void(Callback&)> call);
-  void continue_savers();
+  void continue_watchers();
   void finish_savers();
   void resume_epoch_end();
   void resume_batch_end(const std::optional<int64_t>& interval);
@@ -178,7 +180,7 @@ class Core {
   LogBook training_book_{latest}, evaluation_book_{latest};
   LogContext context_;
   BatchPlace place_;
-  WindowBegin window_;
+  AccumulationWindow window_;
   RunClock clock_;
   const data::Pass* evaluated_pass_ = nullptr;   // while an evaluation takes batches of it
   std::optional<TerminationScope> termination_;  // during fit()
@@ -191,8 +193,6 @@ class Core {
   int64_t first_epoch_ = 0;                      // of this fit()
   bool filler_ = false;                          // the current batch has no real sample: nothing of it is kept
   bool evaluating_ = false, has_fitted_ = false, said_bare_ = false;
-  bool window_begins_ = true;  // the next training batch begins an accumulation window
-  bool window_has_loss_ = false;
   bool validation_late_ = false;  // as the main rank's clock says
 };
 

@@ -108,7 +108,7 @@ const BatchLimit& evaluation_limit(const TrainerOptions& options, StepKind kind)
 }
 
 void Core::validate_in_fit() {
-  if (window_begins_ && progress.point != SavePoint::in_validation)
+  if (window_.begins && progress.point != SavePoint::in_validation)
     hooks.module(on_validation_model_zero_grad, &TrainerModule::on_validation_model_zero_grad);
   evaluation_epoch(StepKind::validation, std::nullopt, nullptr);
   stop.agree();
@@ -118,6 +118,7 @@ void Core::validate_in_fit() {
 std::vector<Metrics> Core::evaluate(Task task, StepKind kind, const EvaluateOptions& how, const KeepOutput& keep) {
   static constexpr std::array kStages = {Stage::fit, Stage::validate, Stage::test, Stage::predict};
   std::vector<Metrics> results;
+  refuse_nested_run(task);
   run(std::move(task), kStages[static_cast<std::size_t>(kind)], [&] {
     if (const auto folder = resolved(how.ckpt_path, /*required=*/true); !folder.empty()) load_weights(folder);
     task_.module->zero_grad();

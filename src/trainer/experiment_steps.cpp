@@ -27,7 +27,7 @@ bool Core::logs_this_step() const noexcept {
 }
 
 void Core::log_training_step() {
-  if (!window_begins_ || !runtime.is_main() || !logs_this_step()) return;
+  if (!window_.begins || !runtime.is_main() || !logs_this_step()) return;
   if (latest.shows_any()) latest.get();
   if (!experiment.active()) return;
   Metrics values;

@@ -36,6 +36,9 @@ PreparedFeed& Core::feed(StepKind kind) {
   prepared.feed = hooks.run(names.loader, task_.feeds[index]);
   if (prepared.feed.parts.empty())
     throw UsageError("MU444", std::string("the list of loaders for ") + names.call + "() is empty; give at least one");
+  // A checkpoint that is resumed may be of a run that did not validate: it knows nothing of these loaders.
+  const auto is_kind = [&](const State& one) { return one.integer() == static_cast<int64_t>(kind); };
+  const bool saved = stage_ == Stage::fit && (!opened_ || std::ranges::any_of(resumed_loaders_.list(), is_kind));
   const bool in_order = !options.overfit_batches.none() && index <= static_cast<std::size_t>(StepKind::validation);
   for (const auto& part : prepared.feed.parts) {
     const auto* steps = part.steps ? part.steps : prepared.feed.joint_steps;
@@ -45,10 +48,10 @@ PreparedFeed& Core::feed(StepKind kind) {
                                               {.filler_batches = kind != StepKind::training,
                                                .in_order = in_order,
                                                .move_to_device = steps->transfer == nullptr,
-                                               .saved = stage_ == Stage::fit}));
+                                               .saved = saved}));
   }
   prepared.made = true;
-  if (stage_ == Stage::fit) prepared_kinds_.push_back(kind);
+  if (saved) prepared_kinds_.push_back(kind);
   return prepared;
 }
 

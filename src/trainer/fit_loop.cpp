@@ -34,9 +34,11 @@ void warn_of_missing_halves(const Task& task, const TrainerOptions& options) {
 }  // namespace
 
 void Core::fit(Task task, const FitOptions& how) {
-  stop.set(false);
+  refuse_nested_run(task);
+  stop.begin();
   auto begins = how;
   if (begins.ckpt_path.empty() && has_callback<OnExceptionCheckpoint>(options.callbacks)) begins.ckpt_path = "last";
+  latest.clear();
   progress.batches = 0;  // those of an epoch that an exception ended
   progress.epoch_done = progress.last_batch = false;
   if (options.fast_dev_run == 0) termination_.emplace(runtime);

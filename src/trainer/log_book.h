@@ -119,6 +119,9 @@ class LogBook {
   State state_dict() const;
   /// Adds what another book had; `own`: that of this rank, whose values of steps it is to give to the logger.
   void add_state_dict(const State& state, bool own = true);
+  /// Values of the epoch that wait for the logger; empty: none.
+  State waiting_state() const;
+  void load_waiting_state(const State& state);
   /// The same book, as it stands now, without its metric objects.
   LogBook snapshot() const;
   /// Begins an epoch.

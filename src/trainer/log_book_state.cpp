@@ -69,6 +69,19 @@ State LogBook::state_dict() const {
   return entries;
 }
 
+State LogBook::waiting_state() const {
+  State state;
+  for (const auto& [name, value] : epoch_values_) {
+    if (state.empty()) state = State::Map{};
+    state.set(name, value);
+  }
+  return state;
+}
+
+void LogBook::load_waiting_state(const State& state) {
+  for (const auto& [name, value] : state.map()) epoch_values_[name] = value.number();
+}
+
 LogBook LogBook::snapshot() const {
   auto book = *this;
   book.metrics_ = metrics_.snapshot();

@@ -10,6 +10,12 @@
 
 namespace muster::trainer {
 
+void refuse_missing_loss() {
+  throw UsageError("MU520",
+                   "training_step() returned a map without \"loss\": name the loss so; to leave a batch out, return an "
+                   "empty std::optional of the map");
+}
+
 StepOutput Core::training_step(const StepTable& steps, void* batch) {
   StepOutput output;
   hooks.run(Hook::training_step, [&] {
@@ -31,14 +37,14 @@ void Core::optimize_micro_batch(const StepTable& steps, void* batch, bool ends_w
   auto& handles = trained_module->handles;
   const auto closure = [&]() -> at::Tensor {
     output = training_step(steps, batch);
-    if (window_begins_ && !handles.empty()) {
+    if (window_.begins && !handles.empty()) {
       auto& optimizer = handles.front();
       hooks.both(Hook::on_before_zero_grad, &Callback::on_before_zero_grad, &TrainerModule::on_before_zero_grad,
                  optimizer);
       hooks.module(Hook::optimizer_zero_grad, &TrainerModule::optimizer_zero_grad, progress.epoch, index, optimizer);
     }
     if (output.loss.defined()) {
-      window_has_loss_ = true;
+      window_.has_loss = true;
       backward(output.loss);
     }
     return output.loss;
@@ -48,8 +54,8 @@ void Core::optimize_micro_batch(const StepTable& steps, void* batch, bool ends_w
     hooks.module(Hook::optimizer_step, &TrainerModule::optimizer_step, progress.epoch, index, handles.front(),
                  ModuleOptimizer::Closure(closure));
   else closure();
-  window_begins_ = ends_window;
-  if (ends_window) window_has_loss_ = false;
+  window_.begins = ends_window;
+  if (ends_window) window_.has_loss = false;
   step_schedules(progress.global_step != before, last);
 }
 
@@ -79,7 +85,7 @@ runtime::NoSyncScope Core::no_sync() {
 
 /// Of the window. The flags of the reduction say what other ranks have.
 bool Core::some_rank_has_loss(const TrainedOptimizer& trained) {
-  return runtime.world_size() == 1 ? window_has_loss_ : any_rank_has_gradients(runtime, trained.prepared);
+  return runtime.world_size() == 1 ? window_.has_loss : any_rank_has_gradients(runtime, trained.prepared);
 }
 
 at::Tensor Core::step(TrainedOptimizer& trained, const ModuleOptimizer::Closure& closure) {

@@ -12,16 +12,19 @@ namespace muster::trainer {
 enum class SavePoint : std::uint8_t {
   none,            ///< nothing is left
   in_batch,        ///< inside a batch, which cannot be continued
+  batch_hooks,     ///< what follows the hooks at the end of the batch
   batch_end,       ///< callbacks that save after the batch, then as batch_done
   batch_done,      ///< a validation, if one is due
   in_validation,   ///< the rest of a validation
   validation_end,  ///< callbacks that save after the validation
+  epoch_hooks,     ///< what follows the hooks at the end of the epoch
   epoch_end        ///< callbacks that save after the epoch
 };
 
 /// Their names in checkpoints.
-inline constexpr std::array<std::string_view, 7> kSavePoints = {
-    "none", "in batch", "batch end", "batch done", "in validation", "validation end", "epoch end"};
+inline constexpr std::array<std::string_view, 9> kSavePoints = {"none",           "in batch",    "batch hooks",
+                                                                "batch end",      "batch done",  "in validation",
+                                                                "validation end", "epoch hooks", "epoch end"};
 
 /// Where training stands; saved in checkpoints.
 struct Progress {

@@ -2,6 +2,8 @@
 #include <string>
 #include <utility>
 
+#include <c10/util/ScopeExit.h>
+
 #include "core.h"
 #include "muster/trainer/detail/model_checkpoint.h"
 
@@ -24,10 +26,12 @@ State Core::state_of_rank() {
   State state = State::Map{{"evaluation", evaluation_book_.state_dict()},
                            {"metrics", latest.state_dict()},
                            {"training", training_book_.state_dict()}};
+  if (auto waiting = evaluation_book_.waiting_state(); !waiting.empty()) state.set("evaluation_row", waiting);
+  if (auto waiting = training_book_.waiting_state(); !waiting.empty()) state.set("training_row", waiting);
   // After the last batch of an epoch, no other one logs its metric objects; a validation may be near its end, too.
   state.set("evaluation_objects", evaluation_book_.metrics().state_dict(runtime.group(), /*values=*/true));
   state.set("metric_objects", training_book_.metrics().state_dict(runtime.group(), progress.last_batch));
-  if (!window_begins_ && window_.book) state.set("window", window_.state_dict());
+  if (!window_.begins && window_.begin.book) state.set("window", window_.begin.state_dict());
   return state;
 }
 
@@ -47,6 +51,8 @@ void Core::load_states_of_ranks(const State::List& all, bool again) {
   latest.load_state_dict(own.at("metrics"));
   training_book_.begin();
   evaluation_book_.begin();
+  if (const auto* row = own.find("evaluation_row")) evaluation_book_.load_waiting_state(*row);
+  if (const auto* row = own.find("training_row")) training_book_.load_waiting_state(*row);
   // On another number of ranks the first one takes up what all had logged.
   const std::size_t first = all.size() == world ? rank : 0;
   const std::size_t end = all.size() == world ? rank + 1 : rank == 0 ? all.size() : 0;
@@ -59,12 +65,14 @@ void Core::load_states_of_ranks(const State::List& all, bool again) {
     evaluation_book_.add_state_dict(of(r).at("evaluation"), r == rank);
     if (const auto* objects = of(r).find("evaluation_objects")) evaluation_book_.metrics().add_state_dict(*objects);
   }
-  window_ = {};
-  if (const auto* window = own.find("window"); window && !window_begins_) window_.load_state_dict(*window, latest);
+  window_.begin = {};
+  if (const auto* window = own.find("window"); window && !window_.begins)
+    window_.begin.load_state_dict(*window, latest);
 }
 
 void Core::call_watchers(SavePoint point, Hook hook, c10::function_ref<void(Callback&)> call) {
   progress.point = point;
+  const auto over = c10::make_scope_exit([&] { watcher_ = nullptr; });
   hooks.run(hook, [&] {
     for (const auto& callback : hooks.callbacks()) {
       if (!HookCalls::is_watcher(*callback)) continue;
@@ -72,28 +80,28 @@ void Core::call_watchers(SavePoint point, Hook hook, c10::function_ref<void(Call
       call(*callback);
     }
   });
-  watcher_ = nullptr;
 }
 
-/// Lets the callbacks save that had not when the checkpoint was written that training is resumed from.
-void Core::continue_savers() {
+/// Calls the callbacks that watch or save and had not been called when the checkpoint was written that training is
+/// resumed from.
+void Core::continue_watchers() {
+  const auto over = c10::make_scope_exit([&] { watcher_ = nullptr; });
   bool reached = resumed_saver_.empty();
   for (const auto& callback : hooks.callbacks()) {
+    if (!HookCalls::is_watcher(*callback)) continue;
     auto* saver = dynamic_cast<ModelCheckpoint*>(callback.get());
-    if (!saver) continue;
-    watcher_ = saver;
+    watcher_ = callback.get();
     if (!reached) {
-      reached = saver->state_key() == resumed_saver_;
-      if (reached) saver->finish_save(trainer);
+      reached = callback->state_key() == resumed_saver_;
+      if (reached && saver) saver->finish_save(trainer);
     } else if (progress.point == SavePoint::batch_end) {
-      saver->after_batch(trainer);
+      if (saver) saver->after_batch(trainer);  // for others the batch would be missing
     } else if (progress.point == SavePoint::validation_end) {
-      hooks.run(Hook::on_validation_end, [&] { saver->on_validation_end(trainer, *task_.module); });
+      hooks.run(Hook::on_validation_end, [&] { callback->on_validation_end(trainer, *task_.module); });
     } else if (progress.point == SavePoint::epoch_end) {
-      hooks.run(Hook::on_train_epoch_end, [&] { saver->on_train_epoch_end(trainer, *task_.module); });
+      hooks.run(Hook::on_train_epoch_end, [&] { callback->on_train_epoch_end(trainer, *task_.module); });
     }
   }
-  watcher_ = nullptr;
 }
 
 /// Training ends where it is resumed: asynchronous saves had left what they replaced.
@@ -104,10 +112,11 @@ void Core::finish_savers() {
 
 /// What the checkpoint left of the end of an epoch. Requires: load_progress().
 void Core::resume_epoch_end() {
-  if (progress.point != SavePoint::epoch_end) return;
+  if (progress.point != SavePoint::epoch_hooks && progress.point != SavePoint::epoch_end) return;
   --progress.epoch;
   progress.epoch_done = true;
-  continue_savers();
+  if (progress.point == SavePoint::epoch_hooks) finish_epoch();
+  else continue_watchers();
   ++progress.epoch;
   progress.epoch_done = false;
   progress.point = SavePoint::none;
@@ -115,8 +124,12 @@ void Core::resume_epoch_end() {
 
 /// What the checkpoint left of the batch that it was saved after.
 void Core::resume_batch_end(const std::optional<int64_t>& interval) {
+  if (progress.point == SavePoint::batch_hooks) {
+    log_training_step();
+    progress.point = SavePoint::batch_end;
+  }
   const auto point = progress.point;
-  if (point == SavePoint::batch_end || point == SavePoint::validation_end) continue_savers();
+  if (point == SavePoint::batch_end || point == SavePoint::validation_end) continue_watchers();
   if (point == SavePoint::batch_end || point == SavePoint::batch_done) return finish_batch(interval);
   if (point == SavePoint::in_validation) validate_in_fit();
   if (point == SavePoint::in_validation || point == SavePoint::validation_end) finish_validation();

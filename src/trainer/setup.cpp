@@ -95,14 +95,13 @@ void Core::prepare_data() {
 
 void Core::prepare_model() {
   auto& module = *task_.module;
-  const auto holder = module.prepared_.lock();
-  const bool held = holder && holder->module == &module;
-  if (held && holder == trained_module) return;
-  if (held) holder->release();
+  const auto holder = module.prepared_.get();
+  if (holder == trained_module) return;
+  if (holder) holder->release();
   trained_module->drop();
   trained_module->model = runtime.prepare(std::shared_ptr<torch::nn::Module>(task_.module));
   trained_module->module = &module;
-  module.prepared_ = trained_module;
+  module.prepared_.set(module, trained_module);
   if (options.sync_batchnorm) runtime.convert_sync_batchnorm(trained_module->model);
 }
 
@@ -115,8 +114,8 @@ void Core::begin(Stage stage) {
   training_book_.begin();
   evaluation_book_.begin();
   if (stage == Stage::fit) runtime.free_memory();  // a window that the last fit() left open would go on
-  window_begins_ = true;
-  window_has_loss_ = evaluating_ = filler_ = sanity_checking = training = false;
+  window_.begins = true;
+  window_.has_loss = evaluating_ = filler_ = sanity_checking = training = false;
   hooks.begin(task_.module.get(), all_callbacks());
   prepare_data();
   if (task_.data) task_.data->setup(stage);
@@ -166,7 +165,8 @@ void Core::fail(Stage stage, const std::exception_ptr& error, bool torn_down) no
   if (!torn_down) attempt("teardown", [&] { end(stage); });
 }
 
-void Core::run(Task task, Stage stage, const std::function<void()>& body) {
+/// Before anything of the run in hand is changed.
+void Core::refuse_nested_run(const Task& task) const {
   if (stage_)
     throw UsageError("MU436",
                      "fit(), validate(), test() or predict() was called in a hook, while this Trainer makes another "
@@ -175,6 +175,9 @@ void Core::run(Task task, Stage stage, const std::function<void()>& body) {
     throw UsageError("MU436",
                      "fit(), validate(), test() or predict() was given a module that another Trainer runs now: call it "
                      "after that run");
+}
+
+void Core::run(Task task, Stage stage, const std::function<void()>& body) {
   // What is saved after an evaluation is still where training stood.
   std::array<PreparedFeed, kStepKinds> of_fit;
   if (stage != Stage::fit) of_fit = std::exchange(feeds_, {});

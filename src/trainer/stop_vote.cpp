@@ -10,6 +10,11 @@ void StopVote::request() {
   else vote_to_stop(runtime_, requested_ = true);
 }
 
+void StopVote::begin() {
+  agreed_ = requested_ = false;
+  forget_votes(runtime_);
+}
+
 void StopVote::set(bool agreed) {
   agreed_ = agreed;
   vote_to_stop(runtime_, requested_ = false);

@@ -11,6 +11,8 @@ class StopVote {
   explicit StopVote(const Runtime& runtime) : runtime_(runtime) {}
 
   void request();
+  /// A run begins: no vote of the one before counts, which an exception may have left in its gradients.
+  void begin();
   /// What ranks have agreed on otherwise.
   void set(bool agreed);
   /// Where no gradients follow that would bring the requests. Collective.

@@ -68,6 +68,12 @@ void Timer::on_train_start(Trainer&, TrainerModule&) {
 }
 void Timer::on_train_end(Trainer&, TrainerModule&) { finish(Stage::fit); }
 
+void Timer::on_exception(Trainer&, TrainerModule&, const std::exception_ptr&) {
+  const auto now = Clock::now();
+  for (auto& span : spans_)
+    if (span.begin && !span.end) span.end = now;
+}
+
 void Timer::on_train_batch_end(Trainer& trainer, TrainerModule&, const StepOutput&, const BatchView&, BatchPlace) {
   if (options_.interval == ScheduleInterval("step")) check(trainer);
 }

@@ -7,6 +7,20 @@
 
 namespace muster::trainer {
 
+PreparedBy::~PreparedBy() {
+  if (const auto by = get()) by->drop();
+}
+
+void PreparedBy::set(const TrainerModule& module, const std::shared_ptr<TrainedModule>& by) {
+  module_ = &module;
+  by_ = by;
+}
+
+std::shared_ptr<TrainedModule> PreparedBy::get() const {
+  auto by = by_.lock();
+  return by && by->module == module_ ? by : nullptr;
+}
+
 void TrainedModule::drop_optimizers() {
   handles.clear();
   schedulers.clear();
@@ -23,7 +37,8 @@ const Model<torch::nn::Module>& TrainedModule::required_model(const char* call) 
   if (model) return model;
   throw UsageError("MU446", std::string(call) +
                                 " was called before the first run, which prepares the module, or after another Trainer "
-                                "has taken it over: ask that one, or run this one again");
+                                "has taken it over, or after the module has ended: ask that Trainer, or run this one "
+                                "again");
 }
 
 void TrainedModule::release() {

@@ -51,7 +51,7 @@ void Core::training_epoch() {
     TrainingPass pass(prepared, progress.epoch, progress.batches);
     while (!(limit && progress.batches >= *limit) && !rule.steps_done(progress.global_step) &&
            !(stop.agreed() && may_stop())) {
-      if (window_begins_) note_window();
+      if (window_.begins) note_window();
       void* batch = pass.next();
       if (!batch) {
         if (progress.batches == 0) require_an_end(options);
@@ -87,7 +87,7 @@ bool Core::training_batch(const StepTable& steps, void* batch, bool last) {
   ++progress.batches;  // before callbacks that save
   ++progress.total_batches;
   progress.last_batch = last;
-  progress.point = SavePoint::batch_end;
+  progress.point = SavePoint::batch_hooks;
   hooks.some_callbacks(Hook::on_train_batch_end, HookCalls::is_no_watcher, &Callback::on_train_batch_end, output, view,
                        place_);
   if (steps.end) hooks.run(Hook::on_train_batch_end, [&] { steps.end(module, output, batch, place_); });
@@ -100,14 +100,14 @@ bool Core::training_batch(const StepTable& steps, void* batch, bool last) {
 /// What follows a batch before the next one.
 void Core::finish_batch(const std::optional<int64_t>& interval) {
   progress.point = SavePoint::batch_done;
-  if (window_begins_) heed_votes();
+  if (window_.begins) heed_votes();
   read_clock();
   if (validation_due(progress.last_batch, interval)) validate_in_fit();
   finish_validation();
 }
 
 void Core::finish_validation() {
-  if (window_begins_) {
+  if (window_.begins) {
     step_plateau_schedules("step");
     experiment.count_step();
   }
@@ -118,19 +118,24 @@ void Core::end_epoch() {
   context_ = {.step = context_.step + 1};
   training_book_.close(runtime.group());
   progress.epoch_done = true;
-  progress.point = SavePoint::epoch_end;
+  progress.point = SavePoint::epoch_hooks;
   hooks.some_callbacks(Hook::on_train_epoch_end, HookCalls::is_no_watcher, &Callback::on_train_epoch_end);
   hooks.module(Hook::on_train_epoch_end, &TrainerModule::on_train_epoch_end);
-  training_book_.close(runtime.group());
-  log_epoch(training_book_, experiment.last_step());
-  step_plateau_schedules("epoch");  // before a checkpoint is saved, so that it holds the rates of the next epoch
-  call_watchers(SavePoint::epoch_end, Hook::on_train_epoch_end,
-                [&](Callback& callback) { callback.on_train_epoch_end(trainer, *task_.module); });
+  finish_epoch();
   stop.agree();
   ++progress.epoch;
   progress.batches = 0;
   progress.epoch_done = progress.last_batch = false;
   progress.point = SavePoint::none;
+}
+
+/// What follows the hooks at the end of an epoch.
+void Core::finish_epoch() {
+  training_book_.close(runtime.group());
+  log_epoch(training_book_, experiment.last_step());
+  step_plateau_schedules("epoch");  // before a checkpoint is saved, so that it holds the rates of the next epoch
+  call_watchers(SavePoint::epoch_end, Hook::on_train_epoch_end,
+                [&](Callback& callback) { callback.on_train_epoch_end(trainer, *task_.module); });
 }
 
 }  // namespace muster::trainer

@@ -34,20 +34,22 @@ void WindowBegin::load_state_dict(const State& state, LatestMetrics& latest) {
 
 /// Called before the first batch of a window.
 void Core::note_window() {
-  window_ = {};
+  window_.begin = {};
   if (options.accumulate_grad_batches == 1 || !task_.module->automatic_optimization) return;
-  window_ = {.batches = progress.batches, .total_batches = progress.total_batches, .book = training_book_.snapshot()};
-  for (const auto& loader : feed(StepKind::training).loaders) window_.loaders.push_back(loader->save_position());
+  window_.begin = {
+      .batches = progress.batches, .total_batches = progress.total_batches, .book = training_book_.snapshot()};
+  for (const auto& loader : feed(StepKind::training).loaders) window_.begin.loaders.push_back(loader->save_position());
 }
 
 /// The open window's batches come again, and what followed the last of them.
 void Core::go_back_to_window_begin() {
   const auto& loaders = feed(StepKind::training).loaders;
-  for (std::size_t i = 0; i < loaders.size() && loaders.size() == window_.loaders.size(); ++i)
-    loaders[i]->load_position(window_.loaders[i]);
-  if (window_.book) progress.batches = window_.batches, progress.total_batches = window_.total_batches;
-  window_begins_ = true;
-  window_has_loss_ = false;
+  for (std::size_t i = 0; i < loaders.size() && loaders.size() == window_.begin.loaders.size(); ++i)
+    loaders[i]->load_position(window_.begin.loaders[i]);
+  if (window_.begin.book)
+    progress.batches = window_.begin.batches, progress.total_batches = window_.begin.total_batches;
+  window_.begins = true;
+  window_.has_loss = false;
   progress.point = SavePoint::none;
 }
 

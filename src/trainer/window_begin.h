@@ -21,4 +21,11 @@ struct WindowBegin {
   void load_state_dict(const State& state, LatestMetrics& latest);
 };
 
+/// The batches whose gradients one update takes.
+struct AccumulationWindow {
+  bool begins = true;     ///< the next training batch is its first
+  bool has_loss = false;  ///< some batch of it had one, on this rank
+  WindowBegin begin = {};
+};
+
 }  // namespace muster::trainer

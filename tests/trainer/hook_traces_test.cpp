@@ -151,6 +151,29 @@ TEST(HookTraces, ASaveAtTheEndOfAValidationComesAfterTheModule) {
   EXPECT_EQ(std::ranges::count(calls, "0 M.on_save_checkpoint"), 2);
 }
 
+TEST(HookTraces, WithoutASanityCheckLoadersAreMadeOneAfterTheOther) {
+  const auto calls = traced({.enable_checkpointing = false, .max_epochs = 1, .num_sanity_val_steps = 0},
+                            [](Trainer& trainer, HookTrace& trace) {
+                              TracedModule module(trace, 1);
+                              trainer.fit(module);
+                            });
+  EXPECT_EQ(from(calls, "0 M.zero_grad", "0 CB.on_train_start"), (Calls{"0 M.train_dataloader", "0 M.val_dataloader"}));
+}
+
+TEST(HookTraces, AnEvaluationLoadsItsCheckpointAfterTheModelIsThere) {
+  const testing::TemporaryFolder folder;
+  traced({.default_root_dir = folder.path(), .max_epochs = 1}, [](Trainer& trainer, HookTrace& trace) {
+    TracedModule module(trace, 1);
+    trainer.fit(module);
+  });
+  const auto calls = traced({}, [&](Trainer& trainer, HookTrace& trace) {
+    TracedModule module(trace);
+    trainer.test(module, {.ckpt_path = (folder.path() / "checkpoints/epoch=0-step=1.ckpt").string()});
+  });
+  EXPECT_EQ(from(calls, "0 M.configure_model", "0 M.zero_grad"),
+            (Calls{"0 M.on_load_checkpoint", "0 CB.on_load_checkpoint"}));
+}
+
 TEST(HookTraces, ALimitOfNoBatchesCallsNoLoader) {
   for (const auto stage : {Stage::validate, Stage::test, Stage::predict}) {
     const auto calls = traced({.limit_predict_batches = 0, .limit_test_batches = 0, .limit_val_batches = 0},

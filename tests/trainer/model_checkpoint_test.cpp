@@ -1,8 +1,11 @@
 #include <chrono>
 #include <filesystem>
+#include <limits>
 #include <memory>
 #include <set>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -52,6 +55,39 @@ TEST(ModelCheckpoint, TheBestAreKept) {
             (Names{"epoch=2.ckpt", "epoch=4.ckpt"}));
 }
 
+TEST(ModelCheckpoint, AnEqualValueIsNoImprovementAndNaNIsTheWorst) {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  const auto best = [](std::vector<double> values, const char* mode) {
+    const auto epochs = std::ssize(values);
+    return saved({.filename = "{epoch}", .mode = MonitorMode::parse(mode).value(), .monitor = "v"},
+                 {.max_epochs = epochs}, std::move(values));
+  };
+  for (const char* mode : {"min", "max"}) {
+    EXPECT_EQ(best({1, 1}, mode), (Names{"epoch=0.ckpt"})) << mode;
+    EXPECT_EQ(best({nan, 5, nan}, mode), (Names{"epoch=1.ckpt"})) << mode;
+    EXPECT_EQ(best({nan, nan}, mode), (Names{"epoch=0.ckpt"})) << mode;
+  }
+}
+
+TEST(ModelCheckpoint, ASaveThatIsDueWaitsForTheFirstValidation) {
+  EXPECT_EQ(saved({.every_n_train_steps = 3, .filename = "{step}", .monitor = "v", .save_top_k = -1}, {.max_epochs = 2},
+                  {2, 1}, 4),
+            (Names{"step=4.ckpt", "step=6.ckpt"}));
+}
+
+TEST(ModelCheckpoint, WhereNothingWasUpdatedNothingIsSaved) {
+  const testing::TemporaryFolder folder;
+  MeasuredModule module({1}, 2);
+  module.make_optimizers = [](CountingModule&) { return Optimizers(); };
+  Trainer trainer({.default_root_dir = folder.path(), .max_epochs = 2, .val_check_interval = 0.5});
+  trainer.fit(module);
+  trainer.validate(module);
+  EXPECT_EQ(names_in(folder.path() / "checkpoints"), Names());
+  MeasuredModule checked({1}, 2);
+  Trainer(TrainerOptions{.default_root_dir = folder.path(), .max_epochs = 0}).fit(checked);  // its sanity check
+  EXPECT_EQ(names_in(folder.path() / "checkpoints"), Names());
+}
+
 TEST(ModelCheckpoint, TriggersCountEpochsOrSteps) {
   EXPECT_EQ(saved({.every_n_epochs = 2, .filename = "{epoch}", .save_top_k = -1}, {.max_epochs = 4}),
             (Names{"epoch=1.ckpt", "epoch=3.ckpt"}));
@@ -62,6 +98,9 @@ TEST(ModelCheckpoint, TriggersCountEpochsOrSteps) {
             (Names{"step=2.ckpt", "step=4.ckpt"}));
   EXPECT_EQ(saved({.filename = "{step}", .save_top_k = -1}, {.max_epochs = 2, .val_check_interval = 0.5}, {1}, 4),
             (Names{"step=2.ckpt", "step=4.ckpt", "step=6.ckpt", "step=8.ckpt"}));
+  EXPECT_EQ(saved({.filename = "{step}", .save_top_k = -1}, {.check_val_every_n_epoch = 2, .max_epochs = 5}),
+            (Names{"step=4.ckpt", "step=8.ckpt"}));
+  EXPECT_EQ(saved({.every_n_epochs = 0, .filename = "{step}"}, {.max_epochs = 2}), Names());
 }
 
 TEST(ModelCheckpoint, TimeIsATriggerToo) {
@@ -94,6 +133,36 @@ TEST(ModelCheckpoint, NamesAreMadeOfMetrics) {
   EXPECT_EQ(testing::thrown_id([&] { name("{epoch:%n}"); }), "MU451");
   EXPECT_EQ(saved({.filename = "const", .save_top_k = -1}, {.max_epochs = 3}),
             (Names{"const-v1.ckpt", "const-v2.ckpt", "const.ckpt"}));
+  EXPECT_EQ(saved({.enable_version_counter = false, .filename = "const", .save_top_k = -1}, {.max_epochs = 3}),
+            (Names{"const.ckpt"}));
+  EXPECT_EQ(saved({.filename = "const", .monitor = "v", .save_top_k = 2}, {.max_epochs = 4}, {4, 3, 2, 1}),
+            (Names{"const-v1.ckpt", "const.ckpt"}));
+}
+
+TEST(ModelCheckpoint, ItsStateNamesWhatItKeeps) {
+  const testing::TemporaryFolder folder;
+  const auto fitted = [&](const std::shared_ptr<ModelCheckpoint>& saver) {
+    MeasuredModule module({3, 2}, 1);
+    Trainer({.callbacks = {saver}, .max_epochs = 2, .num_sanity_val_steps = 0}).fit(module);
+    return saver->state_dict();
+  };
+  ModelCheckpointOptions options{.dirpath = folder.path() / "a", .monitor = "v", .save_top_k = 2};
+  const auto first = std::make_shared<ModelCheckpoint>(options);
+  const auto state = fitted(first);
+  for (const auto* part : {"monitor=v", "mode=min", "every_n_train_steps", "every_n_epochs", "train_time_interval"})
+    EXPECT_NE(first->state_key().find(part), std::string::npos) << part;
+  EXPECT_EQ(first->best_model_score(), 2);
+  EXPECT_EQ(state.at("best_k_models").map().size(), 2U);
+  const auto same = std::make_shared<ModelCheckpoint>(options);
+  same->setup(*std::make_unique<Trainer>(), *std::make_unique<CountingModule>(), Stage::fit);
+  same->load_state_dict(state);
+  EXPECT_EQ(same->best_k_models(), first->best_k_models());
+  options.dirpath = folder.path() / "b";
+  const auto moved = std::make_shared<ModelCheckpoint>(options);
+  moved->load_state_dict(state);  // of another folder
+  EXPECT_EQ(moved->best_model_path(), first->best_model_path());
+  EXPECT_EQ(moved->best_model_score(), 2);
+  EXPECT_TRUE(moved->best_k_models().empty());
 }
 
 TEST(ModelCheckpoint, OptionsThatCannotWorkAreRefused) {  // MU451

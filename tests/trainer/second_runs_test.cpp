@@ -146,6 +146,22 @@ TEST(SecondRuns, ARunWithinARunIsRefused) {  // MU436
   EXPECT_EQ(other.trained.size(), 5U);
 }
 
+TEST(SecondRuns, ARunThatIsRefusedChangesNothing) {  // MU436
+  struct Nested : CountingModule {
+    void on_train_batch_start(torch::Tensor&, int64_t batch_idx) {
+      if (batch_idx != 2) return;
+      EXPECT_EQ(testing::thrown_id([&] { trainer().fit(*this); }), "MU436");
+      EXPECT_EQ(testing::thrown_id([&] { trainer().validate(*this); }), "MU436");
+      log("v", 1.0);
+    }
+  };
+  Nested module;
+  Trainer trainer(quiet({.max_epochs = 2}));
+  trainer.fit(module);
+  EXPECT_EQ(module.trained, (std::vector<int64_t>{0, 1, 2, 3, 4, 0, 1, 2, 3, 4}));
+  EXPECT_EQ(trainer.callback_metrics().size(), 1U);
+}
+
 TEST(SecondRuns, AModuleInThePlaceOfAnotherIsTrained) {
   Trainer trainer(quiet({}));
   for (int64_t run = 1; run <= 3; ++run) {
@@ -259,6 +275,21 @@ TEST(SecondRuns, TwoTrainersOnSeveralRanks) {
           EXPECT_EQ(one, two);
         },
         strategy);
+}
+
+TEST(SecondRuns, AModuleThatHasEndedIsNotAskedFor) {  // MU446
+  Trainer trainer(quiet({.max_epochs = 1}));
+  {
+    CountingModule module(2);
+    trainer.fit(module);
+  }
+  EXPECT_EQ(testing::thrown_id([&] { trainer.model(); }), "MU446");
+  EXPECT_EQ(testing::thrown_id([&] { trainer.save_checkpoint("nowhere"); }), "MU446");
+  CountingModule module(2);
+  trainer.set_max_epochs(2);
+  trainer.fit(module);
+  { const CountingModule copy = module; }
+  EXPECT_NO_THROW(trainer.model());
 }
 
 TEST(SecondRuns, AModuleThatAHandleHoldsIsNotTakenOver) {  // MU439

@@ -68,7 +68,11 @@ class [[nodiscard("name the scope: CaughtSignals caught(accelerator)")]] CaughtS
 /// Triggers and votes to stop that were seen are cleared.
 /// Collective.
 Votes agreed_votes(RuntimeRef runtime);
-/// Gives this rank's vote that the loop ends, or takes it back. Not collective.
+/// Gives this rank's vote that the loop ends, or takes it back; one that has gone out with gradients cannot be taken
+/// back. Not collective.
 void vote_to_stop(RuntimeRef runtime, bool on = true);
+/// Forgets triggers, votes to stop, and what came with the gradients of a loop that ended before it asked for the
+/// votes, as by an exception. Not collective; call it on every rank before another loop.
+void forget_votes(RuntimeRef runtime);
 
 }  // namespace muster

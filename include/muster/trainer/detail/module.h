@@ -24,12 +24,29 @@ class Callback;
 class Metric;
 class Scheduler;
 class Trainer;
+class TrainerModule;
 namespace runtime {
 class NoSyncScope;
 }
 namespace trainer {
 class Core;
 struct TrainedModule;
+
+/// Which Trainer has prepared a module. A copy of a module is not prepared; the end of a module ends its preparation.
+class PreparedBy {
+ public:
+  PreparedBy() = default;
+  PreparedBy(const PreparedBy&) noexcept {}
+  PreparedBy& operator=(const PreparedBy&) noexcept { return *this; }
+  ~PreparedBy();
+  void set(const TrainerModule& module, const std::shared_ptr<TrainedModule>& by);
+  /// nullptr: none, or it has another module by now.
+  std::shared_ptr<TrainedModule> get() const;
+
+ private:
+  const TrainerModule* module_ = nullptr;
+  std::weak_ptr<TrainedModule> by_;
+};
 }  // namespace trainer
 
 /// Base class of what a Trainer trains: a torch::nn::Module, with any forward, that knows how it is trained. Its steps
@@ -161,8 +178,8 @@ class TrainerModule : public torch::nn::Module {
   ModuleOptimizer optimizer(std::size_t index, std::size_t count) const;
 
   State hyperparameters_;
-  trainer::Core* core_ = nullptr;                   // during a run
-  std::weak_ptr<trainer::TrainedModule> prepared_;  // whose model holds the parameters
+  trainer::Core* core_ = nullptr;  // during a run
+  trainer::PreparedBy prepared_;   // whose model holds the parameters
 };
 
 }  // namespace muster

@@ -42,6 +42,8 @@ void visit_batch(std::tuple<Batch*...>& batches, F&& f) {
   std::apply([&](auto*... batch) { ((batch ? tree::visit(*batch, f) : void()), ...); }, batches);
 }
 
+[[noreturn]] void refuse_missing_loss();
+
 /// The loss in what a training step returned.
 template <class V>
 at::Tensor loss_in(const V& value) {
@@ -53,9 +55,11 @@ at::Tensor loss_in(const V& value) {
     return value.loss;
   else if constexpr (requires {
                        { value.at("loss") } -> std::convertible_to<at::Tensor>;
-                     })
+                     }) {
+    if constexpr (requires { value.contains("loss"); })
+      if (!value.contains("loss")) refuse_missing_loss();
     return value.at("loss");
-  else
+  } else
     static_assert(tree::tensor<V>,
                   "training_step returns the loss: a Tensor, a struct or map with a Tensor `loss`, a std::optional of "
                   "one, or nothing");

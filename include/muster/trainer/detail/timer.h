@@ -3,6 +3,7 @@
 #include <array>
 #include <chrono>
 #include <cstddef>
+#include <exception>
 #include <optional>
 
 #include "muster/trainer/detail/callback.h"
@@ -39,6 +40,7 @@ class Timer : public Callback {
   void on_fit_start(Trainer& trainer, TrainerModule& module) override;
   void on_train_start(Trainer& trainer, TrainerModule& module) override;
   void on_train_end(Trainer& trainer, TrainerModule& module) override;
+  void on_exception(Trainer& trainer, TrainerModule& module, const std::exception_ptr& error) override;
   void on_train_batch_end(Trainer& trainer, TrainerModule& module, const StepOutput& output, const BatchView& batch,
                           BatchPlace place) override;
   void on_train_epoch_end(Trainer& trainer, TrainerModule& module) override;
