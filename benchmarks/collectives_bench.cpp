@@ -1,9 +1,14 @@
 // Microseconds of one collective between ranks of one host, one thread each. Argument: the backend.
 // Cases: "all_reduce float32 4096", "all_gather bfloat16 8" (bytes that a rank gives), "barrier"; with "shared" at the
-// end it is in memory that the ranks share, and is gathered in place; "add float32 4096" is the limit, all ranks adding
-// up so many bytes. Each rank writes its tensor before each operation, as training does; the time of the writes alone
-// is taken off.
+// end it is in memory that the ranks share, and is gathered in place. Limits: "add float32 4096", all ranks adding up
+// so many bytes; "copy float32 4096", each of two copying what the other has written to plain shared memory. Each rank
+// writes its tensor before each operation, as training does; the time of the writes alone is taken off.
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <sstream>
 #include <stdexcept>
@@ -47,11 +52,39 @@ bench::Measured barriers(const muster::comm::Communicator& group) {
 struct Memory {
   torch::Tensor tensor;
   torch::Tensor whole{};  ///< in which `tensor` is this rank's row, where it is gathered in place
+  torch::Tensor peers{};  ///< to be copied
 };
+
+std::string name_of(int rank) {
+  const char* port = std::getenv("MASTER_PORT");
+  return "/muster-bench-" + std::string(port ? port : "") + "-" + std::to_string(rank);
+}
+
+torch::Tensor mapped(int rank, const torch::Tensor& like) {
+  const auto bytes = static_cast<std::size_t>(like.nbytes());
+  const int file = ::shm_open(name_of(rank).c_str(), O_CREAT | O_RDWR, 0600);
+  if (file < 0 || ::ftruncate(file, static_cast<off_t>(bytes)) != 0) throw std::runtime_error("no shared memory");
+  void* const address = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+  ::close(file);
+  if (address == MAP_FAILED) throw std::runtime_error("no mapping of shared memory");
+  return torch::from_blob(
+      address, like.sizes(), [bytes](void* at) { ::munmap(at, bytes); }, like.options());
+}
+
+/// Without anything of ours between the two ranks.
+Memory plain_memory(const muster::comm::Communicator& group, const torch::Tensor& own) {
+  Memory memory{.tensor = mapped(group.rank(), own)};
+  group.barrier();
+  memory.peers = mapped(1 - group.rank(), own);
+  group.barrier();
+  ::shm_unlink(name_of(group.rank()).c_str());
+  return memory;
+}
 
 /// As replicated and sharded models have it: gradients to which peers write, and parameters that are gathered in place.
 Memory memory_for(const muster::comm::Communicator& group, const Wanted& wanted, const torch::Tensor& own) {
   using muster::comm::PeerAccess;
+  if (wanted.operation == "copy") return plain_memory(group, own);
   if (wanted.place != "shared") return {torch::empty_like(own)};
   if (wanted.operation != "all_gather")
     return {muster::comm::shared_zeros(group, own.numel(), own.options(), PeerAccess::write)};
@@ -67,6 +100,7 @@ bench::Measured measure(const muster::comm::Communicator& group, const std::stri
   const torch::Tensor own =
       torch::full({wanted.bytes / static_cast<int64_t>(c10::elementSize(dtype))}, group.rank() + 1, dtype);
   const Memory memory = memory_for(group, wanted, own);
+  const torch::Tensor copied = memory.peers.defined() ? torch::empty_like(own) : torch::Tensor();
   const torch::Tensor& tensor = memory.tensor;
   torch::Tensor result;
   const auto part = (own.numel() + group.size() - 1) / group.size();
@@ -86,7 +120,11 @@ bench::Measured measure(const muster::comm::Communicator& group, const std::stri
         result.reset();
         if (wanted.operation == "all_reduce") group.all_reduce(result = tensor);
         else if (wanted.operation == "add") (result = tensor).narrow(0, 0, part).add_(own.narrow(0, 0, part));
-        else if (memory.whole.defined()) group.start_all_gather_into(result = memory.whole, tensor).wait();
+        else if (wanted.operation == "copy") {
+          group.barrier();
+          std::memcpy((result = copied).mutable_data_ptr(), memory.peers.const_data_ptr(), own.nbytes());
+          group.barrier();
+        } else if (memory.whole.defined()) group.start_all_gather_into(result = memory.whole, tensor).wait();
         else if (wanted.operation == "all_gather") result = group.all_gather(tensor);
         else throw std::invalid_argument("unknown operation " + wanted.operation);
       }
@@ -98,6 +136,7 @@ bench::Measured measure(const muster::comm::Communicator& group, const std::stri
   for (int rank = 0; rank < group.size(); ++rank) sum += rank + 1;
   const bool reduces = wanted.operation == "all_reduce";
   const bool right = wanted.operation == "add" ? result[0].item<float>() == 2 * own[0].item<float>()
+                     : memory.peers.defined()  ? result.eq(sum - group.rank() - 1).all().item<bool>()
                      : reduces                 ? result.eq(sum).all().item<bool>()
                                : result[0].eq(1).all().item<bool>() && result[-1].eq(group.size()).all().item<bool>();
   const double writes = loop(false);

@@ -186,7 +186,8 @@ def collectives_cases(programs):
                            shown=dtype == "float32" and size not in (64 << 10, 16 << 20))
             for size in (4 << 20, 16 << 20, 64 << 20):
                 add = {"in-place add": Contender([str(programs / "collectives_bench"), "shm"], case=f"add {dtype} {size}")}
-                limit = add if operation == "all_reduce" else {}
+                copy = {"copy of the peer's": Contender([str(programs / "collectives_bench"), "shm"], case=f"copy {dtype} {size}")}
+                limit = add if operation == "all_reduce" else copy
                 least = 3.0 if operation == "all_reduce" else 2.0
                 yield Case("collectives", f"{operation} {dtype} {size} shared", "us", contenders | limit, ranks=2, settings=("equal",),
                            floors=of_all(least, least), goals=of_all(12, 5.0) | dict.fromkeys(limit, 0.87),

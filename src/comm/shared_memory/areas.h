@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "comm/header.h"
+#include "comm/shared_memory/copying.h"
 #include "comm/shared_memory/cores.h"
 #include "comm/shared_memory/shared_buffer.h"
 #include "comm/transport.h"
@@ -137,6 +138,9 @@ class SharedAreas {
     if (!is_scheduled() && ready()) return;
     wait_for(peer, Sleep::kAnybody, ready, deadline);
   }
+
+  /// As read_latency() of a frame's header that has just come, and that nobody has looked at.
+  virtual double latency_of(const Frame& frame) { return read_latency(frame.bytes.data(), sizeof(Header)); }
 
   /// Collective, with equal arguments: zeroed memory for tensors; null if this rank cannot have all parts of it.
   /// Throws: TransportFailure.

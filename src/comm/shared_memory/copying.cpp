@@ -1,5 +1,8 @@
 #include "comm/shared_memory/copying.h"
 
+#include <algorithm>
+#include <array>
+#include <chrono>
 #include <cstdint>
 #include <cstring>
 
@@ -29,6 +32,25 @@ void copy_memory(void* to, const void* from, std::size_t bytes, bool past_caches
   }
 #endif
   std::memcpy(to, from, bytes);
+}
+
+double read_latency([[maybe_unused]] const std::byte* written, [[maybe_unused]] std::size_t bytes) {
+#if defined(__x86_64__)
+  using Clock = std::chrono::steady_clock;
+  std::array<double, 3> found{};
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    // Downwards with gaps, or the core would have fetched the next line by itself.
+    const std::byte* line = written + bytes * (found.size() - i) / (found.size() + 1);
+    const auto begin = Clock::now(), middle = Clock::now();
+    [[maybe_unused]] const auto value = *static_cast<const volatile std::byte*>(line);
+    const auto end = Clock::now();
+    found[i] = std::chrono::duration<double, std::nano>((end - middle) - (middle - begin)).count();
+  }
+  std::ranges::sort(found);
+  return found[1];
+#else
+  return 0;
+#endif
 }
 
 }  // namespace muster::comm

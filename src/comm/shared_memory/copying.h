@@ -10,4 +10,10 @@ inline constexpr std::size_t kCacheBytes = std::size_t{16} << 20;
 /// As memcpy(). `past_caches`: nobody reads `to` soon, so its memory is neither read nor kept in a cache.
 void copy_memory(void* to, const void* from, std::size_t bytes, bool past_caches);
 
+/// Nanoseconds until lines that another core has just written, and nobody has read since, are here: some 20 from a core
+/// with the same last-level cache, 100 and more from others. 0 where past_caches has no effect.
+double read_latency(const std::byte* written, std::size_t bytes);
+/// With more, a core's new lines come slower through its cache than through memory.
+inline constexpr double kNearNanoseconds = 60;
+
 }  // namespace muster::comm

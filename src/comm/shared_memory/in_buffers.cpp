@@ -59,17 +59,19 @@ void SharedCollectives::all_reduce_in(const SharedBuffer& buffer, const Call& ca
   const at::Tensor& out = call.operation.out;
   const auto width = static_cast<int64_t>(out.element_size());
   const int64_t block = kPartBytes / width * size_;
+  // What fits the caches the others read there next.
+  const bool past_caches = is_far_ && out.nbytes() * static_cast<std::size_t>(size_) > kCacheBytes;
   // The last block first: it was written last, and so is still in a cache where the tensor does not fit.
   for (int64_t end = out.numel(), begin; end > 0; end = begin) {
     begin = (end - 1) / block * block;
     const Range own = aligned_piece_of(rank_, end - begin, size_);
     // A rank that was stopped while the others gave up writes to their memory no longer than this.
     areas_->check_alive();
-    for (int peer = 0; peer < size_; ++peer) {
+    for (int peer = 0; peer < size_; ++peer)
       terms_[peer] = buffer.parts[peer] + call.operation.location.offset + (begin + own.begin) * width;
-      results_[peer] = const_cast<void*>(terms_[peer]);
-    }
-    reduce_memory(results_, terms_, static_cast<std::size_t>(own.size()), out.scalar_type(), call.operation.reduce);
+    for (int step = 0; step < size_; ++step) results_[step] = const_cast<void*>(terms_[(rank_ + step) % size_]);
+    reduce_memory(results_, terms_, static_cast<std::size_t>(own.size()), out.scalar_type(), call.operation.reduce,
+                  past_caches);
   }
   end_reading(call);
 }

@@ -10,6 +10,8 @@
 #include <c10/util/BFloat16.h>
 #include <c10/util/Half.h>
 
+#include "comm/shared_memory/copying.h"
+
 #if defined(__x86_64__)
 #include <cpuid.h>
 #endif
@@ -76,13 +78,15 @@ struct Call {
   const void* const* terms;
   std::size_t count;
   std::size_t elements;
+  bool past_caches;
 };
 
 /// What has just been written to the first of the places, to the others.
 template <class T>
 void copy_to_others(const Call& call, std::size_t begin, std::size_t size) {
   const T* from = static_cast<const T*>(call.outs[0]) + begin;
-  for (void* const to : call.outs.subspan(1)) std::memcpy(static_cast<T*>(to) + begin, from, size * sizeof(T));
+  for (void* const to : call.outs.subspan(1))
+    copy_memory(static_cast<T*>(to) + begin, from, size * sizeof(T), call.past_caches);
 }
 
 /// Two terms, as most often: in one pass. One store in the loop: with a second one the compiler makes no vectors of
@@ -168,8 +172,8 @@ void reduce_as(const Call& call, ReduceOp op) {
 }  // namespace
 
 void reduce_memory(std::span<void* const> outs, const std::vector<const void*>& terms, std::size_t elements,
-                   at::ScalarType dtype, ReduceOp op) {
-  const Call call{outs, terms.data(), terms.size(), elements};
+                   at::ScalarType dtype, ReduceOp op, bool past_caches) {
+  const Call call{outs, terms.data(), terms.size(), elements, past_caches};
   switch (dtype) {
     case at::ScalarType::Double: return reduce_as<double>(call, op);
     case at::ScalarType::Float: return reduce_as<float>(call, op);

@@ -63,15 +63,29 @@ void SharedCollectives::exchange_frames(const Call& call, std::size_t sent, cons
     transport_->send(peer);
   }
   areas_->publish();
+  const bool measures = measures_distance(call);
+  double latency = 0;
   for (int step = 1; step < size_; ++step) {
     const int peer = (rank_ + step) % size_;
     const Mailbox& box = transport_->box_from(peer, call.deadline);
     boxes_[peer] = &box;
+    // Of the frame itself nothing was read yet.
+    if (measures) latency = std::max(latency, areas_->latency_of(box.frame));
     if (box.digest != digest) check_headers(header, rank_, box.frame, peer, call.group);
     if (box.bytes != expected(peer))
       check_bytes(read_header(box.frame), expected(peer), rank_, peer, call.operation, call.group);
     if (call.operation.piggyback) call.operation.piggybacks[peer] = box.piggyback;
   }
+  if (measures) is_far_ = latency > kNearNanoseconds;
+}
+
+bool SharedCollectives::measures_distance(const Call& call) {
+  const at::Tensor& out = call.operation.out;
+  return out.defined() && out.nbytes() > kInlineBytes && large_++ % 8 == 0;
+}
+
+void SharedCollectives::stage(std::byte* to, const void* from, int64_t bytes) const {
+  copy_memory(to, from, static_cast<std::size_t>(bytes), is_far_);
 }
 
 void SharedCollectives::wait_filled(const Call& call, int peer, uint64_t chunks) {
@@ -140,7 +154,7 @@ void SharedCollectives::reduce_staged(const Call& call, const at::Tensor& tensor
 void SharedCollectives::reduce_whole(const Call& call, const at::Tensor& tensor, bool everybody) {
   const bool takes = everybody || rank_ == call.operation.root;
   void* data = takes ? tensor.mutable_data_ptr() : const_cast<void*>(tensor.const_data_ptr());
-  const auto fill = [&](const Chunk& chunk) { std::memcpy(staging(rank_, chunk), data, tensor.nbytes()); };
+  const auto fill = [&](const Chunk& chunk) { stage(staging(rank_, chunk), data, tensor.nbytes()); };
   const auto use = [&](const Chunk& chunk) {
     if (!takes) return;
     for (int peer = 0; peer < size_; ++peer) {
@@ -162,8 +176,8 @@ void SharedCollectives::reduce_pieces(const Call& call, const at::Tensor& tensor
     const Range own = aligned_piece_of(rank_, chunk.size, size_);
     const std::byte* from = data + chunk.begin * width;
     std::byte* to = staging(rank_, chunk);
-    std::memcpy(to, from, own.begin * width);
-    std::memcpy(to + own.end * width, from + own.end * width, (chunk.size - own.end) * width);
+    stage(to, from, own.begin * width);
+    stage(to + own.end * width, from + own.end * width, (chunk.size - own.end) * width);
   };
   const auto use = [&](const Chunk& chunk) {
     const Range own = aligned_piece_of(rank_, chunk.size, size_);
@@ -173,9 +187,10 @@ void SharedCollectives::reduce_pieces(const Call& call, const at::Tensor& tensor
       terms_[peer] = (peer == rank_ ? here : staging(peer, chunk)) + own.begin * width;
     }
     const bool takes = everybody || rank_ == call.operation.root;
-    void* const results[] = {staging(rank_, chunk) + own.begin * width, here + own.begin * width};
+    void* results[] = {staging(rank_, chunk) + own.begin * width, here + own.begin * width};
+    if (takes && is_far_) std::swap(results[0], results[1]);
     reduce_memory({results, takes ? 2u : 1u}, terms_, static_cast<std::size_t>(own.size()), tensor.scalar_type(),
-                  call.operation.reduce);
+                  call.operation.reduce, takes && is_far_);
     areas_->control(rank_).reduced.store(chunk.number + 1, std::memory_order_release);
     areas_->publish();
     for (int step = 1; takes && step < size_; ++step) {
@@ -204,7 +219,7 @@ void SharedCollectives::all_gather(Call& call) {
     return;
   }
   const bool is_large = bytes * static_cast<std::size_t>(size_) > kCacheBytes;
-  const auto fill = [&](const Chunk& chunk) { std::memcpy(staging(rank_, chunk), own + chunk.begin, chunk.size); };
+  const auto fill = [&](const Chunk& chunk) { stage(staging(rank_, chunk), own + chunk.begin, chunk.size); };
   const auto use = [&](const Chunk& chunk) {
     for (int step = in_place ? 1 : 0; step < size_; ++step) {
       const int peer = (rank_ + step) % size_;
@@ -241,7 +256,7 @@ void SharedCollectives::reduce_scatter(Call& call) {
   const auto fill = [&](const Chunk& chunk) {
     for (int peer = 0; peer < size_; ++peer)
       if (peer != rank_)
-        std::memcpy(staging(rank_, chunk) + stride * peer, in + bytes * peer + chunk.begin * width, chunk.size * width);
+        stage(staging(rank_, chunk) + stride * peer, in + bytes * peer + chunk.begin * width, chunk.size * width);
   };
   const auto use = [&](const Chunk& chunk) {
     for (int peer = 0; peer < size_; ++peer) {
@@ -267,7 +282,7 @@ void SharedCollectives::broadcast(const Call& call) {
     return;
   }
   const auto fill = [&](const Chunk& chunk) {
-    if (rank_ == root) std::memcpy(staging(rank_, chunk), data + chunk.begin, chunk.size);
+    if (rank_ == root) stage(staging(rank_, chunk), data + chunk.begin, chunk.size);
   };
   const auto use = [&](const Chunk& chunk) {
     if (rank_ == root) return;

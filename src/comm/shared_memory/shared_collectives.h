@@ -56,6 +56,8 @@ class SharedCollectives final : public Collectives {
   void exchange_frames(const Call& call, std::size_t sent, const Payload& data,
                        const std::function<std::size_t(int peer)>& expected);
   void exchange_headers(const Call& call);
+  /// Whether to look how far the others are: seldom, since it costs as much as reading a few lines of theirs.
+  bool measures_distance(const Call& call);
   const void* received(int peer) const { return boxes_[peer]->payload(); }
 
   /// A part of an operation that passes through staging at once.
@@ -66,6 +68,8 @@ class SharedCollectives final : public Collectives {
   /// For each chunk: `fill` writes to this rank's staging; then peers may read it, and `use` waits for theirs.
   void for_each_chunk(const Call& call, int64_t elements, int64_t at_once,
                       const std::function<void(const Chunk&)>& fill, const std::function<void(const Chunk&)>& use);
+  /// Part of a chunk to this rank's staging, so that peers have it soon.
+  void stage(std::byte* to, const void* from, int64_t bytes) const;
   void wait_filled(const Call& call, int peer, uint64_t chunks);
   void wait_reduced(const Call& call, int peer, uint64_t chunks);
   std::byte* staging(int rank, const Chunk& chunk) const { return areas_->staging(rank, chunk.number); }
@@ -92,6 +96,8 @@ class SharedCollectives final : public Collectives {
   uint64_t chunks_ = 0;
   uint64_t steps_ = 0;
   uint64_t shares_ = 0;
+  uint64_t large_ = 0;   ///< operations that do not fit a frame
+  bool is_far_ = false;  ///< what one rank writes another has sooner through memory than through the caches
   KnownBuffers buffers_;
   std::vector<const Mailbox*> boxes_;
   std::vector<const void*> terms_;
