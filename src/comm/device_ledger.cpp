@@ -68,17 +68,18 @@ std::string DeviceLedger::operations_of(const std::string& group) const {
   return text;
 }
 
-std::optional<DeviceDisagreement> find_disagreement(const std::vector<std::string>& digests) {
-  std::vector<std::map<std::string, Reported>> all;
-  for (const auto& text : digests) all.push_back(read(text));
-  for (std::size_t rank = 0; rank < all.size(); ++rank)
-    for (const auto& [name, reported] : all[rank])
+std::optional<DeviceDisagreement> find_disagreement(const std::vector<int>& ranks,
+                                                    const std::vector<std::string>& digests) {
+  std::map<int, std::map<std::string, Reported>> all;
+  for (std::size_t i = 0; i < ranks.size(); ++i) all[ranks[i]] = read(digests.at(i));
+  for (const auto& [rank, groups] : all)
+    for (const auto& [name, reported] : groups)
       for (const int peer : reported.ranks) {
-        if (peer < 0 || static_cast<std::size_t>(peer) >= all.size()) continue;
-        const auto theirs = all[static_cast<std::size_t>(peer)].find(name);
-        if (theirs != all[static_cast<std::size_t>(peer)].end() && theirs->second.what == reported.what) continue;
-        const int mine = static_cast<int>(rank);
-        return DeviceDisagreement{name, std::min(mine, peer), std::max(mine, peer)};
+        const auto peers = all.find(peer);
+        if (peers == all.end()) continue;
+        const auto theirs = peers->second.find(name);
+        if (theirs != peers->second.end() && theirs->second.what == reported.what) continue;
+        return DeviceDisagreement{name, std::min(rank, peer), std::max(rank, peer)};
       }
   return std::nullopt;
 }

@@ -11,8 +11,8 @@
 
 namespace muster::comm {
 
-/// The collectives that this rank has given to backends of devices, by group, since ranks last compared them. They are
-/// reported as text, which ranks exchange. Thread safety: one thread at a time.
+/// The collectives that this rank has given to backends of devices, by group. They are reported as text, which ranks
+/// exchange. Thread safety: one thread at a time.
 class DeviceLedger {
  public:
   /// `ranks`: those of the group, in the job.
@@ -21,8 +21,6 @@ class DeviceLedger {
   std::string digests() const;
   /// A line for each of the last operations of that group: its number and what it was.
   std::string operations_of(const std::string& group) const;
-  /// Ranks have agreed on all of it.
-  void clear() { groups_.clear(); }
 
  private:
   static constexpr std::size_t kNamed = 128;  ///< operations that a message can still name
@@ -35,13 +33,14 @@ class DeviceLedger {
   std::map<std::string, Entry> groups_;
 };
 
-/// Two ranks that differ in what they did in a group.
+/// Two ranks of the job that differ in what they did in a group.
 struct DeviceDisagreement {
   std::string group;
   int one = 0, other = 0;
 };
-/// The first one in these digests() of all ranks of the job's first group.
-std::optional<DeviceDisagreement> find_disagreement(const std::vector<std::string>& digests);
+/// The first one in digests() of these ranks of the job. Ranks are compared in the groups that they share.
+std::optional<DeviceDisagreement> find_disagreement(const std::vector<int>& ranks,
+                                                    const std::vector<std::string>& digests);
 /// The first operations in which two operations_of() differ: "rank 0 called ..., rank 1 called ..., operation 7".
 std::string describe_difference(int one, const std::string& of_one, int other, const std::string& of_other);
 

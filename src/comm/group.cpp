@@ -1,5 +1,6 @@
 #include "comm/group.h"
 
+#include <algorithm>
 #include <utility>
 
 #include <ATen/core/grad_mode.h>
@@ -108,11 +109,15 @@ std::shared_ptr<DeviceWork> Group::start_on_device(Operation operation) {
   }
 }
 
-void Group::note_on_device(const Operation& operation) {
-  if (is_point_to_point(operation.kind)) return;
+std::vector<int> Group::job_ranks() const {
   auto ranks = identity_.ranks;
   for (int rank = 0; identity_.ranks.empty() && rank < size_; ++rank) ranks.push_back(rank);
-  identity_.ledger->note(identity_.name, ranks, make_header(operation, nullptr, 0));
+  return ranks;
+}
+
+void Group::note_on_device(const Operation& operation) {
+  if (!is_point_to_point(operation.kind))
+    identity_.ledger->note(identity_.name, job_ranks(), make_header(operation, nullptr, 0));
 }
 
 std::vector<std::string> Group::all_gather_text(const std::string& mine, const OperationLabel& label) {
@@ -123,16 +128,16 @@ std::vector<std::string> Group::all_gather_text(const std::string& mine, const O
 
 void Group::compare_device_operations(const OperationLabel& label) {
   if (!device_side_) return;
-  const auto difference = find_disagreement(all_gather_text(identity_.ledger->digests(), label));
-  if (!difference) return identity_.ledger->clear();
-  const auto& [name, one, other] = *difference;
-  const auto operations = all_gather_text(identity_.ledger->operations_of(name), label);
+  const auto ranks = job_ranks();
+  const auto difference = find_disagreement(ranks, all_gather_text(identity_.ledger->digests(), label));
+  if (!difference) return;
+  const auto operations = all_gather_text(identity_.ledger->operations_of(difference->group), label);
+  const auto of = [&](int rank) { return operations.at(std::find(ranks.begin(), ranks.end(), rank) - ranks.begin()); };
   fail({"MU050",
         formatted("{} of the device's operations in group {}. All ranks must call the same operations in the same "
                   "order, with equal shapes and dtypes.",
-                  describe_difference(one, operations[static_cast<std::size_t>(one)], other,
-                                      operations[static_cast<std::size_t>(other)]),
-                  name),
+                  describe_difference(difference->one, of(difference->one), difference->other, of(difference->other)),
+                  difference->group),
         -1});
 }
 

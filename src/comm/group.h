@@ -86,6 +86,7 @@ class Group {
   bool goes_to_device_side(const Operation& operation) const;
   std::shared_ptr<DeviceWork> start_on_device(Operation operation);
   void note_on_device(const Operation& operation);
+  std::vector<int> job_ranks() const;
   std::vector<std::string> all_gather_text(const std::string& mine, const OperationLabel& label);
   void stage(Operation& operation);
   void run_collectives(Operation& operation, TimePoint deadline);

@@ -4,9 +4,9 @@
 
 namespace muster::comm {
 
-/// Compares which operations each rank has given to backends of devices, in this group and all groups split from it:
-/// such operations are not held back until ranks agree, so that values made by them may be wrong, or never come, until
-/// this returns. Does not wait for a device. Does nothing where the group has no backend of a device.
+/// Compares which operations these ranks have given to backends of devices so far, in all groups that they share. Such
+/// operations are not held back until ranks agree, so values made by them may be wrong, or never come, until this
+/// returns. Does not wait for a device. Does nothing where the group has no backend of a device.
 /// Throws: CommError (MU050) that names both sides, on every rank; the group has failed then. Collective.
 void require_same_device_operations(const Communicator& group);
 
