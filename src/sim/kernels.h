@@ -6,6 +6,8 @@ namespace muster::sim {
 
 /// Copies between host and devices, and values that the host reads.
 void register_copies(torch::Library& library);
+/// The cells of LSTM and GRU.
+void register_recurrent(torch::Library& library);
 /// What makes, resizes and views storage.
 void register_storage(torch::Library& library);
 

@@ -68,6 +68,7 @@ void register_operators() {
   auto* library = new torch::Library(torch::Library::IMPL, "aten", DispatchKey::PrivateUse1, __FILE__, __LINE__);
   register_storage(*library);
   register_copies(*library);
+  register_recurrent(*library);
   library->impl("native_dropout", &dropout);
   library->impl("_fused_sdp_choice", &plain_attention);
   register_composed(*library);
