@@ -108,7 +108,7 @@ void expect_bits_of_cpu(int size, const Managed& how, int seeds = 6) {
     ASSERT_EQ(errors, "") << "seed " << seed;
     for (size_t r = 0; r < got.size(); ++r)
       for (size_t i = 0; i < got[r].size(); ++i)
-        ASSERT_EQ(testing::difference_in_bits(got[r][i], expected[r][i]), "")
+        ASSERT_EQ(muster::testing::difference_in_bits(got[r][i], expected[r][i]), "")
             << "seed " << seed << ", rank " << r << ", tensor " << i;
   }
 }
