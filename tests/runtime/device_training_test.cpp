@@ -16,11 +16,11 @@ namespace muster {
 namespace {
 
 /// A frozen parameter and a buffer, and by default sizes that are no multiples of anything.
-struct NetImpl : torch::nn::Module {
+struct CourseNetImpl : torch::nn::Module {
   torch::nn::Linear in, middle, out;
   torch::nn::LayerNorm norm;
   at::Tensor scale = register_buffer("scale", torch::full({1}, 1.25));
-  explicit NetImpl(int64_t width)
+  explicit CourseNetImpl(int64_t width)
       : in(7, width), middle(width, width), out(width, 3), norm(torch::nn::LayerNormOptions({width})) {
     register_module("inner", in);
     register_module("middle", middle);
@@ -30,7 +30,7 @@ struct NetImpl : torch::nn::Module {
   }
   at::Tensor forward(const at::Tensor& x) { return out(norm(middle(torch::tanh(in(x))).relu()) * scale); }
 };
-TORCH_MODULE(Net);
+TORCH_MODULE(CourseNet);
 
 using Weights = std::vector<std::pair<std::string, at::Tensor>>;
 
@@ -48,7 +48,7 @@ at::Tensor inputs(int step, int rank) {
 }
 
 template <class Optimizer>
-Weights train_with(Accelerator& accelerator, const Course& course, const Net& net, Optimizer optimizer) {
+Weights train_with(Accelerator& accelerator, const Course& course, const CourseNet& net, Optimizer optimizer) {
   auto [model, prepared] = accelerator.prepare(net, std::move(optimizer));
   for (int step = 0; step < course.steps; ++step) {
     const auto answer = model(inputs(step, accelerator.process_index()).to(accelerator.device())).to(at::kFloat);
@@ -67,8 +67,10 @@ Weights train(const Course& course, bool on_cpu) {
   Accelerator accelerator(
       {.cpu = on_cpu, .mixed_precision = Precision::parse(course.precision), .strategy = course.strategy});
   EXPECT_EQ(accelerator.device(), on_cpu ? at::Device(at::kCPU) : sim::device(accelerator.local_process_index()));
-  if (!on_cpu) EXPECT_EQ(torch::empty({1}, c10::DeviceType::PrivateUse1).device(), accelerator.device());
-  Net net(course.width);
+  if (!on_cpu) {
+    EXPECT_EQ(torch::empty({1}, c10::DeviceType::PrivateUse1).device(), accelerator.device());
+  }
+  CourseNet net(course.width);
   if (course.optimizer == "sgd")
     return train_with(accelerator, course, net,
                       torch::optim::SGD(net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9)));
