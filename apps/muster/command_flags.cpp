@@ -3,25 +3,12 @@
 #include "accelerate_names.h"
 #include "commands.h"
 #include "error_pages.h"
-#include "launch_call.h"
-#include "run_flags.h"
 
 namespace muster::cli {
 
 std::vector<options::Description> command_flags(std::string_view command) {
-  if (command == "run") {
-    auto flags = all_options();
-    flags.push_back({.name = "config", .help = "YAML file of options", .variable = "MUSTER_CONFIG", .type = "file"});
-    return flags;
-  }
-  if (command == "launch") return LaunchFlags::all();
-  if (command == "config")
-    return {{.name = "default", .help = "no questions; never replaces a file", .is_switch = true},
-            {.name = "config_file", .help = "the file to write or read"},
-            {.name = "mixed_precision", .help = "with --default: no, fp16 or bf16"}};
-  if (command == "track")
-    return {{.name = "timeout", .help = "how long a server that cannot be used is asked", .default_text = "1min"},
-            {.name = "tracking_uri", .help = "MLflow's server, if it has moved since the run"}};
+  for (const auto& one : commands())
+    if (one.name == command && one.flags) return one.flags();
   return {};
 }
 

@@ -8,8 +8,8 @@
 
 namespace muster::cli {
 
-/// The flags of a subcommand, for completion and manual pages: those of `run` and `launch` are the options of the one
-/// table. Empty for a subcommand whose words are files.
+/// The flags of a subcommand, for completion and manual pages, from what its command line is parsed by: the tables of
+/// options, or its application of CLI11. Empty for a subcommand that has none but --help.
 std::vector<options::Description> command_flags(std::string_view command);
 
 /// Words that may stand after a subcommand: the ids of `muster explain`, the parts of `muster config`.

@@ -5,6 +5,10 @@
 #include <string_view>
 #include <vector>
 
+namespace muster::options {
+struct Description;
+}
+
 namespace muster::cli {
 
 using Arguments = std::vector<std::string>;
@@ -14,6 +18,7 @@ struct Command {
   std::string_view name;
   std::string_view help;
   int (*run)(const Arguments& arguments);
+  std::vector<options::Description> (*flags)() = nullptr;  ///< for completion and manual pages; null: none but --help
 };
 
 /// All subcommands, in the order of the help.
@@ -34,5 +39,15 @@ int self_test(const Arguments& arguments);
 int show(const Arguments& arguments);
 int submit(const Arguments& arguments);
 int track(const Arguments& arguments);
+
+std::vector<options::Description> config_flags();
+std::vector<options::Description> consolidate_flags();
+std::vector<options::Description> convert_flags();
+std::vector<options::Description> launch_flags();
+std::vector<options::Description> run_flags();
+std::vector<options::Description> show_flags();
+std::vector<options::Description> submit_flags();
+std::vector<options::Description> test_flags();
+std::vector<options::Description> track_flags();
 
 }  // namespace muster::cli

@@ -76,7 +76,7 @@ std::string zsh_script() {
   for (const auto& command : commands())
     text += "    '" + std::string(command.name) + ":" + without_quotes(escaped(std::string(command.help), ":")) + "'\n";
   text +=
-      "  )\n  if (( CURRENT == 2 )); then _describe command commands; return; fi\n"
+      "  )\n  if (( CURRENT == 2 )); then _describe command commands; compadd -- --help --version; return; fi\n"
       "  local command=$words[2]\n  shift words; (( CURRENT-- ))\n  case $command in\n";
   for (const auto& command : commands()) {
     const auto words = join_words(command_words(command.name));
@@ -88,7 +88,10 @@ std::string zsh_script() {
 }
 
 std::string fish_script() {
-  std::string text = "# fish completion of muster; to load it: muster completion fish | source\n";
+  std::string text =
+      "# fish completion of muster; to load it: muster completion fish | source\n"
+      "complete -c muster -l help -d 'print the help'\n"
+      "complete -c muster -n __fish_use_subcommand -l version -d 'print the version'\n";
   for (const auto& command : commands()) {
     const std::string name(command.name);
     text += "complete -c muster -n __fish_use_subcommand -f -a " + name + " -d '" +

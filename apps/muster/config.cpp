@@ -71,6 +71,17 @@ int ask_and_write(const ConfigCall& call, const Environment& variables) {
   return std::printf("wrote %s; `muster launch PROGRAM` reads it\n", path.c_str()) < 0;
 }
 
+void declare(CLI::App& app, ConfigCall& call) {
+  app.add_flag("--default,!--no-default,!--no_default", call.use_default,
+               "no questions: the accelerators of this machine; never replaces a file");
+  app.add_option("--config_file,--config-file", call.file, "the file to write [$XDG_CONFIG_HOME/muster/config.yaml]");
+  app.add_option("--mixed_precision,--mixed-precision", call.precision, "with --default: no, fp16 or bf16 [no]");
+}
+
+void declare_all(CLI::App& app, bool& all) {
+  app.add_flag("--all,!--no-all,!--no_all", all, "show: options at their default, too");
+}
+
 int write_or_ask(Arguments arguments, const Environment& variables) {
   ConfigCall call;
   if (!arguments.empty() && arguments.front() == "default") arguments.front() = "--default";
@@ -80,19 +91,18 @@ int write_or_ask(Arguments arguments, const Environment& variables) {
       "muster config update [--config_file FILE]: writes the file again with the keys of this version\n"
       "muster config path: the path of the file",
       "muster config");
-  app.add_flag("--default", call.use_default, "no questions: the accelerators of this machine; never replaces a file");
-  app.add_option("--config_file,--config-file", call.file, "the file to write [$XDG_CONFIG_HOME/muster/config.yaml]");
-  app.add_option("--mixed_precision,--mixed-precision", call.precision, "with --default: no, fp16 or bf16 [no]");
+  declare(app, call);
   if (parse(app, arguments)) return 0;
   return call.use_default ? write_default(call, variables) : ask_and_write(call, variables);
 }
 
-int show_call(Arguments arguments) {
-  const bool all = std::erase(arguments, "--all") > 0;
+int show_call(const Arguments& arguments) {
   CLI::App app(
       "Prints what `muster launch` would follow with these flags: each option with its value and its source.\n"
-      "Nothing is started. With --all, options at their default, too.",
+      "Nothing is started.",
       "muster config show");
+  bool all = false;
+  declare_all(app, all);
   app.prefix_command();
   const LaunchFlags flags(app, arguments);
   try {
@@ -145,6 +155,19 @@ int update(const Arguments& arguments, const Environment& variables) {
 }
 
 }  // namespace
+
+std::vector<options::Description> config_flags() {
+  CLI::App app;
+  ConfigCall call;
+  bool all = false;
+  declare(app, call);
+  declare_all(app, all);
+  auto flags = described(app);
+  for (auto& flag : LaunchFlags::all())
+    if (std::none_of(flags.begin(), flags.end(), [&](const auto& one) { return one.flag() == flag.flag(); }))
+      flags.push_back(std::move(flag));
+  return flags;
+}
 
 int configure(const Arguments& arguments) {
   const auto variables = Environment::of_process();

@@ -22,7 +22,51 @@ void print_report(const format::ConvertReport& report) {
   for (const auto& place : report.left_out) std::printf("  left out: %s\n", place.c_str());
 }
 
+struct ConvertCall {
+  std::string from, to, form, size;
+  ConvertOptions options;
+};
+
+void declare(CLI::App& app, ConvertCall& call) {
+  auto& options = call.options;
+  app.add_option("FROM", call.from, "file or folder to read")->required();
+  app.add_option("TO", call.to, "file or folder to write")->required();
+  app.add_option("--to", call.form, "form to write, whatever the name says: torch, safetensors, folder or lightning");
+  app.add_option("--model", options.model, "of a checkpoint folder with several models: which one's weights, from 0");
+  app.add_option("--key,--part", options.part,
+                 "convert only what stands there, such as state_dict or optimizer/state (see muster show) [for "
+                 "safetensors: the only state dict]");
+  app.add_option("--strip", options.strip, "take this away from the front of names, such as module.");
+  app.add_option("--max-shard-size,--max_shard_size", call.size, "largest file of a folder [10GB]");
+  app.add_flag("--leave-out,--leave_out,!--no-leave-out,!--no_leave_out", options.leave_out,
+               "leave out objects that are not understood, instead of failing");
+}
+
+struct ConsolidateCall {
+  std::string folder, output;
+};
+
+void declare(CLI::App& app, ConsolidateCall& call) {
+  app.add_option("FOLDER", call.folder, "checkpoint folder")->required();
+  app.add_option("--output-file,--output_file", call.output,
+                 "file to write; a torch file unless it ends with .safetensors [FOLDER.consolidated]");
+}
+
 }  // namespace
+
+std::vector<options::Description> convert_flags() {
+  CLI::App app;
+  ConvertCall call;
+  declare(app, call);
+  return described(app);
+}
+
+std::vector<options::Description> consolidate_flags() {
+  CLI::App app;
+  ConsolidateCall call;
+  declare(app, call);
+  return described(app);
+}
 
 int convert(const Arguments& arguments) {
   CLI::App app(
@@ -30,22 +74,12 @@ int convert(const Arguments& arguments) {
       "folders into "
       "any of these. What is written follows from its name (.safetensors; .pt .pth .bin .ckpt; a folder).",
       "muster convert");
-  std::string from, to, form, size;
-  ConvertOptions options;
-  app.add_option("FROM", from, "file or folder to read")->required();
-  app.add_option("TO", to, "file or folder to write")->required();
-  app.add_option("--to", form, "form to write, whatever the name says: torch, safetensors, folder or lightning");
-  app.add_option("--model", options.model, "of a checkpoint folder with several models: which one's weights, from 0");
-  app.add_option("--key,--part", options.part,
-                 "convert only what stands there, such as state_dict or optimizer/state (see muster show) [for "
-                 "safetensors: the only state dict]");
-  app.add_option("--strip", options.strip, "take this away from the front of names, such as module.");
-  app.add_option("--max-shard-size", size, "largest file of a folder [10GB]");
-  app.add_flag("--leave-out", options.leave_out, "leave out objects that are not understood, instead of failing");
+  ConvertCall call;
+  declare(app, call);
   if (parse(app, arguments)) return 0;
-  if (!form.empty()) options.to = format::weight_form(form);
-  if (!size.empty()) options.max_shard_size = ByteSize(size);
-  const auto report = format::convert(from, to, options);
+  if (!call.form.empty()) call.options.to = format::weight_form(call.form);
+  if (!call.size.empty()) call.options.max_shard_size = ByteSize(call.size);
+  const auto report = format::convert(call.from, call.to, call.options);
   print_report(report);
   return 0;
 }
@@ -54,11 +88,10 @@ int consolidate(const Arguments& arguments) {
   CLI::App app(
       "Makes one file of a checkpoint folder, whatever the number of ranks that wrote it: as muster convert does.",
       "muster consolidate");
-  std::string folder, output;
-  app.add_option("FOLDER", folder, "checkpoint folder")->required();
-  app.add_option("--output-file,--output_file", output,
-                 "file to write; a torch file unless it ends with .safetensors [FOLDER.consolidated]");
+  ConsolidateCall call;
+  declare(app, call);
   if (parse(app, arguments)) return 0;
+  auto& [folder, output] = call;
   while (folder.size() > 1 && folder.back() == '/') folder.pop_back();
   if (output.empty()) output = folder + ".consolidated";
   if (std::filesystem::exists(output))

@@ -39,6 +39,8 @@ void print_assumptions(const options::RawOptions& given) {
 
 }  // namespace
 
+std::vector<options::Description> launch_flags() { return LaunchFlags::all(); }
+
 int launch(const Arguments& arguments) {
   CLI::App app(
       "Starts a program as `muster run` does, by the flags and files of `accelerate launch`, with '-' or '_' in "

@@ -45,6 +45,8 @@ bool is_shown(AccelerateGroup group, const Arguments& arguments) {
          });
 }
 
+options::Description file_flag() { return {.name = "config", .help = "as --config_file"}; }
+
 /// "-q,--quiet": the letters that Accelerate has beside words.
 void add_letters(CLI::App& app, Flags& flags) {
   for (const auto& [letter, name] : {std::pair{"-q", "quiet"}, std::pair{"-m", "module"}})
@@ -91,7 +93,7 @@ LaunchFlags::LaunchFlags(CLI::App& app, const Arguments& arguments) {
     add_flags(app, is_shown(group, arguments) ? std::string(title_of(group)) : "", accelerate_flags(group), theirs_);
   add_letters(app, theirs_);
   add_flags(app, "Muster: the launcher", run_option_table().descriptions(), ours_);
-  add_flags(app, "", {{.name = "config", .help = "as --config_file"}}, ours_);
+  add_flags(app, "", {file_flag()}, ours_);
   add_flags(app, "", options_of_program(), ours_);
 }
 
@@ -104,7 +106,7 @@ std::vector<options::Description> LaunchFlags::all() {
     if (std::none_of(flags.begin(), flags.end(), [&](const auto& one) { return one.flag() == flag; }))
       flags.push_back(std::move(option));
   }
-  flags.push_back({.name = "config"});
+  flags.push_back(file_flag());
   return flags;
 }
 

@@ -4,6 +4,7 @@
 #include <cstdio>
 
 #include "commands.h"
+#include "muster/base/detail/options.h"
 #include "muster/base/error.h"
 
 namespace muster::cli {
@@ -12,18 +13,18 @@ namespace {
 constexpr int kUsage = 2;  // exit code for a wrong call or a wrong setting
 
 constexpr Command kCommands[] = {
-    {"run", "start a program on several ranks", run},
-    {"launch", "start it with the flags and files of accelerate launch", launch},
-    {"config", "write, show or update the configuration file of muster launch", configure},
-    {"submit", "write the job of a program for SLURM, Kubernetes or SageMaker, or submit it", submit},
+    {"run", "start a program on several ranks", run, run_flags},
+    {"launch", "start it with the flags and files of accelerate launch", launch, launch_flags},
+    {"config", "write, show or update the configuration file of muster launch", configure, config_flags},
+    {"submit", "write the job of a program for SLURM, Kubernetes or SageMaker, or submit it", submit, submit_flags},
     {"new", "write a small project that trains, to begin with", new_project},
-    {"show", "list tensors, shapes, sizes and metadata of a file of weights", show},
-    {"convert", "convert weights between torch files and safetensors", convert},
-    {"consolidate", "make one file of a checkpoint folder", consolidate},
-    {"track", "send to MLflow what waits in the folder of a run", track},
+    {"show", "list tensors, shapes, sizes and metadata of a file of weights", show, show_flags},
+    {"convert", "convert weights between torch files and safetensors", convert, convert_flags},
+    {"consolidate", "make one file of a checkpoint folder", consolidate, consolidate_flags},
+    {"track", "send to MLflow what waits in the folder of a run", track, track_flags},
     {"explain", "print cause and remedy of an error, such as MU031", explain},
     {"env", "print versions, devices, threads and what is missing", print_env},
-    {"test", "try everything once on this machine", self_test},
+    {"test", "try everything once on this machine", self_test, test_flags},
     {"options", "print all options of `muster run` (or of a program: options) as a Markdown table", print_options},
     {"completion", "print the completion of the command line for bash, zsh or fish", complete},
     {"man", "print the manual page of muster or of a command", print_man_page},

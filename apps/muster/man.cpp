@@ -55,6 +55,8 @@ std::string whole_page() {
               "COMMAND [OPTIONS]\n.SH COMMANDS\n";
   for (const auto& command : commands())
     text += ".TP\n\\fBmuster " + troff(command.name) + "\\fR\n" + troff(command.help) + "\n";
+  text += ".SH OPTIONS\n.TP\n\\fB\\-\\-help\\fR\nprint the help, of a command too\n";
+  text += ".TP\n\\fB\\-\\-version\\fR\nprint the version\n";
   return text + ".SH SEE ALSO\n\\fBmuster man run\\fR and so on print the page of a command\n";
 }
 

@@ -1,5 +1,6 @@
 #include "parse.h"
 
+#include <algorithm>
 #include <cstdio>
 
 #include <CLI/App.hpp>
@@ -9,6 +10,24 @@
 #include "muster/base/error.h"
 
 namespace muster::cli {
+namespace {
+
+bool is_among(const std::vector<std::string>& words, const std::string& word) {
+  return std::find(words.begin(), words.end(), word) != words.end();
+}
+
+options::Description description_of(const CLI::Option& option) {
+  options::Description flag{.help = option.get_description(), .default_text = option.get_default_str()};
+  flag.is_switch = option.get_items_expected_max() == 0;
+  for (const auto& name : option.get_lnames()) {
+    if (is_among(option.get_fnames(), name)) continue;
+    if (flag.name.empty()) flag.name = name;
+    else flag.aliases.push_back(name);
+  }
+  return flag;
+}
+
+}  // namespace
 
 bool parse(CLI::App& app, const Arguments& arguments) {
   for (auto* option : app.get_options([](const CLI::Option* one) { return !one->get_positional(); }))
@@ -22,6 +41,13 @@ bool parse(CLI::App& app, const Arguments& arguments) {
     throw UsageError("MU006", std::string(error.what()) + " (see " + app.get_name() + " --help)");
   }
   return false;
+}
+
+std::vector<options::Description> described(const CLI::App& app) {
+  std::vector<options::Description> flags;
+  for (const auto* option : app.get_options())
+    if (!option->get_lnames().empty() && option != app.get_help_ptr()) flags.push_back(description_of(*option));
+  return flags;
 }
 
 }  // namespace muster::cli

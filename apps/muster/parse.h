@@ -1,6 +1,9 @@
 #pragma once
 
+#include <vector>
+
 #include "commands.h"
+#include "muster/base/detail/options.h"
 
 namespace CLI {
 class App;
@@ -11,5 +14,9 @@ namespace muster::cli {
 /// Parses what stands after a subcommand's name into `app`; true if help was asked for and printed.
 /// Throws: UsageError MU006.
 bool parse(CLI::App& app, const Arguments& arguments);
+
+/// The flags of an application, but for --help. A flag without value has its negation `!--no-...` among its names, and
+/// default_str("true") if it is on.
+std::vector<options::Description> described(const CLI::App& app);
 
 }  // namespace muster::cli

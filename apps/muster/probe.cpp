@@ -65,6 +65,10 @@ int execute(std::string path, std::string argument) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
+void declare(CLI::App& app, int& ranks) {
+  app.add_option("--devices", ranks, "how many ranks [2]")->check(CLI::PositiveNumber);
+}
+
 }  // namespace
 
 int print_env(const Arguments& arguments) {
@@ -90,11 +94,18 @@ int print_env(const Arguments& arguments) {
   return execute(*probe, "env");
 }
 
+std::vector<options::Description> test_flags() {
+  CLI::App app;
+  int ranks = 2;
+  declare(app, ranks);
+  return described(app);
+}
+
 int self_test(const Arguments& arguments) {
   CLI::App app("Tries launch, collectives, data, training and weights on this machine; takes a few seconds.",
                "muster test");
   int ranks = 2;
-  app.add_option("--devices", ranks, "how many ranks [2]")->check(CLI::PositiveNumber);
+  declare(app, ranks);
   if (parse(app, arguments)) return 0;
   const auto probe = find_probe();
   if (!probe)

@@ -19,21 +19,16 @@ using options::Description;
 
 constexpr const char* kConfigVariable = "MUSTER_CONFIG";
 
-/// Every flag that takes a word after the program, too.
-std::vector<Description> all_flags() {
-  auto all = all_options();
-  all.push_back({.name = "config"});
-  return all;
+Description config_flag() {
+  return {.name = "config",
+          .help = "YAML file: ours with a section `run` of these options, or that of accelerate config or LightningCLI",
+          .variable = kConfigVariable,
+          .type = "file"};
 }
 
 void add_all_flags(CLI::App& app, Flags& flags) {
   add_flags(app, "Options of the launcher", run_option_table().descriptions(), flags);
-  add_flags(
-      app, "Options of the launcher",
-      {{.name = "config",
-        .help = "YAML file: ours with a section `run` of these options, or that of accelerate config or LightningCLI",
-        .variable = kConfigVariable}},
-      flags);
+  add_flags(app, "Options of the launcher", {config_flag()}, flags);
   add_flags(app, "Options of the program", options_of_program(), flags);
 }
 
@@ -43,10 +38,10 @@ Arguments program_of(CLI::App& app, const Arguments& arguments) {
   if (rest.empty()) return rest;
   if (rest.front() == "--") return {rest.begin() + 1, rest.end()};
   if (rest.front().starts_with("-")) refuse_flag(rest.front(), "run", {"--config"});
-  const auto split = split_command(rest, rest.size() == arguments.size(), all_flags());
+  const auto split = split_command(rest, rest.size() == arguments.size(), run_flags());
   if (!split.ours.empty()) {
     app.clear();
-    parse_flags(app, with_values(split.ours, all_flags()), "run");
+    parse_flags(app, with_values(split.ours, run_flags()), "run");
   }
   if (!split.resemble_our_flags.empty()) {
     std::string words;
@@ -75,6 +70,12 @@ options::Sources all_sources(const Flags& flags) {
 
 }  // namespace
 
+std::vector<Description> run_flags() {
+  auto all = all_options();
+  all.push_back(config_flag());
+  return all;
+}
+
 int run(const Arguments& arguments) {
   CLI::App app(
       "Starts a program on several ranks of this node, watches them and passes their output on.\n"
@@ -87,7 +88,7 @@ int run(const Arguments& arguments) {
   add_all_flags(app, flags);
   Arguments program;
   try {
-    const auto words = with_values(arguments, all_flags());
+    const auto words = with_values(arguments, run_flags());
     parse_flags(app, words, "run");
     program = program_of(app, words);
   } catch (const CLI::CallForHelp&) {

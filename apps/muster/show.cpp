@@ -112,7 +112,24 @@ void print_json(const std::string& path, const format::StoredContent& stored,
   std::puts(format::to_text(all).c_str());
 }
 
+struct ShowCall {
+  std::string path;
+  bool json = false;
+};
+
+void declare(CLI::App& app, ShowCall& call) {
+  app.add_option("PATH", call.path, "file or folder")->required();
+  app.add_flag("--json,!--no-json,!--no_json", call.json, "print one line of JSON");
+}
+
 }  // namespace
+
+std::vector<options::Description> show_flags() {
+  CLI::App app;
+  ShowCall call;
+  declare(app, call);
+  return described(app);
+}
 
 int show(const Arguments& arguments) {
   CLI::App app(
@@ -120,11 +137,10 @@ int show(const Arguments& arguments) {
       "any form, "
       "safetensors files, indexes and folders of them, and checkpoint folders; no tensor is read and nothing executed.",
       "muster show");
-  std::string path;
-  bool json = false;
-  app.add_option("PATH", path, "file or folder")->required();
-  app.add_flag("--json", json, "print one line of JSON");
+  ShowCall call;
+  declare(app, call);
   if (parse(app, arguments)) return 0;
+  const auto& [path, json] = call;
   const auto stored = format::open_content(path);
   const auto leaves = format::leaves_of(stored.content.value);
   (json ? print_json : print_plain)(path, stored, leaves);

@@ -4,6 +4,7 @@
 #include <ctime>
 #include <filesystem>
 #include <fstream>
+#include <map>
 
 #include <CLI/App.hpp>
 #include <CLI/Config.hpp>
@@ -13,9 +14,11 @@
 #include "hand_in.h"
 #include "job.h"
 #include "muster/base/detail/known_names.h"
+#include "muster/base/detail/listing.h"
 #include "muster/base/detail/options.h"
 #include "muster/base/detail/time_span.h"
 #include "muster/base/error.h"
+#include "parse.h"
 #include "shell_word.h"
 
 namespace muster::cli {
@@ -26,7 +29,6 @@ namespace fs = std::filesystem;
 struct SubmitFlags {
   std::vector<std::string> environment, inputs, metrics, volumes;
   Job job;
-  bool no_requeue = false;
   std::string out;
   bool submit = false;
   std::string time, signal_before;
@@ -64,12 +66,15 @@ void add_slurm_flags(CLI::App& app, SubmitFlags& flags) {
   app.add_option("--partition", job.partition, "partition of the cluster");
   app.add_option("--account", job.account, "account that pays");
   app.add_option("--qos", job.qos, "quality of service");
-  app.add_option("--signal-before", flags.signal_before, "SIGUSR1 comes so long before the time limit [120s]");
-  app.add_flag("--no-requeue", flags.no_requeue, "do not queue the job again, and send no signal");
+  app.add_option("--signal-before,--signal_before", flags.signal_before,
+                 "SIGUSR1 comes so long before the time limit [120s]");
+  app.add_flag("--requeue,!--no-requeue,!--no_requeue", job.requeue,
+               "queue the job again after its limit [true]; --no-requeue sends no signal either")
+      ->default_str("true");
   app.add_option("--setup", job.setup,
                  "a line of shell before the program, such as 'module load cuda'; may be repeated");
   app.add_option("--sbatch", job.sbatch, "another option of sbatch, as --sbatch=--exclusive; may be repeated");
-  app.add_flag("--submit", flags.submit, "hand the job in by sbatch");
+  app.add_flag("--submit,!--no-submit,!--no_submit", flags.submit, "hand the job in by sbatch");
 }
 
 void add_kubernetes_flags(CLI::App& app, SubmitFlags& flags) {
@@ -78,25 +83,27 @@ void add_kubernetes_flags(CLI::App& app, SubmitFlags& flags) {
   app.add_option("--image", job.image, "container image with the program and muster");
   app.add_option("--namespace", job.kube_namespace, "namespace of the cluster");
   app.add_option("--restarts", job.restarts, "how often the world may start again [3]")->check(CLI::Range(0, 1000));
-  app.add_option("--signal-before", flags.signal_before, "from SIGTERM until a pod is killed [120s]");
+  app.add_option("--signal-before,--signal_before", flags.signal_before, "from SIGTERM until a pod is killed [120s]");
   app.add_option("--volume", flags.volumes, "volume claim and where it is mounted, CLAIM=/PATH; may be repeated");
-  app.add_flag("--submit", flags.submit, "hand the job in by kubectl, with a new secret");
+  app.add_flag("--submit,!--no-submit,!--no_submit", flags.submit, "hand the job in by kubectl, with a new secret");
 }
 
 void add_sagemaker_flags(CLI::App& app, SubmitFlags& flags) {
   auto& job = flags.job;
   app.add_option("--image", job.image, "image in ECR with the program and muster");
   app.add_option("--role", job.role, "ARN of the execution role");
-  app.add_option("--instance-type", job.instance_type, "such as ml.p4d.24xlarge");
+  app.add_option("--instance-type,--instance_type", job.instance_type, "such as ml.p4d.24xlarge");
   app.add_option("--output", job.output, "where results go, s3://BUCKET/FOLDER");
   app.add_option("--input", flags.inputs, "data as /opt/ml/input/data/NAME, NAME=s3://BUCKET/FOLDER; may be repeated");
   app.add_option("--checkpoints", job.checkpoints, "where /opt/ml/checkpoints is kept, s3://BUCKET/FOLDER");
   app.add_option("--metric", flags.metrics, "value to read from the output, NAME=REGEX; may be repeated");
   app.add_option("--restarts", job.restarts, "attempts after errors of the service [3]")->check(CLI::Range(0, 30));
-  app.add_option("--volume-size", job.volume_size, "GB of each instance [30]")->check(CLI::Range(1, 16384));
+  app.add_option("--volume-size,--volume_size", job.volume_size, "GB of each instance [30]")
+      ->check(CLI::Range(1, 16384));
   app.add_option("--region", job.region, "region of the printed command");
-  app.add_flag("--spot", job.spot, "take spare instances, which may be taken back");
-  app.add_flag("--submit", flags.submit, "write the request to NAME.json and print the command that hands it in");
+  app.add_flag("--spot,!--no-spot,!--no_spot", job.spot, "take spare instances, which may be taken back");
+  app.add_flag("--submit,!--no-submit,!--no_submit", flags.submit,
+               "write the request to NAME.json and print the command that hands it in");
 }
 
 void to_sbatch(const SubmitFlags&, const std::string& text) { hand_in("sbatch", text); }
@@ -118,6 +125,30 @@ constexpr Cluster kClusters[] = {
     {"sagemaker", "Writes a request CreateTrainingJob for Amazon SageMaker.", add_sagemaker_flags, check_sagemaker,
      sagemaker_request, print_aws_command},
 };
+
+void declare(CLI::App& app, const Cluster& cluster, SubmitFlags& flags) {
+  add_flags_of_all(app, flags);
+  cluster.add_flags(app, flags);
+}
+
+/// What a flag means, and to which clusters.
+struct Meaning {
+  std::string help;
+  std::vector<std::string> clusters;
+};
+
+void add_meaning(std::vector<Meaning>& meanings, const std::string& help, const char* cluster) {
+  for (auto& one : meanings)
+    if (one.help == help) return one.clusters.emplace_back(cluster), void();
+  meanings.push_back({help, {cluster}});
+}
+
+std::string help_of(const std::vector<Meaning>& meanings) {
+  if (meanings.front().clusters.size() == std::size(kClusters)) return meanings.front().help;
+  std::string text;
+  for (const auto& one : meanings) text += (text.empty() ? "" : "; ") + joined(one.clusters) + ": " + one.help;
+  return text;
+}
 
 const Cluster& find_cluster(const std::string& name) {
   std::vector<std::string> known;
@@ -193,7 +224,6 @@ void complete(const Cluster& cluster, const CLI::App& app, SubmitFlags& flags) {
   job.inputs = pairs_of("--input", flags.inputs);
   job.metrics = pairs_of("--metric", flags.metrics);
   job.volumes = pairs_of("--volume", flags.volumes);
-  job.requeue = !flags.no_requeue;
   read_duration("--time", flags.time, job.time);
   read_duration("--signal-before", flags.signal_before, job.signal_before);
   check_memory(job.memory);
@@ -253,6 +283,23 @@ std::string label_of(const std::string& text, std::size_t longest) {
   return label.empty() ? "job" : label;
 }
 
+std::vector<options::Description> submit_flags() {
+  std::vector<options::Description> flags;
+  std::map<std::string, std::vector<Meaning>> meanings;
+  for (const auto& cluster : kClusters) {
+    CLI::App app;
+    SubmitFlags call;
+    declare(app, cluster, call);
+    for (auto& flag : described(app)) {
+      auto& of_flag = meanings[flag.name];
+      add_meaning(of_flag, flag.help, cluster.name);
+      if (of_flag.size() == 1 && of_flag.front().clusters.size() == 1) flags.push_back(std::move(flag));
+    }
+  }
+  for (auto& flag : flags) flag.help = help_of(meanings[flag.name]);
+  return flags;
+}
+
 int submit(const Arguments& arguments) {
   if (arguments.empty() || arguments.front() == "--help" || arguments.front() == "-h") {
     print_usage();
@@ -261,8 +308,7 @@ int submit(const Arguments& arguments) {
   const auto& cluster = find_cluster(arguments.front());
   CLI::App app(cluster.help, "muster submit " + std::string(cluster.name));
   SubmitFlags flags;
-  add_flags_of_all(app, flags);
-  cluster.add_flags(app, flags);
+  declare(app, cluster, flags);
   if (!parse_submit(app, {arguments.begin() + 1, arguments.end()})) return 0;
   complete(cluster, app, flags);
   cluster.check(flags.job);

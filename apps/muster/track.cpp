@@ -6,7 +6,6 @@
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
 
-#include "command_flags.h"
 #include "commands.h"
 #include "muster/base/detail/quantities.h"
 #include "muster/base/error.h"
@@ -36,7 +35,7 @@ int upload(const Arguments& arguments) {
   std::string folder;
   Flags flags;
   app.add_option("RUN", folder, "folder of the run, such as logs/digits/version_0")->required();
-  add_flags(app, "Options", command_flags("track"), flags);
+  add_flags(app, "Options", track_flags(), flags);
   if (parse(app, arguments)) return 0;
   const auto text = [&](const char* name) {
     const auto& words = flags.given.at(name)->results();
@@ -55,6 +54,11 @@ int upload(const Arguments& arguments) {
 }
 
 }  // namespace
+
+std::vector<options::Description> track_flags() {
+  return {{.name = "timeout", .help = "how long a server that cannot be used is asked", .default_text = "1min"},
+          {.name = "tracking_uri", .help = "MLflow's server, if it has moved since the run"}};
+}
 
 int track(const Arguments& arguments) {
   const std::string part = arguments.empty() ? "--help" : arguments.front();

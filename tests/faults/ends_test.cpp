@@ -1,5 +1,8 @@
+#include <unistd.h>
+
 #include <chrono>
 #include <cstdlib>
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -103,6 +106,24 @@ TEST(Ends, AnExceptionsWordsStandInTheLastLinesWithoutItsFrames) {
                        "muster:     what():  mat1 and mat2 shapes cannot be multiplied"});
   EXPECT_EQ(words.find("muster:   frame #"), std::string::npos) << words;
 }
+
+// That /dev/shm has no new segment, and that no process is left, leftovers.cpp sees at the end of the program.
+class RestartsInSharedMemory : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(RestartsInSharedMemory, LeaveNoFileBehind) {
+  const Folder temporary;
+  Process::Setup setup;
+  setup.environment = {"TMPDIR=" + temporary.path()};
+  const auto [code, words] = end_of("exit", 1, false, {"--max-restarts", "3", "--backend", "shm", GetParam()}, setup);
+  EXPECT_EQ(code, 3) << words;
+  expect_words(words, {"the job failed 4 times:", "  4. MU035: rank 1 exited with code 3"});
+  // The folder of this user's temporary files stays, and is empty.
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(temporary.path()))
+    EXPECT_EQ(entry.path().filename(), "muster-" + std::to_string(geteuid()));
+}
+
+INSTANTIATE_TEST_SUITE_P(Ways, RestartsInSharedMemory, ::testing::Values("--no-fork-ranks", "--fork-ranks"),
+                         [](const auto& param) { return param.index == 0 ? "spawned" : "forked"; });
 
 }  // namespace
 }  // namespace muster::launcher::testing

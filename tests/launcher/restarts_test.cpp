@@ -237,7 +237,7 @@ TEST_P(RestartsWay, ManyInARowLeaveNothingBehind) {
   EXPECT_NE(process.error().find("the job failed " + last + " times; the last 20:"), std::string::npos);
   for (int child : children_of(getpid())) EXPECT_TRUE(Watched(child).ends());
   while (waitpid(-1, nullptr, WNOHANG) > 0) {}
-  EXPECT_TRUE(fs::is_empty(temporary.path()));
+  EXPECT_TRUE(fs::is_empty(temporary.path()));  // leftovers.cpp looks at /dev/shm at the end of the program
 }
 
 // The launcher, its reaper, two ranks, and what they are forked from.
