@@ -84,69 +84,6 @@ void Group::listen(const Operation& operation) {
       heard_piggybacks_[peer] = peer == rank_ ? operation.piggyback : operation.piggybacks[peer];
 }
 
-bool Group::stays_on_host(const Operation& operation) const {
-  return device_of(operation).is_cpu() || collectives_->takes_device_tensors();
-}
-
-bool Group::goes_to_device_side(const Operation& operation) const {
-  return device_side_ && device_side_->takes(operation, device_of(operation).type());
-}
-
-std::shared_ptr<DeviceWork> Group::start_on_device(Operation operation) {
-  check_alive();
-  const auto asked = Clock::now();
-  operation.sequence = device_sequence_++;
-  note_on_device(operation);
-  try {
-    auto work = device_side_->start(operation);
-    notify_observers(operation, asked);
-    return work;
-  } catch (const std::exception& error) {
-    fail({"MU061",
-          formatted("{} could not start on rank {} of group {}: {}", describe(operation), rank_, identity_.name,
-                    short_error_text(error.what(), 500)),
-          -1});
-  }
-}
-
-std::vector<int> Group::job_ranks() const {
-  auto ranks = identity_.ranks;
-  for (int rank = 0; identity_.ranks.empty() && rank < size_; ++rank) ranks.push_back(rank);
-  return ranks;
-}
-
-void Group::note_on_device(const Operation& operation) {
-  if (!is_point_to_point(operation.kind))
-    identity_.ledger->note(identity_.name, job_ranks(), make_header(operation, nullptr, 0));
-}
-
-std::vector<std::string> Group::all_gather_text(const std::string& mine, const OperationLabel& label) {
-  Operation operation{.kind = OperationKind::all_gather_bytes, .label = label, .in = bytes_tensor(mine)};
-  run(operation);
-  return to_bytes(operation.results);
-}
-
-void Group::compare_device_operations(const OperationLabel& label) {
-  if (!device_side_) return;
-  const auto ranks = job_ranks();
-  const auto difference = find_disagreement(ranks, all_gather_text(identity_.ledger->digests(), label));
-  if (!difference) return;
-  const auto operations = all_gather_text(identity_.ledger->operations_of(difference->group), label);
-  const auto of = [&](int rank) { return operations.at(std::find(ranks.begin(), ranks.end(), rank) - ranks.begin()); };
-  fail({"MU050",
-        formatted("{} of the device's operations in group {}. All ranks must call the same operations in the same "
-                  "order, with equal shapes and dtypes.",
-                  describe_difference(difference->one, of(difference->one), difference->other, of(difference->other)),
-                  difference->group),
-        -1});
-}
-
-void Group::stage(Operation& operation) {
-  const at::Device device = device_of(operation);
-  if (!staging_stream_ || staging_stream_->device() != device) staging_stream_ = device::stream_from_pool(device);
-  operation.staging = std::make_shared<Staging>(operation, staging_stream_);
-}
-
 void Group::run(Operation& operation) {
   if (stays_on_host(operation)) return run_on_host(operation);
   if (goes_to_device_side(operation)) return start_on_device(operation)->wait();

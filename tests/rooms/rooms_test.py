@@ -10,10 +10,11 @@ import re
 import sys
 import tempfile
 
+from cpp_text import bodies, functions, names_in, without_comments
+
 FOLDERS = ("include", "src", "apps")
 TORCH = re.compile(r"^(torch|ATen|c10|caffe2)/")
 FORBIDDEN_WORDS = {"utils", "util", "helper", "helpers", "manager", "common", "misc"}
-FOREIGN_NAME = re.compile(r"\b(?:std|torch|at|c10|c10d|nlohmann|YAML|CLI|spdlog|nn|F)::[\w:]+")
 HEADER_LINES, API_LINES, SOURCE_LINES, SOURCE_USUAL, FUNCTION_LINES, ROOM_LIST_LINES, EXAMPLE_LINES = 200, 150, 600, 400, 60, 20, 100
 PUBLIC_HEADERS = 49
 ACCELERATOR_LINES = 4500
@@ -232,16 +233,6 @@ def apis_add_no_logic(tree):
             yield f"{path}:{text.count(chr(10), 0, match.start()) + 1}: an API keeps no state of its own"
 
 
-def bodies(code):
-    """(line, text) of each function body: the braces after a parameter list."""
-    for match in re.finditer(r"\)\s*(?:const\s*)?(?:noexcept\s*)?(?:->\s*[\w:<>]+\s*)?\{", code):
-        depth, index = 1, match.end()
-        while index < len(code) and depth:
-            depth += {"{": 1, "}": -1}.get(code[index], 0)
-            index += 1
-        yield code.count("\n", 0, match.start()) + 1, code[match.end():index - 1]
-
-
 def names_say_something(tree):
     for path, text in tree.files.items():
         for part in path.parts:
@@ -261,45 +252,6 @@ def names_are_the_fields(tree):
         for number, name, found in names_in(text):
             for word in found & set(instead):
                 yield f"{path}:{number}: {name}: the field says {instead[word]}, not {word}"
-
-
-def names_in(text):
-    """(line number, name, its words) of each name of ours in code."""
-    for number, line in enumerate(FOREIGN_NAME.sub(" ", without_comments(text)).splitlines(), 1):
-        for name in re.findall(r"[A-Za-z_]\w+", "" if line.lstrip().startswith("#") else line):
-            yield number, name, {word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+", name)}
-
-
-def without_comments(text):
-    """The text with comments and literals blanked, line for line."""
-    literal = re.compile(r'//[^\n]*|/\*.*?\*/|R"(\w*)\(.*?\)\1"|"(?:\\.|[^"\\\n])*"|(?<![0-9a-fA-F])\'(?:\\.|[^\'\\\n])+\'', re.DOTALL)
-    return literal.sub(lambda m: re.sub(r"[^\n]", " ", m[0]), text)
-
-
-def functions(text):
-    """(line, length, name) of each function body outside other functions: a brace opened by a parameter list."""
-    blank = lambda match: re.sub(r"[^\n]", " ", match[0])
-    code = re.sub(r"\[\[.*?\]\]", blank, re.sub(r"(?m)^[ \t]*#.*(?:\\\n.*)*$", blank, without_comments(text)), flags=re.DOTALL)
-    opened, start, head = [], None, 0  # of each open brace: does it initialise a member?
-    for index, char in enumerate(code):
-        if char == "{":
-            before = code[head:index]
-            member = start is None and bool(re.search(r"\)\s*(?:noexcept\s*)?:[^:].*[\w>]$", before, re.DOTALL))
-            if start is None and not member and re.search(r"\)[^;=]*$", before) and not re.match(r"\s*(namespace|class|struct|enum|union)\s[^()]*$", before):
-                name = re.findall(r"(operator\s*\S+?|[\w:~]+)\s*\(", before)
-                start = (head + len(before) - len(before.lstrip()), name[0] if name else "?", len(opened))
-            opened.append(member)
-            if member:
-                continue
-        elif char == "}" and opened:
-            if opened.pop():
-                continue
-            if start and start[2] == len(opened):
-                first = code.count("\n", 0, start[0]) + 1
-                yield first, code.count("\n", 0, index) + 2 - first, start[1]
-                start = None
-        if char in "{};" and start is None:
-            head = index + 1
 
 
 RULES = [found_something, every_room_has_a_row, permissions_are_used, rows_point_one_way, includes_follow_the_table, private_headers_stay_inside,
