@@ -51,7 +51,7 @@ class Plugged final : public Collectives {
 
  private:
   void wait(const c10::intrusive_ptr<c10d::Work>& work, int peer = -1) const;
-  at::Tensor all_gathered(at::Tensor in) const;
+  at::Tensor all_gathered(const at::Tensor& in) const;
   std::vector<at::Tensor> uneven(const Operation& operation, const at::Tensor& in) const;
   /// What `from` announced, which fits `mine`. Throws: CommError (MU050).
   Header announced(const Header& mine, const at::Tensor& row, int from) const;
@@ -76,7 +76,7 @@ void Plugged::wait(const c10::intrusive_ptr<c10d::Work>& work, int peer) const {
   throw TransportFailure{TransportFailure::Kind::aborted, -1, "the backend ended the wait"};
 }
 
-at::Tensor Plugged::all_gathered(at::Tensor in) const {
+at::Tensor Plugged::all_gathered(const at::Tensor& in) const {
   at::Tensor out = at::empty({size() * in.numel()}, in.options());
   at::Tensor flat = in.view(-1);
   wait(backend_->_allgather_base(out, flat));

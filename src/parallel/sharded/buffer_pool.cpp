@@ -54,7 +54,7 @@ at::Tensor BufferPool::allocate_shared(int64_t numel, const at::TensorOptions& o
   return allocate(numel, options);
 }
 
-void BufferPool::release(at::Tensor buffer) {
+void BufferPool::release(const at::Tensor& buffer) {
   if (!buffer.defined()) return;
   at::NoGradGuard no_grad;
   for (auto& [memory, taken] : shared_)

@@ -18,7 +18,7 @@ class BufferPool {
   /// The first of the shared memory that is free and large enough; otherwise as allocate().
   at::Tensor allocate_shared(int64_t numel, const at::TensorOptions& options);
   /// Returns memory to the pool. Requires: from allocate(), and no longer used. An undefined tensor is ignored.
-  void release(at::Tensor buffer);
+  void release(const at::Tensor& buffer);
   /// For a buffer that will not be returned.
   void forget(const at::Tensor& buffer);
   /// Frees memory that is not taken, but for the shared.

@@ -36,11 +36,11 @@ void warn_of_lost_marks() {
 
 }  // namespace
 
-ShardedModel::ShardedModel(torch::nn::Module& module, comm::Communicator group, ShardedOptions options)
-    : ShardedModel(module, std::move(group), comm::Communicator(), std::move(options)) {}
+ShardedModel::ShardedModel(torch::nn::Module& module, comm::Communicator group, const ShardedOptions& options)
+    : ShardedModel(module, std::move(group), comm::Communicator(), options) {}
 
 ShardedModel::ShardedModel(torch::nn::Module& module, comm::Communicator shards, comm::Communicator replicas,
-                           ShardedOptions options) {
+                           const ShardedOptions& options) {
   const auto settings = read_settings(options, shards.size());
   hook::install_storage_interceptors();
   auto plans = plan_units(module, options);
@@ -77,7 +77,7 @@ void ShardedModel::before_backward() {
   if (groups.shards.rank() == 0 && groups.replicas.rank() == 0) warn_of_lost_marks();
   std::scoped_lock lock(state_->mutex);
   state_->abandon_backward();
-  state_->begin_backward(/*announced=*/true);
+  state_->begin_backward(/*inside_runtime_backward=*/true);
 }
 
 void ShardedModel::after_backward() {

@@ -64,7 +64,7 @@ void ShardedModel::State::share_gradient_memory() {
 
 void ShardedModel::State::convert_buffers(const std::vector<at::Tensor>& buffers) {
   const at::NoGradGuard no_grad;
-  for (auto buffer : buffers) {
+  for (const auto& buffer : buffers) {
     built_dtypes[buffer.unsafeGetTensorImpl()] = buffer.scalar_type();
     // The module's own handle changes its dtype; a new tensor would not be the one that its forward reads.
     buffer.set_data(buffer.to(*settings.buffer_dtype));

@@ -64,13 +64,13 @@ class ShardedModel final : public ManagedModel, public GradientReductions, publi
   /// Collective: every rank of the group, with the same module.
   /// Throws: UsageError (MU160) where parameters cannot be watched; ConfigError (MU150), on all ranks, if the ranks'
   /// modules differ.
-  ShardedModel(torch::nn::Module& module, comm::Communicator group, ShardedOptions options = {});
+  ShardedModel(torch::nn::Module& module, comm::Communicator group, const ShardedOptions& options = {});
   /// Parameters are sharded over `shards`, and each shard is replicated over all ranks of `replicas` (hybrid sharding).
   /// Gradients are reduced over the shards first, then those of the shard over the replicas, divided by the product of
   /// both sizes.
   /// Requires: the ranks of each `replicas` group have the same rank in their `shards` groups.
   ShardedModel(torch::nn::Module& module, comm::Communicator shards, comm::Communicator replicas,
-               ShardedOptions options);
+               const ShardedOptions& options);
   /// The module's parameters lose their values; accessing them throws UsageError (MU166).
   ~ShardedModel() override;
 
