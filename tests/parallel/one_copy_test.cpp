@@ -1,4 +1,6 @@
 // The ranks of a host have one copy of a sharded model's parameters in common.
+#include <signal.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -272,15 +274,61 @@ TEST(OneCopy, OfProcessesGivesTheBitsOfOwnCopies) {
   }));
 }
 
-TEST(OneCopy, AStrayWriteOfAProcessFaults) {
+bool faulted(const muster::testing::RankResult& result) {  // a sanitizer ends the process itself
+  return result.signal == SIGSEGV || result.output.find("SEGV") != std::string::npos;
+}
+
+TEST(OneCopy, AStrayWriteOfAProcessFaultsWithWords) {  // MU162
   const auto results = in_processes(2, [](const comm::Communicator& group) {
     Training training(group, {.stage = ShardStage::optimizer});
     training.step();
     group.barrier();
     *static_cast<float*>(const_cast<void*>(training.net->head->weight.const_data_ptr())) = 1;
   });
-  for (const auto& result : results)  // a sanitizer ends the process itself
-    EXPECT_TRUE(result.signal == SIGSEGV || result.output.find("SEGV") != std::string::npos) << result.output;
+  for (const auto& result : results) {
+    EXPECT_TRUE(faulted(result)) << result.output;
+    EXPECT_NE(result.output.find("MU162: a raw pointer"), std::string::npos) << result.output;
+  }
+}
+
+TEST(OneCopy, AForkedChildIsToldThatItHasNoParameters) {
+  expect_all_well(in_processes(2, [](const comm::Communicator& group) {
+    Training training(group, {.stage = ShardStage::optimizer});
+    group.barrier();
+    const auto* value = static_cast<const volatile float*>(training.net->head->weight.const_data_ptr());
+    int pipe[2], status = 0;
+    ASSERT_EQ(::pipe(pipe), 0);
+    const pid_t child = ::fork();
+    if (child == 0) {
+      ::dup2(pipe[1], STDERR_FILENO);
+      ::_exit(*value == 0);
+    }
+    ::close(pipe[1]);
+    std::string said;
+    char text[256];
+    for (ssize_t bytes = 0; (bytes = ::read(pipe[0], text, sizeof text)) > 0;) said.append(text, bytes);
+    ::close(pipe[0]);
+    ASSERT_EQ(::waitpid(child, &status, 0), child);
+    EXPECT_FALSE(WIFEXITED(status) && WEXITSTATUS(status) < 2) << status;
+    EXPECT_NE(said.find("a forked child uses a parameter"), std::string::npos) << said;
+    group.barrier();
+  }));
+}
+
+TEST(OneCopy, OtherFaultsGoToTheHandlerThatWasThereBefore) {
+  const auto results = in_processes(2, [](const comm::Communicator& group) {
+    struct sigaction mine = {};
+    mine.sa_handler = [](int) { ::_exit(77); };
+    ::sigaction(SIGSEGV, &mine, nullptr);
+    Training training(group, {.stage = ShardStage::optimizer});
+    group.barrier();
+    static int* volatile nowhere = nullptr;
+    *nowhere = 1;
+  });
+  for (const auto& result : results) {
+    EXPECT_EQ(result.exit_code, 77) << result.output;
+    EXPECT_EQ(result.output.find("MU162"), std::string::npos) << result.output;
+  }
 }
 
 TEST(OneCopy, IsTornIfAProcessDiesInAnUpdate) {

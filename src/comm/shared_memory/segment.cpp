@@ -84,6 +84,7 @@ Segment Segment::map_row(const std::vector<Descriptor>& descriptors, std::size_t
   }
   ::madvise(address, all, MADV_DONTFORK);
   ::madvise(address, all, MADV_DONTDUMP);
+  row.notice_ = FaultNotice(row.data_, all);
   return row;
 }
 
@@ -99,16 +100,19 @@ void Segment::map_here(int descriptor, std::size_t bytes, int protection) {
 }
 
 Segment::~Segment() {
+  notice_ = {};  // before other memory can be there
   if (data_) ::munmap(data_, bytes_);
 }
 
 Segment::Segment(Segment&& other) noexcept
-    : descriptor_(std::move(other.descriptor_)), data_(std::exchange(other.data_, nullptr)), bytes_(other.bytes_) {}
+    : descriptor_(std::move(other.descriptor_)), data_(std::exchange(other.data_, nullptr)), bytes_(other.bytes_),
+      notice_(std::move(other.notice_)) {}
 
 Segment& Segment::operator=(Segment&& other) noexcept {
   std::swap(descriptor_, other.descriptor_);
   std::swap(data_, other.data_);
   std::swap(bytes_, other.bytes_);
+  std::swap(notice_, other.notice_);
   return *this;
 }
 

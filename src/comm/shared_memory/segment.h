@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "comm/shared_memory/faults.h"
 #include "muster/comm/detail/peer_access.h"
 
 namespace muster::comm {
@@ -41,7 +42,8 @@ class Segment {
   void allocate(std::size_t begin, std::size_t bytes) const;
   /// Another process's. Throws: std::system_error; std::runtime_error if it is smaller or could shrink.
   static Segment map(const Descriptor& descriptor, std::size_t bytes, PeerAccess access = PeerAccess::read);
-  /// Those of all ranks, this one's too, one after another, for reading only. Throws: as map().
+  /// Those of all ranks, this one's too, one after another, for reading only: a write there ends the process, with
+  /// words. Throws: as map().
   /// Requires: `bytes`, of each, is a multiple of page_bytes().
   static Segment map_row(const std::vector<Descriptor>& descriptors, std::size_t bytes);
   static std::size_t page_bytes() noexcept;
@@ -60,6 +62,7 @@ class Segment {
   Descriptor descriptor_;
   std::byte* data_ = nullptr;
   std::size_t bytes_ = 0;
+  FaultNotice notice_;
 };
 
 }  // namespace muster::comm
