@@ -145,8 +145,7 @@ TEST_F(SimOperators, ADeviceIsNotMixedWithAnother) {
 TEST_F(SimOperators, AFailureOnTheDeviceIsThrownWhereTheHostWaits) {
   const auto words = torch::randn({4, 5}, torch::device(device(0)));
   const auto message = testing::thrown([&] { (void)torch::embedding(words, torch::tensor({9}, device(0))).cpu(); });
-  EXPECT_TRUE(message.starts_with("MU552: aten::index_select failed on the simulated accelerator: index out of range"))
-      << message;
+  EXPECT_EQ(message, "MU552: aten::index_select failed on the simulated accelerator: index out of range in self");
 }
 
 TEST_F(SimOperators, ADeviceThatIsNotThereIsAnError) {
