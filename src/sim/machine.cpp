@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include <c10/util/Exception.h>
+
 #include "muster/base/error.h"
 #include "muster/base/format.h"
 #include "sim/memory.h"
@@ -158,14 +160,19 @@ void Machine::run_front(Lane& lane) {
   auto command = std::move(lane.commands.front());
   lane.commands.pop_front();
   if (lane.commands.empty()) busy_.erase(&lane);
+  const auto fail = [&](const char* why) {
+    if (!error_)
+      error_ = std::make_exception_ptr(
+          LaunchError("MU552", formatted("{} failed on the simulated accelerator: {}", command.what, why)));
+  };
   try {
     command.run();
   } catch (const Error&) {
     if (!error_) error_ = std::current_exception();
+  } catch (const c10::Error& failure) {
+    fail(failure.what_without_backtrace());  // that of whoever waits first
   } catch (const std::exception& failure) {
-    if (!error_)
-      error_ = std::make_exception_ptr(
-          LaunchError("MU552", formatted("{} failed on the simulated accelerator: {}", command.what, failure.what())));
+    fail(failure.what());
   }
   ++lane.done;
   ++runs_;

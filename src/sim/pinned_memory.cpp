@@ -21,12 +21,12 @@ constexpr size_t kPinnedUnit = 4096;  // a page, as faults have
 /// A command that the host has not waited for.
 struct Pending {
   Use use;
-  bool writes;
+  Access access;
 };
 
 struct PinnedBlock {
   size_t bytes = 0;                   ///< whole pages
-  std::vector<Pending> pending = {};  ///< while there is one that writes the host may not read, else not write
+  std::vector<Pending> pending = {};  ///< in their pages the host may not read what they write, nor write at all
 };
 
 /// All of it under the machine's lock.
@@ -52,10 +52,34 @@ std::map<const char*, PinnedBlock>::iterator block_of(const void* pointer) {
   return pointer < found->first + found->second.bytes ? found : blocks.end();
 }
 
+const char* page_of(const char* address) { return address - reinterpret_cast<uintptr_t>(address) % kPinnedUnit; }
+
+void protect_pages(const char* begin, const char* end, int protection) {
+  const auto* first = page_of(begin);
+  ::mprotect(const_cast<char*>(first), static_cast<size_t>(page_of(end - 1) + kPinnedUnit - first), protection);
+}
+
 void protect(const char* begin, const PinnedBlock& block) {
-  const bool written = std::any_of(block.pending.begin(), block.pending.end(), [](const auto& p) { return p.writes; });
-  const int protection = written ? PROT_NONE : block.pending.empty() ? PROT_READ | PROT_WRITE : PROT_READ;
-  ::mprotect(const_cast<char*>(begin), block.bytes, protection);
+  protect_pages(begin, begin + block.bytes, PROT_READ | PROT_WRITE);
+  for (const bool writes : {false, true})
+    for (const auto& [use, access] : block.pending)
+      if (access.writes == writes) protect_pages(access.begin, access.end, writes ? PROT_NONE : PROT_READ);
+}
+
+/// The host goes on in the page of this address. A command that uses the address is a race; the others, of which nobody
+/// knows whether the host comes to their bytes, end its accesses in their other pages only.
+void open_page(PinnedBlock& block, const char* address, bool writes) {
+  const auto *page = page_of(address), *next = page + kPinnedUnit;
+  for (auto& [use, access] : std::exchange(block.pending, {})) {
+    if (!(writes || access.writes) || access.end <= page || access.begin >= next)
+      block.pending.push_back({use, access});
+    else if (access.begin <= address && address < access.end)
+      Machine::get().order.report_host(use, access.writes, writes);
+    else {
+      if (access.begin < page) block.pending.push_back({use, {access.begin, page, access.writes}});
+      if (access.end > next) block.pending.push_back({use, {next, access.end, access.writes}});
+    }
+  }
 }
 
 char* take(size_t bytes) {
@@ -130,14 +154,16 @@ void* pinned_kernel_pointer(const void* pointer) {
 }
 
 void protect_pinned(const std::vector<Access>& accesses) {
+  const auto& use = Machine::get().order.last_use();
+  if (!use.origin || Machine::get().order.host_has_waited_for(use)) return;
+  std::map<const char*, PinnedBlock*> used;
   for (const auto& access : accesses) {
     const auto found = block_of(access.begin);
     if (found == pinned().blocks.end()) continue;
-    const auto& use = Machine::get().order.last_use();
-    if (!use.origin || Machine::get().order.host_has_waited_for(use)) continue;
-    found->second.pending.push_back({use, access.writes});
-    protect(found->first, found->second);
+    found->second.pending.push_back({use, access});
+    used[found->first] = &found->second;
   }
+  for (const auto& [begin, block] : used) protect(begin, *block);
 }
 
 void release_pinned() {
@@ -153,8 +179,7 @@ bool admit_pinned(const void* address, bool writes) {
   const auto lock = Machine::get().lock();
   const auto found = block_of(address);
   if (found == pinned().blocks.end()) return false;
-  for (const auto& pending : std::exchange(found->second.pending, {}))
-    if (writes || pending.writes) Machine::get().order.report_host(pending.use, pending.writes, writes);
+  open_page(found->second, static_cast<const char*>(address), writes);
   protect(found->first, found->second);
   return true;
 }

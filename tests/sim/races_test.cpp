@@ -168,6 +168,27 @@ TEST_F(SimRaces, TheHostsAccessOfPinnedMemoryIsNamed) {
   EXPECT_EQ(pairs(), (Pairs{"copy to the host, the host"}));
 }
 
+TEST_F(SimRaces, AreNoneBetweenPartsOfPinnedMemory) {
+  for (const int64_t size : {10, 5000}) {  // in one page, and in several
+    const auto parts = torch::zeros({2, size}).pin_memory();
+    const auto there = parts[0].to(device(0), /*non_blocking=*/true);
+    parts[1].fill_(1.0);
+    EXPECT_EQ(pairs(), Pairs{}) << size;
+    EXPECT_EQ(there.sum().item<float>(), 0) << size;
+    const auto next = parts[1].to(device(0), /*non_blocking=*/true);
+    parts[1].fill_(2.0);
+    EXPECT_EQ(pairs(), (Pairs{"copy to the device, the host"})) << size;
+    current().synchronize();
+  }
+  auto back = torch::zeros({2, 5000}).pin_memory();
+  back[0].copy_(torch::ones({5000}, device(0)), /*non_blocking=*/true);
+  EXPECT_EQ(back[1].sum().item<float>(), 0);  // begins in the last page of the first
+  EXPECT_EQ(pairs(), Pairs{});
+  (void)back[0].sum();
+  EXPECT_EQ(pairs(), (Pairs{"copy to the host, the host"}));
+  current().synchronize();
+}
+
 TEST_F(SimRaces, AnAutogradNodeIsNamed) {
   auto x = torch::ones({4}, device(0)).requires_grad_();
   const auto y = (x * x).sum();
