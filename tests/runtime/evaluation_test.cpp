@@ -166,7 +166,7 @@ void expect_named_failure_of_next_step() {
   if (course.accelerator.is_main_process()) course.evaluate();
   const auto said = testing::thrown([&] { course.train(1); });
   for (const char* part : {"MU050", "used or updated units of a sharded model in different orders",
-                           "the gradients of unit", "summon_full_params"})
+                           "for the gradients of", "summon_full_params"})
     EXPECT_NE(said.find(part), std::string::npos) << part << " is not in: " << said;
 }
 

@@ -22,7 +22,8 @@ struct Options {
 };
 
 /// Registers the accelerator with LibTorch for the rest of the process. A second call with the same options does
-/// nothing. Requires: before the first tensor is made on an accelerator.
+/// nothing. Requires: before the first tensor is made on an accelerator, and before the first backward, at which
+/// autograd starts its threads, one per device.
 /// Throws: ConfigError (MU550) if another PrivateUse1 backend is registered, the options differ from those of the first
 /// call, or they are out of range.
 void install(const Options& options = {});
