@@ -37,7 +37,7 @@ std::string last_words(const std::string& place, const std::string& folder, int 
 }
 
 TEST(ShardedRanks, AllEndWithTheRootCauseWhereverOneIsKilled) {
-  for (const char* place : {"forward", "backward", "gather", "reduction"}) {
+  for (const char* place : {"forward", "backward", "gather", "reduction", "update"}) {
     const Folder folder;
     const auto words = last_words(place, folder.path() + "/state", 137);
     EXPECT_NE(words.find("MU035: rank 1 was ended by signal 9 (SIGKILL)"), std::string::npos) << place << ":\n"

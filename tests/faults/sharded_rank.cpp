@@ -56,11 +56,15 @@ struct StackImpl : torch::nn::Module {
 TORCH_MODULE(Stack);
 
 void train(const std::filesystem::path& folder) {
-  muster::Accelerator accelerator({.strategy = "fsdp"});
+  // Ranks that have one copy of the parameters gather nothing, but wait for each other at a step.
+  muster::Accelerator accelerator({.strategy = muster::FSDP{.one_copy_per_host = place != "gather"}});
   std::printf("rank %d pid %d\n", accelerator.process_index(), static_cast<int>(getpid()));
   std::fflush(stdout);
   accelerator.group().observe([](const muster::comm::OperationEvent& event) {
-    die_in(event.operation == "all_gather" ? "gather" : event.operation == "reduce_scatter" ? "reduction" : "other");
+    die_in(event.operation == "all_gather"       ? "gather"
+           : event.operation == "reduce_scatter" ? "reduction"
+           : event.operation == "barrier"        ? "update"
+                                                 : "other");
     die_in("save");
   });
   Stack net;
