@@ -23,7 +23,7 @@ Values arguments_of(const c10::OperatorHandle& op, Stack& stack) {
 }
 
 /// Calls the operator with its floating-point tensors in this dtype.
-void call_in(at::ScalarType dtype, const c10::OperatorHandle& op, Stack& stack, Values arguments) {
+void call_in(at::ScalarType dtype, const c10::OperatorHandle& op, Stack& stack, const Values& arguments) {
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::DispatchKeySet{kKey});
   for (auto& argument : arguments)
     stack.push_back(
@@ -68,20 +68,20 @@ void register_all(torch::Library& library, const std::vector<std::string>& names
 #define MUSTER_SIM_NAME_OF(op, overload, ...) (std::string(#overload).empty() ? #op : #op "." #overload),
 #define MUSTER_SIM_NAME(...) MUSTER_SIM_NAME_OF(__VA_ARGS__, , )
 const std::vector<std::string>& lower_precision() {
-  static const std::vector<std::string> kNames = {AT_FORALL_LOWER_PRECISION_FP(MUSTER_SIM_NAME)};
-  return kNames;
+  static const std::vector<std::string> names = {AT_FORALL_LOWER_PRECISION_FP(MUSTER_SIM_NAME)};
+  return names;
 }
 const std::vector<std::string>& single_precision() {
-  static const std::vector<std::string> kNames = {AT_FORALL_FP32(MUSTER_SIM_NAME) "norm.Scalar", "norm.ScalarOpt_dim"};
-  return kNames;
+  static const std::vector<std::string> names = {AT_FORALL_FP32(MUSTER_SIM_NAME) "norm.Scalar", "norm.ScalarOpt_dim"};
+  return names;
 }
 const std::vector<std::string>& single_results() {
-  static const std::vector<std::string> kNames = {AT_FORALL_FP32_SET_OPT_DTYPE(MUSTER_SIM_NAME)};
-  return kNames;
+  static const std::vector<std::string> names = {AT_FORALL_FP32_SET_OPT_DTYPE(MUSTER_SIM_NAME)};
+  return names;
 }
 const std::vector<std::string>& widest() {
-  static const std::vector<std::string> kNames = {AT_FORALL_PROMOTE(MUSTER_SIM_NAME)};
-  return kNames;
+  static const std::vector<std::string> names = {AT_FORALL_PROMOTE(MUSTER_SIM_NAME)};
+  return names;
 }
 #undef MUSTER_SIM_NAME
 #undef MUSTER_SIM_NAME_OF

@@ -108,7 +108,8 @@ class QueuedBackend final : public c10d::Backend {
   Channel& pair_channel(int device, int from, int to);
   Channel& channel(int device, size_t first, std::vector<int> ranks, size_t own);
   WorkPtr pass(c10d::OpType type, Tensors& tensors, int from, int to);
-  WorkPtr start(c10d::OpType type, at::Tensor in, at::Tensor out, const std::string& details, Combine combine);
+  WorkPtr start(c10d::OpType type, const at::Tensor& in, const at::Tensor& out, const std::string& details,
+                Combine combine);
   WorkPtr queue(c10d::OpType type, Channel& channel, const at::Tensor& in, const at::Tensor& out,
                 const std::string& what, Combine combine);
   void leave() noexcept;
@@ -158,7 +159,7 @@ WorkPtr QueuedBackend::queue(c10d::OpType type, Channel& channel, const at::Tens
   return c10::make_intrusive<QueuedWork>(getRank(), type, end, device, std::move(used), Tensors{out});
 }
 
-WorkPtr QueuedBackend::start(c10d::OpType type, at::Tensor in, at::Tensor out, const std::string& details,
+WorkPtr QueuedBackend::start(c10d::OpType type, const at::Tensor& in, const at::Tensor& out, const std::string& details,
                              Combine combine) {
   TORCH_CHECK(is_on_device(in) && out.device() == in.device(),
               "collectives of the simulated accelerator take tensors of one device");

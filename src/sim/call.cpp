@@ -152,8 +152,9 @@ Values Call::for_kernel() const {
 }
 
 Call::Prediction Call::predict() const {
-  static const std::set<std::string> kNoMeta = {"aten::convolution", "aten::convolution_backward"};
-  if (!op_.hasComputedKernelForDispatchKey(c10::DispatchKey::Meta) || kNoMeta.contains(name_)) return run_on_ones();
+  static const std::set<std::string> without_meta = {"aten::convolution", "aten::convolution_backward"};
+  if (!op_.hasComputedKernelForDispatchKey(c10::DispatchKey::Meta) || without_meta.contains(name_))
+    return run_on_ones();
   try {
     auto arguments = with(
         [](const at::Tensor& t) {

@@ -28,7 +28,7 @@ int exchange_device(int device) {
 c10::Stream current_stream(int device) { return stream(device, streams[device]); }
 
 c10::Stream exchange_stream(c10::Stream to) {
-  const int device = to.device_index();
+  const int device = static_cast<unsigned char>(to.device_index());
   return stream(device, std::exchange(streams[device], to.id()));
 }
 

@@ -93,7 +93,7 @@ c10::DataPtr DeviceMemory::allocate(size_t bytes) {
 }
 
 Block* DeviceMemory::fresh(c10::Stream stream, size_t bytes) {
-  const int device = stream.device_index();
+  const int device = static_cast<unsigned char>(stream.device_index());
   auto& next = next_.at(static_cast<size_t>(device));
   TORCH_CHECK_WITH(OutOfMemoryError, next + bytes <= kBytesOfAddresses, "out of addresses on ", sim::device(device));
   auto* block = new Block{device_address(device) + next, bytes, stream};

@@ -258,7 +258,7 @@ void Machine::synchronize(const Mark& mark, const std::string& cause, std::chron
 
 void Machine::synchronize_device(int device, const std::string& cause) {
   Lock lock(mutex_);
-  const auto* first = lanes_.data() + device * kStreams;
+  const auto* first = lanes_.data() + std::ptrdiff_t{device} * kStreams;
   const auto is_here = [first](const Lane* lane) { return lane >= first && lane < first + kStreams; };
   Clock clock;
   for (size_t i = 0; i < clocks_.size(); ++i)

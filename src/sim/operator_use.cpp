@@ -9,11 +9,11 @@ namespace {
 
 /// Shapes of results depend on values: CUDA waits here too.
 bool depends_on_values(const std::string& name) {
-  static const std::set<std::string> kNames = {
+  static const std::set<std::string> names = {
       "aten::_unique",           "aten::_unique2",           "aten::argwhere",      "aten::bincount",
       "aten::linalg_eig",        "aten::linalg_lstsq",       "aten::masked_select", "aten::nonzero",
       "aten::repeat_interleave", "aten::unique_consecutive", "aten::unique_dim",    "aten::unique_dim_consecutive"};
-  return kNames.contains(name);
+  return names.contains(name);
 }
 
 bool is_tensor(const c10::Type& type) { return type.str().find("Tensor") != std::string::npos; }
