@@ -40,11 +40,11 @@ void in_float(const c10::OperatorHandle& op, Stack* stack) {
 }
 
 void in_widest(const c10::OperatorHandle& op, Stack* stack) {
-  auto arguments = arguments_of(op, *stack);
+  const auto arguments = arguments_of(op, *stack);
   auto dtype = at::autocast::get_autocast_dtype(kType);
   for (const auto& tensor : tensors_in(arguments))
     if (tensor.defined()) dtype = at::autocast::prioritize(dtype, tensor, kType);
-  call_in(dtype, op, *stack, std::move(arguments));
+  call_in(dtype, op, *stack, arguments);
 }
 
 /// Results are float unless the caller says otherwise; the arguments stay.
