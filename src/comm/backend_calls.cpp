@@ -9,7 +9,7 @@ c10d::ReduceOp to_c10d(ReduceOp op) {
     case ReduceOp::max: return c10d::ReduceOp::MAX;
     case ReduceOp::product: return c10d::ReduceOp::PRODUCT;
     case ReduceOp::sum:
-    case ReduceOp::mean: break;
+    case ReduceOp::mean: break;  // a mean is a sum, divided by finish_mean(): not every backend has it
   }
   return c10d::ReduceOp::SUM;
 }

@@ -12,8 +12,8 @@ namespace muster::optim {
 /// The sum does not depend on how elements are divided into tensors. Blocks of kFlatPadding elements, counted from the
 /// start of a tensor's memory, are each summed in float64 in a fixed order, and the block sums are added without
 /// rounding. The norm is therefore bit-identical whether tensors are whole or sharded at block boundaries, and for p =
-/// 1 and 2 on every device with float64. For each device of the tensors, the host waits once. Throws: ConfigError
-/// (MU144) unless p > 0.
+/// 1 and 2 on every device with float64. For each device of the tensors, the host waits once.
+/// Throws: ConfigError (MU144) unless p > 0.
 double power_sum(const std::vector<at::Tensor>& tensors, double p);
 
 /// A power_sum() that is not rounded, on the CPU, to be combined over ranks: by a sum, or for p = infinity by the
