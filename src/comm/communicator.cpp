@@ -7,8 +7,8 @@
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
 
-#include "comm/bytes.h"
 #include "comm/group.h"
 #include "comm/header.h"
 #include "muster/base/error.h"
@@ -112,6 +112,22 @@ void run_in_place(Group& group, Operation operation, const at::Tensor& tensor) {
   operation.out = tensor.contiguous();
   group.run(operation);
   if (!tensor.is_contiguous()) tensor.detach().copy_(operation.out);
+}
+
+at::Tensor bytes_tensor(const std::string& bytes) {
+  return at::from_blob(const_cast<char*>(bytes.data()), {static_cast<int64_t>(bytes.size())},
+                       at::TensorOptions().dtype(at::kByte));
+}
+
+std::string to_bytes(const at::Tensor& tensor) {
+  if (!tensor.defined()) return {};
+  return std::string(static_cast<const char*>(tensor.const_data_ptr()), tensor.nbytes());
+}
+
+std::vector<std::string> to_bytes(const std::vector<at::Tensor>& tensors) {
+  std::vector<std::string> all;
+  for (const auto& tensor : tensors) all.push_back(to_bytes(tensor));
+  return all;
 }
 
 std::shared_ptr<Group> world_of_one() {

@@ -1,11 +1,11 @@
 #include "comm/group.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include <ATen/core/grad_mode.h>
 
-#include "comm/bytes.h"
 #include "comm/staging.h"
 #include "comm/words.h"
 #include "muster/base/error.h"
@@ -41,12 +41,20 @@ GroupIdentity with_ledger(GroupIdentity identity, bool has_device_side) {
   if (has_device_side && !identity.ledger) identity.ledger = std::make_shared<DeviceLedger>();
   return identity;
 }
+
+std::vector<int> job_ranks_of(const GroupIdentity& identity, int size) {
+  if (!identity.ranks.empty()) return identity.ranks;
+  std::vector<int> all(static_cast<std::size_t>(size));
+  std::iota(all.begin(), all.end(), 0);
+  return all;
+}
 }  // namespace
 
 Group::Group(GroupIdentity identity, std::unique_ptr<Collectives> collectives, std::unique_ptr<DeviceSide> device_side)
     : identity_(with_ledger(std::move(identity), device_side != nullptr)), collectives_(std::move(collectives)),
       device_side_(std::move(device_side)), rank_(collectives_->rank()), size_(collectives_->size()),
-      pair_sequences_(collectives_->size()), heard_piggybacks_(collectives_->size()) {}
+      job_ranks_(job_ranks_of(identity_, size_)), pair_sequences_(collectives_->size()),
+      heard_piggybacks_(collectives_->size()) {}
 
 Group::~Group() {
   WaitPolicy::Lock lock(identity_.waiting->mutex());
@@ -183,7 +191,7 @@ void Group::check_alive() {
 
 void Group::report_lost_rank(int rank, std::string_view reason) {
   if (rank == rank_ || rank < 0 || rank >= size_) return;
-  identity_.report.lost(identity_.ranks.empty() ? rank : identity_.ranks.at(static_cast<std::size_t>(rank)), reason);
+  identity_.report.lost(job_ranks_.at(static_cast<std::size_t>(rank)), reason);
 }
 
 void Group::run_collectives(Operation& operation, TimePoint deadline) {
@@ -306,7 +314,7 @@ std::shared_ptr<Group> Group::subgroup(const std::vector<int>& ranks, const Oper
   identity.ranks.clear();
   for (int rank : ranks) {
     member |= rank == rank_;
-    identity.ranks.push_back(identity_.ranks.empty() ? rank : identity_.ranks.at(static_cast<std::size_t>(rank)));
+    identity.ranks.push_back(job_ranks_.at(static_cast<std::size_t>(rank)));
   }
   if (!member) return nullptr;
   if (ranks.size() == 1 && identity.backend != "fake") {
@@ -330,7 +338,7 @@ std::shared_ptr<SharedBuffer> Group::share(std::size_t bytes, PeerAccess access,
 }
 
 void require_same_device_operations(const Communicator& group) {
-  group.group()->compare_device_operations(group.internal("the device's operations").label());
+  group.group()->compare_device_operations(group.internal("the device's operations"));
 }
 void report_lost_rank(const Communicator& group, int rank, std::string_view reason) {
   group.group()->report_lost_rank(rank, reason);

@@ -66,7 +66,7 @@ class Group {
   void attach_piggyback(uint64_t value);
   std::vector<uint64_t> attached_piggybacks();
   /// As require_same_device_operations().
-  void compare_device_operations(const OperationLabel& label);
+  void compare_device_operations(const Communicator& through);
   /// The group of these ranks, or null if this rank is not one of them.
   std::shared_ptr<Group> subgroup(const std::vector<int>& ranks, const OperationLabel& label);
 
@@ -86,8 +86,6 @@ class Group {
   bool goes_to_device_side(const Operation& operation) const;
   std::shared_ptr<DeviceWork> start_on_device(Operation operation);
   void note_on_device(const Operation& operation);
-  std::vector<int> job_ranks() const;
-  std::vector<std::string> all_gather_text(const std::string& mine, const OperationLabel& label);
   void stage(Operation& operation);
   void run_collectives(Operation& operation, TimePoint deadline);
   void execute(Operation& operation, Clock::time_point asked, Clock::time_point begin);
@@ -103,6 +101,7 @@ class Group {
   const std::unique_ptr<DeviceSide> device_side_;  ///< null: there is none
   const int rank_;
   const int size_;
+  const std::vector<int> job_ranks_;  ///< of each of the group's ranks, the one in the whole job
 
   // Guarded by the mutex of identity_.waiting.
   std::deque<std::shared_ptr<Work::State>> queue_;

@@ -3,7 +3,6 @@
 #include <string>
 #include <vector>
 
-#include "comm/bytes.h"
 #include "comm/group.h"
 #include "comm/staging.h"
 #include "comm/words.h"
@@ -37,30 +36,19 @@ std::shared_ptr<DeviceWork> Group::start_on_device(Operation operation) {
   }
 }
 
-std::vector<int> Group::job_ranks() const {
-  auto ranks = identity_.ranks;
-  for (int rank = 0; identity_.ranks.empty() && rank < size_; ++rank) ranks.push_back(rank);
-  return ranks;
-}
-
 void Group::note_on_device(const Operation& operation) {
   if (!is_point_to_point(operation.kind))
-    identity_.ledger->note(identity_.name, job_ranks(), make_header(operation, nullptr, 0));
+    identity_.ledger->note(identity_.name, job_ranks_, make_header(operation, nullptr, 0));
 }
 
-std::vector<std::string> Group::all_gather_text(const std::string& mine, const OperationLabel& label) {
-  Operation operation{.kind = OperationKind::all_gather_bytes, .label = label, .in = bytes_tensor(mine)};
-  run(operation);
-  return to_bytes(operation.results);
-}
-
-void Group::compare_device_operations(const OperationLabel& label) {
+void Group::compare_device_operations(const Communicator& through) {
   if (!device_side_) return;
-  const auto ranks = job_ranks();
-  const auto difference = find_disagreement(ranks, all_gather_text(identity_.ledger->digests(), label));
+  const auto difference = find_disagreement(job_ranks_, through.all_gather_bytes(identity_.ledger->digests()));
   if (!difference) return;
-  const auto operations = all_gather_text(identity_.ledger->operations_of(difference->group), label);
-  const auto of = [&](int rank) { return operations.at(std::find(ranks.begin(), ranks.end(), rank) - ranks.begin()); };
+  const auto operations = through.all_gather_bytes(identity_.ledger->operations_of(difference->group));
+  const auto of = [&](int rank) {
+    return operations.at(std::find(job_ranks_.begin(), job_ranks_.end(), rank) - job_ranks_.begin());
+  };
   fail({"MU050",
         formatted("{} of the device's operations in group {}. All ranks must call the same operations in the same "
                   "order, with equal shapes and dtypes.",
