@@ -1,6 +1,5 @@
 #include "comm/device_side.h"
 
-#include <algorithm>
 #include <exception>
 #include <utility>
 
@@ -8,6 +7,7 @@
 #include <ATen/core/grad_mode.h>
 
 #include "comm/backend_calls.h"
+#include "comm/rank_index.h"
 
 namespace muster::comm {
 namespace {
@@ -57,9 +57,8 @@ void DeviceSide::abort() noexcept {
 }
 
 std::unique_ptr<DeviceSide> DeviceSide::split(const std::vector<int>& ranks, const std::string& name) const {
-  const auto new_rank = std::find(ranks.begin(), ranks.end(), backend_->getRank()) - ranks.begin();
-  return std::make_unique<DeviceSide>(split_(name, static_cast<int>(new_rank), static_cast<int>(ranks.size())), device_,
-                                      split_);
+  const auto new_rank = rank_index(ranks, backend_->getRank());
+  return std::make_unique<DeviceSide>(split_(name, new_rank, static_cast<int>(ranks.size())), device_, split_);
 }
 
 }  // namespace muster::comm

@@ -3,7 +3,6 @@
 #include <sched.h>
 #include <signal.h>
 
-#include <algorithm>
 #include <ctime>
 #include <mutex>
 #include <utility>
@@ -14,6 +13,7 @@
 
 #include "comm/handshake.h"
 #include "comm/header.h"
+#include "comm/rank_index.h"
 #include "comm/words.h"
 #include "muster/base/detail/environment.h"
 #include "muster/base/error.h"
@@ -348,7 +348,7 @@ void GlooTransport::close() noexcept {
 }
 
 std::unique_ptr<Transport> GlooTransport::split(const std::vector<int>& ranks, const std::string& name) {
-  int new_rank = static_cast<int>(std::find(ranks.begin(), ranks.end(), rank_) - ranks.begin());
+  int new_rank = rank_index(ranks, rank_);
   return connecting(name, new_rank, [&] {
     auto transport = std::make_unique<GlooTransport>(setup_, device_, name, new_rank, static_cast<int>(ranks.size()));
     transport->shake_hands();

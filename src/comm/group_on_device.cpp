@@ -1,9 +1,9 @@
-#include <algorithm>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "comm/group.h"
+#include "comm/rank_index.h"
 #include "comm/staging.h"
 #include "comm/words.h"
 #include "muster/base/error.h"
@@ -46,9 +46,7 @@ void Group::compare_device_operations(const Communicator& through) {
   const auto difference = find_disagreement(job_ranks_, through.all_gather_bytes(identity_.ledger->digests()));
   if (!difference) return;
   const auto operations = through.all_gather_bytes(identity_.ledger->operations_of(difference->group));
-  const auto of = [&](int rank) {
-    return operations.at(std::find(job_ranks_.begin(), job_ranks_.end(), rank) - job_ranks_.begin());
-  };
+  const auto of = [&](int rank) { return operations.at(static_cast<std::size_t>(rank_index(job_ranks_, rank))); };
   fail({"MU050",
         formatted("{} of the device's operations in group {}. All ranks must call the same operations in the same "
                   "order, with equal shapes and dtypes.",

@@ -1,7 +1,7 @@
-#include <algorithm>
 #include <utility>
 
 #include "comm/collectives.h"
+#include "comm/rank_index.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
 
@@ -20,8 +20,8 @@ class Local final : public Collectives {
   void close() noexcept override {}
 
   std::unique_ptr<Collectives> split(const std::vector<int>& ranks, const std::string&) override {
-    auto new_rank = std::find(ranks.begin(), ranks.end(), rank_) - ranks.begin();
-    return std::make_unique<Local>(static_cast<int>(new_rank), static_cast<int>(ranks.size()));
+    auto new_rank = rank_index(ranks, rank_);
+    return std::make_unique<Local>(new_rank, static_cast<int>(ranks.size()));
   }
 
  private:

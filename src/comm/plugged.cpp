@@ -10,6 +10,7 @@
 
 #include "comm/backend_calls.h"
 #include "comm/header.h"
+#include "comm/rank_index.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
 
@@ -45,7 +46,7 @@ class Plugged final : public Collectives {
   void close() noexcept override {}
 
   std::unique_ptr<Collectives> split(const std::vector<int>& ranks, const std::string& name) override {
-    int new_rank = static_cast<int>(std::find(ranks.begin(), ranks.end(), rank()) - ranks.begin());
+    int new_rank = rank_index(ranks, rank());
     return std::make_unique<Plugged>(split_(name, new_rank, static_cast<int>(ranks.size())), split_);
   }
 

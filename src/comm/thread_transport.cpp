@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "comm/header.h"
+#include "comm/rank_index.h"
 #include "muster/base/format.h"
 
 namespace muster::comm {
@@ -164,7 +165,7 @@ void ThreadTransport::close() noexcept {
 }
 
 std::unique_ptr<Transport> ThreadTransport::split(const std::vector<int>& ranks, const std::string& name) {
-  int new_rank = static_cast<int>(std::find(ranks.begin(), ranks.end(), rank_) - ranks.begin());
+  int new_rank = rank_index(ranks, rank_);
   Lock lock(hub_->waiting_->mutex());
   auto& part = hub_->subgroups_[name];
   auto hub = part.lock();

@@ -3,6 +3,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "comm/rank_index.h"
 #include "comm/shared_memory/process_areas.h"
 #include "comm/words.h"
 #include "muster/base/error.h"
@@ -20,7 +21,7 @@ void expect_descriptors(const LinkMessage& message, std::size_t count) {
 }  // namespace
 
 std::unique_ptr<SharedAreas> ProcessAreas::split(const std::vector<int>& ranks, const std::string& name) {
-  const auto new_rank = static_cast<int>(std::find(ranks.begin(), ranks.end(), rank()) - ranks.begin());
+  const auto new_rank = rank_index(ranks, rank());
   Forming forming{ranks, name, TimePoint::clock::now() + timeout_, new_rank, new_rank + 1};
   try {
     return form(forming);

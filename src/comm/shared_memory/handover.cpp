@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "comm/hierarchical/hosts.h"
+#include "comm/rank_index.h"
 #include "comm/shared_memory/process_areas.h"
 #include "comm/words.h"
 #include "muster/base/detail/environment.h"
@@ -66,7 +67,7 @@ class Handover {
     if (!reason.empty()) return {nullptr, reason};
     for (int rank = 0; rank < size_; ++rank)
       if (hosts[rank] == hosts[rank_]) local_ranks_.push_back(rank);
-    local_rank_ = static_cast<int>(std::find(local_ranks_.begin(), local_ranks_.end(), rank_) - local_ranks_.begin());
+    local_rank_ = rank_index(local_ranks_, rank_);
     set("path", listener_->path());
     reason = attempt([this] {
       if (static_cast<int>(local_ranks_.size()) < size_) own_ = OwnArea(static_cast<int>(local_ranks_.size()));

@@ -1,10 +1,10 @@
 #include "comm/shared_memory/thread_areas.h"
 
-#include <algorithm>
 #include <cstring>
 #include <new>
 #include <utility>
 
+#include "comm/rank_index.h"
 #include "muster/base/format.h"
 
 namespace muster::comm {
@@ -53,7 +53,7 @@ class ThreadAreas final : public SharedAreas {
   }
 
   std::unique_ptr<SharedAreas> split(const std::vector<int>& ranks, const std::string& name) override {
-    const auto new_rank = static_cast<int>(std::find(ranks.begin(), ranks.end(), rank()) - ranks.begin());
+    const auto new_rank = rank_index(ranks, rank());
     WaitPolicy::Lock lock(hub_->waiting_->mutex());
     auto& part = hub_->subgroups_[name];
     auto hub = part.lock();
