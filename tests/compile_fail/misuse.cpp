@@ -190,6 +190,24 @@ void step_wrongly(muster::Trainer& trainer, muster::DataLoader<torch::data::Exam
     void transfer_batch_to_device(Batch&) {}
   };
   trainer.fit(NoDevice(), loader);
+#elif WRONG == 614
+  // WRONG 614: error: static assertion failed: this module's validation_step(batch, batch_idx) is private or does not
+  struct TextRead : Learner {
+    void validation_step(std::string&, int64_t) {}
+  };
+  trainer.validate(TextRead(), loader);
+#elif WRONG == 615
+  // WRONG 615: error: static assertion failed: this module's predict_step(batch, batch_idx) is private or does not take
+  struct TextBatch : Learner {
+    torch::Tensor predict_step(const std::string&, int64_t) { return {}; }
+  };
+  trainer.predict(TextBatch(), loader);
+#elif WRONG == 616
+  // WRONG 616: error: static assertion failed: this module's training_step(batch, batch_idx) is private or does not
+  struct NamedIndex : muster::TrainerModule {
+    torch::Tensor training_step(Batch& batch, const std::string&) { return batch.data; }
+  };
+  trainer.fit(NamedIndex(), loader);
 #endif
   trainer.fit(Learner(), loader);
 }

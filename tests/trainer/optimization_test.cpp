@@ -47,6 +47,17 @@ TEST(Optimization, GradientsAreClippedBeforeTheStep) {
   EXPECT_NEAR(after({.gradient_clip_algorithm = "value", .gradient_clip_val = 0.3, .max_epochs = 1}), 0.88, 1e-6);
 }
 
+TEST(Optimization, HooksBeforeTheStepSeeUnscaledGradients) {
+  struct Watching : CountingModule {
+    std::vector<double> scaled = {}, before_step = {};
+    void on_after_backward() override { scaled.push_back(w.grad().item<double>()); }
+    void on_before_optimizer_step(ModuleOptimizer&) override { before_step.push_back(w.grad().item<double>()); }
+  } module;
+  Trainer(quiet({.grad_scaler = {.init_scale = 1024}, .max_epochs = 1, .precision = "16-mixed"})).fit(module);
+  EXPECT_EQ(module.scaled, (std::vector<double>{0, 1024, 2048, 3072, 4096}));
+  EXPECT_EQ(module.before_step, (std::vector<double>{0, 1, 2, 3, 4}));
+}
+
 struct Sparse : CountingModule {
   std::optional<torch::Tensor> training_step(torch::Tensor& batch, int64_t batch_idx) {
     if (batch_idx % 2 == 1) return std::nullopt;

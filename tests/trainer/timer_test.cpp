@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "muster/accelerator.h"
 #include "muster/testing/thrown.h"
+#include "runtime/ranks.h"
 #include "trainer/counting_module.h"
 
 namespace muster {
@@ -57,6 +59,16 @@ TEST(Timer, ItKnowsWhenStagesBeganAndEnded) {
   }
   EXPECT_LE(one->end_time(Stage::validate), one->end_time(Stage::fit));
   EXPECT_FALSE(one->start_time(Stage::test));
+}
+
+TEST(Timer, TheMainRanksTimeEndsTrainingOnAllRanks) {
+  testing::as_ranks(2, [] {
+    const Accelerator keeps_the_meeting_place;
+    const auto main = keeps_the_meeting_place.is_main_process();
+    // Its stop() comes after the first batch's backward, so all ranks hear of it with the second one's gradients.
+    EXPECT_EQ(batches_with(timer({.duration = main ? 0ms : 24h}), {.strategy = "ddp"}), 2u);
+    EXPECT_EQ(batches_with(timer({.duration = main ? 24h : 0ms}), {.strategy = "ddp"}), 12u);
+  });
 }
 
 TEST(Timer, ANegativeDurationIsRefused) {  // MU451
