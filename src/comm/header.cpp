@@ -4,6 +4,7 @@
 #include <cstring>
 #include <type_traits>
 
+#include "muster/base/detail/fnv.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
 
@@ -13,14 +14,9 @@ namespace {
 constexpr uint32_t kMagic = 0x4d555354;
 static_assert(std::is_trivially_copyable_v<Header>);
 
-/// FNV-1a, a word at a time: http://www.isthe.com/chongo/tech/comp/fnv
 template <class Words>
 int64_t hash(const Words& words) {
-  uint64_t value = 1469598103934665603ULL;
-  // Unsigned first: whether char has a sign differs between the machines of a job.
-  for (const auto word : words)
-    value = (value ^ static_cast<std::make_unsigned_t<std::remove_const_t<decltype(word)>>>(word)) * 1099511628211ULL;
-  return static_cast<int64_t>(value);
+  return static_cast<int64_t>(Fnv1a().add_all(words).value());
 }
 
 /// Labels of a peer are shown in messages, so they must not move the cursor.

@@ -4,6 +4,7 @@
 #include <exception>
 #include <utility>
 
+#include "muster/base/detail/fnv.h"
 #include "muster/base/error.h"
 #include "muster/comm/detail/shared_tensor.h"
 
@@ -54,10 +55,8 @@ void OneCopy::require_whole() const {
 }
 
 void OneCopy::note(std::string_view use, std::string_view unit) noexcept {
-  auto value = static_cast<uint64_t>(order_) ^ 1469598103934665603ULL;
-  for (const auto text : {use, unit})
-    for (const char letter : text) value = (value ^ static_cast<unsigned char>(letter)) * 1099511628211ULL;
-  order_ = static_cast<int64_t>(value * 1099511628211ULL);
+  Fnv1a order(static_cast<uint64_t>(order_));
+  order_ = static_cast<int64_t>(order.add_all(use).add_all(unit).add('\0').value());
 }
 
 }  // namespace muster::parallel
