@@ -2,6 +2,11 @@
 
 #include <unistd.h>
 
+#include <functional>
+#include <iostream>
+#include <string>
+#include <vector>
+
 #include "comm/store_file.h"
 #include "muster/base/error.h"
 #include "muster/cluster/cluster.h"
@@ -152,63 +157,55 @@ TEST_F(SimBackend, AHangNamesTheCommandsThatWait) {
   EXPECT_EQ(errors, std::vector<std::string>(2));
 }
 
-testing::ProcessWorldOptions this_test() {
+using Rank = std::function<int(int rank, const c10::intrusive_ptr<c10d::Store>& store, const Backend& group)>;
+
+/// Ranks as processes, each with a device of its own, run `body` and end with its result.
+std::vector<testing::RankResult> run_rank_processes(int size, const Rank& body) {
   const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
   testing::ProcessWorldOptions options;
   options.arguments = {std::string("--gtest_filter=") + test->test_suite_name() + "." + test->name()};
-  return options;
+  const auto run = [&](const ClusterEnvironment& cluster) {
+    const c10::DeviceGuard guard(device(cluster.rank));
+    const comm::StoreFile file(cluster, 60);
+    const auto names = c10::make_intrusive<c10d::PrefixStore>("group", file.store());
+    return body(cluster.rank, file.store(), make_backend(names, cluster.rank, size));
+  };
+  return testing::run_processes(size, run, options);
 }
 
 TEST_F(SimBackend, RanksMayBeProcesses) {
-  const auto results = testing::run_processes(
-      4,
-      [](const ClusterEnvironment& cluster) {
-        const c10::DeviceGuard guard(device(cluster.rank));
-        const comm::StoreFile file(cluster, 60);
-        const auto group = make_backend(file.store(), cluster.rank, cluster.world_size);
-        for (uint64_t seed = 0; seed < 5; ++seed) {
-          set_seed(seed);
-          EXPECT_EQ(chain(cluster.rank, group), "") << "seed " << seed;
-        }
-        return HasFailure() ? 1 : 0;
-      },
-      this_test());
+  const auto results = run_rank_processes(4, [](int rank, const auto&, const Backend& group) {
+    for (uint64_t seed = 0; seed < 5; ++seed) {
+      set_seed(seed);
+      EXPECT_EQ(chain(rank, group), "") << "seed " << seed;
+    }
+    return HasFailure() ? 1 : 0;
+  });
   for (const auto& result : results) EXPECT_TRUE(result.ok()) << result.output;
 }
 
 /// A host that does something else does not hold the others up.
 TEST_F(SimBackend, AProcessNeedNotWaitForOthersToComeOn) {
-  const auto results = testing::run_processes(
-      2,
-      [](const ClusterEnvironment& cluster) {
-        const comm::StoreFile file(cluster, 60);
-        const auto& store = file.store();
-        const auto group = make_backend(c10::make_intrusive<c10d::PrefixStore>("group", store), cluster.rank, 2);
-        Tensors sum{on_rank(0, cluster.rank + 1)};
-        const auto work = group->allreduce(sum);
-        if (cluster.rank == 1) store->wait({"over"});
-        work->wait();
-        EXPECT_EQ(difference_in_bits(sum[0], torch::full({500}, 3.0)), "");
-        if (cluster.rank == 0) store->set("over", "1");
-        return HasFailure() ? 1 : 0;
-      },
-      this_test());
+  const auto results = run_rank_processes(2, [](int rank, const auto& store, const Backend& group) {
+    Tensors sum{on_rank(rank, rank + 1)};
+    const auto work = group->allreduce(sum);
+    if (rank == 1) store->wait({"over"});
+    work->wait();
+    EXPECT_EQ(difference_in_bits(sum[0], torch::full({500}, 3.0)), "");
+    if (rank == 0) store->set("over", "1");
+    return HasFailure() ? 1 : 0;
+  });
   for (const auto& result : results) EXPECT_TRUE(result.ok()) << result.output;
 }
 
 TEST_F(SimBackend, AProcessThatEndsIsNamed) {
-  const auto results = testing::run_processes(
-      2,
-      [](const ClusterEnvironment& cluster) {
-        const comm::StoreFile file(cluster, 60);
-        const auto group = make_backend(file.store(), cluster.rank, 2);
-        if (cluster.rank == 1) ::_exit(3);
-        Tensors sum{on_rank(0, 1)};
-        group->allreduce(sum)->wait();
-        std::cout << testing::thrown([&] { (void)sum[0].cpu(); }) << std::endl;
-        return 0;
-      },
-      this_test());
+  const auto results = run_rank_processes(2, [](int rank, const auto&, const Backend& group) {
+    if (rank == 1) ::_exit(3);
+    Tensors sum{on_rank(rank, 1)};
+    group->allreduce(sum)->wait();
+    std::cout << testing::thrown([&] { (void)sum[0].cpu(); }) << std::endl;
+    return 0;
+  });
   EXPECT_EQ(results[1].exit_code, 3);
   EXPECT_NE(results[0].output.find("MU555: ALLREDUCE 1: rank 1 has ended (process "), std::string::npos)
       << results[0].output;
