@@ -20,9 +20,10 @@ if [ "$which" != asan ]; then
   # Under ThreadSanitizer LibTorch's own thread pools stay at one thread: they are not instrumented, and their races are not ours.
   threaded=(cluster comm data launcher parallel track trainer)
   BUILD=$build-tsan CMAKE_ARGS="-DCMAKE_BUILD_TYPE=Sanitize -DMUSTER_SANITIZE=thread -DMUSTER_BUILD_EXAMPLES=OFF" tools/build.sh "${threaded[@]/#/test_}"
+  # Ranks that a test forks may start threads; what it misses after a fork, those tests as threads see.
   # Its search for deadlocks holds 64 locks at most, and ends the program where gloo takes more.
   OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 \
-  TSAN_OPTIONS="detect_deadlocks=0:suppressions=$PWD/tools/suppressions/thread.txt:halt_on_error=0:exitcode=66:ignore_noninstrumented_modules=1" \
+  TSAN_OPTIONS="detect_deadlocks=0:die_after_fork=0:suppressions=$PWD/tools/suppressions/thread.txt:halt_on_error=0:exitcode=66:ignore_noninstrumented_modules=1" \
     python3 tools/run_tests.py "$build-tsan" "${threaded[@]}" || status=1
 fi
 exit $status
