@@ -37,9 +37,34 @@ at::Tensor along_channels(const at::Tensor& values, const at::Tensor& input) {
   return values.view(shape);
 }
 
+/// Takes no part in type promotion.
+at::Tensor number(double value) {
+  auto scalar = at::scalar_tensor(value, at::kDouble);
+  scalar.unsafeGetTensorImpl()->set_wrapped_number(true);
+  return scalar;
+}
+
+/// How many samples all ranks have. On a device the host never learns it.
+struct SampleCount {
+  at::Tensor all;       // without dimensions
+  at::Tensor unbiased;  // by this times the biased variance is the unbiased one
+
+  SampleCount(const at::Tensor& counts, at::ScalarType dtype) {
+    if (counts.is_cpu()) {
+      const auto sum = counts.sum().item<double>();
+      all = number(sum);
+      unbiased = number(sum / std::max(sum - 1, 1.0));
+    } else {
+      all = counts.sum();
+      const auto exact = all.to(at::kDouble);
+      unbiased = (exact / (exact - 1).clamp_min(1)).to(dtype);
+    }
+  }
+};
+
 struct Statistics {
   at::Tensor mean, variance;  // biased
-  double count = 0;
+  SampleCount count;
 };
 
 /// Means and squares round them on each rank, merged as Chan, Golub and LeVeque do: no difference of large sums.
@@ -54,12 +79,11 @@ Statistics all_ranks(const comm::Communicator& group, const at::Tensor& input) {
   }
   const auto all = group.internal("statistics of a batch normalization").all_gather(own);
   const auto counts = all.select(1, 2 * channels).unsqueeze(1), means = all.narrow(1, 0, channels);
-  Statistics merged;
-  merged.count = counts.sum().item<double>();
-  const auto shares = counts / merged.count;
-  merged.mean = (means * shares).sum(0);
-  merged.variance = ((all.narrow(1, channels, channels) + (means - merged.mean).square()) * shares).sum(0);
-  return merged;
+  SampleCount samples(counts, input.scalar_type());
+  const auto shares = counts / samples.all;
+  const auto mean = (means * shares).sum(0);
+  const auto variance = ((all.narrow(1, channels, channels) + (means - mean).square()) * shares).sum(0);
+  return {mean, variance, std::move(samples)};
 }
 
 /// Keeps the group alive until backward has run.
@@ -85,10 +109,10 @@ class SyncNorm final : public torch::autograd::Function<SyncNorm> {
     const auto x = input.to(wide(input.scalar_type()));
     const auto now = all_ranks(*group, x);
     update_running(*running_mean, now.mean, momentum);
-    update_running(*running_var, now.variance * (now.count / std::max(now.count - 1, 1.0)), momentum);
+    update_running(*running_var, now.variance * now.count.unbiased, momentum);
     const auto scale = (now.variance + eps).rsqrt();
     context->save_for_backward({input, weight, now.mean, scale});
-    context->saved_data["count"] = now.count;
+    context->saved_data["count"] = now.count.all;
     context->saved_data["group"] = c10::IValue::make_capsule(c10::make_intrusive<GroupHolder>(*group));
     context->saved_data["bias"] = bias.defined() ? c10::IValue(bias.scalar_type()) : c10::IValue();
     auto out = (x - along_channels(now.mean, x)) * along_channels(scale, x);
@@ -100,7 +124,7 @@ class SyncNorm final : public torch::autograd::Function<SyncNorm> {
   static variable_list backward(AutogradContext* context, variable_list gradients) {
     const auto saved = context->get_saved_variables();
     const auto &input = saved[0], &weight = saved[1], &mean = saved[2], &scale = saved[3];
-    const double count = context->saved_data["count"].toDouble();
+    const at::Tensor count = context->saved_data["count"].toTensor();
     const auto holder = c10::static_intrusive_pointer_cast<GroupHolder>(context->saved_data["group"].toCapsule());
     const auto x = input.to(mean.scalar_type()), dy = gradients[0].to(mean.scalar_type());
     const auto dims = sample_dims(x);

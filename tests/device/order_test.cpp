@@ -16,6 +16,13 @@ TEST(Order, AsksAndQueuesNothingOnTheCpu) {
   const Event event = record(cpu);
   EXPECT_FALSE(stream);
   EXPECT_FALSE(event);
+  EXPECT_FALSE(current_stream(cpu));
+  wait_stream(kSite, stream, stream);
+  StreamUses uses;
+  EXPECT_FALSE(uses.add(cpu));
+  uses.wait(kSite, cpu);
+  uses.wait_for_current(kSite, cpu);
+  stream_wait(kSite, uses.record(), cpu);
   const StreamScope on_stream(kSite, stream);
   const DeviceScope on_device(kSite, cpu);
   stream_wait(kSite, event, cpu);

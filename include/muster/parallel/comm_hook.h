@@ -28,7 +28,8 @@ struct GradientBucket {
 /// Communicates the gradients of a replicated model in place of its all_reduce. One object serves one model.
 /// Both calls run below autograd, in the same order on every rank. The reducer calls start() for each bucket as it
 /// fills, while backward goes on. When backward has ended, it calls what start() returned for each bucket, in the order
-/// in which they started.
+/// in which they started. On a device both run on a stream of the reducer's, after the gradients, and the program waits
+/// for that stream.
 class CommHook {
  public:
   using Finish = std::function<void()>;

@@ -11,9 +11,12 @@
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/outer.h>
 #include <ATen/ops/randn.h>
+#include <ATen/ops/where.h>
+#include <ATen/ops/zeros_like.h>
 
 #include "muster/base/error.h"
 #include "muster/base/format.h"
+#include "muster/device/detail/order.h"
 #include "muster/parallel/comm_hook.h"
 
 namespace muster::parallel {
@@ -40,6 +43,8 @@ at::Tensor first_factor(int64_t rows, int64_t columns, uint64_t seed, const at::
 
 namespace {
 
+constexpr device::Site kFactor{"powersgd: a first factor is copied to the device"};
+
 /// Half precision is factorized in float32.
 at::TensorOptions factor_options(const at::Tensor& flat) {
   return at::TensorOptions().dtype(flat.scalar_type() == at::kDouble ? at::kDouble : at::kFloat).device(flat.device());
@@ -56,6 +61,7 @@ class PowerSgdHook final : public CommHook {
  private:
   struct Pair {
     at::Tensor matrix, p, q;  // p and q lie in flat_p and flat_q
+    at::Tensor spare;         // on a device: from it comes what replaces a dead column
   };
   struct BucketState {
     std::vector<Pair> pairs;
@@ -75,9 +81,14 @@ class PowerSgdHook final : public CommHook {
   static void restore(BucketState& state);
   /// A first factor for matrix i, the same on every rank.
   at::Tensor drawn(const BucketState& state, size_t bucket, size_t i) const;
+  void draw_factors(BucketState& state, size_t bucket) const;
+  void revive_columns(BucketState& state, size_t bucket, size_t i) const;
+  void note_finite(const at::Tensor& flat);
+  static void keep_if(const at::Tensor& finite, BucketState& state);
 
   PowerSgdOptions options_;
-  bool finite_ = true;  // all of this reduction so far; the same on every rank
+  bool finite_ = true;       // all of this reduction so far; the same on every rank
+  at::Tensor finite_there_;  // the same on a device, where the host does not read it; undefined: nothing yet
   int64_t iteration_ = 0;
   std::vector<std::unique_ptr<BucketState>> states_;
 };
@@ -111,7 +122,10 @@ State PowerSgdHook::state_dict() const {
 /// Buckets of the new process are laid out when they first start, and take what was loaded for them then.
 void PowerSgdHook::load_state_dict(const State& state) {
   std::vector<std::unique_ptr<BucketState>> states;
-  const auto tensor = [](const State& from) { return from.empty() ? at::Tensor() : from.tensor().clone(); };
+  // To the host, since it is not known on which stream it will be used.
+  const auto tensor = [](const State& from) {
+    return from.empty() ? at::Tensor() : from.tensor().to(at::kCPU, /*non_blocking=*/false, /*copy=*/true);
+  };
   for (const auto& saved : state.at("buckets").list()) {
     auto& made = states.emplace_back();
     if (saved.empty()) continue;
@@ -153,7 +167,37 @@ void PowerSgdHook::allocate(BucketState& state, const GradientBucket& bucket) co
 
 at::Tensor PowerSgdHook::drawn(const BucketState& state, size_t bucket, size_t i) const {
   const auto& q = state.pairs[i].q;
-  return first_factor(q.size(0), q.size(1), factor_seed(options_.seed, iteration_, bucket, i), state.flat_q.options());
+  const auto options = state.flat_q.options();
+  auto factor =
+      first_factor(q.size(0), q.size(1), factor_seed(options_.seed, iteration_, bucket, i), options.device(at::kCPU));
+  if (q.is_cpu()) return factor;
+  const auto there = at::empty(q.sizes(), options);
+  device::async_copy(kFactor, there, factor.pin_memory());
+  return there;
+}
+
+void PowerSgdHook::draw_factors(BucketState& state, size_t bucket) const {
+  for (size_t i = 0; i < state.pairs.size(); ++i) state.pairs[i].q.copy_(drawn(state, bucket, i));
+  if (state.flat_q.is_cpu() || state.started) return;
+  // Whether this reduction is finite will not be known here, so it cannot be drawn again.
+  state.kept_q.copy_(state.flat_q);
+  state.was_started = true;
+}
+
+/// Makes q orthonormal. A column that died, with a gradient of lower rank, would stay dead.
+void PowerSgdHook::revive_columns(BucketState& state, size_t bucket, size_t i) const {
+  auto& pair = state.pairs[i];
+  const auto dead = orthonormalize(pair.q);
+  if (pair.q.is_cpu()) {
+    if (!dead.any().item<bool>()) return;
+    pair.q.add_(drawn(state, bucket, i) * dead);
+    orthonormalize(pair.q);
+    return;
+  }
+  if (!pair.spare.defined()) pair.spare = drawn(state, bucket, i);
+  const auto revived = pair.q + pair.spare * dead;
+  orthonormalize(revived);
+  pair.q.copy_(at::where(dead.any(), revived, pair.q));
 }
 
 CommHook::Finish PowerSgdHook::start_uncompressed(const GradientBucket& bucket, const comm::Communicator& group) {
@@ -170,7 +214,10 @@ CommHook::Finish PowerSgdHook::start(const GradientBucket& bucket, const comm::C
     if (state.error.defined()) bucket.flat.add_(state.error);
     state.before = bucket.flat.clone();
   }
-  if (bucket.index == 0) finite_ = true;
+  if (bucket.index == 0) {
+    finite_ = true;
+    finite_there_ = at::Tensor();
+  }
   if (state.kept_q.defined()) restore(state);  // the reduction before did not come to its end
   state.was_started = state.started;
   state.kept_q = state.flat_q.clone();
@@ -179,16 +226,11 @@ CommHook::Finish PowerSgdHook::start(const GradientBucket& bucket, const comm::C
     state.flat_uncompressed.narrow(0, at, tensor.numel()).copy_(tensor.reshape(-1));
     at += tensor.numel();
   }
-  if (!state.started || !options_.warm_start)
-    for (size_t i = 0; i < state.pairs.size(); ++i) state.pairs[i].q.copy_(drawn(state, bucket.index, i));
+  if (!state.started || !options_.warm_start) draw_factors(state, bucket.index);
   state.started = true;
   for (size_t i = 0; i < state.pairs.size(); ++i) {
+    revive_columns(state, bucket.index, i);
     auto& pair = state.pairs[i];
-    // A column that died, with a gradient of lower rank, would stay dead.
-    if (const auto dead = orthonormalize(pair.q); dead.any().item<bool>()) {
-      pair.q.add_(drawn(state, bucket.index, i) * dead);
-      orthonormalize(pair.q);
-    }
     pair.p.copy_(at::matmul(pair.matrix.to(pair.q.scalar_type()), pair.q));
   }
   std::vector<comm::Work> works;
@@ -218,15 +260,33 @@ void PowerSgdHook::finish(BucketState& state, const GradientBucket& bucket, cons
     state.next_error = state.before.sub_(bucket.flat, 1.0 / group.size());
     for (const auto& tensor : state.whole) clear_part(state.next_error, bucket.flat, tensor);
   }
-  finite_ = finite_ && bucket.flat.mul(0).sum().item<double>() == 0;
+  note_finite(bucket.flat);
   if (bucket.last) end_reduction();
+}
+
+void PowerSgdHook::note_finite(const at::Tensor& flat) {
+  const auto sum = flat.mul(0).sum();
+  if (flat.is_cpu()) {
+    finite_ = finite_ && sum.item<double>() == 0;
+  } else {
+    finite_there_ = finite_there_.defined() ? finite_there_.logical_and(sum.eq(0)) : sum.eq(0);
+  }
+}
+
+/// What the host would do if it knew whether the reduction is finite.
+void PowerSgdHook::keep_if(const at::Tensor& finite, BucketState& state) {
+  state.flat_q.copy_(at::where(finite, state.flat_q, state.kept_q));
+  if (!state.next_error.defined()) return;
+  state.error =
+      at::where(finite, state.next_error, state.error.defined() ? state.error : at::zeros_like(state.next_error));
 }
 
 void PowerSgdHook::end_reduction() {
   ++iteration_;
   for (auto& state : states_) {
     if (!state || !state->kept_q.defined()) continue;
-    if (finite_) state->error = state->next_error;
+    if (finite_there_.defined()) keep_if(finite_there_, *state);
+    else if (finite_) state->error = state->next_error;
     else restore(*state);
     state->next_error = state->kept_q = at::Tensor();
   }

@@ -8,7 +8,6 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/mul.h>
 #include <ATen/ops/scalar_tensor.h>
-#include <ATen/ops/zeros.h>
 #include <c10/util/ScopeExit.h>
 
 #include "muster/base/error.h"
@@ -16,6 +15,11 @@
 
 namespace muster::parallel {
 namespace {
+
+constexpr device::Site kBucketStream{"ddp: buckets are communicated on a stream of their own"};
+constexpr device::Site kBucketWritten{"ddp: a bucket is communicated after all streams that have written it"};
+constexpr device::Site kAverage{"ddp: what follows the backward reads averaged gradients"};
+constexpr device::Site kAccumulate{"ddp: a stream adds to gradients after the average that they hold"};
 
 /// A number that does not take part in type promotion, as a Python number would be.
 at::Tensor number(double value) {
@@ -147,10 +151,18 @@ void Reducer::on_gradient(const VariableLocator& locator, const at::Tensor& leaf
 /// An earlier gradient is being sent, or is scaled already, so autograd must not add the next one to it.
 void Reducer::before_gradient(const VariableLocator& locator) {
   const auto i = static_cast<size_t>(locator.index);
+  if (stream_) wait_for_average();
   if (!active_ || locator.index < 0 || !states_[i].fired) return;  // most gradients, which need no lock
   const std::lock_guard lock(mutex_);
   if (!inside_runtime_backward_ && backwards_alive_.expired()) discard();
   if (active_ && states_[i].fired) replica_.parameters()[i].tensor.mutable_grad().reset();
+}
+
+/// Autograd is about to add to what the last reduction has left, on the current stream.
+void Reducer::wait_for_average() {
+  const std::lock_guard lock(mutex_);
+  if (averaged_ && after_average_.add(replica_.device()))
+    device::stream_wait(kAccumulate, averaged_, replica_.device());
 }
 
 /// The first gradient of a backward, or the first after the end of one within it.
@@ -203,6 +215,7 @@ void Reducer::prepare_for_backward() {
 
 /// After a backward that threw: what was started is waited for, within the group's time-out, and forgotten.
 void Reducer::discard() noexcept {
+  const device::StreamScope scope(kBucketStream, stream_);
   for (auto& finish : std::exchange(finishes_, {})) try {
       if (finish) finish();
     } catch (...) {  // the group is unusable then, and its next operation says so
@@ -223,22 +236,7 @@ void Reducer::store(size_t i) {
   at::Tensor bucket_view = parameter.gradient;
   at::mul_out(bucket_view, gradient, scale_);
   if (!gradient.is_same(bucket_view)) gradient = bucket_view;
-}
-
-/// A further gradient of a parameter in this reduction.
-void Reducer::add_late_gradient(size_t i) {
-  at::NoGradGuard no_grad;
-  at::AutoDispatchBelowADInplaceOrView below;  // as in store()
-  const auto& parameter = replica_.parameters()[i];
-  // Autograd has put a tensor of its own there, since before_gradient() had emptied the place.
-  const at::Tensor more = std::exchange(parameter.tensor.mutable_grad(), parameter.gradient);
-  if (finishes_.size() <= parameter.bucket) {
-    at::Tensor(parameter.gradient).add_(at::mul(more, scale_));
-  } else if (auto& late = late_[i]; late.defined()) {
-    late.add_(more);
-  } else {
-    late = more;
-  }
+  if (stream_) bucket_uses_[parameter.bucket].add(replica_.device());
 }
 
 /// In nested backwards full buckets may get further gradients. The flags in the last bucket report that, so it starts
@@ -277,22 +275,33 @@ comm::Communicator Reducer::in_this_step(const comm::OperationLabel& label) cons
 void Reducer::start_bucket(size_t bucket) {
   if (!shadow_ && !outside_backward_) recorder_.begin();
   const auto group = in_this_step(bucket_labels_[bucket]);
+  const device::StreamScope scope(kBucketStream, stream_);
+  bucket_uses_[bucket].wait(kBucketWritten, replica_.device());
   if (!comm_hook_) {
     finishes_.push_back(
         [work = group.start_all_reduce(replica_.buckets()[bucket], comm::ReduceOp::sum)]() mutable { work.wait(); });
-    return;
+  } else {
+    at::NoGradGuard no_grad;
+    at::AutoDispatchBelowADInplaceOrView below;  // a hook sees plain memory: nothing of it is recorded or counted
+    finishes_.push_back(comm_hook_->start(hook_buckets_[bucket], hook_groups_[bucket] = group));
   }
-  at::NoGradGuard no_grad;
-  at::AutoDispatchBelowADInplaceOrView below;  // a hook sees plain memory: nothing of it is recorded or counted
-  finishes_.push_back(comm_hook_->start(hook_buckets_[bucket], hook_groups_[bucket] = group));
-  if (hook_buckets_[bucket].last)
-    flag_work_ = in_this_step(flag_label_).start_all_reduce(replica_.flags(), comm::ReduceOp::sum);
+  if (bucket + 1 == replica_.buckets().size() && (comm_hook_ || replica_.flags_are_apart())) start_flags();
+}
+
+void Reducer::start_flags() {
+  flag_work_ = in_this_step(flag_label_).start_all_reduce(replica_.flags(), comm::ReduceOp::sum);
+}
+
+void Reducer::run_finishes() {
+  const device::StreamScope scope(kBucketStream, stream_);
+  for (auto& finish : finishes_) std::exchange(finish, nullptr)();
 }
 
 void Reducer::end_buckets() {
   at::NoGradGuard no_grad;
   at::AutoDispatchBelowADInplaceOrView below;  // as in start_bucket()
-  for (auto& finish : finishes_) std::exchange(finish, nullptr)();
+  run_finishes();
+  device::wait_stream(kAverage, device::current_stream(replica_.device()), stream_);
   flag_work_.wait();
   finishes_.clear();
   if (at_end_) at_end_(root_);
@@ -314,6 +323,9 @@ void Reducer::finish(bool reports) {
     active_ = false;
     recorder_.end();
     finalize_backward(reports);
+    averaged_ = device::record(replica_.device());
+    after_average_ = {};
+    after_average_.add(replica_.device());
   } catch (...) {
     if (active_) discard();
     throw;
@@ -326,6 +338,7 @@ void Reducer::fill(size_t i) {
   if (parameter.tensor.unsafeGetTensorImpl()->grad().defined()) return store(i);
   at::NoGradGuard no_grad;
   parameter.local.gradient.zero_();
+  if (stream_) bucket_uses_[parameter.bucket].add(replica_.device());
 }
 
 void Reducer::fill_the_rest() {
@@ -355,26 +368,6 @@ void Reducer::finalize_backward(bool reports) {
     for (size_t i = 0; i < states_.size(); ++i)
       states_[i].expected = states_[i].fired || !replica_.parameters()[i].tensor.requires_grad();
     static_graph_known_ = true;
-  }
-}
-
-void Reducer::average_late() {
-  at::NoGradGuard no_grad;
-  at::AutoDispatchBelowADInplaceOrView below;  // as in store()
-  const auto late = std::exchange(late_, {});
-  const auto& layout = replica_.layout();
-  for (size_t b = 0; b < layout.buckets.size(); ++b) {
-    const auto& span = layout.buckets[b];
-    const auto sum = at::zeros({span.length}, replica_.buckets()[b].options());
-    for (const auto i : span.items) {
-      const auto found = late.find(i);
-      if (found == late.end()) continue;
-      const auto& like = replica_.parameters()[i].gradient;
-      sum.as_strided(like.sizes(), like.strides(), layout.offsets[i] - span.begin)
-          .copy_(at::mul(found->second, scale_));
-    }
-    in_this_step(late_label_).all_reduce(sum, comm::ReduceOp::sum);
-    replica_.buckets()[b].narrow(0, 0, span.length).add_(sum);
   }
 }
 

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "muster/comm/communicator.h"
+#include "muster/device/detail/order.h"
 #include "muster/hook/detail/gradient_hooks.h"
 #include "muster/parallel/comm_hook.h"
 #include "muster/parallel/options.h"
@@ -30,13 +31,16 @@ namespace muster::parallel {
 /// their fixed order, each as soon as it and those before it are full. Gradients missing at the end (unused parameters)
 /// are filled with zeros, or with what was accumulated before, and their buckets are started then. The last bucket
 /// carries flags, so that all ranks learn which parameters had gradients where, without a separate message. Under a
-/// CommHook the flags have a separate message. A nested backward belongs to the reduction of the outer one. A gradient
-/// that arrives after its bucket was started is averaged at the end, in a second message, if any rank has such
-/// gradients.
+/// CommHook, and on a device, the flags have a separate message. A nested backward belongs to the reduction of the
+/// outer one. A gradient that arrives after its bucket was started is averaged at the end, in a second message, if any
+/// rank has such gradients.
 ///
 /// The flags also say that a rank has parameters that were unfrozen since. The reduction then ends with an exchange
 /// about them, gives them buckets after the others, and communicates these; from the next reduction on they are as the
 /// others.
+///
+/// On a device, hooks may come on several streams. Buckets are communicated on a stream of the reducer's, after all of
+/// these; the stream on which the reduction ends waits for it, and the host does not.
 ///
 /// Thread safety: hooks may come from several threads.
 class Reducer {
@@ -93,6 +97,7 @@ class Reducer {
   void add_unfrozen();
   void update_buckets();
   void before_gradient(const VariableLocator& locator);
+  void wait_for_average();
   void on_gradient(const VariableLocator& locator, const at::Tensor& leaf);
   void enter_backward();
   void backward_ended(int64_t id);
@@ -106,7 +111,9 @@ class Reducer {
   void name_operations(const std::string& model);
   comm::Communicator in_this_step(const comm::OperationLabel& label) const;
   void start_bucket(size_t bucket);
+  void start_flags();
   void end_buckets();
+  void run_finishes();
   void write_flags();
   void finish(bool reports);
   void fill(size_t i);
@@ -136,7 +143,7 @@ class Reducer {
   std::vector<GradientBucket> hook_buckets_;     // the buckets passed to the hook
   std::vector<comm::Communicator> hook_groups_;  // of each bucket
   std::vector<CommHook::Finish> finishes_;       // of the buckets that were started, in this order
-  comm::Work flag_work_;                         // under a hook
+  comm::Work flag_work_;                         // where flags have a message of their own
   std::mutex mutex_;
   JoinSession* session_ = nullptr;
   int64_t session_index_ = -1;  // in the session
@@ -146,12 +153,17 @@ class Reducer {
   bool outside_backward_ = false;  // this reduction was begun by start()
   int64_t ended_ = 0;
   ReductionRecorder recorder_;
-  int64_t backward_ = -1;                 // the one that produced the latest gradient
-  std::vector<int64_t> backwards_;        // that have not ended: this one, and those around it
-  std::weak_ptr<char> backwards_alive_;   // kept by the callbacks of these
-  bool nested_ = false;                   // backwards in this reduction, within one another
-  bool inside_runtime_backward_ = false;  // between before_backward() and after_backward()
-  std::map<size_t, at::Tensor> late_;     // gradients of parameters whose bucket had started
+  int64_t backward_ = -1;                        // the one that produced the latest gradient
+  std::vector<int64_t> backwards_;               // that have not ended: this one, and those around it
+  std::weak_ptr<char> backwards_alive_;          // kept by the callbacks of these
+  bool nested_ = false;                          // backwards in this reduction, within one another
+  bool inside_runtime_backward_ = false;         // between before_backward() and after_backward()
+  std::map<size_t, at::Tensor> late_;            // gradients of parameters whose bucket had started
+  device::Stream stream_;                        // that communicates buckets
+  std::vector<device::StreamUses> bucket_uses_;  // per bucket: streams that have written it
+  device::StreamUses late_uses_;                 // the same of late_
+  device::Event averaged_;                       // the last reduction has ended
+  device::StreamUses after_average_;             // streams that come after it
   std::atomic<bool> active_ = false;
   bool sync_ = true;
   bool static_graph_known_ = false;  // static_graph: `expected` is known

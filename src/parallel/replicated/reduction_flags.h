@@ -11,12 +11,12 @@
 
 namespace muster::parallel {
 
-/// What ranks exchange in a reduction, beside gradients: numbers that are summed with the last bucket. Per parameter: 1
-/// where this rank has a gradient; then per parameter: 1 where it should have one and has none; then: 1 if something
-/// unexpected has happened; then: 1 if there are late gradients; then: 1 if this rank has
-/// parameters that were unfrozen and have no bucket yet; then: 1 if this rank has batches; then per vote of the
-/// ReductionRecord: 1 if this rank gives it; then per parameter: 1 where a rank with batches has frozen it. Sums of
-/// ones compare well with 0 in every dtype, so both a flag and its opposite are summed.
+/// What ranks exchange in a reduction, beside gradients: numbers that are summed with the last bucket, or in host
+/// memory where that is on a device. Per parameter: 1 where this rank has a gradient; then per parameter: 1 where it
+/// should have one and has none; then: 1 if something unexpected has happened; then: 1 if there are late gradients;
+/// then: 1 if this rank has parameters that were unfrozen and have no bucket yet; then: 1 if this rank has batches;
+/// then per vote of the ReductionRecord: 1 if this rank gives it; then per parameter: 1 where a rank with batches has
+/// frozen it. Sums of ones compare well with 0 in every dtype, so both a flag and its opposite are summed.
 struct ReductionFlags {
   /// Number of elements for this many parameters.
   static int64_t count(size_t parameters) { return 3 * static_cast<int64_t>(parameters) + 4 + ReductionRecord::kVotes; }

@@ -85,17 +85,22 @@ void Replica::allocate(size_t first_bucket, const std::vector<at::TensorOptions>
   const auto first_kind = values_.size();
   const auto& last = layout_.buckets.back();
   const auto last_total = layout_.totals[last.kind];
+  const auto& last_kind = kinds[last.kind - first_kind];
+  // The host reads flags, and is not to wait for a device.
+  flags_are_apart_ = !last_kind.device().is_cpu();
+  if (flags_are_apart_) flags_ = at::zeros({flags}, at::kDouble);
+  const auto room = flags_are_apart_ ? 0 : padded(flags);
   for (size_t k = 0; k < kinds.size(); ++k) {
-    const auto total = layout_.totals[first_kind + k], extra = first_kind + k == last.kind ? padded(flags) : 0;
+    const auto total = layout_.totals[first_kind + k], extra = first_kind + k == last.kind ? room : 0;
     values_.push_back(at::zeros({total}, kinds[k]));
     gradients_.push_back(zeros_(total + extra, kinds[k]));
   }
   for (size_t b = first_bucket; b < layout_.buckets.size(); ++b) {
     const auto& bucket = layout_.buckets[b];
-    const auto extra = &bucket == &last ? padded(flags) : 0;
+    const auto extra = &bucket == &last ? room : 0;
     buckets_.push_back(own_storage(gradients_[bucket.kind].narrow(0, bucket.begin, bucket.length + extra)));
   }
-  flags_ = gradients_[last.kind].narrow(0, last_total, flags);
+  if (!flags_are_apart_) flags_ = gradients_[last.kind].narrow(0, last_total, flags);
 }
 
 void Replica::place(size_t index, size_t kind) {

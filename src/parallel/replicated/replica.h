@@ -29,7 +29,8 @@ struct ReplicaParameter {
 
 /// A model's trainable parameters in flat memory, one allocation of values and one of gradients per dtype and device,
 /// and the buckets into which gradients are divided. Space for flags follows the last bucket's gradients and is
-/// communicated with them. Parameters that are added later have allocations and buckets of their own.
+/// communicated with them; on a device, flags are in host memory. Parameters that are added later have allocations and
+/// buckets of their own.
 class Replica {
  public:
   /// Moves the parameters. Their handles, sizes, strides, versions and hooks stay.
@@ -48,8 +49,11 @@ class Replica {
   const BucketLayout& layout() const noexcept { return layout_; }
   /// The gradients of a bucket, 1-D.
   const std::vector<at::Tensor>& buckets() const noexcept { return buckets_; }
-  /// 1-D, `flags` elements at the end of the last bucket; undefined without parameters.
+  /// 1-D, `flags` elements at the end of the last bucket, or apart from it; undefined without parameters.
   const at::Tensor& flags() const noexcept { return flags_; }
+  bool flags_are_apart() const noexcept { return flags_are_apart_; }
+  /// Of the last bucket; the CPU without parameters.
+  at::Device device() const { return buckets_.empty() ? at::Device(at::kCPU) : buckets_.back().device(); }
   const std::vector<at::Tensor>& values() const noexcept { return values_; }
   /// The gradients in the buckets: one with at least two dimensions as a matrix whose rows go along the dimension that
   /// is outermost in memory.
@@ -67,6 +71,7 @@ class Replica {
   std::vector<at::Tensor> values_, gradients_;          // per kind of each set that was added
   std::vector<at::Tensor> buckets_;
   at::Tensor flags_;
+  bool flags_are_apart_ = false;
 };
 
 }  // namespace muster::parallel

@@ -52,6 +52,9 @@ void Reducer::add_unfrozen() {
     if (b + 1 == replica_.buckets().size()) write_flags();
     in_this_step(bucket_labels_[b]).all_reduce(replica_.buckets()[b], comm::ReduceOp::sum);
   }
+  if (!replica_.flags_are_apart() || replica_.buckets().size() == first_bucket) return;
+  start_flags();
+  flag_work_.wait();
 }
 
 /// Every rank has the same sums, so all throw.
@@ -65,6 +68,8 @@ void Reducer::update_buckets() {
   const auto count = replica_.buckets().size();
   pending_.resize(count);
   bucket_labels_.resize(count);
+  bucket_uses_.resize(count);
+  if (!stream_) stream_ = device::stream_from_pool(replica_.device());
   name_operations(label_);
   if (!comm_hook_) return;
   hook_buckets_ = replica_.hook_buckets();

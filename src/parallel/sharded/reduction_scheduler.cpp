@@ -4,11 +4,13 @@
 #include <string>
 #include <utility>
 
+#include <ATen/ops/empty.h>
+
 namespace muster::parallel {
 
-ReductionScheduler::ReductionScheduler(const Units& units, const ShardSettings& settings)
-    : units_(units), in_order_(settings.keeps_params_unsharded()), complete_(units.size()), reduced_(units.size()),
-      expects_no_gradient_(units.size()), labels_(units.size()) {
+ReductionScheduler::ReductionScheduler(const Units& units, const ShardGroups& groups, const ShardSettings& settings)
+    : units_(units), groups_(groups), in_order_(settings.keeps_params_unsharded()), complete_(units.size()),
+      reduced_(units.size()), expects_no_gradient_(units.size()), labels_(units.size()) {
   set_order();
   label("");
 }
@@ -37,6 +39,7 @@ void ReductionScheduler::label(const std::string& model) {
   for (const auto u : order_)
     labels_[u] = {.text = "the gradients of " + model + "unit '" + units_[u]->name() + "'",
                   .source = comm::Source::library};
+  flag_label_ = {.text = "which gradients of " + model + "units there are", .source = comm::Source::library};
 }
 
 void ReductionScheduler::register_with(const std::shared_ptr<ReductionRecord>& record, int64_t index) {
@@ -91,6 +94,7 @@ void ReductionScheduler::start(size_t unit) {
   labels_[unit].order = units_[unit]->order();
   units_[unit]->gradients()->start_reduction(labels_[unit], freezing_change_);
   in_flight_.push_back(unit);
+  has_unsent_flags_ = has_unsent_flags_ || units_[unit]->gradients()->flags_are_apart();
   reduced_[unit] = true;
   ++started_;
 }
@@ -100,15 +104,46 @@ void ReductionScheduler::start_rest() {
     if (!reduced_[unit]) start(unit);
 }
 
+/// In host memory and over the host side of the groups, so that nobody reads the device for it.
+void ReductionScheduler::start_flags() {
+  if (!std::exchange(has_unsent_flags_, false)) return;
+  std::vector<float> all;
+  for (const auto unit : order_) {
+    const auto& flags = units_[unit]->gradients()->sent_flags();
+    all.insert(all.end(), flags.begin(), flags.end());
+  }
+  flags_ = at::empty({static_cast<int64_t>(all.size())}, at::kFloat);
+  std::copy(all.begin(), all.end(), flags_.mutable_data_ptr<float>());
+  flag_label_.gradient_step = recorder_.step();
+  flag_work_ = groups_.shards.with_label(flag_label_).start_all_reduce(flags_);
+}
+
+void ReductionScheduler::finish_flags() {
+  if (!flags_.defined()) return;
+  std::exchange(flag_work_, comm::Work()).wait();
+  if (groups_.replicas.size() > 1) groups_.replicas.with_label(flag_label_).all_reduce(flags_);
+  const auto received = std::exchange(flags_, at::Tensor());
+  const auto* sums = received.const_data_ptr<float>();
+  for (const auto unit : order_) {
+    units_[unit]->gradients()->receive_flags(sums);
+    sums += units_[unit]->gradients()->sent_flags().size();
+  }
+}
+
 void ReductionScheduler::wait() {
+  start_flags();
   for (const auto unit : in_flight_) units_[unit]->gradients()->finish_scatter();
   for (const auto unit : in_flight_) units_[unit]->gradients()->wait();
   in_flight_.clear();
+  finish_flags();
 }
 
 void ReductionScheduler::cancel() noexcept {
   record_end();
   in_flight_.clear();
+  has_unsent_flags_ = false;
+  flags_.reset();
+  flag_work_ = {};
   for (const auto& unit : units_)
     if (unit->gradients()) unit->gradients()->cancel();
 }

@@ -20,9 +20,9 @@ class ReductionScheduler {
  public:
   static constexpr size_t kMaxInFlight = 2;
 
-  /// Requires: units and settings outlive this object; no unit is added later, but units may get gradients:
+  /// Requires: units, groups and settings outlive this object; no unit is added later, but units may get gradients:
   /// add_units().
-  ReductionScheduler(const Units& units, const ShardSettings& settings);
+  ReductionScheduler(const Units& units, const ShardGroups& groups, const ShardSettings& settings);
 
   /// `awaited`: the number of gradients that each unit can get. `freezing_change`: what this rank's reductions say.
   void begin(const std::vector<size_t>& awaited, bool freezing_change);
@@ -46,7 +46,8 @@ class ReductionScheduler {
   void record_end() { recorder_.end(); }
   /// Whether any unit has gradients.
   bool any() const noexcept { return !order_.empty(); }
-  /// Waits for all running reductions.
+  /// Waits for all running reductions; on a device the stream of reductions does, and the host waits only for what
+  /// ranks say of the gradients that they had, in one message.
   void wait();
   /// After a failure: discards everything that waits or is running.
   void cancel() noexcept;
@@ -55,10 +56,13 @@ class ReductionScheduler {
 
  private:
   void start(size_t unit);
+  void start_flags();
+  void finish_flags();
   void label(const std::string& model);
   void set_order();
 
   const Units& units_;
+  const ShardGroups& groups_;
   bool in_order_;
   std::vector<size_t> order_;  // of units with gradients
   std::vector<char> complete_, reduced_;
@@ -71,6 +75,10 @@ class ReductionScheduler {
   bool unrecorded_ = false;  // not within a backward
   bool freezing_change_ = false;
   std::string model_;
+  comm::OperationLabel flag_label_;
+  bool has_unsent_flags_ = false;  // on a device: units were reduced since flags were exchanged
+  at::Tensor flags_;               // of all units, on their way
+  comm::Work flag_work_;
 };
 
 }  // namespace muster::parallel

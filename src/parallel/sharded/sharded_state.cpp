@@ -14,24 +14,27 @@
 namespace muster::parallel {
 namespace {
 
+constexpr device::Site kBuilt{"fsdp: shards are gathered after they were filled"};
+constexpr device::Site kBegin{"fsdp: gradients are reduced after what precedes their backward"};
+constexpr device::Site kReduced{"fsdp: what follows the backward reads reduced gradients"};
+
 bool within_backward() { return hook::current_backward() >= 0; }
 
 }  // namespace
 
-ShardedModel::State::~State() {
-  for (const auto& [tensor, position] : early_hooks_) tensor.remove_hook(position);
-}
-
 void ShardedModel::State::build(std::vector<UnitPlan> plans) {
   if (settings.one_copy_per_host && comm::row_multiple(groups.shards) > 0)
     one_copy = std::make_unique<OneCopy>(groups.shards);
+  if (!plans.empty()) streams = ShardStreams::of(plans.front().parameters.front().tensor.device());
   for (auto& plan : plans)
-    units.push_back(std::make_unique<ShardedUnit>(std::move(plan), groups, settings, buffers, one_copy.get(),
+    units.push_back(std::make_unique<ShardedUnit>(std::move(plan), groups, settings, streams, buffers, one_copy.get(),
                                                   weak_from_this(), static_cast<int64_t>(units.size())));
+  for (const auto& stream : {streams.unshard, streams.reduce})
+    device::wait_stream(kBuilt, stream, device::current_stream(streams.accelerator));
   if (one_copy) groups.shards.internal("first values").barrier();
   share_gradient_memory();
   unshard_scheduler_.emplace(units, settings);
-  reductions_.emplace(units, settings);
+  reductions_.emplace(units, groups, settings);
   arrived_.resize(units.size());
   awaited_.resize(units.size());
   std::vector<at::Tensor> leaves;
@@ -234,6 +237,7 @@ void ShardedModel::State::begin_backward(bool inside_runtime_backward) {
   inside_runtime_backward_ = inside_runtime_backward;
   backward_ = -1;
   unfrozen_arrived_ = false;
+  device::wait_stream(kBegin, streams.reduce, device::current_stream(streams.accelerator));
   reductions_->begin(awaited_, freezing_changed());
   name_gathers("backward");
   unshard_scheduler_->begin(Pass::backward);
@@ -251,6 +255,7 @@ void ShardedModel::State::finish_backward() {
            (inside_runtime_backward_ && units[u]->gradients() && units[u]->gradients()->has_unsharded_grads());
   if (any && sync) reduce();
   reductions_->wait();
+  device::wait_stream(kReduced, device::current_stream(streams.accelerator), streams.reduce);
   buffers.trim();
   for (auto& unit : units) unit->show_placeholders();
   placeholders_shown_ = true;
@@ -332,11 +337,6 @@ void ShardedModel::State::abandon_backward() {
   reductions_->cancel();
 }
 
-void ShardedModel::State::begin_update() {
-  wait_for_values();
-  if (one_copy) in_update([this] { one_copy->begin_update(); });
-}
-
 void ShardedModel::State::end_update(const std::vector<bool>& of_units) {
   const auto publish = [&] {
     for (size_t u = 0; u < units.size(); ++u) {
@@ -366,17 +366,6 @@ void ShardedModel::State::in_update(const std::function<void()>& f) {
     abandon_update(error.what());
     throw;
   }
-}
-
-void ShardedModel::State::update(const std::vector<bool>& of_units) {
-  name_gathers("new values");
-  for (size_t u = 0; u < units.size(); ++u)
-    if (of_units[u]) unshard_scheduler_->update(u);
-}
-
-void ShardedModel::State::wait_for_values() {
-  if (!settings.keeps_params_unsharded()) return;
-  for (size_t u = 0; u < units.size(); ++u) unshard_scheduler_->wait(u);
 }
 
 }  // namespace muster::parallel

@@ -77,6 +77,7 @@ class ShardedModel::State final : public hook::StorageWatcher, public std::enabl
   torch::nn::Module& module;
   const ShardGroups groups;
   const ShardSettings settings;
+  ShardStreams streams;
   BufferPool buffers;
   std::unique_ptr<OneCopy> one_copy;  // nullptr if each rank gathers its own
   Units units;

@@ -13,6 +13,10 @@
 namespace muster::parallel {
 namespace {
 
+constexpr device::Site kUnshardStream{"fsdp: full parameters are gathered on a stream of their own"};
+constexpr device::Site kGathered{"fsdp: a stream uses full parameters after they were gathered"};
+constexpr device::Site kWritten{"fsdp: written values are gathered after they were written"};
+
 std::vector<int64_t> numels(const UnitPlan& plan) {
   std::vector<int64_t> sizes;
   for (const auto& parameter : plan.parameters) sizes.push_back(parameter.tensor.numel());
@@ -47,9 +51,11 @@ at::DataPtr pointer_to(const at::Tensor& memory) {
 
 }  // namespace
 
-ShardedUnit::ShardedUnit(UnitPlan plan, const ShardGroups& groups, const ShardSettings& settings, BufferPool& buffers,
-                         OneCopy* one_copy, const std::weak_ptr<hook::StorageWatcher>& watcher, int64_t owner_id)
-    : plan_(std::move(plan)), groups_(groups), settings_(settings), buffers_(buffers), one_copy_(one_copy),
+ShardedUnit::ShardedUnit(UnitPlan plan, const ShardGroups& groups, const ShardSettings& settings,
+                         const ShardStreams& streams, BufferPool& buffers, OneCopy* one_copy,
+                         const std::weak_ptr<hook::StorageWatcher>& watcher, int64_t owner_id)
+    : plan_(std::move(plan)), groups_(groups), settings_(settings), streams_(streams), buffers_(buffers),
+      one_copy_(one_copy),
       layout_(numels(plan_), groups.shards.size(), shard_multiple(one_copy, dtype_of_use(plan_, settings))),
       used_dtype_(dtype_of_use(plan_, settings)),
       memory_(watcher, owner_id, "unit '" + plan_.name + "'", full_bytes(), plan_.parameters.front().tensor.device()),
@@ -74,7 +80,7 @@ void ShardedUnit::allocate_gradients(bool on_all_ranks) {
   gradients_ = std::make_unique<UnitGradients>(
       layout_, numels(plan_), groups_,
       UnitGradients::Kind{values_.options(), reduce, settings_.stage == ShardStage::optimizer,
-                          settings_.divisor_before(reduce, groups_.size()), on_all_ranks},
+                          settings_.divisor_before(reduce, groups_.size()), on_all_ranks, streams_.reduce},
       buffers_);
   for (size_t i = 0; i < locals_.size(); ++i) locals_[i].gradient = gradients_->part(i);
 }
@@ -132,7 +138,7 @@ void ShardedUnit::forget_values() {
 
 /// For memory that is no longer used.
 void ShardedUnit::release(at::Tensor unsharded) {
-  if (!unsharded.is_same(row_.whole)) buffers_.release(std::move(unsharded));
+  if (!unsharded.is_same(row_.whole)) buffers_.release(std::move(unsharded), uses_.record());
 }
 
 void ShardedUnit::use_parameter_views() {
@@ -158,7 +164,11 @@ at::Tensor ShardedUnit::post_forward_shard(const at::Tensor& whole) const {
   return whole.narrow(0, length * groups_.post_forward.rank(), length);
 }
 
-void ShardedUnit::free_post_forward_shard() { buffers_.release(std::exchange(post_forward_shard_, at::Tensor())); }
+void ShardedUnit::free_post_forward_shard() {
+  if (!post_forward_shard_.defined()) return;
+  const device::StreamScope scope(kUnshardStream, streams_.unshard);  // which alone uses it
+  buffers_.release_on_current(std::exchange(post_forward_shard_, at::Tensor()));
+}
 
 bool ShardedUnit::covers(const ShardedUnit& other) const {
   return plan_.root || name() == other.name() || other.name().starts_with(name() + ".");
@@ -205,12 +215,7 @@ bool ShardedUnit::handle(UnitEvent event) {
   const auto move = transition(keeps_params_unsharded(), state_, event);
   if (move.start && has_one_copy()) one_copy_->require_whole();
   if (move.wait_first) wait_for_unshard();
-  if (move.detach) {
-    work_ = {};
-    const auto detached = std::exchange(unsharded_, at::Tensor());
-    if (!detached.is_same(row_.whole)) buffers_.forget(detached);
-    if (post_forward_shard_.defined()) buffers_.forget(std::exchange(post_forward_shard_, at::Tensor()));
-  }
+  if (move.detach) drop_unshard();
   if (move.free) reshard();
   if (event == UnitEvent::update) free_post_forward_shard();
   state_ = move.next;
@@ -219,8 +224,24 @@ bool ShardedUnit::handle(UnitEvent event) {
   return move.start && !has_one_copy();
 }
 
+/// A gather that nobody will use. Where a device runs it, its memory can be used again on the device's stream.
+void ShardedUnit::drop_unshard() {
+  if (streams_.unshard) {
+    finish_unshard();
+    free_post_forward_shard();
+    const device::StreamScope scope(kUnshardStream, streams_.unshard);
+    return buffers_.release_on_current(std::exchange(unsharded_, at::Tensor()));
+  }
+  work_ = {};
+  const auto detached = std::exchange(unsharded_, at::Tensor());
+  if (!detached.is_same(row_.whole)) buffers_.forget(detached);
+  if (post_forward_shard_.defined()) buffers_.forget(std::exchange(post_forward_shard_, at::Tensor()));
+}
+
 void ShardedUnit::start_unshard() {
   at::NoGradGuard no_grad;
+  const device::StreamScope scope(kUnshardStream, streams_.unshard);
+  uses_ = {};
   if (has_one_copy()) {
     unsharded_ = row_.whole;
     one_copy_->note(purpose_, plan_.name);
@@ -239,9 +260,17 @@ void ShardedUnit::start_unshard() {
               .start_all_gather_into(unsharded_, converts || keeps_params_unsharded() ? own : values_);
 }
 
+void ShardedUnit::finish_unshard() {
+  const device::StreamScope scope(kUnshardStream, streams_.unshard);
+  std::exchange(work_, comm::Work()).wait();
+  gathered_ = device::record(streams_.accelerator);
+}
+
+void ShardedUnit::wait_for_gathered() { device::stream_wait(kGathered, gathered_, streams_.accelerator); }
+
 void ShardedUnit::wait_for_unshard() {
   try {
-    std::exchange(work_, comm::Work()).wait();
+    finish_unshard();
   } catch (...) {
     state_ = UnitState::sharded;  // the next access gathers again, and fails again
     if (!keeps_params_unsharded()) buffers_.forget(std::exchange(unsharded_, at::Tensor()));
@@ -254,12 +283,21 @@ void ShardedUnit::wait_for_unshard() {
 void ShardedUnit::reshard() {
   if (keeps_post_forward_shard_) {
     const at::NoGradGuard no_grad;
+    const device::StreamScope scope(kUnshardStream, streams_.unshard);
     const auto own = post_forward_shard(unsharded_);
     post_forward_shard_ = buffers_.allocate(own.numel(), own.options());
     post_forward_shard_.copy_(own);
+    uses_.add(streams_.accelerator);
   }
   memory_.free();
   release(std::exchange(unsharded_, at::Tensor()));
+}
+
+void ShardedUnit::release_memory() {
+  keeps_post_forward_shard_ = false;
+  if (state_ == UnitState::unsharded && !keeps_params_unsharded()) reshard();
+  free_post_forward_shard();
+  if (gradients_) gradients_->release_memory();
 }
 
 std::vector<at::Tensor> ShardedUnit::full_params(bool main_only) const {
@@ -300,6 +338,7 @@ void ShardedUnit::begin_full_params(bool main_only, bool writes) {
   if (has_one_copy()) return begin_on_one_copy(main_only, writes);
   if (!main_only || keeps_params_unsharded()) {
     handle(UnitEvent::access);
+    use_on_current_stream();
     return;
   }
   handle(UnitEvent::reshard);
@@ -309,6 +348,9 @@ void ShardedUnit::begin_full_params(bool main_only, bool writes) {
   unsharded_ = buffers_.allocate(layout_.total(), values_.options().dtype(used_dtype_));
   for (size_t r = 0; r < parts.size(); ++r)
     unsharded_.narrow(0, static_cast<int64_t>(r) * layout_.shard_numel(), layout_.shard_numel()).copy_(parts[r]);
+  gathered_ = device::record(streams_.accelerator);
+  uses_ = {};
+  uses_.add(streams_.accelerator);
   memory_.fill(pointer_to(unsharded_));
   state_ = UnitState::unsharded;
 }
@@ -323,7 +365,8 @@ void ShardedUnit::end_full_params(bool main_only, bool write_back) {
     if (groups_.replicas.size() > 1) groups_.replicas.internal(label("written values")).broadcast(written);
     keep_written(local_shard(written));
     publish_values();
-    if (!unsharded_.is_same(written)) buffers_.release(written);
+    device::wait_stream(kWritten, streams_.unshard, device::current_stream(streams_.accelerator));
+    if (!unsharded_.is_same(written)) buffers_.release_on_current(written);
   }
   open_ = false;
   if (has_one_copy()) {

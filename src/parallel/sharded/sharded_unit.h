@@ -11,6 +11,7 @@
 #include "parallel/sharded/buffer_pool.h"
 #include "parallel/sharded/one_copy.h"
 #include "parallel/sharded/shard_layout.h"
+#include "parallel/sharded/shard_streams.h"
 #include "parallel/sharded/sharded_settings.h"
 #include "parallel/sharded/unit_gradients.h"
 #include "parallel/sharded/unit_state.h"
@@ -19,14 +20,16 @@
 namespace muster::parallel {
 
 /// The parameters of one unit: this rank's shard of them, and the memory of the full parameters.
-/// The model decides when they are unsharded and resharded. Thread safety: the caller's.
+/// The model decides when they are unsharded and resharded. On a device they are gathered on a stream of the model's;
+/// each stream that uses them waits for it, and their memory is used again after these. Thread safety: the caller's.
 class ShardedUnit {
  public:
   /// Moves the parameters to the unit's memory; values are those of the main rank. Accesses are reported with
   /// `owner_id`. Where ranks have one copy in common, it may be read once all have passed a barrier after this.
-  /// Requires: groups, settings, buffers and the copy, which may be nullptr, outlive this object. Collective.
-  ShardedUnit(UnitPlan plan, const ShardGroups& groups, const ShardSettings& settings, BufferPool& buffers,
-              OneCopy* one_copy, const std::weak_ptr<hook::StorageWatcher>& watcher, int64_t owner_id);
+  /// Requires: groups, settings, streams, buffers and the copy, which may be nullptr, outlive this object. Collective.
+  ShardedUnit(UnitPlan plan, const ShardGroups& groups, const ShardSettings& settings, const ShardStreams& streams,
+              BufferPool& buffers, OneCopy* one_copy, const std::weak_ptr<hook::StorageWatcher>& watcher,
+              int64_t owner_id);
 
   const std::string& name() const noexcept { return plan_.name; }
   bool is_root() const noexcept { return plan_.root; }
@@ -59,6 +62,12 @@ class ShardedUnit {
   void label_gathers(const char* purpose) noexcept { purpose_ = purpose; }
   /// Handles the event. Returns whether it starts a gather; it is collective then.
   bool handle(UnitEvent event);
+  /// The current stream uses the full parameters, and waits for them unless it has done so. Requires: unsharded.
+  void use_on_current_stream() {
+    if (gathered_ && uses_.add(streams_.accelerator)) wait_for_gathered();
+  }
+  /// Returns the memory that the unit does not keep for good. Requires: nobody uses the unit again.
+  void release_memory();
   /// Whether the ranks of the shards have one copy of the full parameters in common.
   bool has_one_copy() const noexcept { return row_.whole.defined(); }
   /// This rank's shard has new values: puts them into the one copy. Requires: OneCopy::is_updating().
@@ -116,7 +125,10 @@ class ShardedUnit {
   void release(at::Tensor unsharded);
   void use_parameter_views();
   void start_unshard();
+  void finish_unshard();
+  void drop_unshard();
   void wait_for_unshard();
+  void wait_for_gathered();
   void reshard();
   at::Tensor post_forward_shard(const at::Tensor& whole) const;
   at::Tensor local_shard(const at::Tensor& whole) const;
@@ -126,6 +138,7 @@ class ShardedUnit {
   UnitPlan plan_;
   const ShardGroups& groups_;
   const ShardSettings& settings_;
+  const ShardStreams& streams_;
   BufferPool& buffers_;
   OneCopy* one_copy_;
   ShardLayout layout_;
@@ -136,6 +149,8 @@ class ShardedUnit {
   at::Tensor unsharded_;           // the memory that backs memory_, or that is gathered into
   at::Tensor post_forward_shard_;  // this rank's shard, in the post-forward mesh, of full parameters that were freed
   comm::Work work_;
+  device::Event gathered_;   // of unsharded_
+  device::StreamUses uses_;  // of unsharded_
   UnitState state_ = UnitState::sharded;
   const char* purpose_ = "new values";
   bool keeps_post_forward_shard_ = false;

@@ -14,9 +14,13 @@
 #include <ATen/ops/zeros.h>
 
 #include "muster/comm/detail/shared_tensor.h"
+#include "parallel/sharded/shard_streams.h"
 
 namespace muster::parallel {
 namespace {
+
+constexpr device::Site kReady{"fsdp: gradients are collected after what was in their place"};
+constexpr device::Site kCollected{"fsdp: gradients are reduced after all streams that have collected them"};
 
 /// Autograd need not know of what happens to flat memory.
 struct BelowAutograd {
@@ -35,7 +39,8 @@ void set_zero(const at::Tensor& run) {
 UnitGradients::UnitGradients(const ShardLayout& layout, std::vector<int64_t> numels, const ShardGroups& groups,
                              const Kind& kind, BufferPool& buffers)
     : layout_(layout), groups_(groups), kind_(kind), buffers_(buffers), runs_(numels.size()),
-      has_unsharded_grad_(numels.size()), scaled_(numels.size()), has_sharded_grad_(numels.size()) {
+      has_unsharded_grad_(numels.size()), scaled_(numels.size()), has_sharded_grad_(numels.size()),
+      sent_flags_(kind.value.device().is_cpu() ? 0 : numels.size() + 1) {
   BelowAutograd guard;
   const auto shard_numel = layout.shard_numel();
   int64_t end = 0;
@@ -65,7 +70,11 @@ UnitGradients::UnitGradients(const ShardLayout& layout, std::vector<int64_t> num
   }
 }
 
-int64_t UnitGradients::row_length() const { return layout_.shard_numel() + static_cast<int64_t>(runs_.size()) + 1; }
+int64_t UnitGradients::row_length() const { return layout_.shard_numel() + flag_count(); }
+
+bool UnitGradients::holds_any_sum() const {
+  return reduced_ || std::any_of(has_sharded_grad_.begin(), has_sharded_grad_.end(), [](char has) { return has != 0; });
+}
 
 at::Tensor UnitGradients::run(const at::Tensor& rows, const RowRun& at, int64_t length) const {
   return rows.as_strided({length}, {1}, at.row * row_length() + at.begin);
@@ -82,9 +91,19 @@ bool UnitGradients::has_unsharded_grads() const {
 
 void UnitGradients::begin_collecting() {
   collecting_ = true;
-  if (!kind_.keeps_full) rows_ = buffers_.allocate_shared(layout_.world() * row_length(), rows_options());
-  else if (std::any_of(has_sharded_grad_.begin(), has_sharded_grad_.end(), [](char counted) { return counted != 0; }))
+  if (!kind_.keeps_full) {
+    rows_ = buffers_.allocate_shared(layout_.world() * row_length(), rows_options());
+    ready_ = device::record(rows_.device());
+  } else if (holds_any_sum()) {
+    const device::StreamScope scope(kReduceStream, kind_.stream);
     before_ = result_.clone();
+    ready_ = device::record(rows_.device());
+  }
+}
+
+/// Only what all rows wait for: gradients of one parameter come in the order of their streams.
+void UnitGradients::collect_on_current_stream() {
+  if (collectors_.add(kind_.value.device())) device::stream_wait(kReady, ready_, kind_.value.device());
 }
 
 /// Gradients of several backwards are summed first and divided then, as where gradients are whole: the bits are the
@@ -108,6 +127,7 @@ void UnitGradients::take(size_t i, const at::Tensor& flat, bool last) {
   BelowAutograd guard;
   if (flight_) wait();
   if (!collecting_) begin_collecting();
+  if (kind_.stream) collect_on_current_stream();
   for (const auto& at : runs_[i]) {
     take_run(run(rows_, at, at.length), flat.as_strided({at.length}, {1}, flat.storage_offset() + at.start), i, last);
     if (!has_unsharded_grad_[i] && at.padded > at.length)
@@ -123,19 +143,33 @@ void UnitGradients::fill_gaps(bool freezing_change) {
       if (!has_unsharded_grad_[i]) set_zero(run(rows_, at, at.padded));
       else if (!scaled_[i] && kind_.divisor_before != 1) run(rows_, at, at.length).mul_(scale_);
   for (const auto& gap : gaps_) set_zero(run(rows_, gap, gap.length));
+  if (flags_are_apart()) return send_flags(freezing_change);
   auto flags = at::empty({static_cast<int64_t>(has_unsharded_grad_.size()) + 1}, at::TensorOptions().dtype(at::kFloat));
   *std::copy(has_unsharded_grad_.begin(), has_unsharded_grad_.end(), flags.mutable_data_ptr<float>()) = freezing_change;
   rows_.as_strided({layout_.world(), flags.numel()}, {row_length(), 1}, layout_.shard_numel()).copy_(flags);
 }
 
+void UnitGradients::send_flags(bool freezing_change) {
+  for (size_t i = 0; i < runs_.size(); ++i) sent_flags_[i] |= has_unsharded_grad_[i];
+  sent_flags_.back() |= static_cast<char>(freezing_change);
+}
+
+void UnitGradients::receive_flags(const float* sums) {
+  for (size_t i = 0; i < runs_.size(); ++i) has_sharded_grad_[i] |= static_cast<char>(sums[i] > 0);
+  freezing_change_ = freezing_change_ || sums[runs_.size()] > 0;
+  std::fill(sent_flags_.begin(), sent_flags_.end(), 0);
+  reduced_ = false;
+}
+
 void UnitGradients::start_reduction(const comm::OperationLabel& label, bool freezing_change) {
   BelowAutograd guard;
+  const device::StreamScope scope(kReduceStream, kind_.stream);
   if (flight_) wait();
   if (!collecting_) begin_collecting();
+  collectors_.wait(kCollected, kind_.value.device());
   fill_gaps(freezing_change);
   Flight flight;
-  const bool adds = !kind_.keeps_full && std::any_of(has_sharded_grad_.begin(), has_sharded_grad_.end(),
-                                                     [](char counted) { return counted != 0; });
+  const bool adds = !kind_.keeps_full && holds_any_sum();
   flight.direct = kind_.reduce == result_.scalar_type() && !adds;
   flight.got = flight.direct ? result_ : buffers_.allocate(row_length(), kind_.value.dtype(kind_.reduce));
   if (kind_.keeps_full && kind_.reduce != rows_.scalar_type()) {
@@ -147,6 +181,7 @@ void UnitGradients::start_reduction(const comm::OperationLabel& label, bool free
   const at::Tensor given = flight.sent.defined() ? flight.sent : kind_.keeps_full ? rows_ : flight.rows;
   std::fill(has_unsharded_grad_.begin(), has_unsharded_grad_.end(), 0);
   collecting_ = false;
+  collectors_ = {};
   flight.label = &label;
   flight_ = std::move(flight);
   flight_->work = groups_.shards.with_label(label).start_reduce_scatter(flight_->got, given.view({-1}));
@@ -154,10 +189,11 @@ void UnitGradients::start_reduction(const comm::OperationLabel& label, bool free
 
 void UnitGradients::finish_scatter() {
   if (!flight_ || flight_->scattered) return;
+  const device::StreamScope scope(kReduceStream, kind_.stream);
   flight_->work.wait();
   flight_->scattered = true;
-  buffers_.release(std::exchange(flight_->rows, at::Tensor()));
-  buffers_.release(std::exchange(flight_->sent, at::Tensor()));
+  buffers_.release_on_current(std::exchange(flight_->rows, at::Tensor()));
+  buffers_.release_on_current(std::exchange(flight_->sent, at::Tensor()));
   flight_->work = comm::Work();
   if (groups_.replicas.size() == 1) return;
   auto label = *flight_->label;
@@ -168,14 +204,18 @@ void UnitGradients::finish_scatter() {
 void UnitGradients::wait() {
   if (!flight_) return;
   BelowAutograd guard;
+  const device::StreamScope scope(kReduceStream, kind_.stream);
   finish_scatter();
   flight_->work.wait();
   const auto flight = *std::exchange(flight_, std::nullopt);
   add_sums(flight.got, flight.direct, read_flags(flight.got));
-  if (!flight.direct) buffers_.release(flight.got);
+  if (!flight.direct) buffers_.release_on_current(flight.got);
+  ready_ = device::record(kind_.value.device());
 }
 
+/// Flags that are apart come later; what nobody has a gradient for is zeros until then.
 std::vector<char> UnitGradients::read_flags(const at::Tensor& got) {
+  if (flags_are_apart()) return std::vector<char>(has_unsharded_grad_.size(), 1);
   const auto flags = got.narrow(0, layout_.shard_numel(), got.numel() - layout_.shard_numel()).to(at::kCPU, at::kFloat);
   const auto* first = flags.const_data_ptr<float>();
   std::vector<char> used(has_unsharded_grad_.size());
@@ -187,14 +227,15 @@ std::vector<char> UnitGradients::read_flags(const at::Tensor& got) {
 void UnitGradients::add_sums(const at::Tensor& got, bool direct, const std::vector<char>& used) {
   const double after = kind_.divisor_before / groups_.size();
   for (size_t i = 0; i < used.size(); ++i) {
-    if (!used[i] && !has_sharded_grad_[i]) continue;
+    if (!used[i] && !holds_sum(i)) continue;
     const auto mine = layout_.part(i, groups_.shards.rank());
     auto sum = got.narrow(0, mine.begin, mine.length);
     if (after != 1 && used[i]) sum = direct ? sum.mul_(after) : sum.to(result_.scalar_type()).mul_(after);
     if (kind_.keeps_full) add_kept_sum(i, sum, direct, used[i]);
-    else if (used[i] && !direct) has_sharded_grad_[i] ? part(i).add_(sum) : part(i).copy_(sum);
-    has_sharded_grad_[i] |= used[i];
+    else if (used[i] && !direct) holds_sum(i) ? part(i).add_(sum) : part(i).copy_(sum);
+    if (!flags_are_apart()) has_sharded_grad_[i] |= used[i];
   }
+  reduced_ = flags_are_apart();
   before_.reset();
 }
 
@@ -204,36 +245,49 @@ void UnitGradients::add_kept_sum(size_t i, const at::Tensor& sum, bool direct, b
   auto value = part(i);
   if (!used) value.copy_(before_.narrow(0, mine.begin, mine.length));
   else if (!direct) value.copy_(sum);
-  if (used && has_sharded_grad_[i]) value.add_(before_.narrow(0, mine.begin, mine.length));
+  if (used && holds_sum(i)) value.add_(before_.narrow(0, mine.begin, mine.length));
 }
 
 void UnitGradients::cancel() noexcept {
   try {
     BelowAutograd guard;
+    const device::StreamScope scope(kReduceStream, kind_.stream);
+    collectors_.wait(kCollected, kind_.value.device());
     if (flight_) flight_->work.wait();
     if (kind_.keeps_full && before_.defined()) result_.copy_(before_);
+    ready_ = device::record(kind_.value.device());
   } catch (const std::exception&) {
     // The group has failed; the next operation on it says so.
   }
-  if (flight_) {
-    buffers_.release(flight_->rows);
-    buffers_.release(flight_->sent);
-    if (!flight_->direct) buffers_.release(flight_->got);
-    flight_.reset();
-  }
+  release_memory();
   before_.reset();
-  if (!kind_.keeps_full) buffers_.release(std::exchange(rows_, at::Tensor()));
-  collecting_ = false;
+  collecting_ = reduced_ = false;
   std::fill(has_unsharded_grad_.begin(), has_unsharded_grad_.end(), 0);
+  std::fill(sent_flags_.begin(), sent_flags_.end(), 0);
+}
+
+void UnitGradients::release_memory() {
+  const device::StreamScope scope(kReduceStream, kind_.stream);
+  collectors_.wait(kCollected, kind_.value.device());
+  if (const auto flight = std::exchange(flight_, std::nullopt)) {
+    buffers_.release_on_current(flight->rows);
+    buffers_.release_on_current(flight->sent);
+    if (!flight->direct) buffers_.release_on_current(flight->got);
+  }
+  if (!kind_.keeps_full) buffers_.release_on_current(std::exchange(rows_, at::Tensor()));
+  collectors_ = {};
 }
 
 void UnitGradients::zero(size_t i, bool set_to_none) {
   BelowAutograd guard;
   const auto mine = layout_.part(i, groups_.shards.rank());
+  if (set_to_none) {
+    has_unsharded_grad_[i] = has_sharded_grad_[i] = false;
+    return;
+  }
   if (has_unsharded_grad_[i])
     for (const auto& at : runs_[i]) set_zero(run(rows_, at, at.padded));
-  if (set_to_none) has_unsharded_grad_[i] = has_sharded_grad_[i] = false;
-  else set_zero(before_.defined() ? before_.narrow(0, mine.begin, mine.length) : part(i));
+  set_zero(before_.defined() ? before_.narrow(0, mine.begin, mine.length) : part(i));
 }
 
 void UnitGradients::scale(size_t i, double factor) {

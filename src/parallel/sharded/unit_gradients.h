@@ -18,8 +18,10 @@ namespace muster::parallel {
 ///
 /// Full gradients are stored in one row per rank: its shard, then a flag per parameter for whether it got a gradient,
 /// then one for whether the rank has frozen or unfrozen parameters of the model, so that one reduction of rows carries
-/// all. Where full gradients stay in memory (`keeps_full`), the sum is this rank's row; otherwise rows are pool memory,
-/// in the dtype of the reduction. Thread safety: the caller's.
+/// all. On a device flags are apart, since the host reads them: sent_flags() and receive_flags(). Where full gradients
+/// stay in memory (`keeps_full`), the sum is this rank's row; otherwise rows are pool memory, in the dtype of the
+/// reduction. On a device full gradients may come on any stream; their sum is made on the one of `Kind`, after all of
+/// these. Thread safety: the caller's.
 class UnitGradients {
  public:
   struct Kind {
@@ -27,7 +29,8 @@ class UnitGradients {
     at::ScalarType reduce;
     bool keeps_full = false;
     double divisor_before = 1;
-    bool on_all_ranks = false;  ///< every rank makes these gradients here, so that ranks may share memory for them
+    bool on_all_ranks = false;   ///< every rank makes these gradients here, so that ranks may share memory for them
+    device::Stream stream = {};  ///< of reductions, on a device; the owner waits for it, and lets it wait
   };
 
   /// Requires: the layout, the groups and the buffers outlive this object. `numels`: elements of each parameter.
@@ -49,6 +52,12 @@ class UnitGradients {
   /// Starts to sum the waiting gradients over the ranks. Collective, until wait() returned.
   /// Requires: the label outlives the reduction.
   void start_reduction(const comm::OperationLabel& label, bool freezing_change = false);
+  /// On a device: for each parameter whether this rank has reduced a gradient since the last receive_flags(), then
+  /// whether it has reported a freezing change.
+  const std::vector<char>& sent_flags() const noexcept { return sent_flags_; }
+  bool flags_are_apart() const noexcept { return !sent_flags_.empty(); }
+  /// The sums of sent_flags() over the ranks. Until then no gradient that was reduced counts.
+  void receive_flags(const float* sums);
   /// Whether some rank has reported a `freezing_change` since the last call.
   bool take_freezing_change() noexcept { return std::exchange(freezing_change_, false); }
   bool in_flight() const { return flight_.has_value(); }
@@ -58,6 +67,8 @@ class UnitGradients {
   void wait();
   /// After a failure: waits for what is running, and discards it and what waits. Throws nothing.
   void cancel() noexcept;
+  /// Returns pool memory. Requires: nobody uses the gradients again.
+  void release_memory();
 
   void zero(size_t i, bool set_to_none);
   /// Scales both the reduced and the waiting gradients.
@@ -82,7 +93,13 @@ class UnitGradients {
   int64_t row_length() const;
   at::TensorOptions rows_options() const { return kind_.value.dtype(kind_.reduce); }
   at::Tensor run(const at::Tensor& rows, const RowRun& at, int64_t length) const;
+  int64_t flag_count() const { return flags_are_apart() ? 0 : static_cast<int64_t>(runs_.size()) + 1; }
+  /// Whether the shard holds a sum, or zeros, to which a reduction adds.
+  bool holds_sum(size_t i) const { return has_sharded_grad_[i] || reduced_; }
+  bool holds_any_sum() const;
   void begin_collecting();
+  void collect_on_current_stream();
+  void send_flags(bool freezing_change);
   void take_run(const at::Tensor& target, const at::Tensor& source, size_t i, bool last) const;
   void fill_gaps(bool freezing_change);
   std::vector<char> read_flags(const at::Tensor& got);
@@ -102,6 +119,10 @@ class UnitGradients {
   bool collecting_ = false;
   bool freezing_change_ = false;
   std::vector<char> has_unsharded_grad_, scaled_, has_sharded_grad_;  // scaled_: what waits was divided already
+  std::vector<char> sent_flags_;                                      // empty: flags are in the rows
+  bool reduced_ = false;           // since receive_flags(): it is not known which parameters got gradients
+  device::Event ready_;            // rows may be written
+  device::StreamUses collectors_;  // streams that have written rows
   std::optional<Flight> flight_;
 };
 

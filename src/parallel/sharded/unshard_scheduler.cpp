@@ -57,6 +57,11 @@ void UnshardScheduler::use(size_t unit, Pass pass, bool keeps) {
     for (const auto u : coming) handle(u, UnitEvent::prefetch);
   }
   if (units_[unit]->state() != UnitState::unsharded) handle(unit, UnitEvent::access);
+  hold(unit);
+}
+
+void UnshardScheduler::hold(size_t unit) {
+  units_[unit]->use_on_current_stream();
   ++in_use_[unit];
 }
 
@@ -105,7 +110,9 @@ void UnshardScheduler::reshard_all(bool keep_roots) {
 void UnshardScheduler::update(size_t unit) { handle(unit, UnitEvent::update); }
 
 void UnshardScheduler::wait(size_t unit) {
-  if (units_[unit]->state() == UnitState::unsharding) handle(unit, UnitEvent::access);
+  if (units_[unit]->state() != UnitState::unsharding) return;
+  handle(unit, UnitEvent::access);
+  units_[unit]->use_on_current_stream();
 }
 
 }  // namespace muster::parallel

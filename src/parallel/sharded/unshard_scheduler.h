@@ -30,14 +30,14 @@ class UnshardScheduler {
   /// Collective, if the unit was not unsharded.
   void use(size_t unit, Pass pass, bool keeps);
   void leave(size_t unit) noexcept { --in_use_[unit]; }
-  /// Marks the unit as in use until leave(), whatever its state.
-  void hold(size_t unit) { ++in_use_[unit]; }
+  /// Marks the unit as in use until leave(), by the current stream. Requires: it is unsharded.
+  void hold(size_t unit);
   /// Reshards the unit unless it is in use or stays unsharded.
   void reshard(size_t unit);
   void reshard_all(bool keep_roots);
   /// The values of the unit's shards have changed. Collective, if the unit stays unsharded.
   void update(size_t unit);
-  /// Waits for the gather that is running.
+  /// Waits for the gather that is running, and so does the current stream.
   void wait(size_t unit);
 
   int64_t live_bytes() const noexcept { return live_; }

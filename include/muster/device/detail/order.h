@@ -2,6 +2,8 @@
 
 #include <cstdint>
 #include <optional>
+#include <utility>
+#include <vector>
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/DeviceGuard.h>
@@ -21,7 +23,7 @@ struct Site {
 
 /// What a site asks for.
 enum class Ordering : uint8_t {
-  stream_wait,    ///< the current stream waits for an event
+  stream_wait,    ///< a stream waits for an event
   host_wait,      ///< the calling thread waits for an event
   stream_scope,   ///< the current stream is another one for a while
   device_scope,   ///< the current device is another one for a while
@@ -42,11 +44,22 @@ using Event = std::optional<c10::Event>;
 
 /// A stream beside the default one; nothing for the CPU.
 Stream stream_from_pool(at::Device device);
+/// The device's current stream; nothing for the CPU.
+Stream current_stream(at::Device device);
 /// The device's current stream has come this far; nothing for the CPU.
 Event record(at::Device device);
 
+/// How far some streams have come.
+struct StreamEvent {
+  c10::Stream stream;
+  c10::Event event;
+};
+using StreamEvents = std::vector<StreamEvent>;
+
 namespace detail {
 void stream_wait(const Site& site, const c10::Event& event, at::Device device);
+void stream_wait(const Site& site, const StreamEvents& events, at::Device device);
+void wait_stream(const Site& site, c10::Stream waiting, c10::Stream awaited);
 void host_wait(const Site& site, const c10::Event& event);
 }  // namespace detail
 
@@ -54,6 +67,37 @@ void host_wait(const Site& site, const c10::Event& event);
 inline void stream_wait(const Site& site, const Event& event, at::Device device) {
   if (event) detail::stream_wait(site, *event, device);
 }
+
+/// The device's current stream waits for all of these.
+inline void stream_wait(const Site& site, const StreamEvents& events, at::Device device) {
+  if (!events.empty()) detail::stream_wait(site, events, device);
+}
+
+/// The one stream waits for what the other one holds now.
+inline void wait_stream(const Site& site, const Stream& waiting, const Stream& awaited) {
+  if (waiting && awaited) detail::wait_stream(site, *waiting, *awaited);
+}
+
+/// The streams of a device that use some memory; none on the CPU. Thread safety: the caller's.
+class StreamUses {
+ public:
+  /// The device's current stream uses it from now on. Returns whether it did not before.
+  bool add(at::Device device) { return !device.is_cpu() && add_current(device); }
+  /// The current stream waits for what the others hold now, and is the only one from now on.
+  void wait(const Site& site, at::Device device) {
+    if (!streams_.empty()) wait_for_others(site, device);
+  }
+  /// How far they have come now. They are forgotten.
+  StreamEvents record();
+  /// They wait for what the current stream holds now: before memory that was allocated on one of them is freed.
+  void wait_for_current(const Site& site, at::Device device) const;
+
+ private:
+  bool add_current(at::Device device);
+  void wait_for_others(const Site& site, at::Device device);
+
+  std::vector<c10::Stream> streams_;
+};
 
 /// The calling thread waits for the event.
 inline void host_wait(const Site& site, const Event& event) {

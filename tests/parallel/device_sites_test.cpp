@@ -1,0 +1,115 @@
+#include <algorithm>
+#include <cstdio>
+#include <mutex>
+#include <set>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "muster/device/detail/order.h"
+#include "parallel/device_training.h"
+
+namespace muster::parallel::on_device {
+namespace {
+
+/// The sites of this room, collected and left out one at a time.
+std::mutex sites_mutex;
+std::set<std::string> passed;
+std::string left_out;
+
+bool all_but_one(const device::Site& site, device::Ordering) {
+  const std::string name = site.name;
+  const std::lock_guard lock(sites_mutex);
+  const auto room = name.substr(0, name.find(':'));
+  if (room == "ddp" || room == "fsdp" || room == "buffers" || room == "powersgd") passed.insert(name);
+  return left_out != name;
+}
+
+/// Also ends what a run without a site has left to the devices, which report it to whoever waits for them next.
+void start_again(uint64_t seed) {
+  for (int attempt = 0; attempt < 8; ++attempt) {
+    try {
+      sim::set_seed(seed);
+      break;
+    } catch (const std::exception&) {}
+  }
+  (void)sim::take_races();
+}
+
+struct Case {
+  int ranks = 2;
+  Managed how;
+  std::vector<std::vector<at::Tensor>> expected = {};
+  std::set<std::string> sites = {};
+};
+
+/// What shows that the site is missing; empty: nothing.
+std::string noticed(const std::string& site, const Case& one) {
+  {
+    const std::lock_guard lock(sites_mutex);
+    left_out = site;
+    passed.clear();
+  }
+  start_again(1);
+  const auto difference = compared(one.expected, one.how, /*side_stream=*/true);
+  std::string race;
+  try {
+    sim::set_seed(1);
+  } catch (const std::exception& error) {
+    race = error.what();
+  }
+  for (const auto& found : sim::take_races()) race = found.text();
+  return race.empty() ? difference : "race: " + race;
+}
+
+/// Sites without which nothing is wrong, and why they are there.
+const std::set<std::string> kOfSpeed{
+    "ddp: buckets are communicated on a stream of their own",  // else a stream of backward waits for the others
+    "powersgd: a first factor is copied to the device",        // else the host waits for the copy
+};
+
+std::vector<Case> cases() {
+  std::vector<Case> all{
+      {.how = {.bucket_mb = 0.001, .comm_hook = "powersgd", .streams = Streams::two}},
+      {.how = {.bucket_mb = 0.001, .streams = Streams::two, .again = true}},
+      {.how = {.bucket_mb = 0.001, .streams = Streams::beside, .again = true}},
+      {.ranks = 4, .how = {.name = "fsdp", .kept_over = 2, .streams = Streams::two}},
+  };
+  for (const char* name : {"zero1", "zero2"}) all.push_back({.how = {.name = name, .misses = true}});
+  for (const char* name : {"zero1", "zero2", "fsdp"}) {
+    all.push_back({.how = {.name = name, .streams = Streams::two, .evaluates = true, .writes = true}});
+    all.push_back({.how = {.name = name, .reduce_dtype = "bf16", .streams = Streams::beside}});
+  }
+  for (auto& one : all) one.how.clips = false;  // the norm makes the host wait, and so orders what comes after it
+  return all;
+}
+
+TEST(DeviceSites, AreAllNeeded) {
+  sim::install();
+  auto all = cases();
+  sim::set_on_race(sim::OnRace::collect);
+  device::set_order_filter(all_but_one);
+  std::set<std::string> sites;
+  for (auto& one : all) {
+    one.expected = on_the_cpu(one.ranks, one.how);
+    EXPECT_EQ(noticed("", one), "");
+    one.sites = passed;
+    sites.insert(passed.begin(), passed.end());
+  }
+  EXPECT_GE(sites.size(), 15U);
+  for (const auto& site : sites) {
+    std::string shown;
+    for (const auto& one : all)
+      if (shown.empty() && one.sites.contains(site)) shown = noticed(site, one);
+    std::printf("without \"%s\": %s\n", site.c_str(), shown.empty() ? "nothing" : shown.substr(0, 160).c_str());
+    if (kOfSpeed.contains(site)) EXPECT_EQ(shown, "") << site;
+    else EXPECT_NE(shown, "") << site;
+  }
+  device::set_order_filter(nullptr);
+  start_again(1);
+  sim::set_on_race(sim::OnRace::raise);
+}
+
+}  // namespace
+}  // namespace muster::parallel::on_device
