@@ -73,7 +73,10 @@ std::vector<Case> cases() {
   std::vector<Case> all{
       {.how = {.bucket_mb = 0.001, .comm_hook = "powersgd", .streams = Streams::two}},
       {.how = {.bucket_mb = 0.001, .streams = Streams::two, .again = true}},
+      {.how = {.bucket_mb = 0.001, .streams = Streams::beside}},
       {.how = {.bucket_mb = 0.001, .streams = Streams::beside, .again = true}},
+      {.how = {.name = "fsdp", .unit_elements = 1 << 20}},
+      {.how = {.name = "zero2", .param_dtype = "bf16"}},
       {.ranks = 4, .how = {.name = "fsdp", .kept_over = 2, .streams = Streams::two}},
   };
   for (const char* name : {"zero1", "zero2"}) all.push_back({.how = {.name = name, .misses = true}});

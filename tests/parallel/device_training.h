@@ -34,11 +34,12 @@ struct Managed {
   std::string param_dtype = {};
   std::string reduce_dtype = {};
   bool hybrid = false;
+  int64_t unit_elements = 60;
   int kept_over = 0;  ///< reshard_after_forward
   std::string comm_hook = "none";
   Streams streams = Streams::one;
   bool batch_norm = false;  ///< synchronized
-  bool evaluates = false;   ///< a layer is left out of a forward without gradients
+  bool evaluates = false;   ///< layers are left out of a forward without gradients
   bool again = false;       ///< layers are computed again in backward, twice
   bool misses = false;      ///< rank 1 has no batch for the third step
   bool writes = false;      ///< the program writes sharded parameters
@@ -132,7 +133,7 @@ struct LayersImpl : torch::nn::Module {
     b = two(b);
     if (two_streams) streams.join(0);
     if (two_streams && a.defined()) streams.record(a);
-    return three(norm(shortcut ? b : a + b));
+    return shortcut ? norm(b) : three(norm(a + b));
   }
 
   Managed how;
@@ -158,7 +159,7 @@ inline std::unique_ptr<ManagedModel> manage(torch::nn::Module& module, const com
     options.power_sgd.start_iteration = 0;
     return std::make_unique<ReplicatedModel>(module, group, options);
   }
-  ShardedOptions options{.unit_min_elements = 60};
+  ShardedOptions options{.unit_min_elements = how.unit_elements};
   options.stage = how.name == "zero1"   ? ShardStage::optimizer
                   : how.name == "zero2" ? ShardStage::gradients
                                         : ShardStage::full;
@@ -276,10 +277,10 @@ inline void Training::step() {
 inline void Training::train(int i) {
   if (how_.streams == Streams::beside) return train_beside(i);
   const auto& x = batches_[static_cast<size_t>(i)];
-  if (how_.evaluates && i % 2 == 1) evaluate(x);
   if (how_.writes && i == 2) write();
   if (how_.misses && i == 2 && group_.rank() == 1) miss();
   else backward(loss(x));
+  if (how_.evaluates && i % 2 == 1) evaluate(x);
   step();
 }
 
@@ -297,7 +298,7 @@ inline std::vector<at::Tensor> Training::run(const std::function<void(int)>& at_
   at_step(how_.steps);
   for (size_t k = 0; k < 3; ++k) net_->streams.join(k);
   std::vector<at::Tensor> all;
-  for (const auto& [name, value] : model_->full_state(false)) all.push_back(value.cpu());
+  for (const auto& [name, value] : model_->full_state(false)) all.push_back(value.to(at::kCPU, false, /*copy=*/true));
   // The model ends with work under way.
   for (size_t k = 0; k < 3; ++k) net_->streams.fork(k);
   train(0);
