@@ -178,6 +178,10 @@ def chosen(cases, names):
         if name != "table" and name.split("/")[0] not in known:
             sys.exit(f"there is no benchmark '{name}'; there are {', '.join(known)}, and table")
     slug = lambda case: f"{case.benchmark}/{case.name}".replace(" ", "-")
+    for name in names:
+        own = [slug(case) for case in cases if case.benchmark == name.split("/")[0]]
+        if "/" in name and name not in own:
+            sys.exit(f"there is no case '{name}'; there are {', '.join(own)}")
     return [case for case in cases if not names or {case.benchmark, slug(case)} & set(names) or ("table" in names and case.shown)]
 
 

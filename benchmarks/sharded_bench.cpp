@@ -1,6 +1,7 @@
 // Steps where optimizer state, gradients or parameters are sharded over ranks, one process per rank, through the
 // Accelerator API. Arguments: a strategy; gpt-9m, wide-mlp or deep-mlp; and, to see what ranks pay for each other,
-// "alone", the step of a rank that knows no other, or "limit", the same and a copy and an addition of its gradients.
+// "alone", the step of a rank that knows no other, or "limit", the same and a copy and an addition of its gradients;
+// or "gloo", where ranks of one host do not share memory.
 // Cases: "memory..." gives the peak of a rank's memory in MiB, "formula..." what it should be; any other the
 // milliseconds of a step.
 #include "memory.h"
@@ -101,8 +102,8 @@ int run_alone(const std::string& strategy, const std::string& name, bool limit, 
 }
 
 template <class Net>
-int run(const std::string& strategy, const std::string& name, int steps, int warm_up) {
-  muster::Accelerator accelerator({.strategy = strategy.c_str()});
+int run(const std::string& strategy, const std::string& name, const std::string& backend, int steps, int warm_up) {
+  muster::Accelerator accelerator({.backend = backend, .strategy = strategy.c_str()});
   const double before = bench::resident_bytes();
   torch::manual_seed(0);
   Net net;
@@ -140,9 +141,10 @@ int run(const std::string& strategy, const std::string& name, int steps, int war
 
 int main(int argc, char** argv) {
   const std::string strategy = argc > 1 ? argv[1] : "fsdp", name = argc > 2 ? argv[2] : "gpt-9m";
-  const std::string way = argc > 3 ? argv[3] : "";
-  if (!way.empty() && name == "gpt-9m") return run_alone<bench::GPT>(strategy, name, way == "limit", 2, 2);
-  if (!way.empty()) return run_alone<bench::Wide>(strategy, name, way == "limit", 4, 3);
-  if (name == "deep-mlp") return run<bench::Deep>(strategy, name, 2, 2);
-  return name == "gpt-9m" ? run<bench::GPT>(strategy, name, 2, 2) : run<bench::Wide>(strategy, name, 4, 3);
+  const std::string way = argc > 3 ? argv[3] : "auto";
+  const bool alone = way == "alone" || way == "limit";
+  if (alone && name == "gpt-9m") return run_alone<bench::GPT>(strategy, name, way == "limit", 2, 2);
+  if (alone) return run_alone<bench::Wide>(strategy, name, way == "limit", 4, 3);
+  if (name == "deep-mlp") return run<bench::Deep>(strategy, name, way, 2, 2);
+  return name == "gpt-9m" ? run<bench::GPT>(strategy, name, way, 2, 2) : run<bench::Wide>(strategy, name, way, 4, 3);
 }

@@ -134,6 +134,16 @@ def synchronisation_cases(programs):
                        ranks=2, settings=("equal",), goals={"no other rank": goal} if goal else {})
 
 
+def crowded_cases(programs):
+    """Four ranks on two cores, where waiting by spinning would take the time of those that work: no slower than gloo, which sleeps."""
+    ours = lambda strategy, model, *way: Contender([str(programs / "sharded_bench"), strategy, model, *way])
+    for strategy in ("ddp", "fsdp"):
+        for model in MODELS:
+            yield Case("crowded", f"{strategy} {model}", "ms/step",
+                       {"muster": ours(strategy, model), "muster over gloo": ours(strategy, model, "gloo")}, ranks=4, rounds=5, settings=("equal",),
+                       floors={"muster over gloo": 1}, shown=False)
+
+
 def memory_cases(programs):
     """The peak of a rank's memory in a step, less what it held before there was a model. One round: it is the same in each."""
     for strategy, rival in (("ddp", "DistributedDataParallel"), ("zero1", "ZeroRedundancyOptimizer"), ("fsdp", "fully_shard")):
@@ -303,6 +313,6 @@ def muster_of(programs):
 
 def cases(build):
     programs = build / "benchmarks"
-    groups = (step_cases, trainer_cases, tracking_cases, ddp_cases, fsdp_cases, zero1_cases, synchronisation_cases, memory_cases, hooks_cases,
+    groups = (step_cases, trainer_cases, tracking_cases, ddp_cases, fsdp_cases, zero1_cases, synchronisation_cases, crowded_cases, memory_cases, hooks_cases,
               accumulate_cases, collectives_cases, launch_cases, restart_cases, optim_cases, data_cases, resume_cases, safetensors_cases, checkpoint_cases, compile_cases)
     return [case for group in groups for case in group(programs)]
