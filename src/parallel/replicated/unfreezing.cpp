@@ -69,7 +69,7 @@ void Reducer::update_buckets() {
   pending_.resize(count);
   bucket_labels_.resize(count);
   bucket_uses_.resize(count);
-  if (!stream_) stream_ = device::stream_from_pool(replica_.device());
+  if (!stream_ && !replica_.device().is_cpu()) stream_ = device::stream_from_pool(replica_.device());
   name_operations(label_);
   if (!comm_hook_) return;
   hook_buckets_ = replica_.hook_buckets();
