@@ -43,6 +43,12 @@ TEST(DeviceBackend, HybridShardingEndsWithTheBitsOfTheCpu) {
   expect_bits_of_cpu(4, {.name = "fsdp", .hybrid = true}, 10);
   expect_bits_of_cpu(4, {.name = "fsdp", .kept_over = 2}, 10);
 }
+TEST(DeviceBackend, AccumulatedGradientsAndUnfrozenLayersHaveTheBitsOfTheCpu) {
+  for (const char* name : {"ddp", "zero1", "zero2", "fsdp"}) {
+    expect_bits_of_cpu(2, {.name = name, .bucket_mb = 0.001, .streams = Streams::two, .accumulates = true}, 4);
+    expect_bits_of_cpu(2, {.name = name, .bucket_mb = 0.001, .streams = Streams::two, .unfreezes = true}, 4);
+  }
+}
 TEST(DeviceBackend, StatisticsAndAveragesOfAllRanksHaveTheBitsOfTheCpu) {
   for (const char* name : {"ddp", "fsdp"}) expect_bits_of_cpu(2, {.name = name, .batch_norm = true});
   expect_bits_of_cpu(2, {.local_sgd_steps = 2});

@@ -38,11 +38,13 @@ struct Managed {
   int kept_over = 0;  ///< reshard_after_forward
   std::string comm_hook = "none";
   Streams streams = Streams::one;
-  bool batch_norm = false;  ///< synchronized
-  bool evaluates = false;   ///< layers are left out of a forward without gradients
-  bool again = false;       ///< layers are computed again in backward, twice
-  bool misses = false;      ///< rank 1 has no batch for the third step
-  bool writes = false;      ///< the program writes sharded parameters
+  bool batch_norm = false;   ///< synchronized
+  bool evaluates = false;    ///< layers are left out of a forward without gradients
+  bool again = false;        ///< layers are computed again in backward, twice
+  bool accumulates = false;  ///< two backwards for each step, the first without synchronisation
+  bool unfreezes = false;    ///< a layer is frozen for the first steps
+  bool misses = false;       ///< rank 1 has no batch for the third step
+  bool writes = false;       ///< the program writes sharded parameters
   int local_sgd_steps = 0;
   bool clips = true;  ///< asks for the norm of gradients, for which the host waits
   int steps = 4;
@@ -179,6 +181,8 @@ class Training {
     net_->to(device);
     for (int i = 0; i < 2 * how.steps; ++i) batches_.push_back(batch(i));  // the host waits for copies to the device
     if (how.batch_norm) convert_sync_batchnorm(*net_, group);
+    if (how.unfreezes)
+      for (auto& parameter : net_->four->parameters()) parameter.requires_grad_(false);
     model_ = manage(*net_, group, how);
     parameters_ = net_->parameters();
   }
@@ -278,6 +282,13 @@ inline void Training::train(int i) {
   if (how_.streams == Streams::beside) return train_beside(i);
   const auto& x = batches_[static_cast<size_t>(i)];
   if (how_.writes && i == 2) write();
+  if (how_.unfreezes && i == 2)
+    for (auto& parameter : net_->four->parameters()) parameter.requires_grad_(true);
+  if (how_.accumulates) {
+    model_->set_gradient_sync(false);
+    backward(loss(batches_[static_cast<size_t>(how_.steps + i)]));
+    model_->set_gradient_sync(true);
+  }
   if (how_.misses && i == 2 && group_.rank() == 1) miss();
   else backward(loss(x));
   if (how_.evaluates && i % 2 == 1) evaluate(x);

@@ -158,6 +158,12 @@ void Reducer::before_gradient(const VariableLocator& locator) {
   if (active_ && states_[i].fired) replica_.parameters()[i].tensor.mutable_grad().reset();
 }
 
+void Reducer::note_averaged() {
+  averaged_ = device::record(replica_.device());
+  after_average_ = {};
+  after_average_.add(replica_.device());
+}
+
 /// Autograd is about to add to what the last reduction has left, on the current stream.
 void Reducer::wait_for_average() {
   const std::lock_guard lock(mutex_);
@@ -323,11 +329,9 @@ void Reducer::finish(bool reports) {
     active_ = false;
     recorder_.end();
     finalize_backward(reports);
-    averaged_ = device::record(replica_.device());
-    after_average_ = {};
-    after_average_.add(replica_.device());
+    note_averaged();
   } catch (...) {
-    if (active_) discard();
+    active_ ? discard() : note_averaged();
     throw;
   }
 }

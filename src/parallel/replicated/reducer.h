@@ -97,6 +97,7 @@ class Reducer {
   void add_unfrozen();
   void update_buckets();
   void before_gradient(const VariableLocator& locator);
+  void note_averaged();
   void wait_for_average();
   void on_gradient(const VariableLocator& locator, const at::Tensor& leaf);
   void enter_backward();

@@ -38,6 +38,7 @@ void Reducer::add_unfrozen() {
   const auto first = states_.size(), first_bucket = replica_.buckets().size();
   auto parameters = frozen_.take_unfrozen();
   replica_.append(parameters, options_.bucket_cap_mb * kMiB, ReductionFlags::count(first + parameters.size()));
+  update_buckets();
   for (size_t i = first; i < replica_.parameters().size(); ++i) {
     auto* impl = replica_.parameters()[i].tensor.unsafeGetTensorImpl();
     watched_.extract(impl).mapped()->index = static_cast<int64_t>(i);
@@ -46,7 +47,6 @@ void Reducer::add_unfrozen() {
     state.expected = !static_graph_known_ || shadow_ || outside_backward_ || state.fired;
     fill(i);
   }
-  update_buckets();
   at::AutoDispatchBelowADInplaceOrView below;  // flat memory: nothing to record
   for (size_t b = first_bucket; b < replica_.buckets().size(); ++b) {
     if (b + 1 == replica_.buckets().size()) write_flags();
