@@ -74,6 +74,7 @@ std::vector<Case> cases() {
       {.how = {.bucket_mb = 0.001, .comm_hook = "powersgd", .streams = Streams::two}},
       {.how = {.bucket_mb = 0.001, .streams = Streams::two, .again = true}},
       {.how = {.bucket_mb = 0.001, .streams = Streams::beside}},
+      {.how = {.bucket_mb = 0.001, .streams = Streams::two, .unfreezes = true}},
       {.how = {.bucket_mb = 0.001, .streams = Streams::beside, .again = true}},
       {.how = {.name = "fsdp", .unit_elements = 1 << 20}},
       {.how = {.name = "zero2", .param_dtype = "bf16"}},

@@ -18,6 +18,7 @@ namespace {
 
 constexpr device::Site kBucketStream{"ddp: buckets are communicated on a stream of their own"};
 constexpr device::Site kBucketWritten{"ddp: a bucket is communicated after all streams that have written it"};
+constexpr device::Site kLocalFreed{"ddp: memory of local gradients is freed after they were read"};
 constexpr device::Site kAverage{"ddp: what follows the backward reads averaged gradients"};
 constexpr device::Site kAccumulate{"ddp: a stream adds to gradients after the average that they hold"};
 
@@ -136,7 +137,10 @@ void Reducer::on_gradient(const VariableLocator& locator, const at::Tensor& leaf
   enter_backward();
   seen_gradient_ = true;
   seen_scoped_ = seen_scoped_ || graphs_.noted(locator.leaf);
-  if (!sync_ || locator.index < 0) return;
+  if (!sync_ || locator.index < 0) {
+    local_uses_.add(leaf.device());
+    return;
+  }
   const auto i = static_cast<size_t>(locator.index);
   const auto& parameter = replica_.parameters()[i];
   auto& state = states_[i];
@@ -158,7 +162,10 @@ void Reducer::before_gradient(const VariableLocator& locator) {
   if (active_ && states_[i].fired) replica_.parameters()[i].tensor.mutable_grad().reset();
 }
 
+void Reducer::order_local_gradients() const { local_uses_.wait_for_current(kLocalFreed, replica_.device()); }
+
 void Reducer::note_averaged() {
+  local_uses_ = {};
   averaged_ = device::record(replica_.device());
   after_average_ = {};
   after_average_.add(replica_.device());
@@ -339,7 +346,10 @@ void Reducer::finish(bool reports) {
 /// Without a gradient in this backward: what was accumulated before, or zeros.
 void Reducer::fill(size_t i) {
   const auto& parameter = replica_.parameters()[i];
-  if (parameter.tensor.unsafeGetTensorImpl()->grad().defined()) return store(i);
+  if (const at::Tensor kept = parameter.tensor.unsafeGetTensorImpl()->grad(); kept.defined()) {
+    store(i);
+    return order_local_gradients();
+  }
   at::NoGradGuard no_grad;
   parameter.local.gradient.zero_();
   if (stream_) bucket_uses_[parameter.bucket].add(replica_.device());

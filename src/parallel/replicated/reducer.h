@@ -70,6 +70,8 @@ class Reducer {
 
   void set_sync(bool on) noexcept { sync_ = on; }
   bool sync() const noexcept { return sync_; }
+  /// The current stream has read local gradients, which may be freed on other ones afterwards.
+  void order_local_gradients() const;
   /// nullptr: gradients are summed as they are.
   CommHook* comm_hook() const noexcept { return comm_hook_.get(); }
   /// A forward scope begins: what was unfrozen since the last one begins a reduction too, though it has no bucket yet.
@@ -162,6 +164,7 @@ class Reducer {
   std::map<size_t, at::Tensor> late_;            // gradients of parameters whose bucket had started
   device::Stream stream_;                        // that communicates buckets
   std::vector<device::StreamUses> bucket_uses_;  // per bucket: streams that have written it
+  device::StreamUses local_uses_;                // streams that have made gradients that are in no bucket
   device::StreamUses late_uses_;                 // the same of late_
   device::Event averaged_;                       // the last reduction has ended
   device::StreamUses after_average_;             // streams that come after it

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <sstream>
+#include <utility>
 
 #include <ATen/core/grad_mode.h>
 #include <torch/nn/module.h>
@@ -156,7 +157,8 @@ bool ReplicatedModel::has_gradient(const at::Tensor& parameter) const {
   if (!gradient.is_alias_of(found->gradient)) {
     at::NoGradGuard no_grad;
     at::Tensor(found->gradient).copy_(gradient);
-    parameter.mutable_grad() = found->gradient;
+    const auto local = std::exchange(parameter.mutable_grad(), found->gradient);
+    impl_->reducer_.order_local_gradients();
   }
   return true;
 }
