@@ -40,7 +40,7 @@ Message failure_of(const std::exception& error) {
 
 DispatchedPass::DispatchedPass(PassPlan plan, const std::shared_ptr<Progress>& progress)
     : OpenPass(progress), group_(plan.shard.group->internal("batches that rank 0 reads")), maker_(plan.makers.front()),
-      mover_(plan.shard.device, plan.shard.non_blocking) {
+      mover_(plan.shard.device, plan.copying, plan.pinned, plan.shard.non_blocking) {
   if (group_.rank() != 0) return;
   read_ = std::make_shared<Progress>();
   read_->epoch = progress->epoch;
@@ -61,8 +61,7 @@ BatchBox* DispatchedPass::next() {
     auto* box = group_.rank() == 0 ? read_and_send() : receive();
     over_ = over_ || !box;
     if (!box) return finish();
-    mover_.start(*box);
-    mover_.finish(*box);
+    mover_.finish(*box, mover_.start(*box));
     return box;
   } catch (...) {
     end();

@@ -90,6 +90,7 @@ void check(const DataLoaderOptions& options, bool has_sampler, bool has_batch_sa
 
 struct LoaderState::Impl {
   std::chrono::steady_clock::time_point began;
+  device::Stream copying;  // one for all passes: its memory is reused from pass to pass
   std::shared_ptr<BatchMaker> maker;
   DataLoaderOptions options;
   std::shared_ptr<Progress> progress = std::make_shared<Progress>();
@@ -222,7 +223,9 @@ std::unique_ptr<Pass> LoaderState::begin_pass() {
   p.began = std::chrono::steady_clock::now();
   if (p.shard.group && p.shard.world_size > 1)
     synchronize_generators(*p.shard.group, p.shard.device, p.shard.synced_generators);
-  PassPlan plan{.makers = {},
+  if (!p.copying) p.copying = device::stream_from_pool(p.shard.device);
+  PassPlan plan{.copying = p.copying,
+                .makers = {},
                 .options = p.options,
                 .order = p.order(),
                 .pinned = p.options.pin_memory && device::uses_pinned_memory(p.shard.device),

@@ -8,22 +8,10 @@
 #include "muster/base/detail/log.h"
 #include "muster/base/error.h"
 #include "muster/data/detail/batch_indices.h"
+#include "own_tensors.h"
 
 namespace muster::data {
 namespace {
-
-// Memory is used again only where nobody else can see it: no other tensor, view or saved variable, and no foreign
-// owner.
-bool is_ours_alone(const at::Tensor& t) {
-  return t.use_count() == 1 && t.weak_use_count() <= 1 && t.has_storage() && t.storage().use_count() == 1 &&
-         t.storage().resizable() && !t.requires_grad() && !t.is_inference() && t.is_cpu();
-}
-
-void drop_shared_tensors(BatchBox& box) {
-  box.visit([](at::Tensor& t) {
-    if (t.defined() && !is_ours_alone(t)) t.reset();
-  });
-}
 
 void warn_of_repeats(const StepSamples& step) {
   log::warning(step.total - step.real, " of the last step's ", step.total,
@@ -82,9 +70,11 @@ BatchBox* OpenPass::finish() {
 }
 
 RunningPass::RunningPass(PassPlan plan, std::shared_ptr<Progress> progress)
-    : OpenPass(std::move(progress)), mover_(plan.shard.device, plan.shard.non_blocking), plan_(std::move(plan)) {
+    : OpenPass(std::move(progress)), mover_(plan.shard.device, plan.copying, plan.pinned, plan.shard.non_blocking),
+      plan_(std::move(plan)) {
   if (plan_.options.workers == 0) return;
   const WorkerQueue::Settings settings{.capacity = std::max<int64_t>(1, plan_.options.prefetch) * plan_.options.workers,
+                                       .device = plan_.shard.device,
                                        .first = position(),
                                        .pinned = plan_.pinned,
                                        .random = plan_.random,
@@ -98,21 +88,22 @@ void RunningPass::stop() noexcept { workers_.reset(); }
 
 void RunningPass::release() {
   current_.indices.clear();
-  if (!current_.box) return;
-  if (mover_.active()) {
-    current_.box.reset();
-    return;
+  if (current_.box && mover_.active()) {
+    mover_.keep(std::move(current_.box), std::move(copy_));
+  } else if (current_.box) {
+    drop_shared_tensors(*current_.box);
+    if (workers_) workers_->recycle(std::move(current_.box));
+    else spare_ = std::move(current_.box);
   }
-  drop_shared_tensors(*current_.box);
-  if (workers_) workers_->recycle(std::move(current_.box));
-  else spare_ = std::move(current_.box);
+  if (!workers_) return;
+  while (auto box = mover_.take()) workers_->recycle(std::move(box));
 }
 
 std::optional<MadeBatch> RunningPass::fetch() {
   if (workers_) return workers_->take();
   const DatasetScope scope;
   if (!plan_.order->prepare(position(), content_)) return std::nullopt;
-  MadeBatch made{.box = std::move(spare_), .last = false, .samples = {}, .state = {}};
+  MadeBatch made{.box = mover_.active() ? mover_.take() : std::move(spare_), .last = false, .samples = {}, .state = {}};
   make_batch(*plan_.makers.front(), content_, plan_.random, plan_.pinned, made);
   return made;
 }
@@ -124,11 +115,11 @@ BatchBox* RunningPass::next() {
   try {
     auto made = ahead_ ? std::move(ahead_) : fetch();
     if (!made) return finish();
-    if (!ahead_) mover_.start(*made->box);
+    copy_ = ahead_ ? std::move(copy_ahead_) : mover_.start(*made->box, made->made);
     ahead_.reset();
-    mover_.finish(*made->box);
+    mover_.finish(*made->box, copy_);
     if (mover_.active() && workers_) ahead_ = workers_->try_take();
-    if (mover_.active() && ahead_) mover_.start(*ahead_->box);
+    if (mover_.active() && ahead_) copy_ahead_ = mover_.start(*ahead_->box, ahead_->made);
     current_ = std::move(*made);
     deliver(current_);
     return current_.box.get();

@@ -65,6 +65,7 @@ class OpenPass : public IndexedPass {
 
 /// The parts from which a pass is made.
 struct PassPlan {
+  device::Stream copying;                           ///< where batches are copied to the device
   std::vector<std::shared_ptr<BatchMaker>> makers;  ///< one per worker; a single one with no workers
   DataLoaderOptions options;
   std::shared_ptr<BatchOrder> order;
@@ -88,6 +89,7 @@ class RunningPass : public OpenPass {
 
   std::optional<MadeBatch> ahead_;
   BatchContent content_;
+  BatchCopy copy_, copy_ahead_;  // of current_ and ahead_
   MadeBatch current_;
   DeviceMover mover_;
   PassPlan plan_;

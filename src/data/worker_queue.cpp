@@ -31,6 +31,15 @@ namespace {
   std::_Exit(1);
 }
 
+constexpr device::Site kDevice{"batches: workers make them on the loader's device"};
+
+/// Datasets may make tensors on the device, on the current stream of the worker's thread.
+device::Event event_of(BatchBox& box, at::Device device) {
+  bool is_there = false;
+  if (!device.is_cpu()) box.visit([&](at::Tensor& t) { is_there |= t.defined() && t.device() == device; });
+  return is_there ? device::record(device) : std::nullopt;
+}
+
 }  // namespace
 
 bool make_batch(BatchMaker& maker, const BatchContent& content, const EpochRandom& random, bool pinned,
@@ -125,6 +134,7 @@ bool WorkerQueue::Shared::run_one(BatchMaker& maker) {
   if (!take_ticket(batch, made.batch.box)) return false;
   try {
     const DatasetScope scope;
+    const device::DeviceScope on_device(kDevice, settings.device);
     if (!order->prepare(batch, content)) {
       end_before(batch);
       return false;
@@ -135,6 +145,7 @@ bool WorkerQueue::Shared::run_one(BatchMaker& maker) {
       made.batch.box->visit([](at::Tensor& t) {
         if (t.defined() && t.is_cpu()) t = t.pin_memory();
       });
+    made.batch.made = event_of(*made.batch.box, settings.device);
   } catch (...) {
     made.error = std::current_exception();
   }

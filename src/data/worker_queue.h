@@ -13,6 +13,7 @@
 
 #include "batch_order.h"
 #include "muster/data/detail/batch_maker.h"
+#include "muster/device/detail/order.h"
 
 namespace muster::data {
 
@@ -21,6 +22,7 @@ struct MadeBatch {
   std::unique_ptr<BatchBox> box;
   std::vector<int64_t> indices = {};
   bool last = false;
+  device::Event made = {};  ///< what a worker did on the device for it
   StepSamples samples;
   std::string state;  ///< of a stateful stream after the batch was read
 };
@@ -35,6 +37,7 @@ class WorkerQueue {
  public:
   struct Settings {
     int64_t capacity = 2;
+    at::Device device = at::kCPU;  ///< the threads' current one
     int64_t first = 0;
     std::chrono::milliseconds patience = std::chrono::seconds(30);  ///< warn of threads that take longer to end
     bool pinned = false;

@@ -64,6 +64,8 @@ void host_wait(const Site& site, const c10::Event& event) {
   if (passes(site, Ordering::host_wait)) event.synchronize();
 }
 
+bool query(const Site& site, const c10::Event& event) { return !passes(site, Ordering::query) || event.query(); }
+
 }  // namespace detail
 
 bool StreamUses::add_current(at::Device device) {

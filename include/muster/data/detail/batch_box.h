@@ -21,8 +21,7 @@ class BatchBox {
   virtual void unpack(const at::Tensor&) { refuse_sending(); }
 
  protected:
-  /// Throws: UsageError (MU112), always.
-  [[noreturn]] static void refuse_sending();
+  [[noreturn]] static void refuse_sending();  ///< throws UsageError (MU112)
 };
 
 template <class Batch>

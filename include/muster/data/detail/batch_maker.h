@@ -51,8 +51,7 @@ class BatchMaker {
 
 /// Wraps the current exception. Throws: DatasetError, always.
 [[noreturn]] void throw_dataset_error(int64_t index, bool whole_batch);
-/// Throws: UsageError (MU103), always.
-[[noreturn]] void refuse_sharing();
+[[noreturn]] void refuse_sharing();  ///< throws UsageError (MU103)
 /// Throws: ConfigError (MU104) for a dataset that does not know its size.
 int64_t known_size(std::optional<size_t> size);
 

@@ -85,7 +85,6 @@ class LoaderState {
 
  private:
   std::string describe_order() const;
-
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };

@@ -25,6 +25,7 @@ struct Site {
 enum class Ordering : uint8_t {
   stream_wait,    ///< a stream waits for an event
   host_wait,      ///< the calling thread waits for an event
+  query,          ///< the calling thread asks whether an event has come; left out, it has
   stream_scope,   ///< the current stream is another one for a while
   device_scope,   ///< the current device is another one for a while
   async_copy,     ///< a copy that is not waited for; left out, it is
@@ -61,6 +62,7 @@ void stream_wait(const Site& site, const c10::Event& event, at::Device device);
 void stream_wait(const Site& site, const StreamEvents& events, at::Device device);
 void wait_stream(const Site& site, c10::Stream waiting, c10::Stream awaited);
 void host_wait(const Site& site, const c10::Event& event);
+bool query(const Site& site, const c10::Event& event);
 }  // namespace detail
 
 /// The device's current stream waits for the event; the calling thread does not.
@@ -103,6 +105,9 @@ class StreamUses {
 inline void host_wait(const Site& site, const Event& event) {
   if (event) detail::host_wait(site, *event);
 }
+
+/// Whether the event has come; the calling thread does not wait.
+inline bool query(const Site& site, const Event& event) { return !event || detail::query(site, *event); }
 
 /// The stream, and its device, are current while it lives.
 class StreamScope {
