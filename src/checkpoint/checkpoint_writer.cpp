@@ -65,6 +65,8 @@ class CheckpointWriter::Worker {
     return path_;
   }
 
+  std::uint64_t staging_bytes() const { return buffer_.memory_bytes(); }
+
   bool busy() const {
     const std::lock_guard lock(mutex_);
     return busy_;
@@ -127,5 +129,6 @@ void CheckpointWriter::start(const CheckpointContents& contents, const fs::path&
 }
 fs::path CheckpointWriter::wait() { return worker_->wait(); }
 bool CheckpointWriter::busy() const { return worker_->busy(); }
+std::uint64_t CheckpointWriter::staging_bytes() const { return worker_->staging_bytes(); }
 
 }  // namespace muster

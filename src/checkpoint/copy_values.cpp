@@ -4,6 +4,7 @@
 #include <ATen/core/grad_mode.h>
 
 #include "checkpoint/byte_copies.h"
+#include "checkpoint/device_bytes.h"
 #include "muster/checkpoint/state_dict.h"
 
 namespace muster {
@@ -15,6 +16,12 @@ constexpr std::size_t kBytesWorthStreaming = std::size_t{256} << 10;
 bool takes_bytes(const at::Tensor& to, const at::Tensor& from) {
   return to.nbytes() >= kBytesWorthStreaming && to.scalar_type() == from.scalar_type() && to.sizes() == from.sizes() &&
          checkpoint::is_plain(to) && checkpoint::is_plain(from);
+}
+
+/// Whether the values go to a device, by pinned memory.
+bool goes_in_pieces(const at::Tensor& to, const at::Tensor& from) {
+  return to.nbytes() >= kBytesWorthStreaming && checkpoint::is_on_device(to) &&
+         to.scalar_type() == from.scalar_type() && to.sizes() == from.sizes() && checkpoint::is_plain(from);
 }
 
 /// Whether one of them writes what another one writes, or reads what it writes itself.
@@ -39,7 +46,15 @@ void copy_values(const std::vector<std::pair<at::Tensor, at::Tensor>>& pairs) {
           {static_cast<char*>(to.mutable_data_ptr()), static_cast<const char*>(from.const_data_ptr()), to.nbytes()});
   const bool by_bytes = !overlap(copies);
   if (by_bytes) checkpoint::copy_bytes(copies);
+  checkpoint::DeviceFiller filler;
   for (const auto& [to, from] : pairs) {
+    if (goes_in_pieces(to, from)) {
+      filler(to, [place = static_cast<const char*>(from.const_data_ptr())](char* piece, std::size_t offset,
+                                                                           std::size_t bytes) {
+        checkpoint::copy_bytes({{piece, place + offset, bytes}});
+      });
+      continue;
+    }
     if (!by_bytes || !takes_bytes(to, from)) at::Tensor(to).copy_(from);
     // As copy_() does: a graph that saved the tensor must notice. Inference tensors have no version.
     else if (!to.is_inference()) to.unsafeGetTensorImpl()->bump_version();

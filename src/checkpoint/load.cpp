@@ -6,6 +6,7 @@
 #include <ATen/ops/empty.h>
 
 #include "checkpoint/byte_copies.h"
+#include "checkpoint/device_bytes.h"
 #include "checkpoint/element_types.h"
 #include "checkpoint/tied_tensors.h"
 #include "checkpoint/weight_source.h"
@@ -87,7 +88,14 @@ at::Tensor as_bytes_if_packed(const at::Tensor& tensor) {
 
 void fill_by_copy(const std::vector<std::pair<const StoredTensor*, at::Tensor>>& pairs) {
   const at::NoGradGuard no_grad;
+  checkpoint::DeviceFiller filler;
   for (const auto& [stored, destination] : pairs) {
+    if (checkpoint::is_on_device(destination)) {
+      filler(destination, [from = stored](char* to, std::size_t offset, std::size_t bytes) {
+        checkpoint::read_all({checkpoint::Range{from->file, from->entry.offset + offset, to, bytes}});
+      });
+      continue;
+    }
     at::Tensor values = at::empty(stored->shape, at::TensorOptions().dtype(stored->type));
     checkpoint::read_all({Transfer{stored, values.mutable_data_ptr()}});
     at::Tensor target = as_bytes_if_packed(destination.detach());

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <unordered_map>
 #include <utility>
 
@@ -11,12 +12,12 @@
 
 #include "checkpoint/byte_copies.h"
 #include "checkpoint/dense.h"
+#include "checkpoint/device_bytes.h"
 #include "checkpoint/element_types.h"
 #include "checkpoint/state_json.h"
 #include "checkpoint/tied_tensors.h"
 #include "muster/base/detail/shown.h"
 #include "muster/base/error.h"
-#include "muster/device/detail/device.h"
 #include "muster/format/detail/block_file.h"
 
 namespace muster::checkpoint {
@@ -81,6 +82,16 @@ std::vector<format::ShardEntry> stored(std::vector<format::ShardEntry> shards) {
   return shards;
 }
 
+constexpr device::Site kStaged{"asynchronous saves: from the device to pinned memory"};
+constexpr device::Site kWritten{"asynchronous saves: the thread reads pinned memory after the copies"};
+
+/// The device from which bytes go through pinned memory: that of the first tensor on one.
+std::optional<at::Device> device_of(const NamedTensors& tensors) {
+  const auto found =
+      std::find_if(tensors.begin(), tensors.end(), [](const auto& entry) { return is_on_device(entry.second); });
+  return found == tensors.end() ? std::nullopt : std::optional(found->second.device());
+}
+
 constexpr std::size_t kBytesHeld = std::size_t{8} << 20, kTensorsHeld = 1024;
 
 /// Values of other layouts and devices, by LibTorch's own copy.
@@ -108,6 +119,17 @@ void append_tensors(const RankSavePlan& plan, format::BlockFile& file, Append&& 
   file.flush();
 }
 
+/// The same for tensors on a device.
+template <class Append>
+void append_from(at::Device device, const RankSavePlan& plan, format::BlockFile& file, Append&& append) {
+  PinnedRing ring(device, [&](std::string_view bytes) {
+    append(bytes);
+    file.flush();
+  });
+  for (const std::size_t i : plan.layout.order) ring.append(plan.tensors[i].second);
+  ring.finish();
+}
+
 }  // namespace
 
 RankSavePlan plan_rank(const CheckpointContents& contents, int rank, const std::filesystem::path& folder) {
@@ -123,11 +145,14 @@ RankSavePlan plan_rank(const CheckpointContents& contents, int rank, const std::
 
 void HostBuffer::take(RankSavePlan& plan) {
   filled_ = plan.layout.file_bytes - plan.layout.head.size();
-  const auto pinned = std::any_of(plan.tensors.begin(), plan.tensors.end(),
-                                  [](const auto& entry) { return device::uses_pinned_memory(entry.second.device()); });
-  if (!memory_.defined() || memory_.nbytes() < filled_ || (pinned && !memory_.is_pinned()))
-    memory_ = at::empty({static_cast<int64_t>(filled_)}, at::TensorOptions(at::kByte).pinned_memory(pinned));
-  char* place = filled_ > 0 ? static_cast<char*>(memory_.mutable_data_ptr()) : nullptr;
+  if (const auto device = device_of(plan.tensors)) {
+    take_from(*device, plan);
+    plan.tensors.clear();
+    return;
+  }
+  if (memory_.size() != 1 || memory_.front().nbytes() < filled_)
+    memory_ = {at::empty({static_cast<int64_t>(filled_)}, at::TensorOptions(at::kByte))};
+  char* place = filled_ > 0 ? static_cast<char*>(memory_.front().mutable_data_ptr()) : nullptr;
   std::vector<ByteCopy> copies;
   for (const std::size_t i : plan.layout.order) {
     const at::Tensor& tensor = plan.tensors[i].second;
@@ -141,9 +166,49 @@ void HostBuffer::take(RankSavePlan& plan) {
   plan.tensors.clear();
 }
 
-std::string_view HostBuffer::bytes() const {
-  return filled_ > 0 ? std::string_view(static_cast<const char*>(memory_.const_data_ptr()), filled_)
-                     : std::string_view();
+void HostBuffer::take_from(at::Device device, const RankSavePlan& plan) {
+  const auto size = [](const at::Tensor& piece) { return piece.nbytes(); };
+  std::size_t room = 0;
+  for (const auto& piece : memory_) room += piece.is_pinned() ? size(piece) : 0;
+  if (room < filled_) {
+    memory_.clear();  // first: what there was and what is needed may be too much together
+    memory_ = allocate_pinned(pinned_pieces(filled_));
+  }
+  std::size_t piece = 0, at = 0;
+  for (const std::size_t i : plan.layout.order) {
+    const at::Tensor& tensor = plan.tensors[i].second;
+    if (tensor.numel() == 0) continue;
+    const at::Tensor bytes = bytes_of(tensor.device() == device ? tensor : dense(tensor));
+    for (std::size_t done = 0; done < bytes.nbytes();) {
+      if (at == size(memory_[piece])) ++piece, at = 0;
+      const auto count = std::min(bytes.nbytes() - done, size(memory_[piece]) - at);
+      const auto part = [&](const at::Tensor& whole, std::size_t offset) {
+        return whole.narrow(0, static_cast<int64_t>(offset), static_cast<int64_t>(count));
+      };
+      device::async_copy(kStaged, part(memory_[piece], at), part(bytes, done));
+      at += count;
+      done += count;
+    }
+  }
+  copied_ = device::record(device);
+}
+
+std::vector<std::string_view> HostBuffer::bytes() const {
+  device::host_wait(kWritten, copied_);
+  std::vector<std::string_view> parts;
+  auto left = filled_;
+  for (const auto& piece : memory_) {
+    const auto count = std::min<std::size_t>(left, piece.nbytes());
+    if (count > 0) parts.emplace_back(static_cast<const char*>(piece.const_data_ptr()), count);
+    left -= count;
+  }
+  return parts;
+}
+
+std::uint64_t HostBuffer::memory_bytes() const {
+  std::uint64_t bytes = 0;
+  for (const auto& piece : memory_) bytes += piece.nbytes();
+  return bytes;
 }
 
 format::FileMark write_rank(const RankSavePlan& plan, const HostBuffer* taken, const CreateFile& create, int rank,
@@ -160,7 +225,9 @@ format::FileMark write_rank(const RankSavePlan& plan, const HostBuffer* taken, c
     }
   };
   append(plan.layout.head);
-  if (taken) append(taken->bytes());
+  if (taken)
+    for (const auto part : taken->bytes()) append(part);
+  else if (const auto device = device_of(plan.tensors)) append_from(*device, plan, file, append);
   else append_tensors(plan, file, append);
   format::RankIndex index{.id = id,
                           .rank = rank,

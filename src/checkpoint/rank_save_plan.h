@@ -11,6 +11,7 @@
 #include "checkpoint/save_target.h"
 #include "muster/checkpoint/checkpoint.h"
 #include "muster/checkpoint/weights.h"
+#include "muster/device/detail/order.h"
 #include "muster/format/detail/json.h"
 #include "muster/format/detail/manifest.h"
 #include "muster/format/detail/safetensors.h"
@@ -31,13 +32,18 @@ RankSavePlan plan_rank(const CheckpointContents& contents, int rank, const std::
 /// Copies the tensors' bytes, in the order of the file, to memory that is reused from save to save.
 class HostBuffer {
  public:
-  /// Copies the tensors of `plan` and then releases them. Throws: CheckpointError MU202 if there is no memory.
+  /// Copies the tensors of `plan` and then releases them. What is on a device is copied in the order of its current
+  /// stream, and not waited for. Throws: CheckpointError MU202, MU565 if there is no memory.
   void take(RankSavePlan& plan);
-  /// What take() copied: the whole file after its head.
-  std::string_view bytes() const;
+  /// What take() copied: the whole file after its head, in pieces. Waits for copies.
+  std::vector<std::string_view> bytes() const;
+  std::uint64_t memory_bytes() const;
 
  private:
-  at::Tensor memory_;
+  void take_from(at::Device device, const RankSavePlan& plan);
+
+  std::vector<at::Tensor> memory_;
+  device::Event copied_;
   std::size_t filled_ = 0;
 };
 

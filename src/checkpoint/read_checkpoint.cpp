@@ -5,6 +5,7 @@
 #include <ATen/ops/empty.h>
 
 #include "checkpoint/checkpoint_files.h"
+#include "checkpoint/device_bytes.h"
 #include "checkpoint/element_types.h"
 #include "checkpoint/rank_source.h"
 #include "checkpoint/state_json.h"
@@ -47,10 +48,8 @@ format::Manifest read_manifest(const checkpoint::CheckpointFiles& files) {
   }
 }
 
-void check_booleans(const at::Tensor& values, const std::string& name, const fs::path& path) {
-  if (values.scalar_type() != at::kBool) return;
-  const auto* bytes = static_cast<const unsigned char*>(values.const_data_ptr());
-  if (std::any_of(bytes, bytes + values.numel(), [](unsigned char byte) { return byte > 1; }))
+void check_booleans(const char* begin, const char* end, const std::string& name, const fs::path& path) {
+  if (std::any_of(begin, end, [](char byte) { return static_cast<unsigned char>(byte) > 1; }))
     throw CheckpointError("MU213",
                           path.string() + ": tensor " + in_quotes(name) + " is BOOL and has a byte other than 0 and 1");
 }
@@ -135,10 +134,29 @@ class Checkpoint::Files {
     if (to.scalar_type() != stored.tensor->dtype)
       refuse(std::string("has dtype ") + c10::toString(stored.tensor->dtype) + ", it was to be read as " +
              c10::toString(to.scalar_type()));
-    if (!to.device().is_cpu() || !to.is_contiguous()) refuse("can only be read into a contiguous tensor on the CPU");
+    const bool on_device = checkpoint::is_on_device(to);
+    if (!(to.device().is_cpu() || on_device) || !to.is_contiguous())
+      refuse("can only be read into a contiguous tensor on the CPU or on the accelerator");
     if (to.numel() == 0) return;
-    auto* place = static_cast<char*>(to.mutable_data_ptr());
-    const auto bytes_each = static_cast<std::int64_t>(to.element_size());
+    if (on_device) {
+      const auto each = static_cast<std::int64_t>(to.element_size());
+      checkpoint::DeviceFiller()(to, [&](char* piece, std::size_t offset, std::size_t bytes) {
+        const auto first = begin + static_cast<std::int64_t>(offset) / each;
+        read_elements(stored, first, first + static_cast<std::int64_t>(bytes) / each, piece);
+      });
+      return;
+    }
+    read_elements(stored, begin, end, static_cast<char*>(to.mutable_data_ptr()));
+    // The bytes came past autograd, and a graph that saved the tensor must notice.
+    if (!to.is_inference()) to.unsafeGetTensorImpl()->bump_version();
+  }
+
+  std::uint64_t bytes_read() const { return bytes_read_; }
+
+ private:
+  void read_elements(const StoredRuns& stored, std::int64_t begin, std::int64_t end, char* place) {
+    const auto bytes_each = static_cast<std::int64_t>(c10::elementSize(stored.tensor->dtype));
+    const auto* const first = place;
     auto run = std::upper_bound(stored.runs.begin(), stored.runs.end(), begin,
                                 [](std::int64_t at, const StoredRun& next) { return at < next.end; });
     for (; begin < end; ++run) {
@@ -148,14 +166,9 @@ class Checkpoint::Files {
       place += count * bytes_each;
       begin += count;
     }
-    check_booleans(to, std::string(name), path());
-    // The bytes came past autograd, and a graph that saved the tensor must notice.
-    if (!to.is_inference()) to.unsafeGetTensorImpl()->bump_version();
+    if (stored.tensor->dtype == at::kBool) check_booleans(first, place, stored.tensor->name, path());
   }
 
-  std::uint64_t bytes_read() const { return bytes_read_; }
-
- private:
   at::Tensor load(const RankSource& source, const std::string& name, const std::shared_ptr<format::InputFile>& file,
                   const format::MappedFile* mapping, checkpoint::Mappings& mappings) const {
     const format::TensorEntry& entry = source.entry(name);
@@ -174,7 +187,8 @@ class Checkpoint::Files {
   at::Tensor load_unmapped(const RankSource& source, const checkpoint::StoredTensor& stored) const {
     at::Tensor tensor = at::empty(stored.shape, at::TensorOptions().dtype(stored.type));
     source.read(stored.entry.offset, tensor.mutable_data_ptr(), stored.entry.bytes);
-    check_booleans(tensor, stored.entry.name, path());
+    const auto* bytes = static_cast<const char*>(tensor.const_data_ptr());
+    if (stored.type == at::kBool) check_booleans(bytes, bytes + tensor.numel(), stored.entry.name, path());
     return tensor;
   }
 

@@ -1,9 +1,12 @@
+#include <array>
 #include <memory>
+#include <optional>
 #include <system_error>
 
 #include <ATen/core/Tensor.h>
 
 #include "checkpoint/dense.h"
+#include "checkpoint/device_bytes.h"
 #include "checkpoint/element_types.h"
 #include "checkpoint/tied_tensors.h"
 #include "muster/base/detail/shown.h"
@@ -32,12 +35,19 @@ class TensorStream {
   }
 
   void append(const at::Tensor& tensor) {
-    owners_.push_back(dense(value_of_ ? value_of_(tensor) : tensor));
+    const at::Tensor given = value_of_ ? value_of_(tensor) : tensor;
+    if (!ring_ && checkpoint::is_on_device(given)) {
+      flush();
+      ring_.emplace(given.device(), [this](std::string_view bytes) { file_.write(std::array{bytes}); });
+    }
+    if (ring_) return ring_->append(given);
+    owners_.push_back(dense(given));
     const at::Tensor& values = owners_.back();
     append({static_cast<const char*>(values.const_data_ptr()), values.nbytes()});
   }
 
   void flush() {
+    if (ring_) return ring_->finish();
     file_.write(pieces_);
     pieces_.clear();
     owners_.clear();
@@ -49,6 +59,7 @@ class TensorStream {
   static constexpr std::size_t kPiecesPerCall = 1024;
 
   format::AtomicFile& file_;
+  std::optional<checkpoint::PinnedRing> ring_;  // from the first tensor on a device on
   const ValueOf& value_of_;
   std::vector<at::Tensor> owners_;
   std::vector<std::string_view> pieces_;

@@ -3,6 +3,7 @@
 #include <string_view>
 #include <utility>
 
+#include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 
 namespace muster::runtime {
@@ -60,8 +61,12 @@ at::Tensor TensorReader::whole(const State& saved) const {
 }
 
 at::Tensor TensorReader::shard(const State& saved, const parallel::ParameterShard& shard) const {
-  if (is_sharded(saved) && order_of(saved) == shard.order)
-    return checkpoint_->read(saved.at("sliced").text(), shard.begin, shard.begin + shard.local.numel());
+  if (is_sharded(saved) && order_of(saved) == shard.order) {
+    // Straight to the device: a rank's part may be more than the host has room for.
+    auto values = at::empty({shard.local.numel()}, shard.local.options().dtype(dtype(saved)));
+    checkpoint_->read(saved.at("sliced").text(), shard.begin, values);
+    return values;
+  }
   return shard::select(whole(saved), shard);
 }
 

@@ -33,8 +33,8 @@ class TensorReader {
   std::vector<int64_t> sizes(const State& saved) const;
   at::ScalarType dtype(const State& saved) const;
   at::Tensor whole(const State& saved) const;
-  /// The elements of this shard, 1-D. If the saved tensor is sharded and has the memory order of the parameter, only
-  /// their bytes are read.
+  /// The elements of this shard, 1-D, on its device or the CPU. If the saved tensor is sharded and has the memory order
+  /// of the parameter, only their bytes are read.
   at::Tensor shard(const State& saved, const parallel::ParameterShard& shard) const;
 
  private:

@@ -54,9 +54,10 @@ class CheckpointWriter {
   CheckpointWriter(const CheckpointWriter&) = delete;
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;
 
-  /// Returns when the tensors are copied to host memory; they may be changed from then on. The next save of the same
-  /// tensors reuses that memory. The save itself then runs in the background, as in write_checkpoint. The next call
-  /// throws its errors.
+  /// Returns when the tensors are copied to host memory; they may be changed from then on. Tensors on a device are
+  /// copied by its current stream, which changes them only afterwards; the calling thread does not wait. The next save
+  /// of the same tensors reuses that memory. The save itself then runs in the background, as in write_checkpoint. The
+  /// next call throws its errors, MU565 among them if there is not enough pinned memory.
   /// Throws: what wait() throws about the previous save, and then starts nothing.
   /// Collective: every rank of the group. It does not wait for the others.
   void start(const CheckpointContents& contents, const std::filesystem::path& folder);
@@ -67,6 +68,8 @@ class CheckpointWriter {
 
   /// Whether a save is running.
   bool busy() const;
+  /// Of host memory that the last save was copied to; pinned if it came from a device.
+  std::uint64_t staging_bytes() const;
 
  private:
   class Worker;
@@ -113,9 +116,9 @@ class Checkpoint {
   const ShardedTensorMetadata& sharded(std::string_view name) const;
 
   /// Fills `to` with the elements [begin, begin + to.numel()) of a sharded tensor, reading only their bytes (and, if
-  /// blocks are checked as they are read, the rest of the blocks at either end). Requires: `to` is contiguous and on
-  /// the CPU. Throws: CheckpointError MU215 for another dtype, an unknown name, or a range beyond the tensor's end;
-  /// MU213, MU314, MU200.
+  /// blocks are checked as they are read, the rest of the blocks at either end); on a device, in pieces through pinned
+  /// memory. Requires: `to` is contiguous, and on the CPU or the accelerator. Throws: CheckpointError MU215 for another
+  /// dtype, an unknown name, or a range beyond the tensor's end; MU213, MU314, MU200.
   void read(std::string_view name, std::int64_t begin, const at::Tensor& to) const;
   /// The same into a new 1-D tensor.
   at::Tensor read(std::string_view name, std::int64_t begin, std::int64_t end) const;

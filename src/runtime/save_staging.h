@@ -1,0 +1,16 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "muster/runtime/detail/prepared_model.h"
+#include "prepared_optimizer.h"
+
+namespace muster::runtime {
+
+/// A line of plan(): how much of this rank's state an asynchronous save would stage in pinned memory now.
+std::string describe_save_staging(const std::vector<std::shared_ptr<PreparedModel>>& models,
+                                  const PreparedOptimizers& optimizers, int rank);
+
+}  // namespace muster::runtime
