@@ -12,8 +12,7 @@
 
 namespace muster {
 
-/// Muster's runtime under the names of Lightning Fabric: make one, then call its launch(), setup(),
-/// setup_dataloaders() and backward().
+/// Muster's runtime under the names of Lightning Fabric: call its launch(), setup(), setup_dataloaders(), backward().
 /// Thread safety: one thread at a time. Collective: the constructor, if a launcher started the program (it then joins
 /// the group); launch(), and each call that Runtime marks as collective.
 class Fabric final : private runtime::LoopFunctions {
@@ -90,15 +89,22 @@ class Fabric final : private runtime::LoopFunctions {
   using Runtime::wait_for_save;
   using Runtime::world_size;
 
-  /// Returns the module's handle, or a tuple of the handles of the module and of the optimizers and schedulers, in the
-  /// order of the arguments; functions may make them: see Runtime::prepare(). Collective.
+  /// Returns the module's handle, or a tuple of the handles of all arguments: see Runtime::prepare(). Collective.
   template <runtime::ModuleArgument M, class... T>
   auto setup(M&& module, T&&... objects) {
     return prepare(std::forward<M>(module), std::forward<T>(objects)...);
   }
+  template <runtime::ModuleArgument M, class... T>
+  auto setup(const PrepareOptions& options, M&& module, T&&... objects) {
+    return prepare(options, std::forward<M>(module), std::forward<T>(objects)...);
+  }
   template <runtime::ModuleArgument M>
   auto setup_module(M&& module) {
     return prepare(std::forward<M>(module));
+  }
+  template <runtime::ModuleArgument M>
+  auto setup_module(M&& module, const PrepareOptions& options) {
+    return prepare(options, std::forward<M>(module));
   }
   /// Takes optimizers of modules that were set up before, and their schedulers.
   template <class... T>
@@ -109,6 +115,10 @@ class Fabric final : private runtime::LoopFunctions {
   template <runtime::Loader... L>
   auto setup_dataloaders(L&&... loaders) {
     return prepare(std::forward<L>(loaders)...);
+  }
+  template <runtime::Loader... L>
+  auto setup_dataloaders(const PrepareOptions& options, L&&... loaders) {
+    return prepare(options, std::forward<L>(loaders)...);
   }
 
   /// Clips the gradients of the optimizer's parameters by norm or by value. Collective: as Runtime::clip_grad_norm_().
@@ -123,18 +133,16 @@ class Fabric final : private runtime::LoopFunctions {
   T all_reduce(const T& value, std::string_view op = "mean") const {
     return reduce(value, op);
   }
-  /// Runs `f` on rank 0 first, then on the others. Collective.
+  /// Runs `f` on rank 0 first, then on the others; below, first on the first rank of each node. Collective.
   template <class F>
   auto rank_zero_first(F&& f) const {
     return main_process_first(std::forward<F>(f));
   }
-  /// As above, with the first rank of each node.
   template <class F>
   auto local_rank_zero_first(F&& f) const {
     return local_main_process_first(std::forward<F>(f));
   }
   void seed_everything(uint64_t seed, bool per_rank = false) { set_seed(seed, per_rank); }
-
   int global_rank() const { return rank(); }
   bool is_global_zero() const { return is_main(); }
 };

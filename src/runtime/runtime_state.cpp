@@ -27,8 +27,19 @@
 #include "muster/runtime/detail/launch_check.h"
 #include "muster/runtime/detail/values.h"
 #include "resolved_options.h"
+#include "save_staging.h"
 
 namespace muster::runtime {
+namespace {
+
+/// Where a module is, which may not have been moved.
+c10::DeviceType device_type_of(const torch::nn::Module& module, c10::Device otherwise) {
+  for (const auto& parameter : module.parameters()) return parameter.device().type();
+  for (const auto& buffer : module.buffers()) return buffer.device().type();
+  return otherwise.type();
+}
+
+}  // namespace
 
 RuntimeState::RuntimeState(const RuntimeOptions& options)
     : options_(resolved(options, Environment::of_process())),
@@ -161,12 +172,13 @@ const comm::Communicator& RuntimeState::group() const {
   return group_;
 }
 
-std::shared_ptr<PreparedModel> RuntimeState::prepare_model(const std::shared_ptr<torch::nn::Module>& module) {
+std::shared_ptr<PreparedModel> RuntimeState::prepare_model(const std::shared_ptr<torch::nn::Module>& module,
+                                                           bool moves) {
   require_launched();
   if (!module) throw UsageError("MU173", "prepare was given an empty module holder; make the module first");
   if (auto known = registry_->find(*module)) return known;
   precision::PrecisionPolicy(options_.precision).convert_module(*module, options_.fp32_modules);
-  module->to(device_);
+  if (moves) module->to(device_);
   auto managed = strategy_->setup_module(*module, group_);
   if (!managed)
     throw UsageError("MU341", "the program's strategy '" + std::string(strategy_->name()) + "' made no model of " +
@@ -176,7 +188,8 @@ std::shared_ptr<PreparedModel> RuntimeState::prepare_model(const std::shared_ptr
   const auto* sharded = managed->sharded_parameters();
   const precision::PrecisionPolicy policy(options_.precision,
                                           sharded ? sharded->forward_casts() : precision::ForwardCasts{});
-  auto model = std::make_shared<PreparedModel>(PreparedModel{module, std::move(managed), policy, device_.type(), trace_,
+  auto model = std::make_shared<PreparedModel>(PreparedModel{module, std::move(managed), policy,
+                                                             device_type_of(*module, device_), trace_,
                                                              grad_norm_of(*module, weak_from_this())});
   registry_->reductions().set_votes([weak = weak_from_this()] {
     const auto state = weak.lock();
@@ -217,6 +230,13 @@ Optimizer RuntimeState::prepare_optimizer(std::shared_ptr<torch::optim::Optimize
   prepared->bind_models();
   optimizers_->push_back(prepared);
   return Optimizer(std::move(prepared));
+}
+
+bool RuntimeState::next_moves() {
+  if (placement_.empty()) return true;
+  const bool moves = placement_.front();
+  placement_.pop_front();
+  return moves;
 }
 
 data::ShardSpec RuntimeState::prepare_loader(const data::LoaderState& loader) {
@@ -266,18 +286,22 @@ std::string RuntimeState::plan() const {
   if (strategy_) text += formatted("strategy: {} ({})\n", strategy_->name(), strategy_->reason());
   text += formatted("threads: {} a rank\n", at::get_num_threads());
   for (const auto& note : machine_.notes()) text += note + "\n";
+  if (!device_.is_cpu() && !registry_->models().empty())
+    text += describe_save_staging(registry_->models(), *optimizers_, cluster_.rank) + "\n";
   for (const auto& note : notes_) text += note + "\n";
   return text;
 }
 
 std::shared_ptr<PreparedModel> prepare_model(RuntimeState& state, std::shared_ptr<torch::nn::Module> module) {
-  return state.prepare_model(std::move(module));
+  return state.prepare_model(module, state.next_moves());
 }
 Optimizer prepare_optimizer(RuntimeState& state, std::shared_ptr<torch::optim::Optimizer> optimizer) {
   return state.prepare_optimizer(std::move(optimizer));
 }
 std::shared_ptr<const data::ShardSpec> prepare_loader(RuntimeState& state, const data::LoaderState& loader) {
-  return std::make_shared<data::ShardSpec>(state.prepare_loader(loader));
+  auto shard = std::make_shared<data::ShardSpec>(state.prepare_loader(loader));
+  if (!state.next_moves()) shard->device = at::kCPU;
+  return shard;
 }
 void keep_loader(RuntimeState& state, const std::shared_ptr<data::LoaderState>& loader, bool saved) {
   state.keep_loader(loader, saved);

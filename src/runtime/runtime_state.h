@@ -1,12 +1,14 @@
 #pragma once
 
 #include <atomic>
+#include <deque>
 #include <exception>
 #include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <torch/optim/optimizer.h>
@@ -65,7 +67,7 @@ class RuntimeState : public std::enable_shared_from_this<RuntimeState> {
   void leave_group() noexcept;
   /// Throws: UsageError (MU172) before launch() if several ranks were asked for.
   void require_launched() const;
-  std::shared_ptr<PreparedModel> prepare_model(const std::shared_ptr<torch::nn::Module>& module);
+  std::shared_ptr<PreparedModel> prepare_model(const std::shared_ptr<torch::nn::Module>& module, bool moves);
   /// The prepared model of a module; nullptr if it was not prepared.
   std::shared_ptr<PreparedModel> prepared(const torch::nn::Module& module) const { return registry_->find(module); }
   Optimizer prepare_optimizer(std::shared_ptr<torch::optim::Optimizer> optimizer);
@@ -73,6 +75,9 @@ class RuntimeState : public std::enable_shared_from_this<RuntimeState> {
   Scheduler prepare_scheduler(std::shared_ptr<torch::optim::LRScheduler> scheduler);
   Scheduler prepare_scheduler(std::shared_ptr<torch::optim::ReduceLROnPlateauScheduler> scheduler);
   data::ShardSpec prepare_loader(const data::LoaderState& loader);
+  /// Whether the modules and loaders that are prepared next are moved to the device; after the last, all are.
+  void set_placement(std::deque<bool> moves) { placement_ = std::move(moves); }
+  bool next_moves();
   /// Begins the next micro-batch of the loader in use.
   std::shared_ptr<Accumulation> next_micro_batch();
   /// For these models; for all prepared ones if the list is empty.
@@ -140,6 +145,7 @@ class RuntimeState : public std::enable_shared_from_this<RuntimeState> {
   std::optional<uint64_t> seed_;
   std::optional<GeneratorCheck> generators_;  // from connect() on; empty if they are synchronised on purpose
   MachineUse machine_;
+  std::deque<bool> placement_;
   std::vector<std::string> notes_;  // lines of plan() beyond the fixed ones
   const int exceptions_before_ = std::uncaught_exceptions();
   bool launched_ = false;

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <functional>
 #include <string>
@@ -26,11 +27,13 @@ inline void act_as_started_by_mpirun(const ClusterEnvironment& cluster) {
 
 /// Runs `body` as each of `size` ranks, which are processes in which a Runtime finds the others; every rank must end
 /// well.
-inline void as_ranks(int size, const std::function<void()>& body, const std::string& label = {}) {
+inline void as_ranks(int size, const std::function<void()>& body, const std::string& label = {},
+                     std::chrono::milliseconds timeout = std::chrono::minutes(1)) {
   const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
   ProcessWorldOptions options;
   options.arguments = {std::string("--gtest_filter=") + test->test_suite_name() + "." + test->name()};
   options.label = label;
+  options.timeout = timeout;
   const auto results = run_processes(
       size,
       [&](const ClusterEnvironment& cluster) {

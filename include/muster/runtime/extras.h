@@ -14,6 +14,7 @@
 #include "muster/runtime/detail/opened_checkpoint.h"
 #include "muster/runtime/detail/outside_forward.h"
 #include "muster/runtime/detail/padding.h"
+#include "muster/runtime/detail/placement.h"
 #include "muster/runtime/detail/resume.h"
 #include "muster/runtime/detail/saved_item.h"
 #include "muster/runtime/detail/saving.h"
@@ -23,11 +24,18 @@
 
 /// What accelerator.h and fabric.h only declare, because few programs use it: named items for save() and load(),
 /// find_executable_batch_size(), in_fp32(), join_uneven_inputs(), local_sgd(), logger(), pad_across_processes(),
-/// profile(), scaler_state(), split_between_processes() and summon_full_params(). It also brings functions of muster
-/// that take an Accelerator, a Fabric or a Runtime: agreed_votes(), any_rank_has_gradients(), checkpoint_entry(),
-/// init_trackers(), prepare_loader(), random_states(), resume() and trace(), with CaughtSignals, KeptRandomStates and
-/// OpenedCheckpoint; outside_forward(), which takes a model; log_images(), which takes trackers; and measure_flops().
+/// PrepareOptions, profile(), scaler_state(), split_between_processes() and summon_full_params(). It also brings
+/// functions of muster that take an Accelerator, a Fabric or a Runtime: agreed_votes(), any_rank_has_gradients(),
+/// checkpoint_entry(), init_trackers(), prepare_loader(), random_states(), resume() and trace(), with CaughtSignals,
+/// KeptRandomStates and OpenedCheckpoint; outside_forward(), which takes a model; log_images(), which takes trackers;
+/// and measure_flops().
 namespace muster::runtime {
+
+template <class... T>
+auto Training::prepare(const PrepareOptions& options, T&&... objects) {
+  const PlacementScope scope(*state_, options, {(ModuleLike<T> || Loader<T>)...});
+  return prepare(std::forward<T>(objects)...);
+}
 
 template <class... M>
 void Training::join_uneven_inputs(const std::function<void()>& f,

@@ -22,6 +22,7 @@ namespace muster {
 struct ClipGradientsOptions;
 class LocalSGD;
 struct LocalSgdOptions;
+struct PrepareOptions;
 struct ProfileOptions;
 struct UnevenInputsOptions;
 }  // namespace muster
@@ -35,14 +36,18 @@ void call_each(const std::vector<std::shared_ptr<FabricCallback>>& all, void (C:
 /// Prepares objects and trains with them: backward, accumulation, clipping, loops over data.
 class Training {
  public:
-  /// Takes modules, optimizers, schedulers (Muster's or LibTorch's) and muster::DataLoaders, in any order and number,
-  /// and functions that make them (see function_argument.h); returns their handles in the same order, a single one
-  /// without a tuple. Temporaries are owned, named objects borrowed. Collective: with the same arguments on every rank.
+  /// Takes modules, optimizers, schedulers (Muster's or LibTorch's), muster::DataLoaders, and functions that make them
+  /// (see function_argument.h), in any order; returns their handles in that order, a single one without a tuple.
+  /// Temporaries are owned, named objects borrowed. With options first: prepare({.move_to_device = false}, net).
+  /// Collective: with the same arguments on every rank. Throws: ConfigError (MU566).
   template <class... T>
+    requires(!std::same_as<std::remove_cvref_t<T>, PrepareOptions> && ...)
   auto prepare(T&&... objects) {
     static_assert(sizeof...(T) > 0, "prepare takes at least one object");
     return runtime::prepare(*state_, std::forward<T>(objects)...);
   }
+  template <class... T>
+  auto prepare(const PrepareOptions& options, T&&... objects);
 
   /// Runs backward of the loss, scaled for the precision and weighted for accumulation. The strategy communicates the
   /// gradients. Collective: unless inside no_sync().

@@ -1,0 +1,126 @@
+// Programs of the public API on the simulated accelerator have the bits that they have on the CPU: every pair of a
+// strategy, a precision, a number of ranks and a use, under several seeds. Missing orders are errors.
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <set>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "muster/sim/sim.h"
+#include "muster/testing/compare.h"
+#include "on_device/programs.h"
+#include "runtime/ranks.h"
+
+namespace muster::on_device {
+namespace {
+
+namespace fs = std::filesystem;
+
+const std::vector<std::string> kStrategies{"none", "ddp", "zero1", "zero2", "fsdp", "hsdp"};
+const std::vector<std::string> kPrecisions{"32-true", "bf16-mixed", "16-mixed", "bf16-true", "16-true"};
+const std::vector<std::string> kUses{"plain", "clipping", "accumulation", "uneven",    "local SGD",
+                                     "hooks", "resume",   "exception",    "averaging", "trainer"};
+const std::vector<int> kWorlds{1, 2, 3, 4};
+
+/// The pairs of properties of a case.
+std::vector<std::string> pairs_of(const Case& one) {
+  const std::array<std::string, 4> parts{one.strategy, one.precision, one.use, std::to_string(one.world)};
+  std::vector<std::string> pairs;
+  for (size_t i = 0; i < parts.size(); ++i)
+    for (size_t j = i + 1; j < parts.size(); ++j) pairs.push_back(parts[i] + "|" + parts[j]);
+  return pairs;
+}
+
+/// Few cases with all pairs that there are, found greedily.
+std::vector<Case> cover(std::set<std::string>& left_out) {
+  std::vector<Case> all, chosen;
+  std::set<std::string> missing;
+  for (const auto& strategy : kStrategies)
+    for (const auto& precision : kPrecisions)
+      for (const auto& use : kUses)
+        for (const int world : kWorlds) {
+          const Case one{strategy, precision, use, world};
+          if (auto reason = why_not(one); !reason.empty()) {
+            left_out.insert(std::move(reason));
+            continue;
+          }
+          all.push_back(one);
+          for (auto& pair : pairs_of(one)) missing.insert(std::move(pair));
+        }
+  const auto gain = [&](const Case& one) {
+    const auto pairs = pairs_of(one);
+    return std::count_if(pairs.begin(), pairs.end(), [&](const auto& pair) { return missing.contains(pair); });
+  };
+  while (!missing.empty()) {
+    chosen.push_back(
+        *std::max_element(all.begin(), all.end(), [&](const auto& a, const auto& b) { return gain(a) < gain(b); }));
+    for (const auto& pair : pairs_of(chosen.back())) missing.erase(pair);
+  }
+  return chosen;
+}
+
+int seeds() { return std::getenv("MUSTER_TEST_FULL") ? 100 : 10; }
+
+/// As run(), with the case in the message of an exception.
+Weights traced(const Case& one, bool on_cpu, const fs::path& folder, int seed) {
+  try {
+    return run(one, on_cpu, folder);
+  } catch (const std::exception& error) {
+    throw std::runtime_error(one.text() + ", seed " + std::to_string(seed) + ": " + error.what());
+  }
+}
+
+void expect_bits_of_cpu(const Case& one, const fs::path& folder) {
+  SCOPED_TRACE(one.text());
+  sim::set_seed(0);
+  const auto expected = traced(one, /*on_cpu=*/true, folder, 0);
+  for (int seed = 0; seed < seeds() && !::testing::Test::HasFailure(); ++seed) {
+    sim::set_seed(static_cast<uint64_t>(seed));
+    const auto trained = traced(one, /*on_cpu=*/false, folder, seed);
+    ASSERT_EQ(trained.size(), expected.size());
+    for (size_t i = 0; i < trained.size(); ++i)
+      EXPECT_EQ(muster::testing::difference_in_bits(trained[i].second, expected[i].second), "")
+          << trained[i].first << ", seed " << seed;
+    EXPECT_TRUE(sim::take_races().empty());
+  }
+}
+
+/// Of a process and the ranks that it starts.
+fs::path folder_of(int process) { return fs::temp_directory_path() / ("muster_cover_" + std::to_string(process)); }
+
+void expect_bits_of_cpu(int world) {
+  std::set<std::string> left_out;
+  const auto cases = cover(left_out);
+  muster::testing::as_ranks(
+      world,
+      [&] {
+        sim::install();
+        at::set_num_threads(1);
+        for (const auto& one : cases)
+          if (one.world == world) expect_bits_of_cpu(one, folder_of(::getppid()));
+      },
+      std::to_string(world), std::chrono::minutes(9));
+  fs::remove_all(folder_of(::getpid()));
+  std::printf(
+      "%d of %zu cases of the cover ran under %d seeds; left out:\n",
+      static_cast<int>(std::count_if(cases.begin(), cases.end(), [&](const auto& c) { return c.world == world; })),
+      cases.size(), seeds());
+  for (const auto& reason : left_out) std::printf("  %s\n", reason.c_str());
+}
+
+TEST(TrainingOnDevice, OfOneRankHasTheBitsOfTheCpu) { expect_bits_of_cpu(1); }
+TEST(TrainingOnDevice, OfTwoRanksHasTheBitsOfTheCpu) { expect_bits_of_cpu(2); }
+TEST(TrainingOnDevice, OfThreeRanksHasTheBitsOfTheCpu) { expect_bits_of_cpu(3); }
+TEST(TrainingOnDevice, OfFourRanksHasTheBitsOfTheCpu) { expect_bits_of_cpu(4); }
+
+}  // namespace
+}  // namespace muster::on_device
