@@ -38,6 +38,7 @@ class DeviceSide {
  public:
   DeviceSide(c10::intrusive_ptr<c10d::Backend> backend, c10::DeviceType device, SplitBackend split);
 
+  std::string name() const { return backend_->getBackendName(); }
   /// Whether the backend can run this operation.
   bool takes(const Operation& operation, c10::DeviceType device) const;
   /// Throws: what the backend throws.

@@ -52,6 +52,9 @@ class Group {
   int size() const noexcept { return size_; }
   const GroupIdentity& identity() const noexcept { return identity_; }
 
+  /// As device_backend_of().
+  std::string device_backend() const;
+
   void run(Operation& operation);
   std::shared_ptr<Work::State> start(Operation operation);
   void abort(const std::string& cause);

@@ -11,6 +11,8 @@
 
 namespace muster::comm {
 
+std::string Group::device_backend() const { return device_side_ ? device_side_->name() : std::string(); }
+
 bool Group::stays_on_host(const Operation& operation) const {
   return device_of(operation).is_cpu() || collectives_->takes_device_tensors();
 }

@@ -174,8 +174,21 @@ GroupIdentity identity_of(const std::string& backend, const GroupOptions& option
 
 SplitBackend maker_of(const BackendEntry& entry, const StorePtr& store, const GroupOptions& options) {
   return [store, entry, options](const std::string& name, int rank, int size) {
-    return entry.make(c10::make_intrusive<c10d::PrefixStore>("backend/" + name, store), rank, size, options);
+    auto made = entry.make(c10::make_intrusive<c10d::PrefixStore>("backend/" + name, store), rank, size, options);
+    if (!made)
+      throw ConfigError("MU560", formatted("the program's factory of a backend for {} returned none for group {}; let "
+                                           "it return a c10d::Backend on every rank, or throw",
+                                           c10::DeviceTypeName(entry.device, /*lower_case=*/true), name));
+    return made;
   };
+}
+
+void check_device_backend(const BackendEntry& entry) {
+  if (entry.device == c10::DeviceType::CPU)
+    throw ConfigError("MU560",
+                      "device_backend is a backend for tensors of a device, and this one is for the CPU; set "
+                      "BackendEntry::device to the type of the device, or give it to connect() by name");
+  if (!entry.make) throw ConfigError("MU560", "device_backend has no factory; set BackendEntry::make");
 }
 
 SharedAttempt attempt_to_share(const ClusterEnvironment& cluster, const StorePtr& store, const GroupOptions& options) {
@@ -229,16 +242,25 @@ std::unique_ptr<Collectives> make_host_side(const HostSetup& setup, GroupIdentit
                                         options.two_level_sums, timeout);
 }
 
+std::unique_ptr<DeviceSide> make_device_side(const BackendEntry& entry, const HostSetup& setup,
+                                             const std::string& name) {
+  auto make = maker_of(entry, setup.store, setup.options);
+  auto backend = make(name, setup.cluster.rank, setup.cluster.world_size);
+  return std::make_unique<DeviceSide>(std::move(backend), entry.device, std::move(make));
+}
+
 Communicator plug_in(const BackendEntry& entry, HostSetup setup, GroupIdentity identity) {
-  const auto make = maker_of(entry, setup.store, setup.options);
-  const auto& cluster = setup.cluster;
   const std::string name = std::exchange(setup.options.backend, "auto");
   std::unique_ptr<Collectives> host_side;
   std::unique_ptr<DeviceSide> device_side;
-  if (entry.device != c10::DeviceType::CPU) host_side = make_host_side(setup, identity);
-  auto backend = make(identity.name, cluster.rank, cluster.world_size);
-  if (host_side) device_side = std::make_unique<DeviceSide>(std::move(backend), entry.device, make);
-  else host_side = make_plugged(std::move(backend), make);
+  if (entry.device != c10::DeviceType::CPU) {
+    host_side = make_host_side(setup, identity);
+    device_side = make_device_side(entry, setup, identity.name);
+  } else {
+    const auto make = maker_of(entry, setup.store, setup.options);
+    host_side = make_plugged(make(identity.name, setup.cluster.rank, setup.cluster.world_size), make);
+    if (const auto& beside = setup.options.device_backend) device_side = make_device_side(*beside, setup, identity.name);
+  }
   identity.backend = name;
   identity.backend_reason.clear();
   return Communicator(std::make_shared<Group>(std::move(identity), std::move(host_side), std::move(device_side)));
@@ -263,6 +285,7 @@ Communicator make_fake(int rank, int size) {
 Communicator connect(const ClusterEnvironment& cluster, const GroupOptions& options, const Backends& more) {
   check_backend(options.backend, more);
   check_timeouts(options);
+  if (options.device_backend) check_device_backend(*options.device_backend);
   if (cluster.world_size == 1) return Communicator();
   if (options.backend == "fake") return make_fake(cluster.rank, cluster.world_size);
   const auto timeout = options.rendezvous_timeout;
@@ -275,10 +298,13 @@ Communicator connect(const ClusterEnvironment& cluster, const GroupOptions& opti
   GroupIdentity identity = identity_of("gloo", options);
   identity.keeps = std::move(cleanup);
   identity.report = report;
+  const HostSetup setup{cluster, options, store, secret};
   if (auto entry = more.find(options.backend); entry != more.end())
-    return plug_in(entry->second, {cluster, options, store, secret}, std::move(identity));
-  auto host_side = make_host_side({cluster, options, store, secret}, identity);
-  return Communicator(std::make_shared<Group>(std::move(identity), std::move(host_side)));
+    return plug_in(entry->second, setup, std::move(identity));
+  auto host_side = make_host_side(setup, identity);
+  std::unique_ptr<DeviceSide> device_side;
+  if (options.device_backend) device_side = make_device_side(*options.device_backend, setup, identity.name);
+  return Communicator(std::make_shared<Group>(std::move(identity), std::move(host_side), std::move(device_side)));
 }
 
 }  // namespace muster::comm

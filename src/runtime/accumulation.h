@@ -76,6 +76,8 @@ class Accumulation {
   /// Inside join_uneven_inputs(), ranks may run out of batches, and nothing is communicated here. If other ranks
   /// continue a window after this rank's last batch, the window stays open, and its gradients are sent with theirs.
   void set_joined(bool joined) noexcept;
+  /// Whether ranks may have made different numbers of steps.
+  bool joined() const noexcept { return joined_; }
   /// Goes back to the start of a window.
   void reset() noexcept;
   /// Number of micro-batches so far in an unfinished window; 0 between windows.

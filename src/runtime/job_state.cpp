@@ -10,6 +10,7 @@
 #include "model_state.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
+#include "muster/comm/detail/device_agreement.h"
 #include "muster/parallel/detail/capabilities.h"
 #include "muster/parallel/detail/managed_model.h"
 #include "random_state.h"
@@ -259,6 +260,7 @@ class JobLoader {
 }  // namespace
 
 CheckpointContents save_job(const StatefulObjects& contents) {
+  comm::require_same_device_operations(contents.group);
   CheckpointContents job;
   State::List models, optimizers, schedulers, loaders, objects;
   for (const auto& model : contents.models)

@@ -29,6 +29,9 @@ void visit_placement_options(Visit&& visit) {
          .tested_by = "ClusterReader.MakesTheRanksOfAProgram"});
   visit("deterministic", MUSTER_FIELD(deterministic),
         {.help = "use only deterministic kernels", .tested_by = "OptionEffects.OnlyDeterministicKernelsAreUsed"});
+  visit("device_backend", MUSTER_FIELD(device_backend),
+        {.help = "factory of the backend over which ranks exchange tensors of the accelerator",
+         .tested_by = "DeviceBackendOption.TrainsAsTheCpuDoes"});
   visit("devices", MUSTER_FIELD(devices),
         {.help = "ranks on this node, which launch() starts if no launcher has",
          .tested_by = "Launcher.SeveralDevicesWantLaunchFirst",

@@ -15,6 +15,7 @@
 #include "muster/base/error.h"
 #include "muster/base/format.h"
 #include "muster/comm/detail/agreement.h"
+#include "muster/comm/detail/device_agreement.h"
 #include "muster/optim/optimizer_state.h"
 #include "muster/parallel/detail/capabilities.h"
 #include "muster/parallel/detail/managed_model.h"
@@ -185,6 +186,12 @@ void PreparedOptimizer::for_each_other(const std::function<void(optim::FusedOpti
     if (const auto other = entry.lock(); other && other.get() != this) f(other->fused_);
 }
 
+void PreparedOptimizer::require_same_device_operations() const {
+  const auto reduces = [](const ModelUse& use) { return use.model->managed->gradient_sync(); };
+  if (context_.accumulation->joined() || std::ranges::none_of(models_, reduces)) return;
+  comm::require_same_device_operations(context_.group);
+}
+
 at::Tensor PreparedOptimizer::update(const torch::optim::Optimizer::LossClosure& closure) {
   const auto after = c10::make_scope_exit(
       [this] { for_each_other([](optim::FusedOptimizer& other) { other.after_another_step(); }); });
@@ -194,6 +201,7 @@ at::Tensor PreparedOptimizer::update(const torch::optim::Optimizer::LossClosure&
     note_reductions();
     auto loss = closure();
     join_other_ranks();
+    require_same_device_operations();
     auto mean = loss.detach().clone();
     context_.group.internal("the mean loss of a closure").all_reduce(mean, comm::ReduceOp::mean);
     return mean;
@@ -205,7 +213,10 @@ at::Tensor PreparedOptimizer::step(torch::optim::Optimizer::LossClosure closure)
   TraceScope span(*context_.trace, "optimizer step");
   context_.accumulation->note_step();
   bind(/*complete=*/true);
-  if (!closure) join_other_ranks();
+  if (!closure) {
+    join_other_ranks();
+    require_same_device_operations();
+  }
   if (context_.group.size() > 1)
     for (auto& use : models_) use.order = context_.registry->reductions().latest(use.index);
   if (closure && scaler_)

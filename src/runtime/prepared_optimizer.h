@@ -95,6 +95,9 @@ class PreparedOptimizer : public std::enable_shared_from_this<PreparedOptimizer>
   bool bind_parameter(const at::Tensor& parameter, size_t index, bool complete);
   void shard_state(const PreparedModel& model);
   bool gradients_are_finite();
+  /// Before gradients that devices have reduced are used: not at the end of backward, after which ranks whose loss did
+  /// not use a model still have to reduce. Collective.
+  void require_same_device_operations() const;
   bool needs_reduction(const ModelUse& use) const;
   /// Repeats the reductions of these models in the order of the backward that this rank missed.
   void repeat_reductions(const parallel::ReductionRecord::Order& order);

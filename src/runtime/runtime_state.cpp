@@ -15,6 +15,7 @@
 #include "muster/base/error.h"
 #include "muster/base/format.h"
 #include "muster/cluster/detail/variables.h"
+#include "muster/comm/detail/device_agreement.h"
 #include "muster/comm/rendezvous.h"
 #include "muster/data/detail/shard_spec.h"
 #include "muster/device/detail/device.h"
@@ -77,6 +78,8 @@ void RuntimeState::connect() {
   limits.backend = options_.backend;
   limits.rendezvous_timeout = limits.timeout = options_.timeout;
   limits.two_level_sums = options_.two_level_sums;
+  if (options_.device_backend && options_.device_backend->device == device_.type())
+    limits.device_backend = options_.device_backend;
   report_ = cluster::Report::open(cluster_.report_fd);
   group_ = comm::connect(cluster_, limits);
   observe_collectives();
@@ -276,12 +279,22 @@ void RuntimeState::watch_generators() {
   if (cluster_.is_main()) log::warning(note);
 }
 
+/// How ranks exchange tensors of the accelerator.
+std::string RuntimeState::device_tensors_note() const {
+  const auto backend = comm::device_backend_of(group_);
+  return formatted("tensors on {}: {}\n", device_.str(),
+                   backend.empty() ? "through pinned host memory, for which the host waits; no device_backend is given"
+                                   : "over the backend " + backend + " of the program, on streams; operations whose "
+                                     "shapes may differ between ranks through host memory");
+}
+
 std::string RuntimeState::plan() const {
   std::string text = formatted("ranks: {} on {} node(s), this is rank {}; launcher: {}\n", cluster_.world_size,
                                cluster_.nodes, cluster_.rank, to_string(cluster_.launcher));
   const std::string reason(group_.backend_reason());
   text += formatted("device: {}; backend: {}{}\n", device_.str(), group_.backend(),
                     reason.empty() ? "" : " (" + reason + ")");
+  if (!device_.is_cpu() && group_.size() > 1) text += device_tensors_note();
   text += formatted("precision: {}\n", describe(options_.precision));
   if (strategy_) text += formatted("strategy: {} ({})\n", strategy_->name(), strategy_->reason());
   text += formatted("threads: {} a rank\n", at::get_num_threads());

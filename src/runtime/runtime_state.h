@@ -118,6 +118,7 @@ class RuntimeState : public std::enable_shared_from_this<RuntimeState> {
   void choose_device();
   void connect();
   void observe_collectives();
+  std::string device_tensors_note() const;
   /// This rank's votes (its flags), one bit each.
   unsigned own_votes() noexcept;
   /// Called after an optimizer step; warns once if all ranks draw the same random numbers.

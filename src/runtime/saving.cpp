@@ -10,6 +10,7 @@
 #include "muster/base/error.h"
 #include "muster/checkpoint/checkpoint.h"
 #include "muster/checkpoint/weights.h"
+#include "muster/comm/detail/device_agreement.h"
 #include "muster/parallel/detail/capabilities.h"
 #include "muster/parallel/detail/managed_model.h"
 #include "muster/runtime/detail/process_control.h"
@@ -93,6 +94,7 @@ void Saving::save(const fs::path& folder, const std::vector<SavedItem>& items, c
   for (const auto& [name, _] : filter)
     if (std::none_of(items.begin(), items.end(), [&](const auto& item) { return item.name() == name; }))
       throw ConfigError("MU246", "a filter was given for \"" + name + "\", which is not among the things to save");
+  comm::require_same_device_operations(state_->group());
   CheckpointContents contents{.shared = State::Map{}};
   for (const auto& item : items) {
     auto state = item.save(contents.shards);
@@ -133,6 +135,7 @@ void Saving::with_full_params(const PreparedModel& model, const std::function<vo
 
 void Saving::write_model(const PreparedModel& model, const std::filesystem::path& folder,
                          const SaveWeightsOptions& options) const {
+  comm::require_same_device_operations(state_->group());
   WeightStream stream(model, state_->group());
   // Only the main rank writes, and all learn how it went.
   first_here(state_->group(), /*first=*/true, [&] {

@@ -4,6 +4,7 @@
 #include <c10/util/ScopeExit.h>
 
 #include "muster/base/error.h"
+#include "muster/comm/detail/device_agreement.h"
 #include "muster/parallel/detail/join.h"
 #include "muster/runtime/detail/objects.h"
 #include "runtime_state.h"
@@ -51,7 +52,10 @@ void RuntimeState::join_uneven_inputs(std::vector<std::shared_ptr<parallel::Mana
   };
   parallel::join_uneven_inputs(group_, models, batches,
                                {.divide_by_initial_world_size = options.divide_by_initial_world_size},
-                               [this](int last_rank) { broadcast_training_states(last_rank); });
+                               [this](int last_rank) {
+                                 comm::require_same_device_operations(group_);
+                                 broadcast_training_states(last_rank);
+                               });
 }
 
 }  // namespace muster::runtime

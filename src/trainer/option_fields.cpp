@@ -161,6 +161,7 @@ RuntimeOptions runtime_options(const TrainerOptions& options) {
       {.accelerator = options.accelerator,
        .backend = options.backend,
        .deterministic = options.deterministic,
+       .device_backend = options.device_backend,
        .devices = options.devices,
        .grad_scaler = options.grad_scaler,
        .gradient_accumulation = {.num_steps = options.accumulate_grad_batches,

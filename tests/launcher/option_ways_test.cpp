@@ -161,15 +161,15 @@ TEST(OptionWays, DoorsCopyWhatTheyShareWithTheRuntime) {
 
 TEST(OptionWays, TheTableHasEveryFieldOfTheRuntime) {
   // A field that is added to the struct breaks this line: give it a line in option_fields.h, too.
-  [[maybe_unused]] const auto& [accelerator, backend, callbacks, cluster_reader, deterministic, devices,
-                                dispatch_batches, even_batches, fp32_modules, grad_scaler, gradient_accumulation,
+  [[maybe_unused]] const auto& [accelerator, backend, callbacks, cluster_reader, deterministic, device_backend,
+                                devices, dispatch_batches, even_batches, fp32_modules, grad_scaler, gradient_accumulation,
                                 keep_memory, num_nodes, precision, project, split_batches,
                                 step_scheduler_with_optimizer, strategy, synced_generators, timeout, two_level_sums] =
       RuntimeOptions();
   std::set<std::string> fields;
   for (const auto& option : runtime::runtime_option_table().options)
     fields.insert(option.description.name.substr(0, option.description.name.find('.')));
-  EXPECT_EQ(fields.size(), 21u);
+  EXPECT_EQ(fields.size(), 22u);
 }
 
 TEST(OptionWays, TheApisShareDefaultsWithTheRuntime) {
@@ -183,8 +183,8 @@ TEST(OptionWays, TheApisShareDefaultsWithTheRuntime) {
 TEST(OptionWays, TheTableHasEveryFieldThatTheApisShareWithTheRuntime) {
   // A field that is added to one of the structs breaks its line: give it a line in option_fields.h, too.
   [[maybe_unused]] const auto& [a1, a2, a3, a4, a5, a6, a7, a8, a9, a10, a11, a12, a13, a14, a15, a16, a17, a18, a19,
-                                a20, a21, a22] = AcceleratorOptions();
-  [[maybe_unused]] const auto& [f1, f2, f3, f4, f5, f6, f7, f8, f9, f10, f11, f12, f13, f14, f15, f16, f17, f18] =
+                                a20, a21, a22, a23] = AcceleratorOptions();
+  [[maybe_unused]] const auto& [f1, f2, f3, f4, f5, f6, f7, f8, f9, f10, f11, f12, f13, f14, f15, f16, f17, f18, f19] =
       FabricOptions();
   std::set<std::string> accelerator, fabric;
   runtime::visit_options([&](const char* name, auto get, const options::Description&) {
@@ -192,8 +192,8 @@ TEST(OptionWays, TheTableHasEveryFieldThatTheApisShareWithTheRuntime) {
     if constexpr (requires(AcceleratorOptions& options) { get(options); }) accelerator.insert(field);
     if constexpr (requires(FabricOptions& options) { get(options); }) fabric.insert(field);
   });
-  EXPECT_EQ(accelerator.size(), 19u) << "apart from cpu, gradient_accumulation_steps and mixed_precision";
-  EXPECT_EQ(fabric.size(), 18u);
+  EXPECT_EQ(accelerator.size(), 20u) << "apart from cpu, gradient_accumulation_steps and mixed_precision";
+  EXPECT_EQ(fabric.size(), 19u);
 }
 
 TEST(OptionWays, EveryOptionNamesAnExistingTestOfItsEffect) {

@@ -1,106 +1,13 @@
-#include <string>
-#include <utility>
-#include <vector>
-
 #include <gtest/gtest.h>
-#include <torch/torch.h>
 
-#include "muster/accelerator.h"
 #include "muster/parallel/sharded_options.h"
-#include "muster/runtime/detail/prepared_model.h"
-#include "muster/sim/sim.h"
-#include "muster/testing/compare.h"
-#include "runtime/ranks.h"
+#include "runtime/device_course.h"
 
 namespace muster {
 namespace {
 
-/// A frozen parameter and a buffer, and by default sizes that are no multiples of anything.
-struct CourseNetImpl : torch::nn::Module {
-  torch::nn::Linear in, middle, out;
-  torch::nn::LayerNorm norm;
-  at::Tensor scale = register_buffer("scale", torch::full({1}, 1.25));
-  explicit CourseNetImpl(int64_t width)
-      : in(7, width), middle(width, width), out(width, 3), norm(torch::nn::LayerNormOptions({width})) {
-    register_module("inner", in);
-    register_module("middle", middle);
-    register_module("out", out);
-    register_module("norm", norm);
-    out->bias.requires_grad_(false);
-  }
-  at::Tensor forward(const at::Tensor& x) { return out(norm(middle(torch::tanh(in(x))).relu()) * scale); }
-};
-TORCH_MODULE(CourseNet);
-
-using Weights = std::vector<std::pair<std::string, at::Tensor>>;
-
-struct Course {
-  Strategy strategy = "ddp";
-  std::string optimizer = "sgd";
-  std::string precision = "no";
-  bool clips = false;
-  int steps = 4;
-  int64_t width = 19;
-};
-
-at::Tensor inputs(int step, int rank) {
-  return torch::cos(torch::arange(28, torch::kFloat) * (step + 2) + 5 * rank).view({4, 7});
-}
-
-template <class Optimizer>
-Weights train_with(Accelerator& accelerator, const Course& course, const CourseNet& net, Optimizer optimizer) {
-  auto [model, prepared] = accelerator.prepare(net, std::move(optimizer));
-  for (int step = 0; step < course.steps; ++step) {
-    const auto answer = model(inputs(step, accelerator.process_index()).to(accelerator.device())).to(at::kFloat);
-    accelerator.backward(answer.pow(2).mean() + answer.sum() * 0.01);
-    if (course.clips) accelerator.clip_grad_norm_(model, 0.5);
-    prepared.step();
-    prepared.zero_grad();
-  }
-  Weights weights = model.prepared()->managed->full_state(false);
-  for (auto& [name, value] : weights) value = value.cpu();
-  return weights;
-}
-
-Weights train(const Course& course, bool on_cpu) {
-  torch::manual_seed(3);
-  Accelerator accelerator(
-      {.cpu = on_cpu, .mixed_precision = Precision::parse(course.precision), .strategy = course.strategy});
-  EXPECT_EQ(accelerator.device(), on_cpu ? at::Device(at::kCPU) : sim::device(accelerator.local_process_index()));
-  if (!on_cpu) {
-    EXPECT_EQ(torch::empty({1}, c10::DeviceType::PrivateUse1).device(), accelerator.device());
-  }
-  CourseNet net(course.width);
-  if (course.optimizer == "sgd")
-    return train_with(accelerator, course, net,
-                      torch::optim::SGD(net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9)));
-  return train_with(accelerator, course, net, torch::optim::AdamW(net->parameters(), torch::optim::AdamWOptions(0.01)));
-}
-
-/// Under seed 0 nothing runs late. Autocast has other operators on the CPU, so that it is no measure there.
-void expect_bits_of_cpu(const Course& course, int seeds = 3) {
-  sim::set_seed(0);
-  const auto expected = train(course, /*on_cpu=*/course.precision == "no");
-  for (int seed = 0; seed < seeds; ++seed) {
-    sim::set_seed(static_cast<uint64_t>(seed));
-    const auto trained = train(course, /*on_cpu=*/false);
-    ASSERT_EQ(trained.size(), expected.size());
-    for (size_t i = 0; i < trained.size(); ++i)
-      EXPECT_EQ(testing::difference_in_bits(trained[i].second, expected[i].second), "")
-          << trained[i].first << ", seed " << seed << ", " << course.optimizer;
-  }
-}
-
-void as_device_ranks(int size, const std::function<void()>& body) {
-  testing::as_ranks(
-      size,
-      [&] {
-        sim::install();
-        at::set_num_threads(1);
-        body();
-      },
-      std::to_string(size));
-}
+using testing::as_device_ranks;
+using testing::expect_bits_of_cpu;
 
 TEST(DeviceTraining, OfOneRankEqualsTheCpu) {
   // A multiple of 64: alone, an optimizer pads parameters on the CPU only.

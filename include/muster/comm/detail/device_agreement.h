@@ -1,8 +1,13 @@
 #pragma once
 
+#include <string>
+
 #include "muster/comm/communicator.h"
 
 namespace muster::comm {
+
+/// The name of the group's backend for tensors of a device; empty: there is none, and they are staged.
+std::string device_backend_of(const Communicator& group);
 
 /// Compares which operations these ranks have given to backends of devices so far, in all groups that they share. Such
 /// operations are not held back until ranks agree, so values made by them may be wrong, or never come, until this

@@ -1,9 +1,14 @@
 #pragma once
 
 #include <chrono>
+#include <memory>
 #include <string>
 
 namespace muster {
+
+namespace comm {
+struct BackendEntry;
+}
 
 /// How the ranks of a job form a group.
 struct GroupOptions {
@@ -11,6 +16,8 @@ struct GroupOptions {
   /// hosts; "auto", the first of shm, hierarchical and gloo that is possible; or the name of a factory given to
   /// connect().
   std::string backend = "auto";
+  /// A backend for tensors of a device, beside the one above; null: they are staged through host memory.
+  std::shared_ptr<const comm::BackendEntry> device_backend = {};
   std::string interface = "";  ///< network interface; empty: GLOO_SOCKET_IFNAME, or chosen by the
                                ///< addresses
   std::chrono::milliseconds rendezvous_timeout = std::chrono::minutes(5);  ///< wait for the other ranks to appear

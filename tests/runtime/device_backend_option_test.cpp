@@ -1,0 +1,166 @@
+#include <set>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "muster/fabric.h"
+#include "muster/parallel/sharded_options.h"
+#include "muster/testing/thrown.h"
+#include "runtime/device_course.h"
+
+namespace muster {
+namespace {
+
+using testing::as_device_ranks;
+using testing::Course;
+using testing::CourseNet;
+using testing::expect_bits_of_cpu;
+using testing::simulated_backend;
+
+const Strategy kSmallUnits = FSDP{.unit_min_elements = 60};
+
+TEST(DeviceBackendOption, TrainsAsTheCpuDoes) {
+  as_device_ranks(2, [] {
+    expect_bits_of_cpu({.backend = true, .clips = true}, 4);
+    expect_bits_of_cpu({.backend = true, .strategy = "zero1", .clips = true}, 4);
+    expect_bits_of_cpu({.backend = true, .strategy = kSmallUnits, .clips = true}, 4);
+  });
+}
+
+TEST(DeviceBackendOption, OfFabricTrainsAsTheCpuDoes) {
+  as_device_ranks(2, [] {
+    const auto train = [](bool on_cpu) {
+      torch::manual_seed(3);
+      Fabric fabric({.accelerator = on_cpu ? "cpu" : "auto",
+                     .device_backend = simulated_backend(),
+                     .precision = "32-true",
+                     .strategy = "ddp"});
+      EXPECT_EQ(fabric.device().is_cpu(), on_cpu);
+      CourseNet net(19);
+      auto [model, sgd] = fabric.setup(net, torch::optim::SGD(net->parameters(), 0.1));
+      for (int step = 0; step < 3; ++step) {
+        fabric.backward(model(testing::inputs(step, fabric.global_rank()).to(fabric.device())).pow(2).mean());
+        sgd.step();
+        sgd.zero_grad();
+      }
+      std::vector<at::Tensor> weights;
+      for (const auto& parameter : net->parameters()) weights.push_back(parameter.detach().cpu());
+      return weights;
+    };
+    const auto expected = train(true);
+    for (uint64_t seed = 0; seed < 4; ++seed) {
+      sim::set_seed(seed);
+      const auto trained = train(false);
+      for (size_t i = 0; i < expected.size(); ++i)
+        EXPECT_EQ(testing::difference_in_bits(trained[i], expected[i]), "") << seed;
+    }
+  });
+}
+
+/// Operations that were staged.
+std::set<std::string> staged(Accelerator& accelerator, const Course& course) {
+  auto names = std::make_shared<std::set<std::string>>();
+  accelerator.group().observe([names](const comm::OperationEvent& event) {
+    if (event.staged) names->insert(std::string(event.operation));
+  });
+  CourseNet net(course.width);
+  testing::train_with(accelerator, course, net, torch::optim::SGD(net->parameters(), 0.1));
+  return *names;
+}
+
+TEST(DeviceBackendOption, SaysWhatGoesOverItAndWhatIsStaged) {
+  as_device_ranks(2, [] {
+    sim::set_seed(2);
+    Accelerator by_backend({.device_backend = simulated_backend(), .strategy = "ddp"});
+    const auto plan = by_backend.plan(), rank = std::to_string(by_backend.process_index());
+    EXPECT_NE(plan.find("tensors on sim:" + rank + ": over the backend sim of the program"), std::string::npos) << plan;
+    EXPECT_FALSE(staged(by_backend, {}).contains("all_reduce"));
+
+    Accelerator without({.strategy = "ddp"});
+    EXPECT_NE(without.plan().find("tensors on sim:" + rank + ": through pinned host memory"), std::string::npos)
+        << without.plan();
+    EXPECT_TRUE(staged(without, {}).contains("all_reduce"));
+
+    // It is not for the CPU, and stands aside there.
+    Accelerator on_cpu({.cpu = true, .device_backend = simulated_backend(), .strategy = "ddp"});
+    EXPECT_EQ(on_cpu.plan().find("tensors on"), std::string::npos);
+  });
+}
+
+TEST(DeviceBackendOption, MustMakeABackendOfADevice) {
+  as_device_ranks(2, [] {
+    const auto id = [](comm::BackendEntry entry) {
+      return testing::thrown_id([&] {
+        Accelerator accelerator({.device_backend = std::make_shared<comm::BackendEntry>(std::move(entry))});
+      });
+    };
+    const auto none = [](const auto&...) { return c10::intrusive_ptr<c10d::Backend>(); };
+    EXPECT_EQ(id({c10::DeviceType::PrivateUse1, none}), "MU560");
+  });
+  for (const auto& entry : {comm::BackendEntry{}, comm::BackendEntry{.device = c10::DeviceType::CUDA, .make = nullptr}})
+    EXPECT_EQ(testing::thrown_id([&] {
+                comm::connect({}, {.device_backend = std::make_shared<comm::BackendEntry>(entry)});
+              }),
+              "MU560");
+}
+
+/// One rank reduces something else in its second step; the devices cannot see what it is for.
+TEST(DeviceBackendOption, RanksThatDisagreeAreToldBeforeAParameterChanges) {
+  as_device_ranks(2, [] {
+    sim::set_seed(3);
+    Accelerator accelerator({.device_backend = simulated_backend(), .strategy = "ddp"});
+    CourseNet net(19);
+    auto [model, sgd] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 0.1));
+    const bool first = accelerator.is_main_process();
+    at::Tensor before;
+    std::string message;
+    for (int step = 0; step < 2; ++step) {
+      accelerator.backward(model(testing::inputs(step, first ? 0 : 1).to(accelerator.device())).pow(2).mean());
+      const auto own = torch::ones({3}, accelerator.device());
+      const bool same = first || step == 0;
+      accelerator.group().internal(same ? "my statistics" : "other statistics").all_reduce(own);
+      before = net->parameters()[0].detach().clone();
+      message = testing::thrown([&, o = sgd]() mutable { o.step(); });
+      EXPECT_EQ(message == "no error", step == 0);
+      sgd.zero_grad();
+    }
+    EXPECT_TRUE(message.starts_with("MU050: rank 0 called the library's all_reduce(sum) of float32 [3] for my "
+                                    "statistics, rank 1 called the library's all_reduce(sum) of float32 [3] for other "
+                                    "statistics"))
+        << message;
+    EXPECT_EQ(testing::difference_in_bits(net->parameters()[0].detach().cpu(), before.cpu()), "");
+  });
+}
+
+TEST(DeviceBackendOption, RanksThatDisagreeAreToldBeforeAnythingIsSaved) {
+  as_device_ranks(2, [] {
+    Accelerator accelerator({.device_backend = simulated_backend(), .strategy = "ddp"});
+    CourseNet net(19);
+    const auto model = accelerator.prepare(net);
+    const auto own = torch::ones({3}, accelerator.device());
+    accelerator.group().internal(accelerator.is_main_process() ? "one" : "other").all_reduce(own);
+    EXPECT_EQ(testing::thrown_id([&] { accelerator.save_model(model, "never_written"); }), "MU050");
+    EXPECT_FALSE(std::filesystem::exists("never_written"));
+  });
+}
+
+/// A rank whose loss does not use the model reduces in step(), after the others' backward.
+TEST(DeviceBackendOption, RanksThatReduceLateDoNotDisagree) {
+  as_device_ranks(2, [] {
+    sim::set_seed(2);
+    Accelerator accelerator({.device_backend = simulated_backend(), .strategy = DDP{.find_unused_parameters = true}});
+    CourseNet net(19);
+    auto [model, sgd] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 0.1));
+    for (int step = 0; step < 2; ++step) {
+      auto loss = model(testing::inputs(step, 0).to(accelerator.device())).pow(2).mean();
+      if (!accelerator.is_main_process()) loss = torch::ones({}, loss.options()).requires_grad_();
+      accelerator.backward(loss);
+      EXPECT_EQ(testing::thrown_id([&, o = sgd]() mutable { o.step(); }), "no error");
+      sgd.zero_grad();
+    }
+  });
+}
+
+}  // namespace
+}  // namespace muster
