@@ -123,9 +123,9 @@ class Fabric final : private runtime::LoopFunctions {
 
   /// Clips the gradients of the optimizer's parameters by norm or by value. Collective: as Runtime::clip_grad_norm_().
   /// Throws: ConfigError (MU179) unless exactly one of max_norm and clip_val is given; UsageError (MU175) for a norm
-  /// that is not finite.
+  /// that is not finite; on a device the next step throws it, and this one changes nothing.
   template <class M>
-  double clip_gradients(const Model<M>&, const Optimizer& optimizer, const ClipGradientsOptions& options) {
+  GradNorm clip_gradients(const Model<M>&, const Optimizer& optimizer, const ClipGradientsOptions& options) {
     return clip_gradients_of(optimizer, options);
   }
   /// Returns the value reduced over ranks, as a new value. Collective.

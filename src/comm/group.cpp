@@ -337,6 +337,8 @@ std::shared_ptr<SharedBuffer> Group::share(std::size_t bytes, PeerAccess access,
   return std::move(operation.shared_buffer);
 }
 
+std::string device_backend_of(const Communicator& group) { return group.group()->device_backend(); }
+
 void require_same_device_operations(const Communicator& group) {
   group.group()->compare_device_operations(group.internal("the device's operations"));
 }

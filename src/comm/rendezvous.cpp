@@ -259,7 +259,8 @@ Communicator plug_in(const BackendEntry& entry, HostSetup setup, GroupIdentity i
   } else {
     const auto make = maker_of(entry, setup.store, setup.options);
     host_side = make_plugged(make(identity.name, setup.cluster.rank, setup.cluster.world_size), make);
-    if (const auto& beside = setup.options.device_backend) device_side = make_device_side(*beside, setup, identity.name);
+    if (const auto& beside = setup.options.device_backend)
+      device_side = make_device_side(*beside, setup, identity.name);
   }
   identity.backend = name;
   identity.backend_reason.clear();

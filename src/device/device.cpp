@@ -7,6 +7,7 @@
 #include <ATen/DeviceAccelerator.h>
 
 #include "muster/base/detail/listing.h"
+#include "muster/base/detail/one_device.h"
 #include "muster/base/detail/xla_devices.h"
 #include "muster/base/error.h"
 
@@ -57,6 +58,7 @@ std::vector<std::string> available() {
 }
 
 at::Device choose(std::string_view name, int local_rank) {
+  require_one_device(name, "accelerator");
   const auto kind = accelerator();
   const auto [wanted, index] = parse(name);
   if (wanted == "cpu" || (wanted == "auto" && !kind)) return at::Device(at::kCPU);

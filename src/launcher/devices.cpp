@@ -9,6 +9,7 @@
 #include <fstream>
 
 #include "muster/base/detail/log.h"
+#include "muster/base/detail/one_device.h"
 #include "muster/base/detail/xla_devices.h"
 #include "muster/base/error.h"
 
@@ -89,6 +90,7 @@ int count_listed(const std::string& list) {
 }  // namespace
 
 DeviceChoice choose_devices(const DeviceRequest& request) {
+  require_one_device(request.accelerator, "--accelerator");
   bool unsaid = request.accelerator.empty() || request.accelerator == "auto";
   if (request.accelerator == "cpu" || (unsaid && request.present == 0)) return choose_processes(request);
   if (request.present == 0 && is_xla_device(request.accelerator)) return choose_xla_processes(request);

@@ -2,12 +2,15 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <unordered_set>
+#include <utility>
 
 #include <ATen/core/grad_mode.h>
 
 #include "muster/base/error.h"
 #include "muster/base/format.h"
+#include "muster/optim/detail/device_norm.h"
 #include "muster/optim/detail/distinct.h"
 #include "muster/optim/detail/each_group.h"
 #include "muster/optim/detail/norm.h"
@@ -29,11 +32,30 @@ std::vector<std::vector<at::Tensor>> distinct_groups(const torch::optim::Optimiz
 }
 
 /// Requires: each parameter once.
-double norm_of(const std::vector<at::Tensor>& parameters, double p) {
+std::vector<at::Tensor> gradients_of(const std::vector<at::Tensor>& parameters) {
   std::vector<at::Tensor> gradients;
   for (const auto& parameter : parameters)
     if (parameter.grad().defined()) gradients.push_back(parameter.grad());
-  return optim::norm_from_power_sum(optim::power_sum(gradients, p), p);
+  return gradients;
+}
+
+double norm_of(const std::vector<at::Tensor>& parameters, double p) {
+  return optim::norm_from_power_sum(optim::power_sum(gradients_of(parameters), p), p);
+}
+
+/// Clips without a wait; nullopt where that is not possible.
+std::optional<GradNorm> clip_on_device(const std::vector<at::Tensor>& parameters, double max_norm,
+                                       const ClipNormOptions& options) {
+  if (options.non_finite != NonFinite::pass) return std::nullopt;
+  const auto gradients = gradients_of(parameters);
+  const auto device = optim::common_device(gradients);
+  if (!device) return std::nullopt;
+  const at::NoGradGuard no_grad;
+  const auto p = options.norm_type;
+  auto norm = optim::norm_from_power_sum(optim::device_power_sum(gradients, *device, p), p);
+  const auto factor = optim::clip_coefficient(norm, max_norm);
+  for (const auto& gradient : gradients) optim::scale_by(gradient, factor);
+  return GradNorm(std::move(norm));
 }
 
 void apply_clip(const std::vector<at::Tensor>& parameters, const optim::ClipDecision& decision) {
@@ -60,18 +82,24 @@ std::vector<double> optim::clip_bounds(const PerGroup<double>& max_norm, size_t 
   return each_group(max_norm, groups, "max_norm");
 }
 
-double clip_grad_norm_(const std::vector<at::Tensor>& listed, double max_norm, ClipNormOptions options) {
+GradNorm clip_grad_norm_(const std::vector<at::Tensor>& listed, double max_norm, ClipNormOptions options) {
   const auto parameters = optim::distinct_tensors(listed);
+  if (auto norm = clip_on_device(parameters, max_norm, options)) return *std::move(norm);
   const double norm = norm_of(parameters, options.norm_type);
   apply_clip(parameters, optim::decide_clip(norm, max_norm, options.non_finite));
   return norm;
 }
 
-std::vector<double> clip_grad_norm_(torch::optim::Optimizer& optimizer, const PerGroup<double>& max_norm,
-                                    ClipNormOptions options) {
+GradNorms clip_grad_norm_(torch::optim::Optimizer& optimizer, const PerGroup<double>& max_norm,
+                          ClipNormOptions options) {
   const auto groups = distinct_groups(optimizer);
   const auto bounds = optim::clip_bounds(max_norm, groups.size());
-  std::vector<double> norms;
+  GradNorms norms;
+  const auto on_device = [](const auto& group) { return !group.empty() && !group.front().is_cpu(); };
+  if (options.non_finite == NonFinite::pass && std::any_of(groups.begin(), groups.end(), on_device)) {
+    for (size_t g = 0; g < groups.size(); ++g) norms.push_back(clip_grad_norm_(groups[g], bounds[g], options));
+    return norms;
+  }
   std::vector<optim::ClipDecision> decisions;
   for (size_t g = 0; g < groups.size(); ++g) {
     norms.push_back(norm_of(groups[g], options.norm_type));

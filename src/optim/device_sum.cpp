@@ -1,11 +1,16 @@
 #include "optim/device_sum.h"
 
 #include <algorithm>
+#include <limits>
+#include <tuple>
 
+#include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/constant_pad_nd.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
 
 namespace muster::optim {
 namespace {
@@ -46,14 +51,60 @@ at::Tensor words_of(const at::Tensor& terms) {
   return words;
 }
 
+/// As carry() of ExactSum, for all digits at once.
+at::Tensor carried(const at::Tensor& sums) {
+  const auto last = sums.size(0) - 1;
+  auto digits = sums;
+  const auto pass_on = [&](const at::Tensor& carries) {
+    auto rest = digits.clone();
+    rest.slice(0, 0, last).bitwise_and_(kDigit);
+    rest.slice(0, 1).add_(carries);
+    digits = rest;
+  };
+  for (int i = 0; i < 2; ++i) pass_on(digits.slice(0, 0, last).bitwise_right_shift(32));
+  // Now each is at most 2^32. One that is full passes on what it gets, so its carry is that of the last that is not.
+  const auto lower = digits.slice(0, 0, last);
+  const auto places = at::arange(last, lower.options());
+  const auto decided_by = std::get<0>(at::where(lower.eq(kDigit), at::zeros_like(places), places).cummax(0));
+  const auto carries = lower.bitwise_right_shift(32).index_select(0, decided_by);
+  auto rest = digits.clone();
+  rest.slice(0, 1).add_(carries);
+  rest.slice(0, 0, last).bitwise_and_(kDigit);
+  return rest;
+}
+
+/// For exponents of normal numbers.
+at::Tensor power_of_two(const at::Tensor& exponents) {
+  return (exponents + 1023).bitwise_left_shift(52).view(at::kDouble);
+}
+
 }  // namespace
 
-void add_device_powers(ExactSum& sum, const std::vector<at::Tensor>& tensors, double p) {
+at::Tensor device_words(const std::vector<at::Tensor>& tensors, double p) {
   std::vector<at::Tensor> blocks;
   for (const auto& tensor : tensors)
     if (tensor.numel() > 0) blocks.push_back(block_sums(tensor, p));
-  if (blocks.empty()) return;
-  const auto on_host = words_of(at::cat(blocks)).cpu();
+  return blocks.empty() ? at::Tensor() : words_of(at::cat(blocks));
+}
+
+at::Tensor rounded(const at::Tensor& words) {
+  constexpr int64_t kDigits = ExactSum::kDigits;
+  const auto digits = carried(words.slice(0, 0, kDigits));
+  const auto exponents = at::arange(kDigits, words.options()) * 32 - 1074;
+  // In two factors, since neither the least nor the most of these powers is a number of float64.
+  const auto first = exponents.clamp(-1000, 900);
+  const auto terms = digits.to(at::kDouble) * power_of_two(first) * power_of_two(exponents - first);
+  // Along the outer one of two dimensions numbers are added one after another, from the least.
+  const auto sum = terms.unsqueeze(1).expand({kDigits, 2}).contiguous().cumsum(0).select(0, kDigits - 1).select(0, 0);
+  const auto infinity = at::full({}, std::numeric_limits<double>::infinity(), sum.options());
+  const auto finite = at::where(words.select(0, kDigits).gt(0), infinity, sum);
+  return at::where(words.select(0, kDigits + 1).gt(0), infinity - infinity, finite);
+}
+
+void add_device_powers(ExactSum& sum, const std::vector<at::Tensor>& tensors, double p) {
+  const auto all = device_words(tensors, p);
+  if (!all.defined()) return;
+  const auto on_host = all.cpu();
   ExactSum::Words words;
   std::copy_n(on_host.const_data_ptr<int64_t>(), words.size(), words.begin());
   sum.add(words);

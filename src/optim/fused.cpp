@@ -9,6 +9,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty_like.h>
+#include <c10/util/Exception.h>
 #include <c10/util/ScopeExit.h>
 
 #include "muster/base/error.h"
@@ -57,6 +58,9 @@ class FusedOptimizer::Impl {
   }
 
   at::Tensor step(const lib::Optimizer::LossClosure& closure);
+  void step_unless(const at::Tensor& found_inf);
+  bool takes_found_inf();
+  void take_back_step();
   void zero_grad(bool set_to_none);
   void note_backward() {
     if (stepping_ || another_steps_) return;
@@ -95,7 +99,7 @@ class FusedOptimizer::Impl {
   /// What this step updates of each of the flat parameters.
   std::vector<std::pair<FlatParameters*, std::vector<at::Tensor>>> updated_parameters() const;
   at::Tensor step_inner(const lib::Optimizer::LossClosure& closure);
-  bool step_fused();
+  bool step_fused(const std::optional<at::Tensor>& found_inf);
   void count_step();
   void reload_states();
 
@@ -110,6 +114,7 @@ class FusedOptimizer::Impl {
   int64_t repeated_ = 0;
   bool stepping_ = false;
   bool another_steps_ = false;
+  std::vector<c10::TensorImpl*> counted_;  // parameters whose steps step_unless() has counted
 };
 
 int64_t FusedOptimizer::Impl::revision() const {
@@ -266,7 +271,7 @@ at::Tensor FusedOptimizer::Impl::step_inner(const lib::Optimizer::LossClosure& c
 }
 
 /// Returns false, with nothing changed, where no fused kernel can make this step.
-bool FusedOptimizer::Impl::step_fused() {
+bool FusedOptimizer::Impl::step_fused(const std::optional<at::Tensor>& found_inf) {
   at::NoGradGuard no_grad;
   // The aliases that are updated have version counters of their own; parameters are marked in count_step().
   at::AutoDispatchBelowADInplaceOrView below;
@@ -278,7 +283,7 @@ bool FusedOptimizer::Impl::step_fused() {
   const auto updated = updated_parameters();
   try {
     for (const auto& [owner, parameters] : updated) owner->begin_update();
-    plan_->run(rule_, *inner_, entries_);
+    plan_->run(rule_, *inner_, entries_, found_inf);
     count_step();
     for (const auto& [owner, parameters] : updated) owner->end_update(parameters);
   } catch (const std::exception& error) {
@@ -328,10 +333,42 @@ at::Tensor FusedOptimizer::Impl::step(const lib::Optimizer::LossClosure& closure
       at::AutoGradMode with_grad(true);
       loss = closure();
     }
-    if (!step_fused()) step_inner(nullptr);
+    if (!step_fused(std::nullopt)) step_inner(nullptr);
   }
   watch_.clear();
   return loss;
+}
+
+bool FusedOptimizer::Impl::takes_found_inf() {
+  if (rule_ == UpdateRule::unfused || rule_ == UpdateRule::elementwise || rule_ == UpdateRule::rmsprop) return false;
+  const at::NoGradGuard no_grad;
+  const at::AutoDispatchBelowADInplaceOrView below;
+  if (!inspect()) return false;
+  const bool fits = std::none_of(entries_.begin(), entries_.end(), [&](const ParameterEntry& entry) {
+    if (!entry.active) return false;
+    const bool begins_momentum = rule_ == UpdateRule::sgd && state_sets_[entry.group].any() && entry.step == 0;
+    return begins_momentum || entry.parameter.is_cpu();
+  });
+  return fits && (plan_ || attach_states(rule_, *inner_, entries_));
+}
+
+void FusedOptimizer::Impl::step_unless(const at::Tensor& found_inf) {
+  refuse_direct_step();
+  const auto stepping = c10::make_scope_exit([this, before = std::exchange(stepping_, true)] { stepping_ = before; });
+  TORCH_INTERNAL_ASSERT(step_fused(found_inf), "takes_found_inf() said so");
+  counted_.clear();
+  for (const auto& entry : entries_)
+    if (entry.active) counted_.push_back(entry.impl);
+  watch_.clear();
+}
+
+void FusedOptimizer::Impl::take_back_step() {
+  if (rule_ != UpdateRule::sgd)
+    for (auto* impl : counted_)
+      if (const auto found = inner_->state().find(impl); found != inner_->state().end())
+        --*state_step(rule_, *found->second);
+  counted_.clear();
+  reload_states();
 }
 
 void FusedOptimizer::Impl::zero_grad(bool set_to_none) {
@@ -378,6 +415,9 @@ void FusedOptimizer::add_flat_parameters(FlatParameters& flat_parameters) {
   impl_->add_flat_parameters(flat_parameters);
 }
 at::Tensor FusedOptimizer::step(const lib::Optimizer::LossClosure& closure) { return impl_->step(closure); }
+void FusedOptimizer::step_unless(const at::Tensor& found_inf) { impl_->step_unless(found_inf); }
+bool FusedOptimizer::takes_found_inf() { return impl_->takes_found_inf(); }
+void FusedOptimizer::take_back_step() { impl_->take_back_step(); }
 void FusedOptimizer::zero_grad(bool set_to_none) { impl_->zero_grad(set_to_none); }
 void FusedOptimizer::note_backward() { impl_->note_backward(); }
 void FusedOptimizer::note_load() { impl_->note_load(); }

@@ -35,14 +35,6 @@ at::Tensor largest(const std::vector<at::Tensor>& tensors) {
   return most;
 }
 
-/// The elements in the order in which they lie in memory, in a dtype whose powers float64 can add up.
-at::Tensor in_memory_order(const at::Tensor& tensor) {
-  auto real = tensor.is_complex() ? tensor.abs() : tensor;
-  if (!real.is_non_overlapping_and_dense()) real = real.contiguous();
-  const auto flat = real.as_strided({real.numel()}, {1});
-  return flat.scalar_type() == at::kDouble ? flat : flat.to(at::kFloat);
-}
-
 void add_host_elements(ExactSum& sum, const at::Tensor& flat, double p) {
   if (flat.scalar_type() == at::kDouble) add_powers(sum, flat.const_data_ptr<double>(), flat.numel(), p);
   else add_powers(sum, flat.const_data_ptr<float>(), flat.numel(), p);
@@ -50,10 +42,21 @@ void add_host_elements(ExactSum& sum, const at::Tensor& flat, double p) {
 
 }  // namespace
 
-at::Tensor unrounded_power_sum(const std::vector<at::Tensor>& tensors, double p) {
+at::Tensor in_memory_order(const at::Tensor& tensor) {
+  auto real = tensor.is_complex() ? tensor.abs() : tensor;
+  if (!real.is_non_overlapping_and_dense()) real = real.contiguous();
+  const auto flat = real.as_strided({real.numel()}, {1});
+  return flat.scalar_type() == at::kDouble ? flat : flat.to(at::kFloat);
+}
+
+void require_order(double p) {
   if (!(p > 0))
     throw ConfigError("MU144",
                       formatted("gradients are to be clipped by a norm of order {}; give one above 0, or infinity", p));
+}
+
+at::Tensor unrounded_power_sum(const std::vector<at::Tensor>& tensors, double p) {
+  require_order(p);
   at::NoGradGuard no_grad;
   if (std::isinf(p)) return largest(tensors);
   ExactSum sum;

@@ -202,6 +202,38 @@ struct Changer {
   void operator()(const char*, const T&) const {}
 };
 
+struct Mover {
+  at::Device device;
+
+  void operator()(const char*, at::Tensor& value) const {
+    if (value.defined()) value = value.to(device);
+  }
+  template <class L>
+    requires requires(L& list) { list.push_back(at::Tensor()); }
+  void operator()(const char* name, L& list) const {
+    for (auto& value : list) (*this)(name, value);
+  }
+  void operator()(const char* name, std::optional<std::vector<at::Tensor>>& list) const {
+    if (list) (*this)(name, *list);
+  }
+  template <class T>
+  void operator()(const char*, const T&) const {}
+};
+
+template <class F>
+void visit_state(lib::Optimizer& optimizer, const at::Tensor& parameter, const F& f) {
+  for (auto& group : optimizer.param_groups())
+    for (const auto& own : group.params()) {
+      const auto kept =
+          own.is_same(parameter) ? optimizer.state().find(own.unsafeGetTensorImpl()) : optimizer.state().end();
+      if (kept == optimizer.state().end()) continue;
+      const at::NoGradGuard no_grad;
+      optim::with_known_class(group.options(), [&]<class S>(auto&, std::type_identity<S>) {
+        optim::each_state(dynamic_cast<S&>(*kept->second), f);
+      });
+    }
+}
+
 void require_fit(bool fits, const std::string& what) {
   if (!fits)
     throw CheckpointError(
@@ -279,16 +311,11 @@ std::function<void()> prepare_load(lib::Optimizer& optimizer, const State& state
 
 void change_state(lib::Optimizer& optimizer, const at::Tensor& parameter,
                   const std::function<at::Tensor(const at::Tensor&)>& f) {
-  for (auto& group : optimizer.param_groups())
-    for (const auto& own : group.params()) {
-      const auto kept =
-          own.is_same(parameter) ? optimizer.state().find(own.unsafeGetTensorImpl()) : optimizer.state().end();
-      if (kept == optimizer.state().end()) continue;
-      const at::NoGradGuard no_grad;
-      optim::with_known_class(group.options(), [&]<class S>(auto&, std::type_identity<S>) {
-        optim::each_state(dynamic_cast<S&>(*kept->second), Changer{parameter, f});
-      });
-    }
+  visit_state(optimizer, parameter, Changer{parameter, f});
+}
+
+void move_state(lib::Optimizer& optimizer, const at::Tensor& parameter) {
+  visit_state(optimizer, parameter, Mover{parameter.device()});
 }
 
 void load_state_dict(lib::Optimizer& optimizer, const State& state) { prepare_load(optimizer, state)(); }

@@ -146,10 +146,12 @@ void UpdatePlan::copy_out(const std::vector<ParameterEntry>& entries) {
   }
 }
 
-void UpdatePlan::run(UpdateRule rule, torch::optim::Optimizer& inner, const std::vector<ParameterEntry>& entries) {
+void UpdatePlan::run(UpdateRule rule, torch::optim::Optimizer& inner, const std::vector<ParameterEntry>& entries,
+                     const std::optional<at::Tensor>& found_inf) {
   copy_in(entries);
   for (auto& call : calls_) {
     if (call.values.empty()) continue;
+    call.found_inf = found_inf;
     run_update(rule, inner, inner.param_groups()[call.group].options(), call);
     ++call.step;
   }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "optim/parameter_entry.h"
@@ -17,7 +18,8 @@ class UpdatePlan {
   UpdatePlan(UpdateRule rule, torch::optim::Optimizer& inner, const std::vector<ParameterEntry>& entries);
 
   /// Updates parameters and states. Requires: the entries' gradients are there.
-  void run(UpdateRule rule, torch::optim::Optimizer& inner, const std::vector<ParameterEntry>& entries);
+  void run(UpdateRule rule, torch::optim::Optimizer& inner, const std::vector<ParameterEntry>& entries,
+           const std::optional<at::Tensor>& found_inf);
 
  private:
   struct Link {  // an input whose gradient is wherever autograd put it

@@ -36,7 +36,8 @@ template <class Options, class Kernel>
 void run_adam(const lib::OptimizerOptions& options, const UpdateCall& call, Kernel kernel) {
   const auto& own = static_cast<const Options&>(options);
   kernel(call.values, call.gradients, call.states[0], call.states[1], call.states[2], call.steps, own.lr(),
-         std::get<0>(own.betas()), std::get<1>(own.betas()), own.weight_decay(), own.eps(), own.amsgrad(), false);
+         std::get<0>(own.betas()), std::get<1>(own.betas()), own.weight_decay(), own.eps(), own.amsgrad(), false,
+         std::nullopt, call.found_inf);
 }
 
 template <class T>
@@ -191,12 +192,13 @@ void run_update(UpdateRule rule, lib::Optimizer& optimizer, const lib::Optimizer
       set_step(call);
       const auto& own = static_cast<const lib::AdagradOptions&>(options);
       return at::_fused_adagrad_(call.values, call.gradients, call.states[0], call.steps, own.lr(), own.lr_decay(),
-                                 own.weight_decay(), own.eps(), /*maximize=*/false);
+                                 own.weight_decay(), own.eps(), /*maximize=*/false, std::nullopt, call.found_inf);
     }
     case UpdateRule::sgd: {
       const auto& own = static_cast<const lib::SGDOptions&>(options);
       return at::_fused_sgd_(call.values, call.gradients, call.states[0], own.weight_decay(), own.momentum(), own.lr(),
-                             own.dampening(), own.nesterov(), /*maximize=*/false, call.first);
+                             own.dampening(), own.nesterov(), /*maximize=*/false, call.first, std::nullopt,
+                             call.found_inf);
     }
     case UpdateRule::rmsprop: return run_rmsprop(static_cast<const lib::RMSpropOptions&>(options), call);
     case UpdateRule::elementwise: return run_elementwise(static_cast<ElementwiseOptimizer&>(optimizer), options, call);

@@ -4,6 +4,7 @@
 #include <bitset>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -43,7 +44,8 @@ struct UpdateCall {
   std::vector<at::Tensor> values;
   std::vector<at::Tensor> gradients;
   std::array<std::vector<at::Tensor>, kMaxStates> states;
-  std::vector<at::Tensor> steps;  ///< one float32 scalar, repeated
+  std::vector<at::Tensor> steps;        ///< one float32 scalar, repeated
+  std::optional<at::Tensor> found_inf;  ///< if it is 1, LibTorch's kernels change nothing; the other rules take none
 };
 
 /// Requires: gradients off, dispatch below autograd.

@@ -46,6 +46,16 @@ void require_sensible(const GradScalerOptions& options) {
                   options.init_scale, options.growth_factor, options.backoff_factor, options.growth_interval));
 }
 
+void require_scale(double next, double made_with) {
+  if (!is_scale(next))
+    throw UsageError("MU318",
+                     formatted("the loss scale has fallen to {}, the least that can be undone, since in every step "
+                               "some gradient was not finite, so no step was taken; look for the operation that makes "
+                               "infinities or NaN (torch::autograd::DetectAnomalyGuard finds it), or train in "
+                               "bf16-mixed",
+                               made_with));
+}
+
 at::Tensor scalar(double value, at::ScalarType dtype, at::Device device = at::kCPU) {
   return at::full({1}, value, at::TensorOptions().dtype(dtype).device(device));
 }
@@ -87,14 +97,12 @@ void GradScaler::update(bool found_inf, double made_with) {
   auto scale = scalar(state_.scale, at::kFloat), tracker = scalar(static_cast<double>(state_.growth_tracker), at::kInt);
   at::_amp_update_scale_(scale, tracker, scalar(found_inf, at::kFloat), options_.growth_factor, options_.backoff_factor,
                          options_.growth_interval);
-  const GradScalerState next{tracker.item<int>(), scale.item<float>()};
-  if (!is_scale(next.scale))
-    throw UsageError("MU318",
-                     formatted("the loss scale has fallen to {}, the least that can be undone, since in every step "
-                               "some gradient was not finite, so no step was taken; look for the operation that makes "
-                               "infinities or NaN (torch::autograd::DetectAnomalyGuard finds it), or train in "
-                               "bf16-mixed",
-                               made_with));
+  require_scale(scale.item<float>(), made_with);
+  state_ = {tracker.item<int>(), scale.item<float>()};
+}
+
+void GradScaler::follow(const GradScalerState& next) {
+  require_scale(next.scale, state_.scale);
   state_ = next;
 }
 

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <optional>
 #include <unordered_set>
+#include <utility>
 
 #include <torch/types.h>
 #include <torch/utils.h>
@@ -11,24 +12,53 @@
 #include "gradients.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
+#include "muster/optim/detail/device_norm.h"
 #include "muster/optim/detail/norm.h"
 #include "muster/parallel/detail/managed_model.h"
 
 namespace muster::runtime {
 
-/// The smallest scale of all optimizers, since one loss may reach the parameters of several.
-double GradientProcessing::loss_scale() const {
-  std::optional<double> smallest;
-  for_each_optimizer([&](PreparedOptimizer& optimizer) {
-    if (const auto* scaler = optimizer.scaler())
-      smallest = std::min(smallest.value_or(scaler->scale()), scaler->scale());
-  });
-  return smallest.value_or(1);
+namespace {
+
+/// With the bits of a product with the number, also where a kernel would round the factor to the loss's dtype.
+at::Tensor scaled(const at::Tensor& loss, double factor, const LossScale& scale) {
+  if (!scale.on_device.defined()) {
+    factor *= scale.number;
+    return factor == 1 ? loss : loss * factor;
+  }
+  const auto dtype = loss.scalar_type();
+  const auto wide = at::isReducedFloatingType(dtype) ? at::kFloat : dtype;
+  return (loss.to(wide) * (scale.on(loss.device()) * factor).to(wide)).to(dtype);
 }
 
-double GradientProcessing::rescale_to_loss_scale() const {
-  if (!scales_losses_) return 1;
-  const double scale = loss_scale();
+void require_finite(double norm, double order) {
+  if (std::isfinite(norm)) return;
+  throw UsageError("MU175", formatted("the gradients' norm of order {} is {}; skip this step, lower the learning rate, "
+                                      "or clip with error_if_nonfinite off",
+                                      order, norm));
+}
+
+at::Tensor gradient_norm_on_device(const ModelRegistry& registry, const std::vector<at::Tensor>& parameters,
+                                   at::Device device, double p) {
+  std::vector<at::Tensor> gradients;
+  for_each_gradient(registry, parameters, [&](const at::Tensor& gradient) { gradients.push_back(gradient); });
+  return optim::norm_from_power_sum(optim::device_power_sum(gradients, device, p), p);
+}
+
+}  // namespace
+
+/// The smallest scale of all optimizers, since one loss may reach the parameters of several.
+LossScale GradientProcessing::loss_scale() {
+  std::vector<LossScale> scales;
+  for_each_optimizer([&](PreparedOptimizer& optimizer) {
+    if (auto scale = optimizer.loss_scale()) scales.push_back(std::move(*scale));
+  });
+  return scales.empty() ? LossScale() : smallest_.of(std::move(scales));
+}
+
+LossScale GradientProcessing::rescale_to_loss_scale() {
+  if (!scales_losses_) return {};
+  const auto scale = loss_scale();
   for_each_optimizer([&](PreparedOptimizer& optimizer) { optimizer.rescale_gradients(scale); });
   return scale;
 }
@@ -52,27 +82,26 @@ void GradientProcessing::backward(const at::Tensor& loss, bool retain_graph) {
     if (!model->scopes.empty()) pauses.emplace_back(*model);
   TraceScope span(*trace_, "backward");
   for_each_optimizer([](PreparedOptimizer& optimizer) { optimizer.before_backward(); });
-  double factor = accumulation_->loss_factor();
-  factor *= rescale_to_loss_scale();
+  const double factor = accumulation_->loss_factor();
+  const auto scale = rescale_to_loss_scale();
   for (const auto& model : models) model->managed->before_backward();
-  (factor == 1 ? loss : loss * factor).backward({}, retain_graph);
+  scaled(loss, factor, scale).backward({}, retain_graph);
   for (const auto& model : models) model->managed->after_backward();
   for_each_optimizer([](PreparedOptimizer& optimizer) { optimizer.after_backward(); });
   for (const auto& pause : pauses) pause.resume();
 }
 
-double GradientProcessing::clip_grad_norm(const std::vector<at::Tensor>& parameters, double max_norm,
-                                          const ClipOptions& options) {
+GradNorm GradientProcessing::clip_grad_norm(const std::vector<at::Tensor>& parameters, double max_norm,
+                                            const ClipOptions& options) {
   if (!accumulation_->sync()) return 0;
   join_other_ranks(parameters);
   unscale_gradients(&parameters);
+  // A sharded model reads what ranks add up.
+  if (const auto device = optim::common_device(parameters); device && !any_sharded(*registry_, parameters))
+    return clip_on_device(parameters, *device, max_norm, options);
   const double norm = gradient_norm(*registry_, parameters, options.norm_type);
   // Under loss scaling such gradients are expected now and then, and the step will be skipped.
-  if (options.error_if_nonfinite && !std::isfinite(norm) && !scales_losses_)
-    throw UsageError(
-        "MU175", formatted("the gradients' norm of order {} is {}; skip this step, lower the learning rate, or clip "
-                           "with error_if_nonfinite off",
-                           options.norm_type, norm));
+  if (options.error_if_nonfinite && !scales_losses_) require_finite(norm, options.norm_type);
   if (options.skip_if_nonfinite && !std::isfinite(norm)) {
     for_each_optimizer([&](PreparedOptimizer& optimizer) { optimizer.skip_if_holding(parameters); });
     return norm;
@@ -80,6 +109,24 @@ double GradientProcessing::clip_grad_norm(const std::vector<at::Tensor>& paramet
   torch::NoGradGuard no_grad;
   const double factor = optim::clip_coefficient(norm, max_norm);
   for_each_gradient(*registry_, parameters, [&](const at::Tensor& gradient) { gradient.mul_(factor); });
+  return norm;
+}
+
+/// As above, for whole gradients on a device: the step is left out where the norm is not finite and may not be.
+GradNorm GradientProcessing::clip_on_device(const std::vector<at::Tensor>& parameters, at::Device device,
+                                            double max_norm, const ClipOptions& options) {
+  const torch::NoGradGuard no_grad;
+  GradNorm norm(gradient_norm_on_device(*registry_, parameters, device, options.norm_type));
+  auto factor = optim::clip_coefficient(norm.on_device(), max_norm);
+  if (const bool reports = options.error_if_nonfinite && !scales_losses_; reports || options.skip_if_nonfinite) {
+    bool held = false;
+    for_each_optimizer([&](PreparedOptimizer& optimizer) {
+      held = optimizer.skip_if_not_finite(parameters, norm.on_device(), options.norm_type, reports) || held;
+    });
+    if (reports && !held) require_finite(norm, options.norm_type);  // no step will report it
+    factor = torch::where(norm.on_device().isfinite(), factor, torch::ones_like(factor));
+  }
+  for_each_gradient(*registry_, parameters, [&](const at::Tensor& gradient) { optim::scale_by(gradient, factor); });
   return norm;
 }
 

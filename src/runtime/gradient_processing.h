@@ -8,7 +8,9 @@
 #include <ATen/core/Tensor.h>
 
 #include "accumulation.h"
+#include "loss_scale.h"
 #include "model_registry.h"
+#include "muster/optim/detail/grad_norm.h"
 #include "muster/runtime/options.h"
 #include "muster/track/detail/trace.h"
 #include "prepared_optimizer.h"
@@ -25,7 +27,7 @@ class GradientProcessing {
         trace_(std::move(trace)), scales_losses_(scales_losses) {}
 
   void backward(const at::Tensor& loss, bool retain_graph);
-  double clip_grad_norm(const std::vector<at::Tensor>& parameters, double max_norm, const ClipOptions& options);
+  GradNorm clip_grad_norm(const std::vector<at::Tensor>& parameters, double max_norm, const ClipOptions& options);
   /// What Model::grad_norm() calls for a model with these parameters.
   double grad_norm(const std::vector<at::Tensor>& parameters);
   void clip_grad_value(const std::vector<at::Tensor>& parameters, double clip_value);
@@ -37,18 +39,21 @@ class GradientProcessing {
   /// The same for the models of this optimizer; returns whether they have gradients now.
   bool join_other_ranks(PreparedOptimizer& optimizer) const;
   /// Returns the current loss scale, and rescales gradients that were made with another.
-  double rescale_to_loss_scale() const;
+  LossScale rescale_to_loss_scale();
   void scale_all_gradients(double factor) const;
   void for_each_optimizer(const std::function<void(PreparedOptimizer&)>& f) const;
 
  private:
   void join_for_the_only_optimizer() const;
-  double loss_scale() const;
+  LossScale loss_scale();
+  GradNorm clip_on_device(const std::vector<at::Tensor>& parameters, at::Device device, double max_norm,
+                          const ClipOptions& options);
 
   std::shared_ptr<Accumulation> accumulation_;
   std::shared_ptr<ModelRegistry> registry_;
   std::shared_ptr<PreparedOptimizers> optimizers_;
   std::shared_ptr<Trace> trace_;
+  SmallestScale smallest_;
   bool scales_losses_;
 };
 

@@ -14,8 +14,6 @@
 #include "muster/base/detail/log.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
-#include "muster/comm/detail/agreement.h"
-#include "muster/comm/detail/device_agreement.h"
 #include "muster/optim/optimizer_state.h"
 #include "muster/parallel/detail/capabilities.h"
 #include "muster/parallel/detail/managed_model.h"
@@ -60,6 +58,8 @@ bool PreparedOptimizer::bind_parameter(const at::Tensor& parameter, size_t index
   const auto holder = std::find_if(models.begin(), models.end(), holds);
   if (holder != models.end()) {
     models_.push_back({*holder, reduction_count_of(**holder), context_.registry->index_of(**holder), nullptr});
+    settle();
+    move_states(**holder);
     shard_state(**holder);
     fused_.add_flat_parameters(*(*holder)->managed);
     return true;
@@ -70,6 +70,12 @@ bool PreparedOptimizer::bind_parameter(const at::Tensor& parameter, size_t index
                                    "its gradient would differ from rank to rank; prepare the module that owns it");
   }
   return false;
+}
+
+/// State that the optimizer had before its model was moved to the device.
+void PreparedOptimizer::move_states(const PreparedModel& model) {
+  for (const auto& parameter : parameters())
+    if (model.managed->expects(parameter)) move_state(*inner_, parameter);
 }
 
 /// State that the optimizer had before its model was sharded.
@@ -87,13 +93,6 @@ std::vector<at::Tensor> PreparedOptimizer::parameters() const {
 void PreparedOptimizer::before_backward() {
   bind(/*complete=*/false);
   fused_.refuse_direct_step();
-}
-
-void PreparedOptimizer::rescale_gradients(double scale) {
-  if (!scaler_) return;
-  if (gradient_scale_ != scale) scale_gradients(*context_.registry, parameters(), scale / gradient_scale_);
-  loss_scale_ = gradient_scale_ = scale;
-  unscaled_ = false;
 }
 
 bool PreparedOptimizer::needs_reduction(const ModelUse& use) const {
@@ -161,35 +160,9 @@ void PreparedOptimizer::note_reductions() {
   if (context_.group.size() > 1) context_.registry->reductions().use_up();
 }
 
-void PreparedOptimizer::unscale() {
-  if (!scaler_ || unscaled_) return;
-  std::vector<at::Tensor> gradients;
-  for_each_gradient(*context_.registry, parameters(),
-                    [&](const at::Tensor& gradient) { gradients.push_back(gradient); });
-  scaler_->unscale(gradients, gradient_scale_);
-  gradient_scale_ = 1;
-  unscaled_ = true;
-}
-
-bool PreparedOptimizer::gradients_are_finite() {
-  unscale();
-  bool found = scaler_->found_inf();
-  // Gradients that are not sharded are the same on all ranks, so all find the same without a message.
-  if (context_.group.size() > 1 && any_sharded(*context_.registry, parameters()))
-    found = comm::any_rank(context_.group, "overflows of sharded gradients", found);
-  scaler_->update(found, loss_scale_);
-  return !found;
-}
-
 void PreparedOptimizer::for_each_other(const std::function<void(optim::FusedOptimizer&)>& f) const {
   for (const auto& entry : *context_.optimizers)
     if (const auto other = entry.lock(); other && other.get() != this) f(other->fused_);
-}
-
-void PreparedOptimizer::require_same_device_operations() const {
-  const auto reduces = [](const ModelUse& use) { return use.model->managed->gradient_sync(); };
-  if (context_.accumulation->joined() || std::ranges::none_of(models_, reduces)) return;
-  comm::require_same_device_operations(context_.group);
 }
 
 at::Tensor PreparedOptimizer::update(const torch::optim::Optimizer::LossClosure& closure) {
@@ -208,8 +181,17 @@ at::Tensor PreparedOptimizer::update(const torch::optim::Optimizer::LossClosure&
   });
 }
 
+void PreparedOptimizer::update_unless(const at::Tensor& flag) {
+  const auto after = c10::make_scope_exit(
+      [this] { for_each_other([](optim::FusedOptimizer& other) { other.after_another_step(); }); });
+  for_each_other([](optim::FusedOptimizer& other) { other.before_another_step(); });
+  flag_decides_ = true;
+  fused_.step_unless(flag);
+}
+
 at::Tensor PreparedOptimizer::step(torch::optim::Optimizer::LossClosure closure) {
   if (!context_.accumulation->sync()) return {};
+  settle();
   TraceScope span(*context_.trace, "optimizer step");
   context_.accumulation->note_step();
   bind(/*complete=*/true);
@@ -224,10 +206,18 @@ at::Tensor PreparedOptimizer::step(torch::optim::Optimizer::LossClosure closure)
         "MU146",
         "an optimizer that calls back for gradients cannot work with loss scaling, as of '16-mixed', which may skip "
         "a step: choose 'bf16-mixed', or an optimizer without a closure");
-  skipped_ = scaler_ && !gradients_are_finite();
+  const auto flag = send_flag();
+  skipped_ = !flag.defined() && scaler_ && !gradients_are_finite();
   skipped_ = std::exchange(skip_next_, false) || skipped_;
+  if (flag.defined() && (closure || skipped_ || context_.step_is_awaited || !fused_.takes_found_inf())) {
+    const bool left_out = skipped_;
+    settle();
+    skipped_ = skipped_ || left_out;
+  }
   if (skipped_) fused_.note_load();  // from here on, as after any step, parameters may be edited
-  auto loss = skipped_ ? at::Tensor() : update(std::move(closure));
+  at::Tensor loss;
+  if (flag_.pending()) update_unless(flag);
+  else if (!skipped_) loss = update(std::move(closure));
   note_reductions();
   context_.registry->note_step();
   if (!skipped_ && context_.after_step) {
@@ -237,22 +227,17 @@ at::Tensor PreparedOptimizer::step(torch::optim::Optimizer::LossClosure closure)
   return loss;
 }
 
-void PreparedOptimizer::skip_if_holding(const std::vector<at::Tensor>& asked) {
-  for (const auto& own : parameters())
-    skip_next_ =
-        skip_next_ || std::any_of(asked.begin(), asked.end(), [&](const at::Tensor& one) { return one.is_same(own); });
-}
-
 void PreparedOptimizer::zero_grad(bool set_to_none) {
   if (!context_.accumulation->sync() && !context_.accumulation->begins()) return;
   bind(/*complete=*/true);
   fused_.zero_grad(set_to_none);
   note_reductions();
-  gradient_scale_ = 1;
+  gradient_scale_ = {};
   unscaled_ = false;
 }
 
 void PreparedOptimizer::add_param_group(const torch::optim::OptimizerParamGroup& group) {
+  settle();
   require_addable(*inner_, group, *context_.registry);
   auto description = describe_parameters(*context_.registry, group.params());
   if (group.has_options()) description += formatted(" at a learning rate of {}", group.options().get_lr());
@@ -269,81 +254,4 @@ void PreparedOptimizer::add_param_group(const torch::optim::OptimizerParamGroup&
   bind(/*complete=*/false);
 }
 
-State PreparedOptimizer::state_dict(const std::string& path, std::vector<TensorShard>& shards) const {
-  const auto parts = shards_of(context_.registry->models());
-  State state =
-      State::Map{{"inner", shard_optimizer_state(muster::state_dict(*inner_), parameters(), parts, path, shards)}};
-  if (!scaler_) return state;
-  const auto now = scaler_->state_dict();
-  state.set("scaler", State::Map{{"scale", now.scale},
-                                 {"growth_tracker", now.growth_tracker},
-                                 {"gradient_scale", gradient_scale_},
-                                 {"loss_scale", loss_scale_},
-                                 {"skipped", skipped_},
-                                 {"unscaled", unscaled_}});
-  return state;
-}
-
-std::function<void()> PreparedOptimizer::prepare_load(const State& state, const TensorReader& reader) {
-  bind_models();
-  require_saved_groups(state.at("inner"), *inner_, *context_.registry);
-  const auto parts = shards_of(context_.registry->models());
-  const auto load_inner =
-      muster::prepare_load(*inner_, joined_optimizer_state(state.at("inner"), parameters(), parts, reader));
-  const auto* saved = state.find("scaler");
-  if ((saved != nullptr) != scaler_.has_value())
-    throw CheckpointError("MU240", std::string("the checkpoint was saved ") + (saved ? "with" : "without") +
-                                       " loss scaling, as of '16-mixed', and this program runs " +
-                                       (saved ? "without" : "with") + " it: choose the precision it was saved with");
-  if (!saved)
-    return [this, load_inner] {
-      load_inner();
-      fused_.note_load();
-    };
-  precision::GradScaler check(*context_.scaling);
-  const GradScalerState scaler{.growth_tracker = saved->at("growth_tracker").integer(),
-                               .scale = saved->at("scale").number()};
-  check.load_state_dict(scaler);
-  return [this, load_inner, scaler, gradient_scale = saved->at("gradient_scale").number(),
-          loss_scale = saved->at("loss_scale").number(), skipped = saved->at("skipped").boolean(),
-          unscaled = saved->at("unscaled").boolean()] {
-    load_inner();
-    fused_.note_load();
-    scaler_->load_state_dict(scaler);
-    gradient_scale_ = gradient_scale;
-    loss_scale_ = loss_scale;
-    unscaled_ = unscaled;
-    skipped_ = skipped;
-  };
-}
-
 }  // namespace muster::runtime
-
-namespace muster {
-
-Optimizer::Optimizer(std::shared_ptr<runtime::PreparedOptimizer> prepared) : prepared_(std::move(prepared)) {}
-at::Tensor Optimizer::step(torch::optim::Optimizer::LossClosure closure) { return prepared_->step(std::move(closure)); }
-void Optimizer::zero_grad(bool set_to_none) { prepared_->zero_grad(set_to_none); }
-void Optimizer::add_param_group(const torch::optim::OptimizerParamGroup& group) { prepared_->add_param_group(group); }
-bool Optimizer::step_was_skipped() const { return prepared_->step_was_skipped(); }
-
-std::optional<GradScalerState> Optimizer::scaler_state() const {
-  const auto* scaler = prepared_->scaler();
-  return scaler ? std::optional(scaler->state_dict()) : std::nullopt;
-}
-
-void Optimizer::load_scaler_state(const GradScalerState& state) {
-  auto* scaler = prepared_->scaler();
-  if (!scaler)
-    throw ConfigError(
-        "MU147",
-        "the state of a loss scale was given to an optimizer without one: only '16-mixed', and a precision policy of "
-        "the program's own that wants it, scale losses");
-  scaler->load_state_dict(state);
-}
-
-std::vector<torch::optim::OptimizerParamGroup>& Optimizer::param_groups() { return inner().param_groups(); }
-torch::optim::Optimizer* Optimizer::operator->() const { return &prepared_->inner(); }
-torch::optim::Optimizer& Optimizer::inner() const { return prepared_->inner(); }
-
-}  // namespace muster

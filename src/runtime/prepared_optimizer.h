@@ -5,19 +5,23 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <torch/optim/optimizer.h>
 
 #include "accumulation.h"
+#include "loss_scale.h"
 #include "model_registry.h"
 #include "muster/comm/communicator.h"
 #include "muster/optim/detail/fused.h"
+#include "muster/precision/detail/device_grad_scaler.h"
 #include "muster/precision/detail/grad_scaler.h"
 #include "muster/runtime/detail/optimizer.h"
 #include "muster/track/detail/trace.h"
 #include "muster/tree/state.h"
 #include "sharded_tensors.h"
+#include "step_flag.h"
 
 namespace muster::runtime {
 
@@ -33,6 +37,7 @@ struct OptimizerContext {
   std::shared_ptr<const PreparedOptimizers> optimizers;  ///< all of them
   std::shared_ptr<ModelRegistry> registry;
   std::optional<GradScalerOptions> scaling;  ///< set if losses are scaled
+  bool step_is_awaited = false;              ///< somebody must know of each step at once whether it was made
   std::shared_ptr<Trace> trace;
 };
 
@@ -61,20 +66,40 @@ class PreparedOptimizer : public std::enable_shared_from_this<PreparedOptimizer>
   void join_other_ranks(const std::vector<at::Tensor>* of = nullptr);
   /// Whether some parameter of a model that this optimizer steps has a gradient.
   bool models_have_gradients() const;
-  bool step_was_skipped() const noexcept { return skipped_; }
+  /// The host waits where the step is not known yet.
+  bool step_was_skipped();
+  /// On a device, whether a step is made is known later than step() returns: see StepFlag.
+  bool step_is_known() const noexcept { return !flag_.pending(); }
+  /// Waits until the last step is known, and acts on it.
+  /// Throws: UsageError (MU175) for a norm that had to be finite; (MU318) if the loss scale fell too low.
+  void settle();
+  /// Calls it when the last step is known.
+  void when_known(std::function<void()> call) { flag_.then(std::move(call)); }
+  /// Settles where a scheduler waits for it.
+  void settle_schedules() {
+    if (flag_.has_calls()) settle();
+  }
   /// If one of these parameters is the optimizer's, the next step updates nothing.
   void skip_if_holding(const std::vector<at::Tensor>& parameters);
+  /// The same, if this norm of their gradients, which is on a device, is not finite; `reports`: settle() throws then.
+  /// Returns whether one of them is.
+  bool skip_if_not_finite(const std::vector<at::Tensor>& parameters, const at::Tensor& norm, double order,
+                          bool reports);
 
-  /// The scaler; nullptr if losses are not scaled.
-  precision::GradScaler* scaler() noexcept { return scaler_ ? &*scaler_ : nullptr; }
+  /// The state of the scaler; nullopt if losses are not scaled. The host waits where the step is not known yet.
+  std::optional<GradScalerState> scaler_state();
+  /// Requires: losses are scaled.
+  void load_scaler_state(const GradScalerState& state);
+  /// The scale of the next loss; nullopt if losses are not scaled. Nothing waits for it.
+  std::optional<LossScale> loss_scale();
   /// Called before a loss is scaled by `scale`: rescales existing gradients of losses that were scaled otherwise.
-  void rescale_gradients(double scale);
+  void rescale_gradients(const LossScale& scale);
   /// Divides gradients by the scale they were made with, once.
   void unscale();
 
   /// Options and state as muster::state_dict() gives them, the state of the scaler, and the scale of gradients that
   /// wait for a step. Sharded tensors go to `shards`, under names that begin with `path`.
-  State state_dict(const std::string& path, std::vector<TensorShard>& shards) const;
+  State state_dict(const std::string& path, std::vector<TensorShard>& shards);
   /// Checks everything now and changes nothing; the returned function loads the state, and the next step accepts it.
   std::function<void()> prepare_load(const State& state, const TensorReader& reader);
 
@@ -93,8 +118,16 @@ class PreparedOptimizer : public std::enable_shared_from_this<PreparedOptimizer>
 
   void bind(bool complete);
   bool bind_parameter(const at::Tensor& parameter, size_t index, bool complete);
+  void move_states(const PreparedModel& model);
   void shard_state(const PreparedModel& model);
+  std::optional<at::Device> device_of_parameters() const;
+  bool holds(const std::vector<at::Tensor>& asked) const;
   bool gradients_are_finite();
+  /// Decides about the step on the device; undefined where the host decides.
+  at::Tensor send_flag();
+  /// The update that the flag may leave out.
+  void update_unless(const at::Tensor& flag);
+  bool has_gradients() const;
   /// Before gradients that devices have reduced are used: not at the end of backward, after which ranks whose loss did
   /// not use a model still have to reduce. Collective.
   void require_same_device_operations() const;
@@ -113,8 +146,11 @@ class PreparedOptimizer : public std::enable_shared_from_this<PreparedOptimizer>
   std::vector<ModelUse> models_;
   int64_t bound_generation_ = -1;
   std::optional<precision::GradScaler> scaler_;
-  double loss_scale_ = 1;      // the scale of the last backward
-  double gradient_scale_ = 1;  // the factor by which gradients are too large
+  std::optional<precision::DeviceGradScaler> device_scaler_;  // in its place where all parameters are on one device
+  StepFlag flag_;
+  LossScale loss_scale_;       // the scale of the last backward
+  LossScale gradient_scale_;   // the factor by which gradients are too large
+  bool flag_decides_ = false;  // the last update was made unless a flag on the device forbade it
   bool skip_next_ = false;
   bool skipped_ = false;
   bool unscaled_ = false;

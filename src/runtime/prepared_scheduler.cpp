@@ -15,7 +15,9 @@ struct PreparedScheduler {
   std::function<void(double)> step_by_metric;
   std::shared_ptr<const SavedScheduler> saved;
   std::shared_ptr<LRScheduler> inner;
-  std::function<int()> steps_with_optimizer = {};  ///< how many steps the optimizer's last one is worth
+  /// Steps this one as often as the optimizer's last step is worth, once it is known whether that was made.
+  std::function<void(const std::shared_ptr<PreparedScheduler>&)> step_with_optimizer = {};
+  std::function<void()> settle = {};  ///< waits until that is known
   bool with_optimizer = true;
 };
 
@@ -69,10 +71,27 @@ bool skipped(const std::weak_ptr<PreparedOptimizer>& entry) {
 
 }  // namespace
 
-std::function<int()> RuntimeState::scheduler_steps(std::vector<std::weak_ptr<PreparedOptimizer>> optimizers) const {
-  return [optimizers = std::move(optimizers), accumulation = accumulation_] {
-    if (!accumulation->sync() || std::any_of(optimizers.begin(), optimizers.end(), skipped)) return 0;
-    return accumulation->scheduler_steps();
+/// Schedulers of these optimizers step as often as their updates are worth.
+void RuntimeState::follow(PreparedScheduler& scheduler,
+                          std::vector<std::weak_ptr<PreparedOptimizer>> optimizers) const {
+  scheduler.with_optimizer = options_.step_scheduler_with_optimizer;
+  scheduler.settle = [optimizers] {
+    for (const auto& entry : optimizers)
+      if (const auto optimizer = entry.lock()) optimizer->settle_schedules();
+  };
+  scheduler.step_with_optimizer = [optimizers = std::move(optimizers),
+                                   accumulation = accumulation_](const std::shared_ptr<PreparedScheduler>& own) {
+    if (!accumulation->sync()) return;
+    const auto steps = [optimizers, count = accumulation->scheduler_steps()](PreparedScheduler& one) {
+      if (std::any_of(optimizers.begin(), optimizers.end(), skipped)) return;
+      for (int i = 0; i < count; ++i) one.step();
+    };
+    for (const auto& entry : optimizers)
+      if (const auto optimizer = entry.lock(); optimizer && !optimizer->step_is_known())
+        return optimizer->when_known([steps, weak = std::weak_ptr(own)] {  // which keeps the optimizer alive
+          if (const auto alive = weak.lock()) steps(*alive);
+        });
+    steps(*own);
   };
 }
 
@@ -80,13 +99,13 @@ Scheduler RuntimeState::prepare_scheduler(std::shared_ptr<torch::optim::LRSchedu
   require_launched();
   auto linked = stepped_optimizers(*optimizers_,
                                    [&](torch::optim::Optimizer& optimizer) { return steps(*scheduler, optimizer); });
-  return Scheduler(std::make_shared<PreparedScheduler>(
+  auto prepared = std::make_shared<PreparedScheduler>(
       PreparedScheduler{.step = [scheduler] { scheduler->step(); },
                         .step_by_metric = nullptr,
                         .saved = saves_.add(std::make_shared<SavedScheduler>(scheduler)),
-                        .inner = nullptr,
-                        .steps_with_optimizer = scheduler_steps(std::move(linked)),
-                        .with_optimizer = options_.step_scheduler_with_optimizer}));
+                        .inner = nullptr});
+  follow(*prepared, std::move(linked));
+  return Scheduler(std::move(prepared));
 }
 
 Scheduler RuntimeState::prepare_scheduler(std::shared_ptr<torch::optim::ReduceLROnPlateauScheduler> scheduler) {
@@ -107,13 +126,13 @@ Scheduler RuntimeState::prepare_scheduler(std::shared_ptr<muster::LRScheduler> s
   if (const auto plateau = std::dynamic_pointer_cast<ReduceLROnPlateau>(scheduler))
     return Scheduler(std::make_shared<PreparedScheduler>(PreparedScheduler{
         .step = nullptr, .step_by_metric = step_by_mean(plateau, group_), .saved = saved, .inner = scheduler}));
-  return Scheduler(std::make_shared<PreparedScheduler>(
+  auto prepared = std::make_shared<PreparedScheduler>(
       PreparedScheduler{.step = [scheduler, keep = linked.front().lock()] { scheduler->step(); },
                         .step_by_metric = nullptr,
                         .saved = saved,
-                        .inner = scheduler,
-                        .steps_with_optimizer = scheduler_steps(linked),
-                        .with_optimizer = options_.step_scheduler_with_optimizer}));
+                        .inner = scheduler});
+  follow(*prepared, std::move(linked));
+  return Scheduler(std::move(prepared));
 }
 
 Scheduler prepare_scheduler(RuntimeState& state, std::shared_ptr<muster::LRScheduler> scheduler) {
@@ -138,8 +157,8 @@ const std::shared_ptr<const runtime::SavedScheduler>& Scheduler::saved() const {
 
 void Scheduler::step() const {
   if (!prepared_->step) throw UsageError("MU180", "this scheduler watches a metric; call step(metric)");
-  const bool follows = prepared_->with_optimizer && prepared_->steps_with_optimizer;
-  for (int left = follows ? prepared_->steps_with_optimizer() : 1; left > 0; --left) prepared_->step();
+  if (prepared_->with_optimizer && prepared_->step_with_optimizer) prepared_->step_with_optimizer(prepared_.pointer());
+  else prepared_->step();
 }
 
 void Scheduler::step(double metric) const {
@@ -154,6 +173,7 @@ LRScheduler& Scheduler::operator*() const {
                      "-> or * of a muster::Scheduler was used for a scheduler of LibTorch, which exposes neither rates "
                      "nor state; read the rates from the optimizer's param_groups(), or prepare a scheduler of "
                      "muster/schedule/schedulers.h");
+  if (prepared_->settle) prepared_->settle();
   return *inner();
 }
 

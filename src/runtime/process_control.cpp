@@ -12,6 +12,7 @@
 #include "muster/base/error.h"
 #include "muster/comm/communicator.h"
 #include "muster/comm/detail/agreement.h"
+#include "muster/device/detail/memory.h"
 #include "muster/runtime/detail/batch_size_search.h"
 #include "muster/runtime/detail/logger.h"
 
@@ -74,6 +75,24 @@ bool is_out_of_memory(const std::exception_ptr& error) {
   return false;
 }
 
+namespace {
+
+/// What the allocator said, and what the device holds.
+std::string text_of_exhaustion(const std::exception_ptr& error) {
+  std::string text = "out of memory";
+  try {
+    std::rethrow_exception(error);
+  } catch (const c10::Error& other) {
+    text = other.what_without_backtrace();
+  } catch (const std::exception& other) {
+    text = other.what();
+  } catch (...) {}
+  const auto memory = device::describe_memory(device::current());
+  return memory.empty() ? text : text + "; " + memory;
+}
+
+}  // namespace
+
 void empty_device_cache() {
   if (at::accelerator::deviceCount() > 0) at::accelerator::emptyCache();
 }
@@ -101,7 +120,10 @@ Trial agree_on_trial(const comm::Communicator& group, const std::exception_ptr& 
         "MU176",
         "another rank failed while a batch size was tried, for another reason than memory; look at its output");
   }
-  if (scalars.result(full) > 0) return Trial::too_large;
+  if (scalars.result(full) > 0) {
+    if (error && group.rank() == 0) log::info("a batch size does not fit: ", text_of_exhaustion(error));
+    return Trial::too_large;
+  }
   if (scalars.result(left) > 0) {
     if (error) std::rethrow_exception(error);
     throw UsageError("MU176", "another rank lost this one while a batch size was tried; look at its output");
@@ -111,7 +133,10 @@ Trial agree_on_trial(const comm::Communicator& group, const std::exception_ptr& 
 
 int64_t smaller_batch_size(int64_t size, const BatchSizeOptions& options) {
   const auto next = options.reduce_batch_size ? options.reduce_batch_size(size) : size * 9 / 10;
-  if (next < 1) throw UsageError("MU185", "no batch size fits into memory, not even 1");
+  if (next < 1) {
+    const auto memory = device::describe_memory(device::current());
+    throw UsageError("MU185", "no batch size fits into memory, not even 1" + (memory.empty() ? "" : ": " + memory));
+  }
   if (next >= size)
     throw UsageError("MU185", "reduce_batch_size made " + std::to_string(next) + " of " + std::to_string(size) +
                                   "; it must return less");

@@ -9,6 +9,7 @@
 
 #include <ATen/record_function.h>
 
+#include "muster/device/detail/memory.h"
 #include "muster/format/detail/atomic_file.h"
 #include "muster/runtime/detail/process_control.h"
 #include "muster/runtime/detail/values.h"
@@ -80,6 +81,8 @@ void Profile::stop() {
 }
 
 void Profile::write() {
+  if (auto memory = device::describe_memory(device::current()); !memory.empty())
+    trace_->add({std::move(memory), "memory", begin_, Trace::Clock::now()});
   stop();
   const auto [host, main_begin] = main_beginning(group_, begin_);
   const auto origin = host == host_name() ? Trace::Clock::time_point(Nanoseconds(main_begin)) : begin_;

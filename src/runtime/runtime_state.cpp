@@ -20,6 +20,7 @@
 #include "muster/data/detail/shard_spec.h"
 #include "muster/device/detail/device.h"
 #include "muster/device/detail/host_memory.h"
+#include "muster/device/detail/memory.h"
 #include "muster/device/detail/vector_math.h"
 #include "muster/launcher/launch.h"
 #include "muster/parallel/detail/capabilities.h"
@@ -217,6 +218,7 @@ Optimizer RuntimeState::prepare_optimizer(std::shared_ptr<torch::optim::Optimize
                            .optimizers = optimizers_,
                            .registry = registry_,
                            .scaling = {},
+                           .step_is_awaited = !options_.callbacks.empty(),
                            .trace = trace_};
   if (scales_losses()) context.scaling = options_.grad_scaler;
   context.before_reduction = [weak = weak_from_this()] {
@@ -284,8 +286,9 @@ std::string RuntimeState::device_tensors_note() const {
   const auto backend = comm::device_backend_of(group_);
   return formatted("tensors on {}: {}\n", device_.str(),
                    backend.empty() ? "through pinned host memory, for which the host waits; no device_backend is given"
-                                   : "over the backend " + backend + " of the program, on streams; operations whose "
-                                     "shapes may differ between ranks through host memory");
+                                   : "over the backend " + backend +
+                                         " of the program, on streams; operations whose "
+                                         "shapes may differ between ranks through host memory");
 }
 
 std::string RuntimeState::plan() const {
@@ -298,6 +301,7 @@ std::string RuntimeState::plan() const {
   text += formatted("precision: {}\n", describe(options_.precision));
   if (strategy_) text += formatted("strategy: {} ({})\n", strategy_->name(), strategy_->reason());
   text += formatted("threads: {} a rank\n", at::get_num_threads());
+  if (const auto memory = device::describe_memory(device_); !memory.empty()) text += "memory: " + memory + "\n";
   for (const auto& note : machine_.notes()) text += note + "\n";
   if (!device_.is_cpu() && !registry_->models().empty())
     text += describe_save_staging(registry_->models(), *optimizers_, cluster_.rank) + "\n";

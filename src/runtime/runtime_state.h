@@ -124,8 +124,7 @@ class RuntimeState : public std::enable_shared_from_this<RuntimeState> {
   /// Called after an optimizer step; warns once if all ranks draw the same random numbers.
   void watch_generators();
   bool scales_losses() const;
-  /// How many steps a scheduler of these optimizers makes per call of step().
-  std::function<int()> scheduler_steps(std::vector<std::weak_ptr<PreparedOptimizer>> optimizers) const;
+  void follow(PreparedScheduler& scheduler, std::vector<std::weak_ptr<PreparedOptimizer>> optimizers) const;
   /// Gives optimizers, loss scales and schedulers on all ranks the states they have on rank `rank`.
   void broadcast_training_states(int rank);
 

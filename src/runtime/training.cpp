@@ -32,15 +32,14 @@ bool Training::optimizer_step_was_skipped() const {
   return state_->launched() && state_->gradient_processing().optimizer_step_was_skipped();
 }
 
-double Training::clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm, ClipOptions options) {
+GradNorm Training::clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm, ClipOptions options) {
   return state_->gradient_processing().clip_grad_norm(parameters, max_norm, options);
 }
 
-std::vector<double> Training::clip_grad_norm_(const Optimizer& optimizer, const PerGroup<double>& max_norm,
-                                              ClipOptions options) {
+GradNorms Training::clip_grad_norm_(const Optimizer& optimizer, const PerGroup<double>& max_norm, ClipOptions options) {
   const auto& groups = optimizer.inner().param_groups();
   const auto bounds = optim::clip_bounds(max_norm, groups.size());
-  std::vector<double> norms;
+  GradNorms norms;
   for (size_t g = 0; g < groups.size(); ++g) norms.push_back(clip_grad_norm_(groups[g].params(), bounds[g], options));
   return norms;
 }
@@ -49,7 +48,7 @@ void Training::clip_grad_value_(const std::vector<at::Tensor>& parameters, doubl
   state_->gradient_processing().clip_grad_value(parameters, clip_value);
 }
 
-double Training::clip_gradients_of(const Optimizer& optimizer, const ClipGradientsOptions& options) {
+GradNorm Training::clip_gradients_of(const Optimizer& optimizer, const ClipGradientsOptions& options) {
   if (options.clip_val.has_value() == options.max_norm.has_value())
     throw ConfigError("MU179", "clip_gradients wants exactly one of clip_val and max_norm");
   std::vector<at::Tensor> parameters;

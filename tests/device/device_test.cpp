@@ -45,6 +45,16 @@ TEST(Device, UnknownNamesListWhatIsAvailable) {
     for (const char* name : {"gpu", "cuda", "accelerator"}) expect_refused(name);
 }
 
+TEST(Device, OfAProcessIsOne) {
+  try {
+    (void)choose("cuda:0,cuda:1");
+    ADD_FAILURE() << "two devices were accepted";
+  } catch (const ConfigError& e) {
+    EXPECT_EQ(e.id(), "MU561");
+    EXPECT_NE(std::string(e.what()).find("--devices 0,1"), std::string::npos) << e.what();
+  }
+}
+
 TEST(Device, ThoseOfPyTorchXlaAreRefusedWithTheReason) {
   for (const char* name : {"tpu", "xla", "xla:1", "neuron"}) {
     try {

@@ -161,8 +161,8 @@ TEST(OptionWays, DoorsCopyWhatTheyShareWithTheRuntime) {
 
 TEST(OptionWays, TheTableHasEveryFieldOfTheRuntime) {
   // A field that is added to the struct breaks this line: give it a line in option_fields.h, too.
-  [[maybe_unused]] const auto& [accelerator, backend, callbacks, cluster_reader, deterministic, device_backend,
-                                devices, dispatch_batches, even_batches, fp32_modules, grad_scaler, gradient_accumulation,
+  [[maybe_unused]] const auto& [accelerator, backend, callbacks, cluster_reader, deterministic, device_backend, devices,
+                                dispatch_batches, even_batches, fp32_modules, grad_scaler, gradient_accumulation,
                                 keep_memory, num_nodes, precision, project, split_batches,
                                 step_scheduler_with_optimizer, strategy, synced_generators, timeout, two_level_sums] =
       RuntimeOptions();

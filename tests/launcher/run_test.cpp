@@ -186,6 +186,7 @@ TEST(Run, RefusesBeforeAnythingStarts) {
       {{}, "MU031: no program is given"},
       {{"--devices", "0", rank_program(), "show"}, "MU030"},
       {{"--devices", "x", rank_program(), "show"}, "MU030"},
+      {{"--accelerator", "cuda:0,cuda:1", rank_program(), "show"}, "MU561"},
       {{"--threads", "x", rank_program(), "show"},
        "MU002: flag --threads: option 'threads' is 'x', but a whole number is wanted"},
       {{"--nodes", "2", rank_program(), "show"}, "MU036"},

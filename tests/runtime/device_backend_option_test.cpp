@@ -59,7 +59,7 @@ TEST(DeviceBackendOption, OfFabricTrainsAsTheCpuDoes) {
 }
 
 /// Operations that were staged.
-std::set<std::string> staged(Accelerator& accelerator, const Course& course) {
+std::set<std::string> staged_operations(Accelerator& accelerator, const Course& course) {
   auto names = std::make_shared<std::set<std::string>>();
   accelerator.group().observe([names](const comm::OperationEvent& event) {
     if (event.staged) names->insert(std::string(event.operation));
@@ -75,12 +75,12 @@ TEST(DeviceBackendOption, SaysWhatGoesOverItAndWhatIsStaged) {
     Accelerator by_backend({.device_backend = simulated_backend(), .strategy = "ddp"});
     const auto plan = by_backend.plan(), rank = std::to_string(by_backend.process_index());
     EXPECT_NE(plan.find("tensors on sim:" + rank + ": over the backend sim of the program"), std::string::npos) << plan;
-    EXPECT_FALSE(staged(by_backend, {}).contains("all_reduce"));
+    EXPECT_FALSE(staged_operations(by_backend, {}).contains("all_reduce"));
 
     Accelerator without({.strategy = "ddp"});
     EXPECT_NE(without.plan().find("tensors on sim:" + rank + ": through pinned host memory"), std::string::npos)
         << without.plan();
-    EXPECT_TRUE(staged(without, {}).contains("all_reduce"));
+    EXPECT_TRUE(staged_operations(without, {}).contains("all_reduce"));
 
     // It is not for the CPU, and stands aside there.
     Accelerator on_cpu({.cpu = true, .device_backend = simulated_backend(), .strategy = "ddp"});
@@ -91,18 +91,16 @@ TEST(DeviceBackendOption, SaysWhatGoesOverItAndWhatIsStaged) {
 TEST(DeviceBackendOption, MustMakeABackendOfADevice) {
   as_device_ranks(2, [] {
     const auto id = [](comm::BackendEntry entry) {
-      return testing::thrown_id([&] {
-        Accelerator accelerator({.device_backend = std::make_shared<comm::BackendEntry>(std::move(entry))});
-      });
+      return testing::thrown_id(
+          [&] { Accelerator accelerator({.device_backend = std::make_shared<comm::BackendEntry>(std::move(entry))}); });
     };
     const auto none = [](const auto&...) { return c10::intrusive_ptr<c10d::Backend>(); };
     EXPECT_EQ(id({c10::DeviceType::PrivateUse1, none}), "MU560");
   });
   for (const auto& entry : {comm::BackendEntry{}, comm::BackendEntry{.device = c10::DeviceType::CUDA, .make = nullptr}})
-    EXPECT_EQ(testing::thrown_id([&] {
-                comm::connect({}, {.device_backend = std::make_shared<comm::BackendEntry>(entry)});
-              }),
-              "MU560");
+    EXPECT_EQ(
+        testing::thrown_id([&] { comm::connect({}, {.device_backend = std::make_shared<comm::BackendEntry>(entry)}); }),
+        "MU560");
 }
 
 /// One rank reduces something else in its second step; the devices cannot see what it is for.
@@ -125,9 +123,10 @@ TEST(DeviceBackendOption, RanksThatDisagreeAreToldBeforeAParameterChanges) {
       EXPECT_EQ(message == "no error", step == 0);
       sgd.zero_grad();
     }
-    EXPECT_TRUE(message.starts_with("MU050: rank 0 called the library's all_reduce(sum) of float32 [3] for my "
-                                    "statistics, rank 1 called the library's all_reduce(sum) of float32 [3] for other "
-                                    "statistics"))
+    EXPECT_TRUE(
+        message.starts_with("MU050: rank 0 called the library's all_reduce(sum) of float32 [3] for my "
+                            "statistics, rank 1 called the library's all_reduce(sum) of float32 [3] for other "
+                            "statistics"))
         << message;
     EXPECT_EQ(testing::difference_in_bits(net->parameters()[0].detach().cpu(), before.cpu()), "");
   });

@@ -239,10 +239,10 @@ class Rank {
  private:
   parallel::ManagedModel& managed() { return *model_->managed; }
   double rescale_gradients() {
-    if (!optimizer_->scaler()) return 1;
-    const double scale = optimizer_->scaler()->scale();
-    optimizer_->rescale_gradients(scale);
-    return scale;
+    const auto scale = optimizer_->loss_scale();
+    if (!scale) return 1;
+    optimizer_->rescale_gradients(*scale);
+    return scale->value();
   }
   void compute(int number) {
     const auto fate = job_.fates[group_.rank()][number];

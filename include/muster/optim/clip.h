@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 #include <torch/optim/optimizer.h>
 
+#include "muster/optim/detail/grad_norm.h"
 #include "muster/optim/detail/options.h"
 
 // Clipping of gradients that are whole in grad(). The Accelerator or Fabric clips a prepared model, since it knows
@@ -30,14 +31,15 @@ std::vector<double> clip_bounds(const PerGroup<double>& max_norm, size_t groups)
 }  // namespace optim
 
 /// Scales the parameters' gradients so that their norm of order norm_type (any above 0, or infinity) is at most
-/// max_norm; returns the norm before clipping.
+/// max_norm; returns the norm before clipping. On a device nothing waits for the norm but who looks at it; with
+/// NonFinite::error and NonFinite::skip the host waits for it here.
 /// Throws: ConfigError (MU144) for a norm_type that is no order; as decide_clip.
-double clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm, ClipNormOptions options = {});
+GradNorm clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm, ClipNormOptions options = {});
 /// The same for each parameter group separately, with one max_norm or one for each; returns the norms. If one group's
 /// norm is not finite, NonFinite::error and NonFinite::skip apply to all groups, so that no step updates only some of
 /// them.
-std::vector<double> clip_grad_norm_(torch::optim::Optimizer& optimizer, const PerGroup<double>& max_norm,
-                                    ClipNormOptions options = {});
+GradNorms clip_grad_norm_(torch::optim::Optimizer& optimizer, const PerGroup<double>& max_norm,
+                          ClipNormOptions options = {});
 /// Clamps every element of the gradients to [-clip_value, clip_value].
 void clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_value);
 

@@ -32,4 +32,7 @@ std::function<void()> prepare_load(torch::optim::Optimizer& optimizer, const Sta
 void change_state(torch::optim::Optimizer& optimizer, const at::Tensor& parameter,
                   const std::function<at::Tensor(const at::Tensor&)>& f);
 
+/// Moves the state tensors of this parameter to where it is now. Does nothing for an unknown class.
+void move_state(torch::optim::Optimizer& optimizer, const at::Tensor& parameter);
+
 }  // namespace muster

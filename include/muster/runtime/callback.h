@@ -19,7 +19,8 @@ class FabricCallback {
   virtual ~FabricCallback() = default;
   /// Called after a module was prepared.
   virtual void on_after_setup(torch::nn::Module&) {}
-  /// Called after a prepared optimizer made an update, but not after a skipped step.
+  /// Called after a prepared optimizer made an update, but not after a skipped step. A program with callbacks waits in
+  /// each step for a device that decides about it, as under loss scaling.
   virtual void on_after_optimizer_step(Optimizer&) {}
 };
 

@@ -24,7 +24,7 @@ struct DeviceRequest {
 /// On an accelerator: counts up to `present`, lists of distinct indices below it, "auto" and "-1" for all.
 /// On the CPU: a positive count of processes; "auto" is 1. The CPU is also chosen if `accelerator` is empty or "auto"
 /// and no accelerator is present.
-/// Throws: ConfigError (MU030) for anything else.
+/// Throws: ConfigError (MU030) for anything else, (MU561) for an accelerator that names several devices.
 DeviceChoice choose_devices(const DeviceRequest& request);
 
 /// Number of accelerators of this node that a process may see, found without a driver's library: those in

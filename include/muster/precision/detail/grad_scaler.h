@@ -42,6 +42,8 @@ class GradScaler {
   GradScalerState state_dict() const noexcept { return state_; }
   /// Throws: ConfigError (MU147) for a scale that float32 does not hold with its inverse, or a negative count.
   void load_state_dict(const GradScalerState& state);
+  /// Takes over what update() made elsewhere. Throws: UsageError (MU318) as update().
+  void follow(const GradScalerState& next);
 
  private:
   GradScalerOptions options_;

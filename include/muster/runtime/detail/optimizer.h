@@ -49,7 +49,9 @@ class Optimizer {
   /// Throws: UsageError (MU332) for a parameter that is in a group already, or for LBFGS; (MU333) for options of
   /// another class than the optimizer's; ConfigError (MU150) on every rank if ranks add different groups.
   void add_param_group(const torch::optim::OptimizerParamGroup& group);
-  /// True if the last step() updated nothing because gradients were infinite or NaN.
+  /// True if the last step() updated nothing because gradients were infinite or NaN. On a device that is decided there:
+  /// the host learns it at the beginning of the next step, and waits for it if it is asked before, by this function,
+  /// scaler_state() or a save. Each step waits where an optimizer has no fused kernel, and for callbacks.
   bool step_was_skipped() const;
 
   /// The state of the loss scale; nullopt unless losses are scaled. Requires: muster/runtime/extras.h is included.
@@ -71,7 +73,8 @@ class Optimizer {
 
 /// A prepared learning-rate scheduler, Muster's or LibTorch's. Call step() as often as the optimizer's: it steps once
 /// per update that was made, whatever the world size; not before the end of an accumulation window, and not after a
-/// skipped update.
+/// skipped update. Where it is not known yet whether the update was skipped, as on a device under loss scaling, it
+/// steps as soon as that is known, before the next update.
 /// A default-constructed handle is empty until the result of prepare() is assigned to it.
 /// Throws: UsageError (MU322), from every function, if the handle is empty.
 class Scheduler {

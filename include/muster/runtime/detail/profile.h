@@ -19,7 +19,8 @@ class Profile {
   Profile& operator=(const Profile&) = delete;
   ~Profile();
 
-  /// Ends the recording and writes the spans of all ranks on one time line, as a Chrome trace. Collective.
+  /// Ends the recording and writes the spans of all ranks on one time line, as a Chrome trace. Collective. The track
+  /// "memory" has the use of each rank's device.
   /// Ranks on the main rank's machine share its clock; clocks of different machines are aligned at the start of the
   /// profile.
   /// Throws: CheckpointError (MU202) on the main rank if the file cannot be written; UsageError (MU176) on the others.

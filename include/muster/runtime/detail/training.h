@@ -9,6 +9,7 @@
 #include <c10/util/irange.h>
 
 #include "muster/data/detail/data_loader.h"
+#include "muster/optim/detail/grad_norm.h"
 #include "muster/optim/detail/per_group.h"
 #include "muster/precision/detail/autocast.h"
 #include "muster/runtime/detail/accumulation.h"
@@ -82,20 +83,21 @@ class Training {
   void unscale_gradients();
   /// As above, for one optimizer. Collective: as clipping.
   void unscale_gradients(const Optimizer& optimizer);
-  /// True if the last step() of any prepared optimizer was skipped because gradients were not finite.
+  /// True if the last step() of any prepared optimizer was skipped because gradients were not finite. Waits as
+  /// Optimizer::step_was_skipped().
   bool optimizer_step_was_skipped() const;
 
   /// Scales the model's gradients so that their norm is at most max_norm; returns the norm before scaling. Before the
-  /// last micro-batch of an accumulation window, clipping does nothing and returns 0.
+  /// last micro-batch of an accumulation window, clipping does nothing and returns 0. The norm of gradients on a device
+  /// is read when it is looked at (GradNorm); only of sharded models it is waited for.
   /// Collective: if the strategy shards gradients, and if a rank's loss did not use the model (see Optimizer::step()).
   template <class M>
-  double clip_grad_norm_(const Model<M>& model, double max_norm, ClipOptions options = {}) {
+  GradNorm clip_grad_norm_(const Model<M>& model, double max_norm, ClipOptions options = {}) {
     return clip_grad_norm_(model.parameters(), max_norm, options);
   }
-  double clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm, ClipOptions options = {});
+  GradNorm clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm, ClipOptions options = {});
   /// As above, for each parameter group separately, with one max_norm or one for each.
-  std::vector<double> clip_grad_norm_(const Optimizer& optimizer, const PerGroup<double>& max_norm,
-                                      ClipOptions options = {});
+  GradNorms clip_grad_norm_(const Optimizer& optimizer, const PerGroup<double>& max_norm, ClipOptions options = {});
   /// Clamps every gradient element to [-clip_value, clip_value].
   template <class M>
   void clip_grad_value_(const Model<M>& model, double clip_value) {
@@ -103,7 +105,7 @@ class Training {
   }
   void clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_value);
   /// Clips the gradients of the optimizer's parameters, by norm (returned) or by value (returns 0).
-  double clip_gradients_of(const Optimizer& optimizer, const ClipGradientsOptions& options);
+  GradNorm clip_gradients_of(const Optimizer& optimizer, const ClipGradientsOptions& options);
 
   /// Runs `f`, a loop over batches whose number may differ between ranks, as when even_batches is off. A rank whose `f`
   /// has returned takes part in the communication of the others, with zeros for gradients, until all have returned. All

@@ -1,0 +1,28 @@
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "muster/optim/detail/grad_norm.h"
+
+/// Norms of gradients on a device, for which nothing waits: each number is a tensor of float64 there.
+namespace muster::optim {
+
+/// The device on which all of these are; nullopt if that is the CPU, if they are on several, or if there are none.
+std::optional<at::Device> common_device(const std::vector<at::Tensor>& tensors);
+
+/// As power_sum(), of tensors on this device. The bits are those of power_sum() for p = 1, 2 and infinity, where a
+/// cumsum() along rows adds them one after another, as on the CPU and under CUDA.
+/// Throws: ConfigError (MU144) unless p > 0.
+at::Tensor device_power_sum(const std::vector<at::Tensor>& tensors, at::Device device, double p);
+
+/// As the functions of norm.h.
+at::Tensor norm_from_power_sum(const at::Tensor& sum, double p);
+at::Tensor clip_coefficient(const at::Tensor& norm, double max_norm);
+
+/// Multiplies the gradient in place, with the bits of a product with the number.
+void scale_by(const at::Tensor& gradient, const at::Tensor& factor);
+
+}  // namespace muster::optim

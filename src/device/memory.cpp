@@ -1,0 +1,36 @@
+#include "muster/device/detail/memory.h"
+
+#include <ATen/DeviceAccelerator.h>
+#include <c10/core/CachingDeviceAllocator.h>
+
+#include "muster/base/format.h"
+#include "muster/device/detail/device.h"
+
+namespace muster::device {
+
+std::optional<MemoryUse> memory_use(at::Device device) {
+  if (device.is_cpu()) return std::nullopt;
+  auto* allocator = dynamic_cast<c10::DeviceAllocator*>(c10::GetAllocator(device.type()));
+  if (!allocator || !allocator->initialized()) return std::nullopt;
+  const auto stats = allocator->getDeviceStats(device.index());
+  constexpr auto kAll = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+  return MemoryUse{.allocated = stats.allocated_bytes[kAll].current,
+                   .peak = stats.allocated_bytes[kAll].peak,
+                   .reserved = stats.reserved_bytes[kAll].current};
+}
+
+std::string describe_memory(at::Device device) {
+  const auto use = memory_use(device);
+  if (!use) return "";
+  const auto mib = [](int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); };
+  return formatted("{} holds {:.1f} MiB in tensors now and held {:.1f} MiB at most; {:.1f} MiB are reserved",
+                   device.str(), mib(use->allocated), mib(use->peak), mib(use->reserved));
+}
+
+at::Device current() {
+  const auto kind = at::accelerator::getAccelerator(false);
+  if (!kind || count() == 0) return at::kCPU;
+  return at::Device(*kind, at::accelerator::getDeviceIndex());
+}
+
+}  // namespace muster::device

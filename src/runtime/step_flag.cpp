@@ -1,0 +1,59 @@
+#include "step_flag.h"
+
+#include <cmath>
+#include <utility>
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/maximum.h>
+#include <ATen/ops/zeros.h>
+
+namespace muster::runtime {
+namespace {
+
+constexpr device::Site kToHost{"optimizer: the flag of a step goes to pinned memory"};
+constexpr device::Site kRead{"optimizer: the host reads the flag of the step before"};
+
+}  // namespace
+
+void StepFlag::skip_if(const at::Tensor& flag) { flag_ = flag_.defined() ? at::maximum(flag_, flag) : flag; }
+
+void StepFlag::report(const at::Tensor& norm, double order) {
+  norm_ = norm.view({1});
+  order_ = order;
+}
+
+at::Tensor StepFlag::send(const at::Tensor& found, const at::Tensor& scaler) {
+  const at::NoGradGuard no_grad;
+  if (found.defined()) skip_if(found);
+  const auto flag = std::exchange(flag_, {}), norm = std::exchange(norm_, {});
+  if (!flag.defined()) return flag;
+  reports_ = norm.defined();
+  scales_ = scaler.defined();
+  std::vector<at::Tensor> numbers{flag.to(at::kDouble)};
+  if (reports_) numbers.push_back(norm);
+  if (scales_) numbers.push_back(scaler);
+  if (!on_host_.defined()) on_host_ = at::empty({4}, at::TensorOptions(at::kDouble).pinned_memory(true));
+  const auto together = at::cat(numbers);
+  device::async_copy(kToHost, on_host_.narrow(0, 0, together.numel()), together);
+  sent_ = device::record(flag.device());
+  pending_ = true;
+  return flag;
+}
+
+StepFlag::Known StepFlag::known() {
+  device::host_wait(kRead, sent_);
+  pending_ = false;
+  sent_.reset();
+  const auto* number = on_host_.const_data_ptr<double>();
+  Known known;
+  known.skipped = *number++ > 0;
+  known.norm_order = order_;
+  if (reports_ && !std::isfinite(*number)) known.bad_norm = *number;
+  if (reports_) ++number;
+  if (scales_) known.scaler = {.growth_tracker = static_cast<int64_t>(number[0]), .scale = number[1]};
+  return known;
+}
+
+}  // namespace muster::runtime

@@ -1,0 +1,53 @@
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "muster/device/detail/order.h"
+#include "muster/precision/detail/grad_scaler.h"
+
+namespace muster::runtime {
+
+/// What the host learns of a step on a device when the next one begins, or when it is asked. Meanwhile the numbers are
+/// on their way to pinned memory, so that the wait for them has a whole forward and backward of work behind it.
+/// Thread safety: one thread at a time.
+class StepFlag {
+ public:
+  struct Known {
+    bool skipped = false;
+    std::optional<double> bad_norm;  ///< a norm that is infinite or NaN and has to be reported
+    double norm_order = 2;
+    std::optional<GradScalerState> scaler;
+  };
+
+  /// The next step is left out if this flag, a float32 of one element on a device, is 1.
+  void skip_if(const at::Tensor& flag);
+  /// The same, if the norm is not finite, which known() then reports.
+  void report(const at::Tensor& norm, double order);
+  /// Sends the flags of this step to the host. `found` and `scaler`: as DeviceGradScaler's, or undefined. Returns the
+  /// flag of the step, undefined if nothing may leave it out.
+  at::Tensor send(const at::Tensor& found, const at::Tensor& scaler);
+  /// Whether the last step is not known yet.
+  bool pending() const noexcept { return pending_; }
+  /// The host waits.
+  Known known();
+  /// Called once the step is known.
+  void then(std::function<void()> call) { calls_.push_back(std::move(call)); }
+  bool has_calls() const noexcept { return !calls_.empty(); }
+  std::vector<std::function<void()>> take_calls() { return std::exchange(calls_, {}); }
+
+ private:
+  at::Tensor flag_, norm_;
+  double order_ = 2;
+  bool scales_ = false;
+  bool reports_ = false;
+  bool pending_ = false;
+  at::Tensor on_host_;
+  device::Event sent_;
+  std::vector<std::function<void()>> calls_;
+};
+
+}  // namespace muster::runtime
