@@ -48,7 +48,7 @@ std::optional<GradNorm> clip_on_device(const std::vector<at::Tensor>& parameters
                                        const ClipNormOptions& options) {
   if (options.non_finite != NonFinite::pass) return std::nullopt;
   const auto gradients = gradients_of(parameters);
-  const auto device = optim::common_device(gradients);
+  const auto device = optim::single_device_of(gradients);
   if (!device) return std::nullopt;
   const at::NoGradGuard no_grad;
   const auto p = options.norm_type;

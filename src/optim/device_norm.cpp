@@ -35,7 +35,7 @@ at::Tensor largest(const std::vector<at::Tensor>& tensors, at::Device device) {
 
 }  // namespace
 
-std::optional<at::Device> common_device(const std::vector<at::Tensor>& tensors) {
+std::optional<at::Device> single_device_of(const std::vector<at::Tensor>& tensors) {
   if (tensors.empty() || tensors.front().is_cpu()) return std::nullopt;
   const auto device = tensors.front().device();
   const bool all = std::all_of(tensors.begin(), tensors.end(), [&](const auto& one) { return one.device() == device; });

@@ -97,7 +97,7 @@ GradNorm GradientProcessing::clip_grad_norm(const std::vector<at::Tensor>& param
   join_other_ranks(parameters);
   unscale_gradients(&parameters);
   // A sharded model reads what ranks add up.
-  if (const auto device = optim::common_device(parameters); device && !any_sharded(*registry_, parameters))
+  if (const auto device = optim::single_device_of(parameters); device && !any_sharded(*registry_, parameters))
     return clip_on_device(parameters, *device, max_norm, options);
   const double norm = gradient_norm(*registry_, parameters, options.norm_type);
   // Under loss scaling such gradients are expected now and then, and the step will be skipped.

@@ -11,7 +11,7 @@
 namespace muster::runtime {
 
 State PreparedOptimizer::state_dict(const std::string& path, std::vector<TensorShard>& shards) {
-  settle();
+  wait_for_step();
   const auto parts = shards_of(context_.registry->models());
   State state =
       State::Map{{"inner", shard_optimizer_state(muster::state_dict(*inner_), parameters(), parts, path, shards)}};
@@ -28,7 +28,7 @@ State PreparedOptimizer::state_dict(const std::string& path, std::vector<TensorS
 
 std::function<void()> PreparedOptimizer::prepare_load(const State& state, const TensorReader& reader) {
   bind_models();
-  settle();
+  wait_for_step();
   require_saved_groups(state.at("inner"), *inner_, *context_.registry);
   const auto parts = shards_of(context_.registry->models());
   const auto load_inner =
@@ -85,7 +85,7 @@ void Optimizer::load_scaler_state(const GradScalerState& state) {
 std::vector<torch::optim::OptimizerParamGroup>& Optimizer::param_groups() { return inner().param_groups(); }
 torch::optim::Optimizer* Optimizer::operator->() const { return &inner(); }
 torch::optim::Optimizer& Optimizer::inner() const {
-  prepared_->settle_schedules();
+  prepared_->wait_for_schedules();
   return prepared_->inner();
 }
 

@@ -58,7 +58,7 @@ bool PreparedOptimizer::bind_parameter(const at::Tensor& parameter, size_t index
   const auto holder = std::find_if(models.begin(), models.end(), holds);
   if (holder != models.end()) {
     models_.push_back({*holder, reduction_count_of(**holder), context_.registry->index_of(**holder), nullptr});
-    settle();
+    wait_for_step();
     move_states(**holder);
     shard_state(**holder);
     fused_.add_flat_parameters(*(*holder)->managed);
@@ -191,7 +191,7 @@ void PreparedOptimizer::update_unless(const at::Tensor& flag) {
 
 at::Tensor PreparedOptimizer::step(torch::optim::Optimizer::LossClosure closure) {
   if (!context_.accumulation->sync()) return {};
-  settle();
+  wait_for_step();
   TraceScope span(*context_.trace, "optimizer step");
   context_.accumulation->note_step();
   bind(/*complete=*/true);
@@ -211,7 +211,7 @@ at::Tensor PreparedOptimizer::step(torch::optim::Optimizer::LossClosure closure)
   skipped_ = std::exchange(skip_next_, false) || skipped_;
   if (flag.defined() && (closure || skipped_ || context_.step_is_awaited || !fused_.takes_found_inf())) {
     const bool left_out = skipped_;
-    settle();
+    wait_for_step();
     skipped_ = skipped_ || left_out;
   }
   if (skipped_) fused_.note_load();  // from here on, as after any step, parameters may be edited
@@ -237,7 +237,7 @@ void PreparedOptimizer::zero_grad(bool set_to_none) {
 }
 
 void PreparedOptimizer::add_param_group(const torch::optim::OptimizerParamGroup& group) {
-  settle();
+  wait_for_step();
   require_addable(*inner_, group, *context_.registry);
   auto description = describe_parameters(*context_.registry, group.params());
   if (group.has_options()) description += formatted(" at a learning rate of {}", group.options().get_lr());

@@ -72,17 +72,17 @@ class PreparedOptimizer : public std::enable_shared_from_this<PreparedOptimizer>
   bool step_is_known() const noexcept { return !flag_.pending(); }
   /// Waits until the last step is known, and acts on it.
   /// Throws: UsageError (MU175) for a norm that had to be finite; (MU318) if the loss scale fell too low.
-  void settle();
+  void wait_for_step();
   /// Calls it when the last step is known.
   void when_known(std::function<void()> call) { flag_.then(std::move(call)); }
-  /// Settles where a scheduler waits for it.
-  void settle_schedules() {
-    if (flag_.has_calls()) settle();
+  /// Waits where a scheduler waits for it.
+  void wait_for_schedules() {
+    if (flag_.has_calls()) wait_for_step();
   }
   /// If one of these parameters is the optimizer's, the next step updates nothing.
   void skip_if_holding(const std::vector<at::Tensor>& parameters);
-  /// The same, if this norm of their gradients, which is on a device, is not finite; `reports`: settle() throws then.
-  /// Returns whether one of them is.
+  /// The same, if this norm of their gradients, which is on a device, is not finite; `reports`: wait_for_step() throws
+  /// then. Returns whether one of them is.
   bool skip_if_not_finite(const std::vector<at::Tensor>& parameters, const at::Tensor& norm, double order,
                           bool reports);
 

@@ -17,7 +17,7 @@ struct PreparedScheduler {
   std::shared_ptr<LRScheduler> inner;
   /// Steps this one as often as the optimizer's last step is worth, once it is known whether that was made.
   std::function<void(const std::shared_ptr<PreparedScheduler>&)> step_with_optimizer = {};
-  std::function<void()> settle = {};  ///< waits until that is known
+  std::function<void()> wait = {};  ///< waits until that is known
   bool with_optimizer = true;
 };
 
@@ -75,9 +75,9 @@ bool skipped(const std::weak_ptr<PreparedOptimizer>& entry) {
 void RuntimeState::follow(PreparedScheduler& scheduler,
                           std::vector<std::weak_ptr<PreparedOptimizer>> optimizers) const {
   scheduler.with_optimizer = options_.step_scheduler_with_optimizer;
-  scheduler.settle = [optimizers] {
+  scheduler.wait = [optimizers] {
     for (const auto& entry : optimizers)
-      if (const auto optimizer = entry.lock()) optimizer->settle_schedules();
+      if (const auto optimizer = entry.lock()) optimizer->wait_for_schedules();
   };
   scheduler.step_with_optimizer = [optimizers = std::move(optimizers),
                                    accumulation = accumulation_](const std::shared_ptr<PreparedScheduler>& own) {
@@ -173,7 +173,7 @@ LRScheduler& Scheduler::operator*() const {
                      "-> or * of a muster::Scheduler was used for a scheduler of LibTorch, which exposes neither rates "
                      "nor state; read the rates from the optimizer's param_groups(), or prepare a scheduler of "
                      "muster/schedule/schedulers.h");
-  if (prepared_->settle) prepared_->settle();
+  if (prepared_->wait) prepared_->wait();
   return *inner();
 }
 

@@ -30,7 +30,7 @@ std::optional<LossScale> PreparedOptimizer::loss_scale() {
   if (!scaler_) return std::nullopt;
   const auto device = device_of_parameters();
   if (device_scaler_ && device_scaler_->device() != device) {
-    settle();
+    wait_for_step();
     device_scaler_.reset();
   }
   if (device && !device_scaler_) device_scaler_.emplace(*context_.scaling, scaler_->state_dict(), *device);
@@ -82,7 +82,7 @@ at::Tensor PreparedOptimizer::send_flag() {
   return flag_.send(found, device_scaler_->state());
 }
 
-void PreparedOptimizer::settle() {
+void PreparedOptimizer::wait_for_step() {
   if (!flag_.pending()) return;
   const auto known = flag_.known();
   skipped_ = known.skipped;
@@ -96,7 +96,7 @@ void PreparedOptimizer::settle() {
 }
 
 bool PreparedOptimizer::step_was_skipped() {
-  settle();
+  wait_for_step();
   return skipped_;
 }
 
@@ -120,12 +120,12 @@ bool PreparedOptimizer::skip_if_not_finite(const std::vector<at::Tensor>& asked,
 }
 
 std::optional<GradScalerState> PreparedOptimizer::scaler_state() {
-  settle();
+  wait_for_step();
   return scaler_ ? std::optional(scaler_->state_dict()) : std::nullopt;
 }
 
 void PreparedOptimizer::load_scaler_state(const GradScalerState& state) {
-  settle();
+  wait_for_step();
   scaler_->load_state_dict(state);
   device_scaler_.reset();
 }

@@ -11,7 +11,7 @@
 namespace muster::optim {
 
 /// The device on which all of these are; nullopt if that is the CPU, if they are on several, or if there are none.
-std::optional<at::Device> common_device(const std::vector<at::Tensor>& tensors);
+std::optional<at::Device> single_device_of(const std::vector<at::Tensor>& tensors);
 
 /// As power_sum(), of tensors on this device. The bits are those of power_sum() for p = 1, 2 and infinity, where a
 /// cumsum() along rows adds them one after another, as on the CPU and under CUDA.
