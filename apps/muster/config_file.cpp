@@ -88,7 +88,7 @@ ConfigFile read_config(const std::string& path, const std::string& section,
                        const std::vector<options::Description>& known) {
   auto file = File::load(path, section);
   switch (kind_of(file, path, section)) {
-    case FileKind::muster: return read_ours(std::move(file), path, section, known);
+    case FileKind::muster: return read_ours(file, path, section, known);
     case FileKind::lightning: return read_lightning(path, section, known);
     case FileKind::accelerate: break;
   }

@@ -66,7 +66,7 @@ std::function<void()> PreparedOptimizer::prepare_load(const State& state, const 
 namespace muster {
 
 Optimizer::Optimizer(std::shared_ptr<runtime::PreparedOptimizer> prepared) : prepared_(std::move(prepared)) {}
-at::Tensor Optimizer::step(torch::optim::Optimizer::LossClosure closure) { return prepared_->step(std::move(closure)); }
+at::Tensor Optimizer::step(const torch::optim::Optimizer::LossClosure& closure) { return prepared_->step(closure); }
 void Optimizer::zero_grad(bool set_to_none) { prepared_->zero_grad(set_to_none); }
 void Optimizer::add_param_group(const torch::optim::OptimizerParamGroup& group) { prepared_->add_param_group(group); }
 bool Optimizer::step_was_skipped() const { return prepared_->step_was_skipped(); }

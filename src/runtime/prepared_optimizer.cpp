@@ -189,7 +189,7 @@ void PreparedOptimizer::update_unless(const at::Tensor& flag) {
   fused_.step_unless(flag);
 }
 
-at::Tensor PreparedOptimizer::step(torch::optim::Optimizer::LossClosure closure) {
+at::Tensor PreparedOptimizer::step(const torch::optim::Optimizer::LossClosure& closure) {
   if (!context_.accumulation->sync()) return {};
   wait_for_step();
   TraceScope span(*context_.trace, "optimizer step");
@@ -217,7 +217,7 @@ at::Tensor PreparedOptimizer::step(torch::optim::Optimizer::LossClosure closure)
   if (skipped_) fused_.note_load();  // from here on, as after any step, parameters may be edited
   at::Tensor loss;
   if (flag_.pending()) update_unless(flag);
-  else if (!skipped_) loss = update(std::move(closure));
+  else if (!skipped_) loss = update(closure);
   note_reductions();
   context_.registry->note_step();
   if (!skipped_ && context_.after_step) {

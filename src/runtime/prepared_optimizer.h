@@ -46,7 +46,7 @@ struct OptimizerContext {
 class PreparedOptimizer : public std::enable_shared_from_this<PreparedOptimizer> {
  public:
   PreparedOptimizer(std::shared_ptr<torch::optim::Optimizer> inner, OptimizerContext context);
-  at::Tensor step(torch::optim::Optimizer::LossClosure closure);
+  at::Tensor step(const torch::optim::Optimizer::LossClosure& closure);
   void zero_grad(bool set_to_none);
   /// As Optimizer::add_param_group().
   void add_param_group(const torch::optim::OptimizerParamGroup& group);

@@ -309,7 +309,7 @@ std::string RuntimeState::plan() const {
   return text;
 }
 
-std::shared_ptr<PreparedModel> prepare_model(RuntimeState& state, std::shared_ptr<torch::nn::Module> module) {
+std::shared_ptr<PreparedModel> prepare_model(RuntimeState& state, const std::shared_ptr<torch::nn::Module>& module) {
   return state.prepare_model(module, state.next_moves());
 }
 Optimizer prepare_optimizer(RuntimeState& state, std::shared_ptr<torch::optim::Optimizer> optimizer) {

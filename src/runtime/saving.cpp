@@ -85,8 +85,8 @@ RemovableHandle Saving::register_save_state_pre_hook(Saves::Hook hook) {
 RemovableHandle Saving::register_load_state_pre_hook(Saves::Hook hook) {
   return add_hook(state_->saves().before_load, std::move(hook));
 }
-void Saving::keep_object(std::function<State()> save, std::function<void(const State&)> load) {
-  state_->saves().objects.emplace_back(std::string(), std::move(save), std::move(load));
+void Saving::keep_object(const std::function<State()>& save, const std::function<void(const State&)>& load) {
+  state_->saves().objects.emplace_back(std::string(), save, load);
 }
 
 void Saving::save(const fs::path& folder, const std::vector<SavedItem>& items, const SaveFilter& filter) {

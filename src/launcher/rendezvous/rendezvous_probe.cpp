@@ -64,7 +64,8 @@ void RendezvousProbe::try_next() {
   due_ = Clock::now() + kAttemptTime;
   socket_ = Descriptor(socket(address.bytes.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   // How it went is seen when reading.
-  if (socket_) connect(socket_.get(), reinterpret_cast<const sockaddr*>(&address.bytes), address.size);
+  if (socket_)
+    static_cast<void>(connect(socket_.get(), reinterpret_cast<const sockaddr*>(&address.bytes), address.size));
   else end();
 }
 

@@ -61,7 +61,7 @@ class PowerSgdHook final : public CommHook {
  private:
   struct Pair {
     at::Tensor matrix, p, q;  // p and q lie in flat_p and flat_q
-    at::Tensor spare;         // on a device: from it comes what replaces a dead column
+    at::Tensor spare = {};    // on a device: from it comes what replaces a dead column
   };
   struct BucketState {
     std::vector<Pair> pairs;

@@ -39,7 +39,7 @@ class Optimizer {
   /// before: with zeros if unused parameters are allowed; otherwise all ranks get MU152. Not under "fsdp".
   /// Collective: every rank makes the same steps.
   /// Throws: UsageError (MU146) for a closure under "16-mixed"; (MU152) as backward.
-  at::Tensor step(torch::optim::Optimizer::LossClosure closure = nullptr);
+  at::Tensor step(const torch::optim::Optimizer::LossClosure& closure = nullptr);
   /// Clears gradients: they become undefined by default, or zeros in place. From the first backward of an accumulation
   /// window to its last micro-batch it does nothing.
   void zero_grad(bool set_to_none = true);

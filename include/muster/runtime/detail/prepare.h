@@ -22,7 +22,7 @@ namespace muster::runtime {
 class RuntimeState;
 
 // What prepare() calls for each argument, type-erased.
-std::shared_ptr<PreparedModel> prepare_model(RuntimeState& state, std::shared_ptr<torch::nn::Module> module);
+std::shared_ptr<PreparedModel> prepare_model(RuntimeState& state, const std::shared_ptr<torch::nn::Module>& module);
 Optimizer prepare_optimizer(RuntimeState& state, std::shared_ptr<torch::optim::Optimizer> optimizer);
 Scheduler prepare_scheduler(RuntimeState& state, std::shared_ptr<muster::LRScheduler> scheduler);
 Scheduler prepare_scheduler(RuntimeState& state, std::shared_ptr<torch::optim::LRScheduler> scheduler);

@@ -143,7 +143,7 @@ class Saving {
   explicit Saving(std::shared_ptr<RuntimeState> state) : state_(std::move(state)) {}
 
  private:
-  void keep_object(std::function<State()> save, std::function<void(const State&)> load);
+  void keep_object(const std::function<State()>& save, const std::function<void(const State&)>& load);
   IncompatibleKeys load_weights(const std::shared_ptr<torch::nn::Module>& module, const std::filesystem::path& path,
                                 const LoadStateDictOptions& options) const;
   static void with_full_params(const PreparedModel& model, const std::function<void()>& f,

@@ -37,6 +37,7 @@ class PreparedBy {
  public:
   PreparedBy() = default;
   PreparedBy(const PreparedBy&) noexcept {}
+  // NOLINTNEXTLINE(bugprone-unhandled-self-assignment): it assigns nothing
   PreparedBy& operator=(const PreparedBy&) noexcept { return *this; }
   ~PreparedBy();
   void set(const TrainerModule& module, const std::shared_ptr<TrainedModule>& by);
