@@ -99,27 +99,38 @@ TEST(FullValues, WritesAndScopesInTheWrongPlaceAreRefused) {  // MU169 MU190
     });
 }
 
+void expect_nothing_written_after_a_failure(const comm::Communicator& group, const ShardedOptions& options) {
+  auto net = make_net(), plain = make_net();
+  ShardedModel model(*net, group, options);
+  std::string said;
+  try {
+    model.summon_full_params([&] {
+      nn::init::zeros_(net->head->bias);
+      if (group.rank() == 1) throw std::runtime_error("the user's own");
+    });
+  } catch (const std::exception& error) {
+    said = error.what();
+  }
+  if (group.rank() == 1) EXPECT_EQ(said, "the user's own");
+  else
+    EXPECT_TRUE(said.starts_with("MU191: nothing was written back by summon_full_params, since its function failed "
+                                 "on another rank: rank 1 of group ") &&
+                said.ends_with(": the user's own"))
+        << said;
+  expect_state(model, plain, true);
+  if (options.stage == ShardStage::full) EXPECT_EQ(model.figures().gathered_bytes, 0);
+  const at::NoGradGuard no_grad;
+  const auto words = words_of(0, 0);
+  EXPECT_TRUE(forward(model, net, words).equal(plain->forward(words)));
+}
+
 TEST(FullValues, AFailureOnOneRankReachesAllAndNothingIsWritten) {  // MU191
   on_seeded_ranks(2, [&](comm::Communicator group) {
-    auto net = make_net(), plain = make_net();
-    ShardedModel model(*net, group);
-    std::string said;
-    try {
-      model.summon_full_params([&] {
-        nn::init::zeros_(net->head->bias);
-        if (group.rank() == 1) throw std::runtime_error("the user's own");
-      });
-    } catch (const std::exception& error) {
-      said = error.what();
-    }
-    if (group.rank() == 1) EXPECT_EQ(said, "the user's own");
-    else
-      EXPECT_TRUE(said.starts_with("MU191: nothing was written back by summon_full_params, since its function failed "
-                                   "on another rank: rank 1 of group ") &&
-                  said.ends_with(": the user's own"))
-          << said;
-    expect_state(model, plain, true);
-    EXPECT_EQ(model.figures().gathered_bytes, 0);
+    for (const auto stage : {ShardStage::full, ShardStage::gradients, ShardStage::optimizer})
+      for (const bool one_copy : {true, false}) {
+        SCOPED_TRACE(static_cast<int>(stage) * 10 + one_copy);
+        expect_nothing_written_after_a_failure(group, {.one_copy_per_host = one_copy, .stage = stage});
+      }
   });
 }
 

@@ -49,7 +49,7 @@ void ShardedModel::State::end_full_params(const FullParamsOptions& how, bool wri
   const bool updates = one_copy && write_back;
   const auto end = [&] {
     if (updates) one_copy->begin_update();
-    for (auto& unit : units) unit->end_full_params(how.rank0_only, write_back);
+    for (auto& unit : units) unit->end_full_params(how, write_back);
     if (updates) one_copy->end_update();
   };
   updates ? in_update(end) : end();

@@ -4,10 +4,8 @@
 #include <utility>
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
-#include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 
 namespace muster::parallel {
@@ -15,7 +13,6 @@ namespace {
 
 constexpr device::Site kUnshardStream{"fsdp: full parameters are gathered on a stream of their own"};
 constexpr device::Site kGathered{"fsdp: a stream uses full parameters after they were gathered"};
-constexpr device::Site kWritten{"fsdp: written values are gathered after they were written"};
 
 std::vector<int64_t> numels(const UnitPlan& plan) {
   std::vector<int64_t> sizes;
@@ -42,11 +39,6 @@ at::ScalarType dtype_of_use(const UnitPlan& plan, const ShardSettings& settings)
 /// Of this many elements each shard has to be a multiple.
 int64_t shard_multiple(const OneCopy* one_copy, at::ScalarType dtype) {
   return one_copy ? one_copy->part_multiple(c10::elementSize(dtype)) : 1;
-}
-
-at::DataPtr pointer_to(const at::Tensor& memory) {
-  return {memory.mutable_data_ptr(), new at::Tensor(memory), [](void* kept) { delete static_cast<at::Tensor*>(kept); },
-          memory.device()};
 }
 
 }  // namespace
@@ -108,7 +100,7 @@ void ShardedUnit::allocate_values() {
   if (keeps_params_unsharded()) {
     unsharded_ = whole.to(used_dtype_);
     values_ = used_dtype_ == whole.scalar_type() ? local_shard(unsharded_) : local_shard(whole).clone();
-    memory_.fill(pointer_to(unsharded_));
+    fill_memory();
     state_ = UnitState::unsharded;
   } else {
     values_ = comm::shared_zeros(groups_.shards, layout_.shard_numel(), whole.options()).copy_(local_shard(whole));
@@ -120,7 +112,7 @@ void ShardedUnit::share_values(const at::Tensor& whole) {
   row_.own.copy_(local_shard(whole));
   if (!keeps_params_unsharded()) return;
   unsharded_ = row_.whole;
-  memory_.fill(pointer_to(unsharded_));
+  fill_memory();
   state_ = UnitState::unsharded;
 }
 
@@ -136,9 +128,15 @@ void ShardedUnit::forget_values() {
   state_ = UnitState::sharded;
 }
 
+/// What the parameters view is unsharded_ from now on.
+void ShardedUnit::fill_memory() {
+  memory_.fill({unsharded_.mutable_data_ptr(), new at::Tensor(unsharded_),
+                [](void* kept) { delete static_cast<at::Tensor*>(kept); }, unsharded_.device()});
+}
+
 /// For memory that is no longer used.
-void ShardedUnit::release(at::Tensor unsharded) {
-  if (!unsharded.is_same(row_.whole)) buffers_.release(std::move(unsharded), uses_.record());
+void ShardedUnit::release(const at::Tensor& unsharded) {
+  if (!unsharded.is_same(row_.whole)) buffers_.release(unsharded, uses_.record());
 }
 
 void ShardedUnit::use_parameter_views() {
@@ -277,7 +275,7 @@ void ShardedUnit::wait_for_unshard() {
     throw;
   }
   free_post_forward_shard();
-  memory_.fill(pointer_to(unsharded_));
+  fill_memory();
 }
 
 void ShardedUnit::reshard() {
@@ -298,90 +296,6 @@ void ShardedUnit::release_memory() {
   if (state_ == UnitState::unsharded && !keeps_params_unsharded()) reshard();
   free_post_forward_shard();
   if (gradients_) gradients_->release_memory();
-}
-
-std::vector<at::Tensor> ShardedUnit::full_params(bool main_only) const {
-  at::NoGradGuard no_grad;
-  at::Tensor whole;
-  if (main_only) {
-    auto parts = groups_.shards.internal(label("values")).gather(values_);
-    if (groups_.shards.rank() == 0) whole = at::cat(parts);
-  } else {
-    whole = at::empty({layout_.total()}, values_.options());
-    groups_.shards.internal(label("full values")).start_all_gather_into(whole, values_).wait();
-  }
-  std::vector<at::Tensor> tensors(size());
-  for (size_t i = 0; i < size() && whole.defined(); ++i) {
-    const auto& like = parameter(i).tensor;
-    tensors[i] = whole.as_strided(like.sizes(), like.strides(), layout_.whole(i).begin).clone();
-  }
-  return tensors;
-}
-
-/// On ranks that write, the memory is a copy, of which each rank's own part becomes the value in the end.
-void ShardedUnit::begin_on_one_copy(bool main_only, bool writes) {
-  handle(UnitEvent::access);
-  open_ = !main_only || keeps_params_unsharded() || groups_.shards.rank() == 0;
-  if (!open_) {
-    handle(UnitEvent::reshard);
-  } else if (writes) {
-    unsharded_ = buffers_.allocate(layout_.total(), row_.whole.options()).copy_(row_.whole);
-    memory_.fill(pointer_to(unsharded_));
-  }
-}
-
-void ShardedUnit::begin_full_params(bool main_only, bool writes) {
-  at::NoGradGuard no_grad;
-  open_ = true;
-  keeps_post_forward_shard_ = false;
-  free_post_forward_shard();
-  if (has_one_copy()) return begin_on_one_copy(main_only, writes);
-  if (!main_only || keeps_params_unsharded()) {
-    handle(UnitEvent::access);
-    use_on_current_stream();
-    return;
-  }
-  handle(UnitEvent::reshard);
-  const auto parts = groups_.shards.internal(label("values")).gather(values_);
-  open_ = groups_.shards.rank() == 0;
-  if (!open_) return;
-  unsharded_ = buffers_.allocate(layout_.total(), values_.options().dtype(used_dtype_));
-  for (size_t r = 0; r < parts.size(); ++r)
-    unsharded_.narrow(0, static_cast<int64_t>(r) * layout_.shard_numel(), layout_.shard_numel()).copy_(parts[r]);
-  gathered_ = device::record(streams_.accelerator);
-  uses_ = {};
-  uses_.add(streams_.accelerator);
-  memory_.fill(pointer_to(unsharded_));
-  state_ = UnitState::unsharded;
-}
-
-void ShardedUnit::end_full_params(bool main_only, bool write_back) {
-  at::NoGradGuard no_grad;
-  if (write_back) {
-    auto written = main_only && !unsharded_.defined()
-                       ? buffers_.allocate(layout_.total(), values_.options().dtype(used_dtype_))
-                       : unsharded_;
-    if (main_only && groups_.shards.size() > 1) groups_.shards.internal(label("written values")).broadcast(written);
-    if (groups_.replicas.size() > 1) groups_.replicas.internal(label("written values")).broadcast(written);
-    keep_written(local_shard(written));
-    publish_values();
-    device::wait_stream(kWritten, streams_.unshard, device::current_stream(streams_.accelerator));
-    if (!unsharded_.is_same(written)) buffers_.release_on_current(written);
-  }
-  open_ = false;
-  if (has_one_copy()) {
-    forget_values();
-    if (keeps_params_unsharded()) handle(UnitEvent::access);
-    return;
-  }
-  handle(keeps_params_unsharded() && write_back ? UnitEvent::update : UnitEvent::reshard);
-}
-
-/// Where the written values are of lower precision, only what was changed counts.
-void ShardedUnit::keep_written(const at::Tensor& written) {
-  if (written.scalar_type() != values_.scalar_type())
-    values_.copy_(at::where(values_.to(written.scalar_type()).eq(written), values_, written.to(values_.scalar_type())));
-  else if (written.const_data_ptr() != values_.const_data_ptr()) values_.copy_(written);
 }
 
 void ShardedUnit::take_gradient(size_t i, const at::Tensor& gradient, bool last) {

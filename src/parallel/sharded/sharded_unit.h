@@ -8,6 +8,7 @@
 #include "muster/hook/detail/watched_storage.h"
 #include "muster/optim/detail/flat_parameters.h"
 #include "muster/parallel/detail/capabilities.h"
+#include "muster/parallel/detail/full_params_options.h"
 #include "parallel/sharded/buffer_pool.h"
 #include "parallel/sharded/one_copy.h"
 #include "parallel/sharded/shard_layout.h"
@@ -96,7 +97,7 @@ class ShardedUnit {
   void begin_full_params(bool main_only, bool writes);
   /// Ends begin_full_params(). With `write_back` this rank's shard, or what the first rank has, becomes the value.
   /// Collective, within an update of the one copy.
-  void end_full_params(bool main_only, bool write_back);
+  void end_full_params(const FullParamsOptions& how, bool write_back);
   bool full_params_open() const noexcept { return open_; }
 
   /// On: after the full parameters are freed, each rank of the post-forward mesh (`reshard_after_forward` is a number)
@@ -122,7 +123,8 @@ class ShardedUnit {
   void allocate_values();
   void share_values(const at::Tensor& whole);
   void begin_on_one_copy(bool main_only, bool writes);
-  void release(at::Tensor unsharded);
+  void fill_memory();
+  void release(const at::Tensor& unsharded);
   void use_parameter_views();
   void start_unshard();
   void finish_unshard();
@@ -132,6 +134,7 @@ class ShardedUnit {
   void reshard();
   at::Tensor post_forward_shard(const at::Tensor& whole) const;
   at::Tensor local_shard(const at::Tensor& whole) const;
+  void write_full_params(bool main_only);
   void keep_written(const at::Tensor& written);
   std::string label(const char* purpose) const { return std::string(purpose) + ", unit '" + plan_.name + "'"; }
 
@@ -155,6 +158,7 @@ class ShardedUnit {
   const char* purpose_ = "new values";
   bool keeps_post_forward_shard_ = false;
   bool open_ = false;
+  at::Tensor before_writes_;  // values_, where summon_full_params writes onto them
   std::unique_ptr<UnitGradients> gradients_;
   std::vector<optim::LocalParameter> locals_;
   std::vector<at::Tensor> placeholders_;
