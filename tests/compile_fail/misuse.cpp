@@ -190,7 +190,13 @@ void step_wrongly(muster::Trainer& trainer, muster::DataLoader<torch::data::Exam
     void transfer_batch_to_device(Batch&) {}
   };
   trainer.fit(NoDevice(), loader);
-#elif WRONG == 614
+#endif
+  trainer.fit(Learner(), loader);
+}
+
+void step_with_other_arguments(muster::Trainer& trainer, muster::DataLoader<torch::data::Example<>>& loader) {
+  using Batch = torch::data::Example<>;
+#if WRONG == 614
   // WRONG 614: error: static assertion failed: this module's validation_step(batch, batch_idx) is private or does not
   struct TextRead : Learner {
     void validation_step(std::string&, int64_t) {}
