@@ -60,7 +60,7 @@ void Group::compare_device_operations(const Communicator& through) {
 void Group::stage(Operation& operation) {
   const at::Device device = device_of(operation);
   if (!staging_stream_ || staging_stream_->device() != device) staging_stream_ = device::stream_from_pool(device);
-  operation.staging = std::make_shared<Staging>(operation, staging_stream_);
+  operation.staging = std::make_shared<Staging>(operation, rank_, staging_stream_);
 }
 
 }  // namespace muster::comm

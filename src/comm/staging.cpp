@@ -30,6 +30,22 @@ at::Tensor pinned_copy(const at::Tensor& tensor) {
   return copy;
 }
 
+/// Where this rank's part of a gather lies in what is gathered: offset and length in elements; of length 0 elsewhere.
+/// It has the values already, and its owner may read them while the gather is under way.
+std::pair<int64_t, int64_t> own_part(OperationKind kind, int rank, const at::Tensor& in, const at::Tensor& out) {
+  if (kind != OperationKind::all_gather || !in.defined() || !in.is_alias_of(out)) return {0, 0};
+  const auto begin = in.storage_offset() - out.storage_offset();
+  return begin == rank * in.numel() ? std::pair(begin, in.numel()) : std::pair<int64_t, int64_t>();
+}
+
+void copy_to_device(const at::Tensor& to, const at::Tensor& from, std::pair<int64_t, int64_t> without) {
+  if (without.second == 0) return device::async_copy(kToDevice, to, from);
+  const auto end = without.first + without.second;
+  for (const auto& [begin, length] : {std::pair<int64_t, int64_t>(0, without.first), {end, to.numel() - end}})
+    if (length > 0)
+      device::async_copy(kToDevice, to.view(-1).narrow(0, begin, length), from.view(-1).narrow(0, begin, length));
+}
+
 }  // namespace
 
 at::Device device_of(const Operation& operation) {
@@ -37,8 +53,8 @@ at::Device device_of(const Operation& operation) {
   return tensor.defined() ? tensor.device() : at::Device(at::kCPU);
 }
 
-Staging::Staging(const Operation& operation, const device::Stream& stream)
-    : stream_(stream), device_(device_of(operation)), given_(device::record(device_)), in_(operation.in),
+Staging::Staging(const Operation& operation, int rank, const device::Stream& stream)
+    : rank_(rank), stream_(stream), device_(device_of(operation)), given_(device::record(device_)), in_(operation.in),
       out_(operation.out), parts_(operation.parts) {}
 
 void Staging::to_host(Operation& operation) {
@@ -53,7 +69,7 @@ void Staging::to_host(Operation& operation) {
 void Staging::to_device(Operation& operation) {
   if (out_.defined()) {
     const device::StreamScope scope(kOwnStream, stream_);
-    device::async_copy(kToDevice, out_, operation.out);
+    copy_to_device(out_, operation.out, own_part(operation.kind, rank_, in_, out_));
     device::host_wait(kDone, device::record(device_));
   }
   operation.in = std::exchange(in_, {});

@@ -15,16 +15,17 @@ at::Device device_of(const Operation& operation);
 class Staging {
  public:
   /// The copies come after what the device's current stream holds now. In the caller's thread.
-  Staging(const Operation& operation, const device::Stream& stream);
+  Staging(const Operation& operation, int rank, const device::Stream& stream);
   /// Gives the operation filled copies instead of its tensors; the thread waits for them.
   void to_host(Operation& operation);
-  /// Gives the operation its own tensors back, with what it wrote; the thread waits for that. Results of other shapes
-  /// stay on the host.
+  /// Gives the operation its own tensors back, with what it wrote; the thread waits for that. Where a gather is in
+  /// place this rank's part is not written, so it may be read meanwhile. Results of other shapes stay on the host.
   void to_device(Operation& operation);
   /// Moves such results to the device, in memory of the current stream.
   void move_results(Operation& operation) const;
 
  private:
+  int rank_;
   device::Stream stream_;
   at::Device device_;
   device::Event given_;
