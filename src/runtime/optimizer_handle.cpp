@@ -82,10 +82,13 @@ void Optimizer::load_scaler_state(const GradScalerState& state) {
   prepared_->load_scaler_state(state);
 }
 
-std::vector<torch::optim::OptimizerParamGroup>& Optimizer::param_groups() { return inner().param_groups(); }
+std::vector<torch::optim::OptimizerParamGroup>& Optimizer::param_groups() {
+  prepared_->wait_for_schedules();
+  return prepared_->inner().param_groups();
+}
 torch::optim::Optimizer* Optimizer::operator->() const { return &inner(); }
 torch::optim::Optimizer& Optimizer::inner() const {
-  prepared_->wait_for_schedules();
+  prepared_->wait_for_step();
   return prepared_->inner();
 }
 

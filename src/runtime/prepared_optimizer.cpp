@@ -234,6 +234,7 @@ void PreparedOptimizer::zero_grad(bool set_to_none) {
   note_reductions();
   gradient_scale_ = {};
   unscaled_ = false;
+  drop_flags();
 }
 
 void PreparedOptimizer::add_param_group(const torch::optim::OptimizerParamGroup& group) {

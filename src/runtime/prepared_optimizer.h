@@ -123,6 +123,10 @@ class PreparedOptimizer : public std::enable_shared_from_this<PreparedOptimizer>
   std::optional<at::Device> device_of_parameters() const;
   bool holds(const std::vector<at::Tensor>& asked) const;
   bool gradients_are_finite();
+  void follow_scale(const GradScalerState& state);
+  /// The gradients are gone, and with them what clipping said of the next step.
+  /// Throws: UsageError (MU175) for a norm that had to be finite.
+  void drop_flags();
   /// Decides about the step on the device; undefined where the host decides.
   at::Tensor send_flag();
   /// The update that the flag may leave out.

@@ -64,6 +64,14 @@ std::function<void(double)> step_by_mean(std::shared_ptr<Plateau> scheduler, con
   };
 }
 
+/// Waits until the last step of each is known, and the schedulers that follow it have stepped.
+std::function<void()> wait_for(std::vector<std::weak_ptr<PreparedOptimizer>> optimizers) {
+  return [optimizers = std::move(optimizers)] {
+    for (const auto& entry : optimizers)
+      if (const auto optimizer = entry.lock()) optimizer->wait_for_schedules();
+  };
+}
+
 bool skipped(const std::weak_ptr<PreparedOptimizer>& entry) {
   const auto optimizer = entry.lock();
   return optimizer && optimizer->step_was_skipped();
@@ -75,10 +83,7 @@ bool skipped(const std::weak_ptr<PreparedOptimizer>& entry) {
 void RuntimeState::follow(PreparedScheduler& scheduler,
                           std::vector<std::weak_ptr<PreparedOptimizer>> optimizers) const {
   scheduler.with_optimizer = options_.step_scheduler_with_optimizer;
-  scheduler.wait = [optimizers] {
-    for (const auto& entry : optimizers)
-      if (const auto optimizer = entry.lock()) optimizer->wait_for_schedules();
-  };
+  scheduler.wait = wait_for(optimizers);
   scheduler.step_with_optimizer = [optimizers = std::move(optimizers),
                                    accumulation = accumulation_](const std::shared_ptr<PreparedScheduler>& own) {
     if (!accumulation->sync()) return;
@@ -114,7 +119,8 @@ Scheduler RuntimeState::prepare_scheduler(std::shared_ptr<torch::optim::ReduceLR
       PreparedScheduler{.step = nullptr,
                         .step_by_metric = step_by_mean(std::move(scheduler), group_),
                         .saved = saves_.add(std::make_shared<SavedScheduler>()),
-                        .inner = nullptr}));
+                        .inner = nullptr,
+                        .wait = [all = optimizers_] { wait_for (*all)(); }}));
 }
 
 Scheduler RuntimeState::prepare_scheduler(std::shared_ptr<muster::LRScheduler> scheduler) {
@@ -124,8 +130,12 @@ Scheduler RuntimeState::prepare_scheduler(std::shared_ptr<muster::LRScheduler> s
   linked.resize(1);
   const auto saved = saves_.add(std::make_shared<SavedScheduler>(scheduler));
   if (const auto plateau = std::dynamic_pointer_cast<ReduceLROnPlateau>(scheduler))
-    return Scheduler(std::make_shared<PreparedScheduler>(PreparedScheduler{
-        .step = nullptr, .step_by_metric = step_by_mean(plateau, group_), .saved = saved, .inner = scheduler}));
+    return Scheduler(
+        std::make_shared<PreparedScheduler>(PreparedScheduler{.step = nullptr,
+                                                              .step_by_metric = step_by_mean(plateau, group_),
+                                                              .saved = saved,
+                                                              .inner = scheduler,
+                                                              .wait = wait_for(std::move(linked))}));
   auto prepared = std::make_shared<PreparedScheduler>(
       PreparedScheduler{.step = [scheduler, keep = linked.front().lock()] { scheduler->step(); },
                         .step_by_metric = nullptr,
@@ -157,13 +167,16 @@ const std::shared_ptr<const runtime::SavedScheduler>& Scheduler::saved() const {
 
 void Scheduler::step() const {
   if (!prepared_->step) throw UsageError("MU180", "this scheduler watches a metric; call step(metric)");
-  if (prepared_->with_optimizer && prepared_->step_with_optimizer) prepared_->step_with_optimizer(prepared_.pointer());
-  else prepared_->step();
+  if (prepared_->with_optimizer && prepared_->step_with_optimizer)
+    return prepared_->step_with_optimizer(prepared_.pointer());
+  if (prepared_->wait) prepared_->wait();
+  prepared_->step();
 }
 
 void Scheduler::step(double metric) const {
   if (!prepared_->step_by_metric)
     throw UsageError("MU180", "this scheduler watches no metric; call step() without one");
+  if (prepared_->wait) prepared_->wait();
   prepared_->step_by_metric(metric);
 }
 

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <functional>
+#include <string_view>
 #include <utility>
 
 #include <ATen/core/grad_mode.h>
@@ -14,6 +15,16 @@
 
 /// What decides whether a step is made: loss scales, norms that are not finite, and ranks that disagree.
 namespace muster::runtime {
+namespace {
+
+[[noreturn]] void refuse_norm(const std::pair<double, double>& norm, std::string_view when) {
+  throw UsageError("MU175",
+                   formatted("the gradients' norm of order {} was {} {}; lower the learning rate, or clip with "
+                             "error_if_nonfinite off",
+                             norm.second, norm.first, when));
+}
+
+}  // namespace
 
 /// Where all parameters are; nullopt for the CPU, and for several devices.
 std::optional<at::Device> PreparedOptimizer::device_of_parameters() const {
@@ -88,11 +99,23 @@ void PreparedOptimizer::wait_for_step() {
   skipped_ = known.skipped;
   if (std::exchange(flag_decides_, false) && skipped_) fused_.take_back_step();
   for (const auto& call : flag_.take_calls()) call();
-  if (known.scaler) scaler_->follow(*known.scaler);
-  if (known.bad_norm)
-    throw UsageError("MU175", formatted("the gradients' norm of order {} was {} in the last step, which has changed "
-                                        "nothing; lower the learning rate, or clip with error_if_nonfinite off",
-                                        known.norm_order, *known.bad_norm));
+  if (known.scaler) follow_scale(*known.scaler);
+  if (known.bad_norm) refuse_norm(*known.bad_norm, "in the last step, which has changed nothing");
+}
+
+/// After an error the scale of the device is not the host's.
+void PreparedOptimizer::follow_scale(const GradScalerState& state) {
+  try {
+    scaler_->follow(state);
+  } catch (const Error&) {
+    device_scaler_.reset();
+    throw;
+  }
+}
+
+void PreparedOptimizer::drop_flags() {
+  skip_next_ = false;
+  if (const auto norm = flag_.drop()) refuse_norm(*norm, "before zero_grad()");
 }
 
 bool PreparedOptimizer::step_was_skipped() {

@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -18,15 +19,17 @@ class StepFlag {
  public:
   struct Known {
     bool skipped = false;
-    std::optional<double> bad_norm;  ///< a norm that is infinite or NaN and has to be reported
-    double norm_order = 2;
+    std::optional<std::pair<double, double>> bad_norm;  ///< infinite or NaN, to be reported; and its order
     std::optional<GradScalerState> scaler;
   };
 
   /// The next step is left out if this flag, a float32 of one element on a device, is 1.
   void skip_if(const at::Tensor& flag);
-  /// The same, if the norm is not finite, which known() then reports.
+  /// The same, if the norm is not finite, which known() then reports; of several the first such.
   void report(const at::Tensor& norm, double order);
+  /// What skip_if() and report() said is void, since the gradients are gone. The host waits if there is a norm to
+  /// report. Returns one that is not finite, and its order.
+  std::optional<std::pair<double, double>> drop();
   /// Sends the flags of this step to the host. `found` and `scaler`: as DeviceGradScaler's, or undefined. Returns the
   /// flag of the step, undefined if nothing may leave it out.
   at::Tensor send(const at::Tensor& found, const at::Tensor& scaler);
@@ -40,8 +43,7 @@ class StepFlag {
   std::vector<std::function<void()>> take_calls() { return std::exchange(calls_, {}); }
 
  private:
-  at::Tensor flag_, norm_;
-  double order_ = 2;
+  at::Tensor flag_, norm_;  // a norm, and its order
   bool scales_ = false;
   bool reports_ = false;
   bool pending_ = false;

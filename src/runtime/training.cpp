@@ -37,7 +37,7 @@ GradNorm Training::clip_grad_norm_(const std::vector<at::Tensor>& parameters, do
 }
 
 GradNorms Training::clip_grad_norm_(const Optimizer& optimizer, const PerGroup<double>& max_norm, ClipOptions options) {
-  const auto& groups = optimizer.inner().param_groups();
+  const auto& groups = Optimizer(optimizer).param_groups();
   const auto bounds = optim::clip_bounds(max_norm, groups.size());
   GradNorms norms;
   for (size_t g = 0; g < groups.size(); ++g) norms.push_back(clip_grad_norm_(groups[g].params(), bounds[g], options));
@@ -52,7 +52,7 @@ GradNorm Training::clip_gradients_of(const Optimizer& optimizer, const ClipGradi
   if (options.clip_val.has_value() == options.max_norm.has_value())
     throw ConfigError("MU179", "clip_gradients wants exactly one of clip_val and max_norm");
   std::vector<at::Tensor> parameters;
-  for (const auto& group : optimizer.inner().param_groups())
+  for (const auto& group : Optimizer(optimizer).param_groups())
     parameters.insert(parameters.end(), group.params().begin(), group.params().end());
   if (options.max_norm)
     return clip_grad_norm_(parameters, *options.max_norm,

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -20,6 +21,12 @@ class GradNorm {
   operator double() const;
   /// The number where it is, for which nothing waits; undefined where it was on the host from the first.
   const at::Tensor& on_device() const noexcept { return on_device_; }
+  /// As a tensor with one element has them, which norms are in Python.
+  static constexpr int64_t numel() noexcept { return 1; }
+  template <class T = double>
+  T item() const {
+    return static_cast<T>(static_cast<double>(*this));
+  }
 
  private:
   mutable std::optional<double> value_;
