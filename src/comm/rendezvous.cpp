@@ -112,6 +112,13 @@ void log_missing(const ClusterEnvironment& cluster, const std::vector<int>& miss
                            warning_timeout.waited_seconds(), cluster.world_size, joined(missing)));
 }
 
+[[noreturn]] void lost_store(const ClusterEnvironment& cluster, const cluster::Report& report,
+                             const std::string& reason) {
+  report.lost(0, "MU058");
+  throw CommError("MU058", formatted("rank {} lost the store while it waited for the other ranks: {}", cluster.rank,
+                                     short_error_text(reason)));
+}
+
 /// Waits until every rank has set its key; meanwhile a line names the missing ones.
 void wait_for_ranks(const ClusterEnvironment& cluster, c10d::Store& store, std::chrono::milliseconds timeout,
                     const cluster::Report& report) {
@@ -130,9 +137,7 @@ void wait_for_ranks(const ClusterEnvironment& cluster, c10d::Store& store, std::
     try {
       missing = missing_ranks(cluster, store);
     } catch (const std::exception&) {
-      report.lost(0, "MU058");
-      throw CommError("MU058", formatted("rank {} lost the store while it waited for the other ranks: {}", cluster.rank,
-                                         short_error_text(reason)));
+      lost_store(cluster, report, reason);
     }
     if (missing.empty()) return;
     if (!warning_timeout.over()) {
@@ -148,14 +153,27 @@ void wait_for_ranks(const ClusterEnvironment& cluster, c10d::Store& store, std::
   }
 }
 
-/// The ranks that set the keys must have the job's secret, if there is one, and none if there is none.
-void check_marks(const ClusterEnvironment& cluster, c10d::Store& store, const cluster::Secret& secret) {
+/// What each rank has set. The store's host may be gone by now.
+std::vector<std::vector<uint8_t>> read_marks(const ClusterEnvironment& cluster, c10d::Store& store,
+                                             const cluster::Report& report) {
   std::vector<std::string> keys;
   for (int rank = 0; rank < cluster.world_size; ++rank) keys.push_back(key_of(rank));
   std::vector<std::vector<uint8_t>> marks;
-  if (cluster.rendezvous == RendezvousKind::tcp) marks = store.multiGet(keys);
-  else
+  try {
+    if (cluster.rendezvous == RendezvousKind::tcp) return store.multiGet(keys);
     for (const auto& key : keys) marks.push_back(store.get(key));
+  } catch (const Error&) {  // of a signature
+    throw;
+  } catch (const std::exception& failure) {
+    lost_store(cluster, report, failure.what());
+  }
+  return marks;
+}
+
+/// The ranks that set the keys must have the job's secret, if there is one, and none if there is none.
+void check_marks(const ClusterEnvironment& cluster, c10d::Store& store, const cluster::Secret& secret,
+                 const cluster::Report& report) {
+  const auto marks = read_marks(cluster, store, report);
   for (int rank = 0; rank < cluster.world_size && !secret.is_given(); ++rank)
     if (is_signed(marks[rank]))
       throw CommError(
@@ -295,7 +313,7 @@ Communicator connect(const ClusterEnvironment& cluster, const GroupOptions& opti
   const auto secret = cluster::read_secret(Environment::of_process());
   auto [cleanup, store] = open_store(cluster, secret, timeout);
   wait_for_ranks(cluster, *store, timeout, report);
-  check_marks(cluster, *store, secret);
+  check_marks(cluster, *store, secret, report);
   GroupIdentity identity = identity_of("gloo", options);
   identity.keeps = std::move(cleanup);
   identity.report = report;
