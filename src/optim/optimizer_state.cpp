@@ -115,17 +115,13 @@ class Reader {
   const State& from_;
 };
 
-/// Replaces the tensors of a state object by copies of the optimizer's own.
-struct Placer {
-  const at::Tensor& parameter;
+/// Calls f for each tensor of a state object.
+template <class F>
+struct EachTensor {
+  F f;
 
   void operator()(const char*, at::Tensor& value) const {
-    if (!value.defined()) return;
-    const auto options = parameter.options().requires_grad(false);
-    // As the parameter lies, where it has its shape.
-    const auto own =
-        value.sizes() == parameter.sizes() ? at::empty_like(parameter, options) : at::empty(value.sizes(), options);
-    value = own.copy_(value);
+    if (value.defined()) f(value);
   }
   template <class L>
     requires requires(L& list) { list.push_back(at::Tensor()); }
@@ -138,6 +134,16 @@ struct Placer {
   template <class T>
   void operator()(const char*, const T&) const {}
 };
+template <class F>
+EachTensor(F) -> EachTensor<F>;
+
+/// Replaces a tensor by a copy of the optimizer's own, as the parameter lies where it has its shape.
+void place(at::Tensor& value, const at::Tensor& parameter) {
+  const auto options = parameter.options().requires_grad(false);
+  const auto own =
+      value.sizes() == parameter.sizes() ? at::empty_like(parameter, options) : at::empty(value.sizes(), options);
+  value = own.copy_(value);
+}
 
 lib::Optimizer& mutable_of(const lib::Optimizer& optimizer) { return const_cast<lib::Optimizer&>(optimizer); }
 
@@ -202,24 +208,6 @@ struct Changer {
   void operator()(const char*, const T&) const {}
 };
 
-struct Mover {
-  at::Device device;
-
-  void operator()(const char*, at::Tensor& value) const {
-    if (value.defined()) value = value.to(device);
-  }
-  template <class L>
-    requires requires(L& list) { list.push_back(at::Tensor()); }
-  void operator()(const char* name, L& list) const {
-    for (auto& value : list) (*this)(name, value);
-  }
-  void operator()(const char* name, std::optional<std::vector<at::Tensor>>& list) const {
-    if (list) (*this)(name, *list);
-  }
-  template <class T>
-  void operator()(const char*, const T&) const {}
-};
-
 template <class F>
 void visit_state(lib::Optimizer& optimizer, const at::Tensor& parameter, const F& f) {
   for (auto& group : optimizer.param_groups())
@@ -261,7 +249,7 @@ void read_group(lib::Optimizer& optimizer, size_t g, const State& saved, const S
       auto made = empty_state<S>(optimizer);
       optim::each_state(*made, Reader(*entry));
       loaded.states.emplace_back([&optimizer, made, parameter = group.params()[i]] {
-        optim::each_state(*made, Placer{parameter});
+        optim::each_state(*made, EachTensor([&](at::Tensor& value) { place(value, parameter); }));
         optimizer.state()[parameter.unsafeGetTensorImpl()] = std::make_unique<S>(std::move(*made));
       });
     }
@@ -315,7 +303,7 @@ void change_state(lib::Optimizer& optimizer, const at::Tensor& parameter,
 }
 
 void move_state(lib::Optimizer& optimizer, const at::Tensor& parameter) {
-  visit_state(optimizer, parameter, Mover{parameter.device()});
+  visit_state(optimizer, parameter, EachTensor([&](at::Tensor& value) { value = value.to(parameter.device()); }));
 }
 
 void load_state_dict(lib::Optimizer& optimizer, const State& state) { prepare_load(optimizer, state)(); }
