@@ -1,9 +1,7 @@
 // Checkpoints of tensors on the simulated accelerator.
 #include <bit>
-#include <cstdio>
 #include <filesystem>
 #include <fstream>
-#include <mutex>
 #include <numeric>
 #include <random>
 #include <set>
@@ -16,6 +14,7 @@
 #include "checkpoint/checkpoint_cases.h"
 #include "checkpoint/device_bytes.h"
 #include "checkpoint/quick.h"
+#include "device/site_filter.h"
 #include "format/checks.h"
 #include "muster/checkpoint/state_dict.h"
 #include "muster/sim/sim.h"
@@ -216,17 +215,6 @@ TEST_F(CheckpointOnDevice, IsRefusedWhereTheHostHasNoRoom) {
   EXPECT_FALSE(fs::exists(folder / "x"));
 }
 
-/// Sites of this room, collected and left out one at a time.
-std::mutex sites_mutex;
-std::set<std::string> known_sites;
-std::string site_left_out;
-
-bool all_but_one(const device::Site& site, device::Ordering) {
-  const std::lock_guard lock(sites_mutex);
-  known_sites.insert(site.name);
-  return site_left_out != site.name;
-}
-
 /// Sites without which bytes are right on the simulated device, and why they are there.
 const std::set<std::string> kOfSpeed{
     "asynchronous saves: from the device to pinned memory",  // else the host waits for each copy
@@ -246,13 +234,10 @@ void fail_to_save(const Job& job) {
 TEST_F(CheckpointOnDevice, NeedsEverySite) {
   const auto expected = bytes_of_cpu(1);
   sim::set_on_race(sim::OnRace::collect);
-  device::set_order_filter(all_but_one);
+  const device::SiteFilter filter;
   const Job host(at::kCPU);
   const auto noticed = [&](const std::string& site) {
-    {
-      const std::lock_guard lock(sites_mutex);
-      site_left_out = site;
-    }
+    device::SiteFilter::leave_out(site);
     int count = 0;
     for (uint64_t seed = 1; seed <= 3; ++seed) {
       sim::set_seed(seed);
@@ -279,15 +264,9 @@ TEST_F(CheckpointOnDevice, NeedsEverySite) {
     return count + static_cast<int>(sim::take_races().size());
   };
   EXPECT_EQ(noticed(""), 0);
-  const auto sites = known_sites;
+  const auto sites = device::SiteFilter::passed();
   EXPECT_EQ(sites.size(), 9U);
-  for (const auto& site : sites) {
-    const int failures = noticed(site);
-    std::printf("without \"%s\": %d failures\n", site.c_str(), failures);
-    if (kOfSpeed.contains(site)) EXPECT_EQ(failures, 0) << site;
-    else EXPECT_GT(failures, 0) << site;
-  }
-  device::set_order_filter(nullptr);
+  device::expect_each_needed(sites, kOfSpeed, noticed);
   sim::set_on_race(sim::OnRace::raise);
 }
 

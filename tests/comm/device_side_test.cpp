@@ -1,6 +1,5 @@
 #include "comm/device_side.h"
 
-#include <mutex>
 #include <set>
 #include <string>
 #include <vector>
@@ -10,6 +9,7 @@
 
 #include "comm/device_world.h"
 #include "comm/every_operation.h"
+#include "device/site_filter.h"
 #include "muster/base/error.h"
 #include "muster/comm/detail/device_agreement.h"
 #include "muster/comm/rendezvous.h"
@@ -231,17 +231,6 @@ TEST_F(DeviceTensors, OfRanksThatDisagreeAreNamedOnEveryRank) {
     EXPECT_NE(errors.find(rank + expected), std::string::npos) << errors;
 }
 
-/// Sites of this room, collected and left out one at a time.
-std::mutex sites_mutex;
-std::set<std::string> known_sites;
-std::string site_left_out;
-
-bool all_but_one(const device::Site& site, device::Ordering) {
-  const std::lock_guard lock(sites_mutex);
-  known_sites.insert(site.name);
-  return site_left_out != site.name;
-}
-
 /// Also ends what a run without a site has left to the devices, which report it to whoever waits for them next.
 void set_seed_after_errors(uint64_t seed) {
   for (int attempt = 0; attempt < 4; ++attempt) {
@@ -253,10 +242,7 @@ void set_seed_after_errors(uint64_t seed) {
 
 /// How many of the seeds notice that a site is missing.
 int noticed(const std::string& site, const DeviceWorld& how, const Results& wanted) {
-  {
-    const std::lock_guard lock(sites_mutex);
-    site_left_out = site;
-  }
+  device::SiteFilter::leave_out(site);
   int count = 0;
   for (int seed = 1; seed <= 2 * kSeeds; ++seed) {
     set_seed_after_errors(static_cast<uint64_t>(seed));
@@ -280,20 +266,14 @@ const std::set<std::string> kOfSpeed{
 TEST_F(DeviceTensors, NeedEverySite) {
   const auto wanted = expected(2, at::kFloat);
   sim::set_on_race(sim::OnRace::ignore);  // which would end each run at the first wait, with ranks left behind
-  device::set_order_filter(all_but_one);
+  const device::SiteFilter filter;
   for (const bool device_backend : {false, true}) {
-    known_sites.clear();
-    EXPECT_EQ(noticed("", {.device_backend = device_backend}, wanted), 0);
-    const auto sites = known_sites;
+    const DeviceWorld how{.device_backend = device_backend};
+    EXPECT_EQ(noticed("", how, wanted), 0);
+    const auto sites = device::SiteFilter::passed();
     EXPECT_GE(sites.size(), 5U);
-    for (const auto& site : sites) {
-      const int seeds = noticed(site, {.device_backend = device_backend}, wanted);
-      std::printf("without \"%s\": wrong under %d of %d seeds\n", site.c_str(), seeds, 2 * kSeeds);
-      if (kOfSpeed.contains(site)) EXPECT_EQ(seeds, 0) << site;
-      else EXPECT_GT(seeds, 0) << site;
-    }
+    device::expect_each_needed(sites, kOfSpeed, [&](const std::string& site) { return noticed(site, how, wanted); });
   }
-  device::set_order_filter(nullptr);
   sim::set_on_race(sim::OnRace::raise);
 }
 

@@ -1,9 +1,7 @@
 // Loaders for the simulated accelerator.
-#include <cstdio>
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <set>
 #include <string>
@@ -17,6 +15,7 @@
 #include <torch/torch.h>
 
 #include "data/device_mover.h"
+#include "device/site_filter.h"
 #include "muster/comm/detail/thread_world.h"
 #include "muster/data/detail/shard_spec.h"
 #include "muster/data/loader.h"
@@ -270,23 +269,9 @@ TEST_F(BatchesOnDevice, ThatRankZeroReadsHaveTheBitsOfTheCpu) {
   }
 }
 
-/// Sites of loaders, collected and left out one at a time.
-std::mutex sites_mutex;
-std::set<std::string> known_sites;
-std::string site_left_out;
-
-bool all_but_one(const device::Site& site, device::Ordering) {
-  const std::lock_guard lock(sites_mutex);
-  known_sites.insert(site.name);
-  return site_left_out != site.name;
-}
-
 /// What fails without a site.
 int noticed(const std::string& site, at::DeviceType there) {
-  {
-    const std::lock_guard lock(sites_mutex);
-    site_left_out = site;
-  }
+  device::SiteFilter::leave_out(site);
   const auto expected = result_of(Rows(), at::kCPU, {});
   int count = 0;
   for (int seed = 1; seed <= kSeeds; ++seed) {
@@ -322,17 +307,11 @@ const std::set<std::string> kOfSpeed{
 
 TEST_F(BatchesOnDevice, NeedEverySite) {
   sim::set_on_race(sim::OnRace::collect);
-  device::set_order_filter(all_but_one);
+  const device::SiteFilter filter;
   EXPECT_EQ(noticed("", at::kPrivateUse1), 0);
-  const auto sites = known_sites;
+  const auto sites = device::SiteFilter::passed();
   EXPECT_EQ(sites.size(), 7U);
-  for (const auto& site : sites) {
-    const int failures = noticed(site, at::kPrivateUse1);
-    std::printf("without \"%s\": %d failures\n", site.c_str(), failures);
-    if (kOfSpeed.contains(site)) EXPECT_EQ(failures, 0) << site;
-    else EXPECT_GT(failures, 0) << site;
-  }
-  device::set_order_filter(nullptr);
+  device::expect_each_needed(sites, kOfSpeed, [](const std::string& site) { return noticed(site, at::kPrivateUse1); });
   sim::set_on_race(sim::OnRace::raise);
 }
 

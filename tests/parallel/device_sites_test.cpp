@@ -1,29 +1,27 @@
 #include <algorithm>
 #include <cstdio>
-#include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
 
+#include "device/site_filter.h"
 #include "muster/device/detail/order.h"
 #include "parallel/device_training.h"
 
 namespace muster::parallel::on_device {
 namespace {
 
-/// The sites of this room, collected and left out one at a time.
-std::mutex sites_mutex;
-std::set<std::string> passed;
-std::string left_out;
-
-bool all_but_one(const device::Site& site, device::Ordering) {
-  const std::string name = site.name;
-  const std::lock_guard lock(sites_mutex);
-  const auto room = name.substr(0, name.find(':'));
-  if (room == "ddp" || room == "fsdp" || room == "buffers" || room == "powersgd") passed.insert(name);
-  return left_out != name;
+/// The sites of this room that were passed.
+std::set<std::string> passed() {
+  auto sites = device::SiteFilter::passed();
+  std::erase_if(sites, [](const std::string& name) {
+    const auto room = name.substr(0, name.find(':'));
+    return room != "ddp" && room != "fsdp" && room != "buffers" && room != "powersgd";
+  });
+  return sites;
 }
 
 /// Also ends what a run without a site has left to the devices, which report it to whoever waits for them next.
@@ -46,11 +44,7 @@ struct Case {
 
 /// What shows that the site is missing; empty: nothing.
 std::string noticed(const std::string& site, const Case& one) {
-  {
-    const std::lock_guard lock(sites_mutex);
-    left_out = site;
-    passed.clear();
-  }
+  device::SiteFilter::leave_out(site);
   start_again(1);
   const auto difference = compared(one.expected, one.how, /*side_stream=*/true);
   std::string race;
@@ -93,13 +87,13 @@ TEST(DeviceSites, AreAllNeeded) {
   sim::install();
   auto all = cases();
   sim::set_on_race(sim::OnRace::collect);
-  device::set_order_filter(all_but_one);
+  std::optional<device::SiteFilter> filter(std::in_place);
   std::set<std::string> sites;
   for (auto& one : all) {
     one.expected = on_the_cpu(one.ranks, one.how);
     EXPECT_EQ(noticed("", one), "");
-    one.sites = passed;
-    sites.insert(passed.begin(), passed.end());
+    one.sites = passed();
+    sites.insert(one.sites.begin(), one.sites.end());
   }
   EXPECT_GE(sites.size(), 15U);
   for (const auto& site : sites) {
@@ -110,7 +104,7 @@ TEST(DeviceSites, AreAllNeeded) {
     if (kOfSpeed.contains(site)) EXPECT_EQ(shown, "") << site;
     else EXPECT_NE(shown, "") << site;
   }
-  device::set_order_filter(nullptr);
+  filter.reset();
   start_again(1);
   sim::set_on_race(sim::OnRace::raise);
 }
