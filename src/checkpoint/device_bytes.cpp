@@ -40,9 +40,7 @@ bool is_on_device(const at::Tensor& tensor) { return device::uses_pinned_memory(
 
 at::Tensor bytes_of(const at::Tensor& tensor) {
   const at::NoGradGuard no_grad;
-  at::Tensor values = tensor.detach();
-  if (values.scalar_type() == at::ScalarType::Float4_e2m1fn_x2) values = values.view(at::kByte);
-  return values.resolve_conj().resolve_neg().contiguous().view({-1}).view(at::kByte);
+  return as_bytes_if_packed(tensor.detach()).resolve_conj().resolve_neg().contiguous().view({-1}).view(at::kByte);
 }
 
 std::vector<std::size_t> pinned_pieces(std::size_t bytes) {

@@ -6,6 +6,7 @@
 #include <ATen/ops/empty.h>
 
 #include "checkpoint/byte_copies.h"
+#include "checkpoint/dense.h"
 #include "checkpoint/device_bytes.h"
 #include "checkpoint/element_types.h"
 #include "checkpoint/tied_tensors.h"
@@ -82,10 +83,6 @@ void check(const Matches& matches, const std::filesystem::path& path, bool stric
   if (!problems.empty()) throw CheckpointError("MU204", path.string() + " does not fit, nothing was loaded" + problems);
 }
 
-at::Tensor as_bytes_if_packed(const at::Tensor& tensor) {
-  return tensor.scalar_type() == at::ScalarType::Float4_e2m1fn_x2 ? tensor.view(at::kByte) : tensor;
-}
-
 void fill_by_copy(const std::vector<std::pair<const StoredTensor*, at::Tensor>>& pairs) {
   const at::NoGradGuard no_grad;
   checkpoint::DeviceFiller filler;
@@ -98,8 +95,8 @@ void fill_by_copy(const std::vector<std::pair<const StoredTensor*, at::Tensor>>&
     }
     at::Tensor values = at::empty(stored->shape, at::TensorOptions().dtype(stored->type));
     checkpoint::read_all({Transfer{stored, values.mutable_data_ptr()}});
-    at::Tensor target = as_bytes_if_packed(destination.detach());
-    target.copy_(as_bytes_if_packed(values));
+    at::Tensor target = checkpoint::as_bytes_if_packed(destination.detach());
+    target.copy_(checkpoint::as_bytes_if_packed(values));
   }
 }
 

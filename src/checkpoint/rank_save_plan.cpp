@@ -97,8 +97,7 @@ constexpr std::size_t kBytesHeld = std::size_t{8} << 20, kTensorsHeld = 1024;
 /// Values of other layouts and devices, by LibTorch's own copy.
 void convert_to(char* to, const at::Tensor& tensor) {
   const at::NoGradGuard no_grad;
-  at::Tensor values = tensor.detach();
-  if (values.scalar_type() == at::ScalarType::Float4_e2m1fn_x2) values = values.view(at::kByte);
+  const at::Tensor values = as_bytes_if_packed(tensor.detach());
   at::from_blob(to, values.sizes(), values.options().device(at::kCPU)).copy_(values);
 }
 
