@@ -1,7 +1,11 @@
+#include <unistd.h>
+
+#include <fstream>
 #include <sstream>
 
 #include <gtest/gtest.h>
 
+#include "muster/device/detail/host_memory.h"
 #include "muster/parallel/detail/replicated_model.h"
 #include "muster/testing/compare.h"
 #include "parallel/replicated_models.h"
@@ -14,6 +18,34 @@ namespace {
 using namespace muster::parallel::testing;
 using comm::Communicator;
 namespace lib = torch::optim;
+
+double resident_bytes() {
+  std::ifstream file("/proc/self/statm");
+  double size = 0, resident = 0;
+  file >> size >> resident;
+  return resident * getpagesize();
+}
+
+/// By how many times its parameters' bytes this process grows when a model's parameters move.
+double growth_by_set_up() {
+  device::keep_freed_memory();
+  torch::nn::Sequential net;
+  for (int i = 0; i < 16; ++i) net->push_back(torch::nn::Linear(1024, 1024));
+  const auto before = resident_bytes();
+  ReplicatedModel replicated(*net, Communicator());
+  double bytes = 0;
+  for (const auto& parameter : net->parameters()) bytes += static_cast<double>(parameter.nbytes());
+  return (resident_bytes() - before) / bytes;
+}
+
+TEST(ReplicatedModel, MemoryThatParametersHadGoesBackToTheSystem) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "a sanitizer brings an allocator of its own";
+#endif
+  GTEST_FLAG_SET(death_test_style, "threadsafe");  // a fork of threads has none of LibTorch's
+  // In a process of its own, whose allocator may change. Gradients have memory from now on, at most once.
+  EXPECT_EXIT(::_exit(growth_by_set_up() < 1.5 ? 0 : 1), ::testing::ExitedWithCode(0), "");
+}
 
 TEST(ReplicatedModel, TwoModelsAndSeveralDtypes) {
   on_ranks(2, [](const Communicator& group) {

@@ -9,6 +9,7 @@
 
 #include "muster/base/error.h"
 #include "muster/comm/detail/shared_tensor.h"
+#include "muster/device/detail/host_memory.h"
 #include "muster/hook/detail/gradient_hooks.h"
 #include "muster/parallel/comm_hook.h"
 #include "parallel/coalesced.h"
@@ -52,6 +53,7 @@ class ReplicatedModel::Impl final : public Joinable {
         reducer_(module.name(), replica_, frozen_, group_, options_) {
     share_values();
     if (options_.broadcast_buffers) reducer_.at_end([this](int root) { buffers_.run(group_, root); });
+    device::release_freed_memory();  // parameters that moved leave gaps that hold no other tensor of their size
   }
 
   /// Before anything is moved or sent, ranks must have built the same model.
