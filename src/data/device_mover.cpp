@@ -22,7 +22,7 @@ constexpr std::size_t kMostKept = 8;
 }  // namespace
 
 DeviceMover::DeviceMover(at::Device device, device::Stream stream, bool pinned, bool non_blocking)
-    : device_(device), non_blocking_(non_blocking), pinned_(pinned), stream_(std::move(stream)) {}
+    : device_(device), non_blocking_(non_blocking), pinned_(pinned), stream_(stream) {}
 
 BatchCopy DeviceMover::start(BatchBox& box, const device::Event& made) {
   BatchCopy copy;

@@ -96,9 +96,11 @@ at::Tensor rounded(const at::Tensor& words) {
   const auto terms = digits.to(at::kDouble) * power_of_two(first) * power_of_two(exponents - first);
   // Along the outer one of two dimensions numbers are added one after another, from the least.
   const auto sum = terms.unsqueeze(1).expand({kDigits, 2}).contiguous().cumsum(0).select(0, kDigits - 1).select(0, 0);
-  const auto infinity = at::full({}, std::numeric_limits<double>::infinity(), sum.options());
+  using Limits = std::numeric_limits<double>;
+  const auto infinity = at::full({}, Limits::infinity(), sum.options());
+  const auto no_number = at::full({}, Limits::quiet_NaN(), sum.options());
   const auto finite = at::where(words.select(0, kDigits).gt(0), infinity, sum);
-  return at::where(words.select(0, kDigits + 1).gt(0), infinity - infinity, finite);
+  return at::where(words.select(0, kDigits + 1).gt(0), no_number, finite);
 }
 
 void add_device_powers(ExactSum& sum, const std::vector<at::Tensor>& tensors, double p) {

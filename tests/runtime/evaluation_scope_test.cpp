@@ -1,6 +1,7 @@
 #include "muster/runtime/detail/evaluation_scope.h"
 
 #include <stdexcept>
+#include <tuple>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -88,7 +89,7 @@ TEST(EvaluationScope, AModuleThatRefusesLeavesTheOthersAsTheyWere) {
   Net net;
   Stubborn stubborn;
   stubborn->refuses = true;
-  EXPECT_THROW(evaluation(net, stubborn), std::runtime_error);
+  EXPECT_THROW(std::ignore = evaluation(net, stubborn), std::runtime_error);
   EXPECT_EQ(modes(*net), std::vector<bool>(5, true));
   EXPECT_TRUE(torch::GradMode::is_enabled());
 }

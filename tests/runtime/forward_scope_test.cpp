@@ -24,7 +24,7 @@ std::vector<torch::Tensor> two_losses(bool inside, const Strategy& strategy) {
   auto [model, optimizer, batches] =
       accelerator.prepare(net, torch::optim::Adam(net->parameters(), 0.05), DataLoader(points(24), {.batch_size = 4}));
   for (auto& [x, y] : batches) {
-    const auto step = [&, &x = x, &y = y, &optimizer = optimizer](const torch::Tensor& output) {
+    const auto step = [&, &y = y, &optimizer = optimizer](const torch::Tensor& output) {
       accelerator.backward(torch::mse_loss(output, y));
       optimizer.step();
       optimizer.zero_grad();

@@ -18,8 +18,16 @@
 namespace muster::tree {
 
 namespace detail {
+/// Has the places of the fields of a T, of any linkage, and no T.
 template <class T>
-extern const T kSpecimen;  // never defined: only the places of its fields are named
+union Specimen {
+  constexpr Specimen() : none() {}
+  constexpr ~Specimen() {}  // NOLINT(modernize-use-equals-default): that of a T need not be constexpr
+  char none;
+  T value;
+};
+template <class T>
+inline constexpr Specimen<T> kSpecimen;
 template <class F>
 struct FieldPlace {
   const F* field;
@@ -29,7 +37,7 @@ consteval std::string_view spelled() {
   return std::source_location::current().function_name();
 }
 
-/// What stands before the end of "{(& kSpecimen<T>.T::rate)}" or "{&kSpecimen<T>.rate}".
+/// What stands before the end of "{(& kSpecimen<T>.Specimen<T>::value.T::rate)}" or "{&kSpecimen.value.rate}".
 consteval std::string_view last_name(std::string_view text) {
   auto end = text.rfind(")}");
   if (end == text.npos) end = text.rfind('}');
@@ -40,7 +48,7 @@ consteval std::string_view last_name(std::string_view text) {
 
 template <class T, std::size_t I>
 consteval std::string_view field_name() {
-  constexpr auto* place = &std::get<I>(fields(kSpecimen<T>));
+  constexpr auto* place = &std::get<I>(fields(kSpecimen<T>.value));
   return last_name(spelled<FieldPlace<std::remove_cvref_t<decltype(*place)>>{place}>());
 }
 }  // namespace detail
