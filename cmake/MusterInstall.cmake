@@ -47,6 +47,13 @@ function(muster_install export targets)
     DESTINATION ${destination} ${ARGN})
 endfunction()
 
+if(TARGET muster_mpi)  # beside the libraries, which open it
+  install(TARGETS muster_mpi LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+  if(MUSTER_BUILD_TESTS AND NOT BUILD_SHARED_LIBS)
+    install(TARGETS muster_mpi LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT shared EXCLUDE_FROM_ALL)
+  endif()
+  target_link_options(muster_comm INTERFACE $<INSTALL_INTERFACE:LINKER:-rpath,$<INSTALL_PREFIX>/${CMAKE_INSTALL_LIBDIR}>)
+endif()
 set(shared_targets muster_shared muster_launch_shared muster_testing_shared muster_sim_shared muster_fork_before_main)
 if(BUILD_SHARED_LIBS)
   muster_install(musterSharedTargets "${shared_targets}")

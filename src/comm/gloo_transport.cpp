@@ -151,17 +151,6 @@ class GlooTransport final : public Transport {
 
   ~GlooTransport() override { close(); }
 
-  /// The first frames to and from every peer: afterwards no rank needs the store any more to connect, and each has
-  /// proved that it belongs to the job.
-  void shake_hands() {
-    Handshake handshake(setup_.secret, name_, rank_, size_);
-    exchange([&](int) { return handshake.challenge(); },
-             [&](int peer, const Frame& frame) { handshake.take_challenge(peer, frame); });
-    if (handshake.has_secret())
-      exchange([&](int peer) { return handshake.response(peer); },
-               [&](int peer, const Frame& frame) { handshake.check_response(peer, frame); });
-  }
-
   int rank() const noexcept override { return rank_; }
   int size() const noexcept override { return size_; }
 
@@ -256,20 +245,6 @@ class GlooTransport final : public Transport {
     if (aborted_) throw TransportFailure{TransportFailure::Kind::aborted, -1, cause_};
   }
 
-  /// A frame to each peer, and one from each.
-  template <class Make, class Take>
-  void exchange(Make make, Take take) {
-    auto deadline = std::chrono::steady_clock::now() + setup_.connect_timeout;
-    Frame frame{};
-    for (int peer = 0; peer < size_; ++peer)
-      if (peer != rank_) send_frame(peer, make(peer), deadline);
-    for (int peer = 0; peer < size_; ++peer) {
-      if (peer == rank_) continue;
-      recv_frame(peer, frame, deadline);
-      take(peer, frame);
-    }
-  }
-
   void wait(const WorkPtr& work, int peer, TimePoint deadline);
   void linger() noexcept;
 
@@ -351,7 +326,7 @@ std::unique_ptr<Transport> GlooTransport::split(const std::vector<int>& ranks, c
   int new_rank = rank_index(ranks, rank_);
   return connecting(name, new_rank, [&] {
     auto transport = std::make_unique<GlooTransport>(setup_, device_, name, new_rank, static_cast<int>(ranks.size()));
-    transport->shake_hands();
+    shake_hands(*transport, setup_.secret, name, setup_.connect_timeout);
     return transport;
   });
 }
@@ -361,7 +336,8 @@ std::unique_ptr<Transport> GlooTransport::split(const std::vector<int>& ranks, c
 std::unique_ptr<Transport> make_gloo_transport(const GlooSetup& setup, const std::string& name, int rank, int size) {
   return connecting(name, rank, [&] {
     auto transport = std::make_unique<GlooTransport>(setup, make_device(setup), name, rank, size);
-    transport->shake_hands();
+    // Afterwards no rank needs the store any more to connect, and each has proved that it belongs to the job.
+    shake_hands(*transport, setup.secret, name, setup.connect_timeout);
     return transport;
   });
 }

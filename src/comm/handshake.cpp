@@ -28,6 +28,19 @@ std::string_view text_of(const Frame& frame, std::size_t from, std::size_t size)
   return {reinterpret_cast<const char*>(frame.bytes.data()) + from, size};
 }
 
+/// A frame to each peer, and one from each.
+template <class Make, class Take>
+void exchange_frames(Transport& transport, TimePoint deadline, Make make, Take take) {
+  Frame frame{};
+  for (int peer = 0; peer < transport.size(); ++peer)
+    if (peer != transport.rank()) transport.send_frame(peer, make(peer), deadline);
+  for (int peer = 0; peer < transport.size(); ++peer) {
+    if (peer == transport.rank()) continue;
+    transport.recv_frame(peer, frame, deadline);
+    take(peer, frame);
+  }
+}
+
 }  // namespace
 
 Handshake::Handshake(cluster::Secret secret, std::string group, int rank, int size)
@@ -71,6 +84,19 @@ void Handshake::check_response(int peer, const Frame& frame) const {
             "who answers rank {} of group {} as rank {} does not have the job's secret: a stranger, or a rank that was "
             "given another one. Give all ranks of the job the same secret, and nobody else",
             rank_, group_, peer));
+}
+
+void shake_hands(Transport& transport, const cluster::Secret& secret, const std::string& group,
+                 std::chrono::milliseconds timeout) {
+  const auto deadline = TimePoint::clock::now() + timeout;
+  Handshake handshake(secret, group, transport.rank(), transport.size());
+  exchange_frames(
+      transport, deadline, [&](int) { return handshake.challenge(); },
+      [&](int peer, const Frame& frame) { handshake.take_challenge(peer, frame); });
+  if (handshake.has_secret())
+    exchange_frames(
+        transport, deadline, [&](int peer) { return handshake.response(peer); },
+        [&](int peer, const Frame& frame) { handshake.check_response(peer, frame); });
 }
 
 }  // namespace muster::comm

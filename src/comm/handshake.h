@@ -1,6 +1,7 @@
 #pragma once
 
 #include <array>
+#include <chrono>
 #include <string>
 #include <vector>
 
@@ -36,5 +37,10 @@ class Handshake {
   std::string challenge_;            ///< this rank's challenge
   std::vector<std::string> theirs_;  ///< the peers' challenges
 };
+
+/// The handshakes with all peers, as the first frames of a transport. Collective. Throws: as Handshake;
+/// TransportFailure.
+void shake_hands(Transport& transport, const cluster::Secret& secret, const std::string& group,
+                 std::chrono::milliseconds timeout);
 
 }  // namespace muster::comm

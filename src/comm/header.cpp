@@ -163,7 +163,7 @@ std::byte* payload(Frame& frame) { return frame.bytes.data() + sizeof(Header); }
 const std::byte* payload(const Frame& frame) { return frame.bytes.data() + sizeof(Header); }
 
 Frame abort_frame(int rank, const std::string& cause) {
-  Frame frame;
+  Frame frame{};
   Header header;
   header.magic = kMagic;
   header.is_abort = 1;
@@ -172,6 +172,11 @@ Frame abort_frame(int rank, const std::string& cause) {
   write_header(frame, header);
   std::memcpy(payload(frame), cause.data(), header.bytes);
   return frame;
+}
+
+bool is_abort(const Frame& frame) {
+  const Header header = read_header(frame);
+  return header.magic == kMagic && header.is_abort;
 }
 
 void check_headers(const Header& mine, int my_rank, const Frame& frame, int peer, const std::string& group) {

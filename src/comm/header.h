@@ -58,6 +58,8 @@ std::byte* payload(Frame& frame);
 const std::byte* payload(const Frame& frame);
 
 Frame abort_frame(int rank, const std::string& cause);
+/// Whether it was made by abort_frame().
+bool is_abort(const Frame& frame);
 
 /// Throws: CommError (MU050), naming both sides, if the two ranks are not in the same operation;
 /// TransportFailure if the frame says that its sender ended the group.

@@ -11,6 +11,7 @@
 #include "comm/gloo_transport.h"
 #include "comm/group.h"
 #include "comm/hierarchical/hierarchical.h"
+#include "comm/mpi/mpi_transport.h"
 #include "comm/plugged.h"
 #include "comm/shared_memory/handover.h"
 #include "comm/shared_memory/shared_collectives.h"
@@ -246,9 +247,21 @@ struct HostSetup {
   cluster::Secret secret;
 };
 
-/// The collectives of "gloo", "shm", "hierarchical" or "auto", which the identity then names.
+std::unique_ptr<Collectives> make_over_mpi(const HostSetup& setup, MpiSetup mpi, GroupIdentity& identity) {
+  mpi.connect_timeout = setup.options.rendezvous_timeout;
+  mpi.timeout = setup.options.timeout;
+  mpi.secret = setup.secret;
+  auto link = make_mpi_transport(mpi, identity.name, setup.cluster.rank, setup.cluster.world_size);
+  identity.backend = "mpi";
+  identity.backend_reason = link.note;
+  identity.starts_inline = link.in_callers_thread;
+  return make_pairwise(std::move(link.transport));
+}
+
+/// The collectives of "gloo", "shm", "hierarchical", "mpi" or "auto", which the identity then names.
 std::unique_ptr<Collectives> make_host_side(const HostSetup& setup, GroupIdentity& identity) {
   const auto& [cluster, options, store, secret] = setup;
+  if (auto mpi = mpi_setup_of(options.backend)) return make_over_mpi(setup, std::move(*mpi), identity);
   SharedAttempt shared;
   if (options.backend != "gloo") shared = try_shared_memory(cluster, store, options, identity);
   if (identity.backend == "shm") return std::make_unique<SharedCollectives>(std::move(shared.areas));
@@ -286,8 +299,8 @@ Communicator plug_in(const BackendEntry& entry, HostSetup setup, GroupIdentity i
 }
 
 void check_backend(const std::string& name, const Backends& more) {
-  std::vector<std::string> known{"auto", "gloo", "shm", "hierarchical", "fake"};
-  if (std::find(known.begin(), known.end(), name) != known.end() || more.contains(name)) return;
+  std::vector<std::string> known{"auto", "gloo", "shm", "hierarchical", "mpi", "fake"};
+  if (std::find(known.begin(), known.end(), name) != known.end() || more.contains(name) || mpi_setup_of(name)) return;
   for (const auto& [other, entry] : more) known.push_back(other);
   throw ConfigError("MU059", formatted("there is no backend '{}'{}", name, known_ones(known)));
 }

@@ -1,0 +1,16 @@
+#pragma once
+
+#include <string>
+
+#include "muster/cluster/cluster.h"
+#include "muster/comm/communicator.h"
+#include "muster/comm/detail/options.h"
+
+namespace muster::comm {
+
+/// As mpi.h, for a communicator by the handle that MPI_Comm_c2f gives.
+std::string backend_over_mpi(int communicator);
+ClusterReader ranks_over_mpi(int communicator);
+Communicator connect_over_mpi(int communicator, GroupOptions options);
+
+}  // namespace muster::comm

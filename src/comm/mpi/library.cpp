@@ -1,0 +1,101 @@
+#include "comm/mpi/library.h"
+
+#include <dlfcn.h>
+
+#include <filesystem>
+#include <string>
+
+#include "muster/base/error.h"
+#include "muster/base/format.h"
+
+namespace muster::comm::mpi {
+namespace {
+
+/// The folder of the library, or of the program, that this is a part of.
+std::filesystem::path own_folder() {
+  Dl_info found{};
+  ::dladdr(reinterpret_cast<const void*>(&own_folder), &found);
+  return found.dli_fname ? std::filesystem::path(found.dli_fname).parent_path() : std::filesystem::path();
+}
+
+/// Beside this library, else where the loader looks. MPI's own plugins need its symbols, too.
+void* open_object() {
+  constexpr int how = RTLD_NOW | RTLD_GLOBAL | RTLD_NODELETE;
+  const auto beside = own_folder() / kLibrary;
+  std::error_code unreadable;
+  void* object = std::filesystem::exists(beside, unreadable) ? ::dlopen(beside.c_str(), how) : ::dlopen(kLibrary, how);
+  if (object) return object;
+  throw ConfigError("MU567", formatted("the backend mpi needs {}, which cannot be opened: {}. It is built with Muster "
+                                       "where CMake finds MPI (Debian: libopenmpi-dev) and installed beside its "
+                                       "libraries; LD_LIBRARY_PATH may name another folder",
+                                       kLibrary, ::dlerror()));
+}
+
+Calls* open_calls() {
+  void* object = open_object();
+  const auto entry = reinterpret_cast<Entry>(::dlsym(object, kEntry));
+  if (!entry)
+    throw ConfigError("MU567", formatted("{} is of another version of Muster: it has no function {}; install the one "
+                                         "that was built with this library",
+                                         kLibrary, kEntry));
+  Calls* calls = entry();
+  if (const auto difference = calls->other_library(); !difference.empty())
+    throw ConfigError("MU568", formatted("{} cannot use this MPI: {}. Start the program with the MPI that Muster was "
+                                         "built with, or build Muster with this one",
+                                         kLibrary, difference));
+  return calls;
+}
+
+}  // namespace
+
+Library& Library::of_process() {
+  static auto* library = new Library;  // MPI may end after the variables of the program
+  return *library;
+}
+
+Calls& Library::calls() {
+  std::lock_guard lock(mutex_);
+  if (calls_) return *calls_;
+  Calls* calls = open_calls();
+  calls->before_end([this] { leave(); });
+  if (const auto failure = calls->initialize(); !failure.empty())
+    throw CommError("MU557", formatted("MPI could not be initialised: {}", failure));
+  calls_ = calls;
+  return *calls_;
+}
+
+std::shared_ptr<World> Library::duplicate(Handle communicator, std::chrono::steady_clock::time_point deadline) {
+  Handle made = 0;
+  if (const int code = calls().duplicate(communicator, deadline, made)) {
+    calls_->fail();
+    if (code < 0 && code != kLate) throw CommError("MU557", calls_->text_of(code));
+    throw CommError("MU058", formatted("the ranks could not duplicate a communicator of MPI: {}. Do all of its ranks "
+                                       "connect?",
+                                       calls_->text_of(code)));
+  }
+  auto world = std::make_shared<World>(*calls_, made);
+  std::erase_if(worlds_, [](const auto& other) { return other.expired(); });
+  worlds_.push_back(world);
+  return world;
+}
+
+std::shared_ptr<World> Library::world(const std::optional<int>& communicator,
+                                      std::chrono::steady_clock::time_point deadline) {
+  Calls& mpi = calls();
+  std::lock_guard lock(worlds_mutex_);
+  if (communicator) return duplicate(mpi.communicator_of(*communicator), deadline);
+  if (!whole_) whole_ = duplicate(mpi.world(), deadline);
+  return whole_;
+}
+
+void Library::leave() {
+  std::vector<std::weak_ptr<World>> worlds;
+  {
+    std::lock_guard lock(worlds_mutex_);
+    worlds = worlds_;
+  }
+  for (const auto& world : worlds)
+    if (auto alive = world.lock()) alive->leave();
+}
+
+}  // namespace muster::comm::mpi

@@ -1,0 +1,37 @@
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "comm/mpi/calls.h"
+#include "comm/mpi/world.h"
+
+namespace muster::comm::mpi {
+
+/// MPI in this process: it is opened when the first group needs it, and ends with the process.
+/// Thread safety: any thread.
+class Library {
+ public:
+  static Library& of_process();
+
+  /// Opens and initialises MPI if nobody has. Throws: ConfigError (MU567), (MU568), CommError (MU557).
+  Calls& calls();
+  /// The ranks of this communicator; none: of MPI_COMM_WORLD, which is duplicated once. Collective: its ranks.
+  /// Throws: as calls(); CommError (MU058) if not all of them came before the deadline.
+  std::shared_ptr<World> world(const std::optional<int>& communicator, std::chrono::steady_clock::time_point deadline);
+
+ private:
+  std::shared_ptr<World> duplicate(Handle communicator, std::chrono::steady_clock::time_point deadline);
+  void leave();
+
+  std::mutex mutex_;
+  Calls* calls_ = nullptr;
+  std::mutex worlds_mutex_;
+  std::shared_ptr<World> whole_;
+  std::vector<std::weak_ptr<World>> worlds_;
+};
+
+}  // namespace muster::comm::mpi

@@ -1,0 +1,359 @@
+#include "comm/mpi/mpi_transport.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <mutex>
+#include <numeric>
+#include <utility>
+#include <vector>
+
+#include "comm/header.h"
+#include "comm/mpi/connecting.h"
+#include "comm/mpi/patience.h"
+#include "comm/mpi/stream.h"
+#include "comm/rank_index.h"
+#include "muster/base/error.h"
+#include "muster/base/format.h"
+
+namespace muster::comm {
+namespace {
+
+using mpi::Message, mpi::Patience, mpi::Stream, mpi::World;
+using Clock = std::chrono::steady_clock;
+using Kind = TransportFailure::Kind;
+
+/// How long after a failure a rank waits for the others to take its cause.
+constexpr auto kLinger = std::chrono::seconds(1);
+/// A rank's last messages may still come after the notice that it has left.
+constexpr auto kLastMessages = std::chrono::milliseconds(200);
+
+/// Without the zeros at the end: MPI sends small messages at once, and 4 KiB after an answer.
+std::size_t used_bytes(const Frame& frame) {
+  const auto last =
+      std::find_if(frame.bytes.rbegin(), frame.bytes.rend(), [](std::byte b) { return b != std::byte{}; });
+  return static_cast<std::size_t>(frame.bytes.rend() - last);
+}
+
+class MpiTransport final : public Transport, private World::Member {
+ public:
+  /// `ranks`: of each rank of the group, the one in the world.
+  MpiTransport(std::shared_ptr<World> world, std::vector<int> ranks, int first_tag, std::string name,
+               std::chrono::milliseconds connect_timeout)
+      : world_(std::move(world)), ranks_(std::move(ranks)), first_tag_(first_tag), name_(std::move(name)),
+        connect_timeout_(connect_timeout), rank_(rank_index(ranks_, world_->rank())) {
+    for (int peer = 0; peer < size(); ++peer) peers_.push_back(std::make_unique<Peer>(world_));
+    world_->add(this);
+  }
+  ~MpiTransport() override {
+    close();
+    world_->remove(this);
+  }
+
+  int rank() const noexcept override { return rank_; }
+  int size() const noexcept override { return static_cast<int>(ranks_.size()); }
+  void send_frame(int to, const Frame& frame, TimePoint deadline) override;
+  void recv_frame(int from, Frame& frame, TimePoint deadline) override;
+  Request send(int to, const void* data, std::size_t bytes, int channel) override {
+    return post(to, static_cast<std::byte*>(const_cast<void*>(data)), bytes, channel, Stream::Direction::out);
+  }
+  Request recv(int from, void* data, std::size_t bytes, int channel) override {
+    return post(from, static_cast<std::byte*>(data), bytes, channel, Stream::Direction::in);
+  }
+  void abort(const std::string& cause) noexcept override;
+  void close() noexcept override;
+  std::unique_ptr<Transport> split(const std::vector<int>& ranks, const std::string& name) override {
+    return connecting_by_mpi(name, rank_index(ranks, rank_), [&] { return part(ranks, name); });
+  }
+
+ private:
+  struct Peer {
+    explicit Peer(const std::shared_ptr<World>& world) : incoming(world), farewell(world) {}
+    std::vector<std::unique_ptr<Message>> sent;                     ///< frames, until the peer has taken them
+    Message incoming;                                               ///< the next frame from the peer
+    std::optional<Frame> arrived;                                   ///< or that frame itself
+    Message farewell;                                               ///< the frame with the cause
+    std::array<std::array<std::unique_ptr<Stream>, 2>, 2> streams;  ///< by channel and direction
+    std::optional<TimePoint> left;                                  ///< when it was noticed that its process has left
+  };
+
+  class Transfer;
+  enum class Waiting { frame, block };
+
+  void end(const std::string& cause) noexcept override;
+  std::unique_ptr<Transport> part(const std::vector<int>& ranks, const std::string& name);
+  int64_t agree_on_number(const std::vector<int>& ranks, TimePoint deadline);
+  Request post(int peer, std::byte* data, std::size_t bytes, int channel, Stream::Direction direction);
+
+  void check_alive();
+  void check(int code, int peer) const {
+    if (code != 0) throw TransportFailure{Kind::closed, peer, world_->calls().text_of(code)};
+  }
+  bool has_arrived(int from);
+  bool have_been_taken(int to);
+  bool progress();
+  template <class Ready>
+  void wait(int peer, Waiting what, Ready ready, TimePoint deadline);
+  void watch(int peer, Waiting what);
+  void tell_peers() noexcept;
+  bool is_told(int peer);
+  void linger() noexcept;
+
+  const std::shared_ptr<World> world_;
+  const std::vector<int> ranks_;
+  const int first_tag_;
+  const std::string name_;
+  const std::chrono::milliseconds connect_timeout_;
+  const int rank_;
+  std::vector<std::unique_ptr<Peer>> peers_;
+  std::vector<Stream*> active_;
+
+  std::mutex mutex_;
+  bool aborted_ = false;
+  bool told_ = false;  ///< the peers know, or need not be told
+  bool closed_ = false;
+  std::string cause_;
+};
+
+class MpiTransport::Transfer final : public Transport::Transfer {
+ public:
+  Transfer(MpiTransport& transport, int peer, const Stream& stream, std::shared_ptr<mpi::Block> block)
+      : transport_(transport), peer_(peer), stream_(stream), block_(std::move(block)) {}
+  ~Transfer() override { block_->data = nullptr; }
+  void wait(TimePoint deadline) override {
+    transport_.wait(
+        peer_, Waiting::block, [this] { return is_done(); }, deadline);
+  }
+
+ private:
+  bool is_done() const {
+    if (block_->done == block_->bytes) return true;
+    if (!stream_.failure().empty()) throw TransportFailure{Kind::closed, peer_, stream_.failure()};
+    return false;
+  }
+
+  MpiTransport& transport_;
+  const int peer_;
+  const Stream& stream_;
+  const std::shared_ptr<mpi::Block> block_;
+};
+
+void MpiTransport::check_alive() {
+  {
+    std::lock_guard lock(mutex_);
+    if (!aborted_) {
+      if (const int code = world_->calls().may_call()) throw CommError("MU557", world_->calls().text_of(code));
+      return;
+    }
+  }
+  tell_peers();
+  std::lock_guard lock(mutex_);
+  throw TransportFailure{Kind::aborted, -1, cause_};
+}
+
+void MpiTransport::send_frame(int to, const Frame& frame, TimePoint) {
+  check_alive();
+  auto& sent = peers_[to]->sent;
+  const auto is_free = [&](const auto& message) {
+    check(message->test(), to);
+    return !message->under_way();
+  };
+  auto free = std::find_if(sent.begin(), sent.end(), is_free);
+  if (free == sent.end()) free = sent.insert(sent.end(), std::make_unique<Message>(world_));
+  const auto bytes = used_bytes(frame);
+  std::memcpy((*free)->memory(kFrameBytes), frame.bytes.data(), bytes);
+  check((*free)->send(bytes, ranks_[to], first_tag_ + World::frames), to);
+}
+
+bool MpiTransport::has_arrived(int from) {
+  Peer& peer = *peers_[from];
+  if (peer.arrived) return true;
+  auto& incoming = peer.incoming;
+  if (!incoming.under_way()) check(incoming.recv(kFrameBytes, ranks_[from], first_tag_ + World::frames), from);
+  check(incoming.test(), from);
+  if (incoming.under_way()) return false;
+  peer.arrived.emplace();
+  std::memcpy(peer.arrived->bytes.data(), incoming.memory(), incoming.bytes());
+  std::fill(peer.arrived->bytes.begin() + static_cast<std::ptrdiff_t>(incoming.bytes()), peer.arrived->bytes.end(),
+            std::byte{});
+  return true;
+}
+
+bool MpiTransport::have_been_taken(int to) {
+  const auto is_taken = [&](const auto& message) {
+    check(message->test(), to);
+    return !message->under_way();
+  };
+  return std::all_of(peers_[to]->sent.begin(), peers_[to]->sent.end(), is_taken);
+}
+
+void MpiTransport::recv_frame(int from, Frame& frame, TimePoint deadline) {
+  auto& arrived = peers_[from]->arrived;
+  // Also until the peer has taken ours: MPI may send only while this rank calls it, and afterwards it may compute.
+  const auto ready = [&] { return has_arrived(from) && (is_abort(*arrived) || have_been_taken(from)); };
+  wait(from, Waiting::frame, ready, deadline);
+  frame = *std::exchange(arrived, std::nullopt);
+}
+
+Transport::Request MpiTransport::post(int peer, std::byte* data, std::size_t bytes, int channel,
+                                      Stream::Direction direction) {
+  check_alive();
+  auto& stream = peers_[peer]->streams.at(channel).at(direction == Stream::Direction::in);
+  if (!stream)
+    stream = std::make_unique<Stream>(world_, direction, ranks_[peer], first_tag_ + World::first_channel + channel);
+  if (stream->is_idle()) active_.push_back(stream.get());
+  auto block = std::make_shared<mpi::Block>(mpi::Block{data, bytes});
+  stream->push(block);
+  return std::make_unique<Transfer>(*this, peer, *stream, std::move(block));
+}
+
+bool MpiTransport::progress() {
+  bool moved = false;
+  for (auto* stream : active_) moved |= stream->progress();
+  if (moved) std::erase_if(active_, [](const Stream* stream) { return stream->is_idle(); });
+  return moved;
+}
+
+template <class Ready>
+void MpiTransport::wait(int peer, Waiting what, Ready ready, TimePoint deadline) {
+  for (Patience patience;;) {
+    check_alive();
+    const bool moved = progress();
+    if (ready()) return;
+    if (moved) patience.reset();
+    else if (patience.wait()) watch(peer, what);
+    if (Clock::now() >= deadline) throw TransportFailure{Kind::timeout, peer, ""};
+  }
+}
+
+/// Whether a rank that keeps silent has ended the group, or its process.
+void MpiTransport::watch(int peer, Waiting what) {
+  Peer& silent = *peers_[peer];
+  if (what == Waiting::block) {
+    bool there = silent.arrived || silent.incoming.under_way();
+    if (!there)
+      check(world_->calls().probe(ranks_[peer], first_tag_ + World::frames, world_->communicator(), there), peer);
+    if (there && has_arrived(peer) && is_abort(*silent.arrived))
+      throw TransportFailure{Kind::closed, peer, "it ended the group"};
+  }
+  if (!silent.left && world_->has_left(ranks_[peer])) silent.left = Clock::now();
+  if (silent.left && Clock::now() - *silent.left >= kLastMessages)
+    throw TransportFailure{Kind::closed, peer, "MPI has ended in its process"};
+}
+
+void MpiTransport::abort(const std::string& cause) noexcept {
+  {
+    std::lock_guard lock(mutex_);
+    if (aborted_) return;
+    aborted_ = true;
+    cause_ = cause;
+  }
+  world_->fail();
+  tell_peers();
+}
+
+void MpiTransport::tell_peers() noexcept {
+  std::lock_guard lock(mutex_);
+  // Where this thread may not call MPI, that of the operations does it.
+  if (told_ || world_->calls().may_call() != 0) return;
+  told_ = true;
+  try {
+    const Frame frame = abort_frame(rank_, cause_);
+    const auto bytes = used_bytes(frame);
+    for (int to = 0; to < size(); ++to) {
+      if (to == rank_) continue;
+      auto& farewell = peers_[to]->farewell;
+      std::memcpy(farewell.memory(bytes), frame.bytes.data(), bytes);
+      static_cast<void>(farewell.send(bytes, ranks_[to], first_tag_ + World::frames));
+    }
+  } catch (const std::exception&) {
+    // Out of memory: the peers come to their time-out.
+  }
+}
+
+/// Whether the peer knows that the group has ended: it took this rank's cause, or gave its own.
+bool MpiTransport::is_told(int rank) {
+  Peer& peer = *peers_[rank];
+  check(peer.farewell.test(), rank);
+  if (!peer.farewell.under_way()) return true;
+  while (has_arrived(rank)) {
+    if (is_abort(*peer.arrived)) return true;
+    peer.arrived.reset();
+  }
+  return false;
+}
+
+void MpiTransport::linger() noexcept {
+  const auto deadline = Clock::now() + kLinger;
+  Patience patience;
+  const auto all_are_told = [this] {
+    for (int peer = 0; peer < size(); ++peer)
+      if (peer != rank_ && !is_told(peer)) return false;
+    return true;
+  };
+  try {
+    while (!all_are_told() && Clock::now() < deadline) patience.wait();
+  } catch (const TransportFailure&) {
+    // A peer that cannot be told.
+  }
+}
+
+void MpiTransport::close() noexcept {
+  bool tells = false;
+  {
+    std::lock_guard lock(mutex_);
+    if (std::exchange(closed_, true)) return;
+    tells = std::exchange(aborted_, true);
+    if (!tells) cause_ = "the group is closed", told_ = true;
+  }
+  if (tells) tell_peers();
+  if (tells && world_->calls().may_call() == 0) linger();
+}
+
+void MpiTransport::end(const std::string& cause) noexcept {
+  std::lock_guard lock(mutex_);
+  told_ = true;
+  if (std::exchange(aborted_, true)) return;
+  cause_ = cause;
+}
+
+/// The first of the ranks gives the new group its number.
+int64_t MpiTransport::agree_on_number(const std::vector<int>& ranks, TimePoint deadline) {
+  Frame frame{};
+  int64_t number = 0;
+  if (ranks.front() != rank_) {
+    recv_frame(ranks.front(), frame, deadline);
+    if (is_abort(frame)) check_headers({}, rank_, frame, ranks.front(), name_);
+    std::memcpy(&number, frame.bytes.data(), sizeof number);
+    return number;
+  }
+  number = world_->next_number();
+  std::memcpy(frame.bytes.data(), &number, sizeof number);
+  for (int peer : ranks)
+    if (peer != rank_) send_frame(peer, frame, deadline);
+  for (int peer : ranks)
+    if (peer != rank_)
+      wait(
+          peer, Waiting::block, [&] { return have_been_taken(peer); }, deadline);
+  return number;
+}
+
+std::unique_ptr<Transport> MpiTransport::part(const std::vector<int>& ranks, const std::string& name) {
+  const int64_t number = agree_on_number(ranks, Clock::now() + connect_timeout_);
+  std::vector<int> in_world;
+  for (int rank : ranks) in_world.push_back(ranks_.at(static_cast<std::size_t>(rank)));
+  const int tag = world_->first_tag(number, in_world.front());
+  return std::make_unique<MpiTransport>(world_, std::move(in_world), tag, name, connect_timeout_);
+}
+
+}  // namespace
+
+std::unique_ptr<Transport> make_mpi_transport(std::shared_ptr<World> world, const std::string& name,
+                                              std::chrono::milliseconds connect_timeout) {
+  std::lock_guard lock(world->forming());
+  std::vector<int> all(static_cast<std::size_t>(world->size()));
+  std::iota(all.begin(), all.end(), 0);
+  return MpiTransport(world, all, 0, name, connect_timeout).split(all, name);
+}
+
+}  // namespace muster::comm

@@ -1,0 +1,244 @@
+#include <pthread.h>
+#include <sched.h>
+#include <stdlib.h>
+
+#include <atomic>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <type_traits>
+#include <utility>
+
+#include "comm/mpi/calls.h"
+#include "comm/mpi/object/process_end.h"
+#include "comm/mpi/object/vendor.h"
+
+namespace muster::comm::mpi {
+namespace {
+
+/// MPI's handle as ours, and back.
+template <class T>
+Handle handle_of(const T& native) {
+  static_assert(sizeof(T) <= sizeof(Handle) && std::is_trivially_copyable_v<T>);
+  Handle handle = 0;
+  std::memcpy(&handle, &native, sizeof native);
+  return handle;
+}
+
+template <class T>
+T native(Handle handle) {
+  T native;
+  std::memcpy(&native, &handle, sizeof native);
+  return native;
+}
+
+MPI_Comm communicator(Handle handle) { return native<MPI_Comm>(handle); }
+
+class MpiCalls final : public Calls {
+ public:
+  std::string other_library() override { return difference_from_header(); }
+  std::string initialize() override;
+  ThreadLevel thread_level() override { return level_; }
+  void before_end(std::function<void()> leave) override { leave_ = std::move(leave); }
+  void fail() noexcept override { end_.fail(); }
+  void set_patience(std::chrono::milliseconds patience) noexcept override { end_.set_patience(patience); }
+  int may_call() noexcept override;
+  std::string text_of(int code) override;
+
+  Handle world() override { return handle_of(MPI_COMM_WORLD); }
+  Handle communicator_of(int fortran_handle) override { return handle_of(MPI_Comm_f2c(fortran_handle)); }
+  int place_in(Handle of, int& rank, int& size) override;
+  int tag_bound() override;
+  int duplicate(Handle of, std::chrono::steady_clock::time_point deadline, Handle& made) override;
+  void free(Handle of) noexcept override;
+
+  int send(const void* data, std::size_t bytes, int to, int tag, Handle in, Handle& request) override {
+    return post(request, [&](MPI_Request& posted) {
+      return MPI_Issend(data, static_cast<int>(bytes), MPI_BYTE, to, tag, communicator(in), &posted);
+    });
+  }
+  int recv(void* data, std::size_t bytes, int from, int tag, Handle in, Handle& request) override {
+    return post(request, [&](MPI_Request& posted) {
+      return MPI_Irecv(data, static_cast<int>(bytes), MPI_BYTE, from, tag, communicator(in), &posted);
+    });
+  }
+  int test(Handle& request, bool& done, std::size_t& bytes) override;
+  bool cancel(Handle& request) noexcept override;
+  int notify(int to, int tag, Handle in) override;
+  int probe(int from, int tag, Handle in, bool& there) override;
+
+ private:
+  /// One call, if this thread may make it.
+  template <class F>
+  int enter(F call) noexcept {
+    inside_.fetch_add(1);
+    int code = may_call();
+    if (code == 0) {
+      std::unique_lock lock(one_at_a_time_, std::defer_lock);
+      if (level_ == ThreadLevel::serialized) lock.lock();
+      code = call();
+    }
+    inside_.fetch_sub(1);
+    return code;
+  }
+
+  template <class F>
+  int post(Handle& request, F start) {
+    MPI_Request posted = MPI_REQUEST_NULL;
+    const int code = enter([&] { return start(posted); });
+    request = handle_of(posted);
+    return code;
+  }
+
+  int end_with_mpi();
+  static int on_finalize(MPI_Comm, int, void* self, void*) { return static_cast<MpiCalls*>(self)->finalizing(); }
+  int finalizing();
+
+  std::function<void()> leave_;
+  ProcessEnd end_;
+  ThreadLevel level_ = ThreadLevel::multiple;
+  std::mutex one_at_a_time_;
+  std::atomic<int> inside_ = 0;
+  std::atomic<bool> over_ = false;
+};
+
+ThreadLevel level_of(int provided) {
+  if (provided == MPI_THREAD_MULTIPLE) return ThreadLevel::multiple;
+  if (provided == MPI_THREAD_SERIALIZED) return ThreadLevel::serialized;
+  return provided == MPI_THREAD_FUNNELED ? ThreadLevel::funneled : ThreadLevel::single;
+}
+
+std::string MpiCalls::initialize() {
+  int initialized = 0, finalized = 0, provided = MPI_THREAD_SINGLE;
+  MPI_Initialized(&initialized);
+  MPI_Finalized(&finalized);
+  if (finalized) return "MPI_Finalize has been called";
+  if (!initialized) {
+    if (const int code = MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided)) return text_of(code);
+    end_.finalize_at_exit();
+  }
+  MPI_Query_thread(&provided);
+  level_ = level_of(provided);
+  return end_with_mpi() == 0 ? "" : "MPI_COMM_SELF took no attribute";
+}
+
+/// MPI_Finalize deletes the attributes of MPI_COMM_SELF before anything else.
+int MpiCalls::end_with_mpi() {
+  int key = MPI_KEYVAL_INVALID;
+  if (const int code = MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, on_finalize, &key, nullptr)) return code;
+  static MpiCalls* ours = this;
+  if (::pthread_atfork(nullptr, nullptr, [] { ours->over_ = true; })) return MPI_ERR_OTHER;
+  return MPI_Comm_set_attr(MPI_COMM_SELF, key, this);
+}
+
+int MpiCalls::finalizing() {
+  if (leave_) leave_();
+  over_ = true;
+  while (inside_ > 0) ::sched_yield();
+  return MPI_SUCCESS;
+}
+
+int MpiCalls::may_call() noexcept {
+  if (over_) return kEnded;
+  if (level_ >= ThreadLevel::serialized) return 0;
+  int main = 0;
+  MPI_Is_thread_main(&main);
+  return main ? 0 : kWrongThread;
+}
+
+std::string MpiCalls::text_of(int code) {
+  if (code == kEnded) return "MPI has ended in this process, or the process was forked from a rank";
+  if (code == kWrongThread)
+    return "MPI was initialised for calls from one thread, and this is another one; initialise it by MPI_Init_thread "
+           "with MPI_THREAD_MULTIPLE, or leave that to Muster";
+  if (code == kLate) return "the time-out passed first";
+  char text[MPI_MAX_ERROR_STRING] = {};
+  int length = 0;
+  if (over_ || MPI_Error_string(code, text, &length)) return "error " + std::to_string(code);
+  return text;
+}
+
+int MpiCalls::place_in(Handle of, int& rank, int& size) {
+  return enter([&] {
+    const int code = MPI_Comm_rank(communicator(of), &rank);
+    return code ? code : MPI_Comm_size(communicator(of), &size);
+  });
+}
+
+int MpiCalls::tag_bound() {
+  int* bound = nullptr;
+  int found = 0;
+  enter([&] { return MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &bound, &found); });
+  return found ? *bound : 32767;  // the least that MPI allows
+}
+
+int MpiCalls::duplicate(Handle of, std::chrono::steady_clock::time_point deadline, Handle& made) {
+  auto copy = std::make_unique<MPI_Comm>(MPI_COMM_NULL);
+  Handle request = 0;
+  int code = post(request, [&](MPI_Request& posted) { return MPI_Comm_idup(communicator(of), copy.get(), &posted); });
+  std::size_t bytes = 0;
+  for (bool done = false; code == 0 && !done;) {
+    code = test(request, done, bytes);
+    if (code == 0 && !done && std::chrono::steady_clock::now() >= deadline) code = kLate;
+    if (!done) ::sched_yield();
+  }
+  if (code == 0) code = enter([&] { return MPI_Comm_set_errhandler(*copy, MPI_ERRORS_RETURN); });
+  made = handle_of(*copy);
+  if (code != 0) static_cast<void>(copy.release());  // MPI may still write to it
+  return code;
+}
+
+void MpiCalls::free(Handle of) noexcept {
+  auto freed = communicator(of);
+  enter([&] { return MPI_Comm_free(&freed); });
+}
+
+int MpiCalls::test(Handle& request, bool& done, std::size_t& bytes) {
+  auto tested = native<MPI_Request>(request);
+  MPI_Status status;
+  int flag = 0, count = 0;
+  const int code = enter([&] {
+    const int failed = MPI_Test(&tested, &flag, &status);
+    if (!failed && flag) MPI_Get_count(&status, MPI_BYTE, &count);
+    return failed;
+  });
+  request = handle_of(tested);
+  done = flag != 0;
+  bytes = count > 0 ? static_cast<std::size_t>(count) : 0;
+  return code;
+}
+
+bool MpiCalls::cancel(Handle& request) noexcept {
+  auto cancelled = native<MPI_Request>(request);
+  int flag = 0;
+  const int code = enter([&] {
+    const int failed = MPI_Cancel(&cancelled);
+    return failed ? failed : MPI_Test(&cancelled, &flag, MPI_STATUS_IGNORE);
+  });
+  request = handle_of(cancelled);
+  return code == 0 && flag != 0;
+}
+
+int MpiCalls::notify(int to, int tag, Handle in) {
+  return enter([&] {
+    MPI_Request sent = MPI_REQUEST_NULL;
+    const int code = MPI_Isend(nullptr, 0, MPI_BYTE, to, tag, communicator(in), &sent);
+    return code ? code : MPI_Request_free(&sent);
+  });
+}
+
+int MpiCalls::probe(int from, int tag, Handle in, bool& there) {
+  int flag = 0;
+  const int code = enter([&] { return MPI_Iprobe(from, tag, communicator(in), &flag, MPI_STATUS_IGNORE); });
+  there = flag != 0;
+  return code;
+}
+
+}  // namespace
+}  // namespace muster::comm::mpi
+
+extern "C" __attribute__((visibility("default"))) muster::comm::mpi::Calls* muster_mpi_calls_1() {
+  // Never destroyed: it is used until the process ends.
+  static auto* calls = new muster::comm::mpi::MpiCalls;
+  return calls;
+}

@@ -1,0 +1,73 @@
+#include "comm/mpi/object/process_end.h"
+
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <condition_variable>
+#include <cstdio>
+#include <mutex>
+#include <thread>
+
+#include <mpi.h>
+
+namespace muster::comm::mpi {
+namespace {
+
+constexpr int kGaveUp = 70;
+
+/// Ends the process if it lives that long.
+class Watchdog {
+ public:
+  explicit Watchdog(std::chrono::milliseconds patience) : thread_([this, patience] { watch(patience); }) {}
+  ~Watchdog() {
+    {
+      std::lock_guard lock(mutex_);
+      done_ = true;
+    }
+    changed_.notify_all();
+    thread_.join();
+  }
+  Watchdog(const Watchdog&) = delete;
+  Watchdog& operator=(const Watchdog&) = delete;
+
+ private:
+  void watch(std::chrono::milliseconds patience) {
+    std::unique_lock lock(mutex_);
+    if (changed_.wait_for(lock, patience, [this] { return done_; })) return;
+    std::fprintf(stderr, "muster: MPI_Finalize has waited %.0f s for other ranks; this process ends without them\n",
+                 static_cast<double>(patience.count()) / 1000);
+    ::_exit(kGaveUp);
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool done_ = false;
+  std::thread thread_;
+};
+
+}  // namespace
+
+void ProcessEnd::finalize_at_exit() {
+  process_ = ::getpid();
+  ::on_exit(at_exit, this);
+}
+
+void ProcessEnd::set_patience(std::chrono::milliseconds patience) noexcept {
+  auto known = patience_.load();
+  while (known < patience && !patience_.compare_exchange_weak(known, patience)) continue;
+}
+
+void ProcessEnd::at_exit(int status, void* self) { static_cast<const ProcessEnd*>(self)->end(status); }
+
+void ProcessEnd::end(int status) const {
+  int finalized = 0;
+  if (::getpid() != process_) return;  // a process that was forked
+  MPI_Finalized(&finalized);
+  if (finalized) return;
+  std::fflush(nullptr);
+  if (failed_ || status != 0) MPI_Abort(MPI_COMM_WORLD, status ? status : 1);
+  const Watchdog watchdog(patience_);
+  MPI_Finalize();
+}
+
+}  // namespace muster::comm::mpi

@@ -1,0 +1,27 @@
+#pragma once
+
+#include <atomic>
+#include <chrono>
+
+namespace muster::comm::mpi {
+
+/// How a process ends for which Muster initialised MPI: by MPI_Finalize, which waits for the other ranks, but only so
+/// long; by MPI_Abort, which ends them, if a group has failed or the process ends with an error.
+/// Thread safety: any thread.
+class ProcessEnd {
+ public:
+  void finalize_at_exit();
+  void fail() noexcept { failed_ = true; }
+  /// The longest one counts.
+  void set_patience(std::chrono::milliseconds patience) noexcept;
+
+ private:
+  static void at_exit(int status, void* self);
+  void end(int status) const;
+
+  int process_ = 0;
+  std::atomic<bool> failed_ = false;
+  std::atomic<std::chrono::milliseconds> patience_{};
+};
+
+}  // namespace muster::comm::mpi

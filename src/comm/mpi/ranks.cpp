@@ -1,0 +1,98 @@
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "comm/group.h"
+#include "comm/mpi/library.h"
+#include "comm/mpi/mpi_transport.h"
+#include "muster/base/detail/environment.h"
+#include "muster/base/detail/random_word.h"
+#include "muster/base/error.h"
+#include "muster/base/format.h"
+#include "muster/cluster/detail/listening_socket.h"
+#include "muster/comm/detail/mpi_ranks.h"
+#include "muster/comm/rendezvous.h"
+
+namespace muster::comm {
+namespace {
+
+constexpr auto kPatience = std::chrono::minutes(5);  // as the rendezvous of GroupOptions
+
+std::string host_name() {
+  if (auto named = Environment::of_process().find("MUSTER_HOST")) return *named;
+  std::array<char, 256> name{};
+  ::gethostname(name.data(), name.size() - 1);
+  return name.data();
+}
+
+/// Where this rank is among ranks on these hosts.
+ClusterEnvironment placed(int rank, const std::vector<std::string>& hosts) {
+  ClusterEnvironment cluster;
+  cluster.rank = rank;
+  cluster.world_size = static_cast<int>(hosts.size());
+  const auto& own = hosts.at(static_cast<std::size_t>(rank));
+  cluster.local_world_size = static_cast<int>(std::count(hosts.begin(), hosts.end(), own));
+  cluster.local_rank = static_cast<int>(std::count(hosts.begin(), hosts.begin() + rank, own));
+  std::vector<std::string> nodes;
+  for (const auto& host : hosts)
+    if (std::find(nodes.begin(), nodes.end(), host) == nodes.end()) nodes.push_back(host);
+  cluster.nodes = static_cast<int>(nodes.size());
+  cluster.node_rank = static_cast<int>(std::find(nodes.begin(), nodes.end(), own) - nodes.begin());
+  return cluster;
+}
+
+/// What else of the library wants a store: rank 0 says where it is.
+void place_store(ClusterEnvironment& cluster, const std::string& first_host, const Communicator& ranks) {
+  if (cluster.nodes == 1) {
+    cluster.rendezvous = RendezvousKind::file;
+    cluster.store_path = ranks.broadcast_bytes("mpi-" + random_hex(16) + ".store");
+    return;
+  }
+  cluster.rendezvous = RendezvousKind::tcp;
+  cluster.main_address = first_host;
+  cluster.store_prefix = "muster/0";
+  cluster::ListeningSocket socket;
+  if (cluster.rank == 0) socket = cluster::ListeningSocket(0, cluster::where_to_listen(first_host));
+  cluster.main_port = std::stoi(ranks.broadcast_bytes(std::to_string(socket.port())));
+  cluster.store_listen_fd = socket.release();
+}
+
+ClusterEnvironment read_ranks(int communicator) {
+  auto world = mpi::Library::of_process().world(communicator, TimePoint::clock::now() + kPatience);
+  if (world->size() == 1) return {};
+  GroupIdentity identity;
+  identity.name = "ranks of MPI";
+  identity.timeout = kPatience;
+  const int rank = world->rank();
+  auto transport = make_mpi_transport(std::move(world), identity.name, kPatience);
+  const Communicator ranks(std::make_shared<Group>(identity, make_pairwise(std::move(transport))));
+  const auto hosts = ranks.all_gather_bytes(host_name());
+  auto cluster = placed(rank, hosts);
+  place_store(cluster, hosts.front(), ranks);
+  return cluster;
+}
+
+}  // namespace
+
+std::string backend_over_mpi(int communicator) { return formatted("mpi:{}", communicator); }
+
+ClusterReader ranks_over_mpi(int communicator) {
+  auto known = std::make_shared<std::optional<ClusterEnvironment>>();
+  return [known, communicator](const Environment&) {
+    if (!*known) *known = read_ranks(communicator);
+    return *known;
+  };
+}
+
+Communicator connect_over_mpi(int communicator, GroupOptions options) {
+  options.backend = backend_over_mpi(communicator);
+  return connect(read_cluster_environment(Environment::of_process(), ranks_over_mpi(communicator)), options);
+}
+
+}  // namespace muster::comm

@@ -1,0 +1,62 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <deque>
+#include <memory>
+#include <string>
+
+#include "comm/mpi/message.h"
+
+namespace muster::comm::mpi {
+
+/// A block on its way.
+struct Block {
+  std::byte* data;  ///< of the program; null: it was given up
+  std::size_t bytes;
+  std::size_t started = 0;
+  std::size_t done = 0;
+};
+
+/// The blocks of one channel to or from one rank, in order, carried in slices. Both ends have to take the blocks in the
+/// same order, with the same sizes.
+class Stream {
+ public:
+  /// The most that one message carries.
+  static constexpr std::size_t kSliceBytes = std::size_t{256} * 1024;
+
+  enum class Direction { out, in };
+  Stream(const std::shared_ptr<World>& world, Direction direction, int rank, int tag);
+
+  void push(const std::shared_ptr<Block>& block);
+  /// Carries on as far as it goes without waiting. Returns whether anything moved.
+  bool progress();
+  bool is_idle() const noexcept { return under_way_ == 0 && waiting_.empty(); }
+  /// Why it cannot go on; empty: it can.
+  const std::string& failure() const noexcept { return failure_; }
+
+ private:
+  struct Slice {
+    explicit Slice(std::shared_ptr<World> world) : message(std::move(world)) {}
+    Message message;
+    std::shared_ptr<Block> block;
+    std::size_t begin = 0;
+    std::size_t bytes = 0;
+  };
+
+  bool start_next();
+  bool finish_first();
+  void end(const std::string& failure);
+
+  Calls& calls_;
+  const Direction direction_;
+  const int rank_;
+  const int tag_;
+  std::array<Slice, 2> slices_;
+  std::size_t first_ = 0;      ///< the oldest slice under way
+  std::size_t under_way_ = 0;  ///< slices
+  std::deque<std::shared_ptr<Block>> waiting_;
+  std::string failure_;
+};
+
+}  // namespace muster::comm::mpi

@@ -1,0 +1,78 @@
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "comm/mpi/calls.h"
+
+namespace muster::comm::mpi {
+
+/// The ranks of a communicator of MPI, over a duplicate of it, so that no message of the program meets one of ours.
+/// Groups of these ranks differ by their tags: no communicator is made for a part, which MPI can do only without a
+/// time-out. Thread safety: any thread.
+class World {
+ public:
+  /// A group that ends with MPI.
+  class Member {
+   public:
+    virtual void end(const std::string& cause) noexcept = 0;
+
+   protected:
+    ~Member() = default;
+  };
+
+  /// What the tags of a group are for; each group has one of each.
+  enum Kind { frames, first_channel, second_channel, notices, kinds };
+
+  /// Takes over a duplicate.
+  World(Calls& calls, Handle duplicate);
+  ~World();
+  World(const World&) = delete;
+  World& operator=(const World&) = delete;
+
+  Calls& calls() const noexcept { return calls_; }
+  Handle communicator() const noexcept { return communicator_; }
+  int rank() const noexcept { return rank_; }
+  int size() const noexcept { return size_; }
+
+  /// A number that no other group has whose first rank is this one.
+  int64_t next_number() noexcept { return ++groups_; }
+  /// The first tag of the group of that number; 0 is the group of all ranks by which others are formed.
+  /// Throws: CommError (MU557) if MPI has no more tags.
+  int first_tag(int64_t number, int first_rank) const;
+  /// Held while a group of all ranks is formed.
+  std::mutex& forming() noexcept { return forming_; }
+
+  /// A group of these ranks has failed.
+  void fail() noexcept;
+  /// Keeps memory until the process ends: MPI may still use it.
+  void keep(std::shared_ptr<std::byte[]> memory);
+  void add(Member* member);
+  void remove(Member* member);
+  /// MPI ends here: so do the groups that are still there, and their ranks are told.
+  void leave();
+  /// Whether that rank has left.
+  bool has_left(int rank) const;
+
+ private:
+  Calls& calls_;
+  const Handle communicator_;
+  int rank_ = 0;
+  int size_ = 0;
+  int tag_bound_ = 0;
+  std::atomic<int64_t> groups_ = 0;
+  std::atomic<bool> failed_ = false;
+  std::mutex forming_;
+  std::mutex mutex_;
+  std::set<Member*> members_;
+  std::vector<std::shared_ptr<std::byte[]>> kept_;
+};
+
+}  // namespace muster::comm::mpi
