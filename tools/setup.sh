@@ -10,7 +10,7 @@ read -ra also <<<"${SETUP_ALSO:-}"
 needed+=(${also[@]+"${also[@]}"})
 # Without these the build is slower, or a picture, a test or the tracker of MLflow is left out and says so.
 read -ra also_wished <<<"${SETUP_WISHED:-}"
-wished=(ccache mold gnuplot-nox libcurl4-openssl-dev openmpi-bin bible-kjv ${also_wished[@]+"${also_wished[@]}"})
+wished=(ccache mold gnuplot-nox libcurl4-openssl-dev openmpi-bin libopenmpi-dev bible-kjv ${also_wished[@]+"${also_wished[@]}"})
 
 missing() {  # prints those of its arguments that are not installed
   local installed

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Compiles every public header alone (-fsyntax-only).
 
-    headers_test.py ROOT BUILD STAMPS COMPILER TORCH_FREE_ROOMS TORCH_INCLUDE...
+    headers_test.py ROOT BUILD STAMPS COMPILER TORCH_FREE_ROOMS MPI_INCLUDES TORCH_INCLUDE...
 
 Headers of Torch-free rooms and options headers are compiled where LibTorch cannot be found. None may reach torch/torch.h.
+Those that include mpi.h are compiled where MPI's folders are given (with commas between them), and named as skipped elsewhere.
 A header is not compiled again while it and all that it includes are as they were: STAMPS holds what was seen.
 A header starts from the first of SHARED that it reaches whole, compiled once for all, which hides nothing: it would come to the same place anyway.
 A compilation ends at an assertion behind the header, the first error being the last: at the end of a source g++ would instantiate all that
@@ -131,10 +132,16 @@ def compile_alone(header, command, shared, root, stamp):
     return None
 
 
-def check(root, build, stamps, compiler, torch_free, torch_flags):
-    """(name, problem or None, compiled?) of each public header below ROOT."""
+def needs_mpi(header, include):
+    return "mpi.h" in reached(header, include, set())
+
+
+def check(root, build, stamps, compiler, torch_free, torch_flags, mpi_flags=()):
+    """(name, problem or None, compiled?) of each public header below ROOT, without those that lack MPI."""
     include = root / "include"
     headers = sorted(path.relative_to(include) for path in (include / "muster").rglob("*.h"))
+    of_mpi = {header for header in headers if needs_mpi(header, include)}
+    headers = [header for header in headers if mpi_flags or header not in of_mpi]
     free = {header for header in headers if header.parts[1] in torch_free or header.name in ("options.h", "launch_check.h")}
     start = {header: shared_by(header, include) for header in headers}
     start = {header: () if header in free and group in (MODULE, TENSOR) else group for header, group in start.items()}
@@ -146,7 +153,7 @@ def check(root, build, stamps, compiler, torch_free, torch_flags):
     def command(header):
         group = start[header]
         flags = of_build[0] if group == MODULE and of_build else ["-include", str(place_of(group, stamps))] if group and knows_precompiled else []
-        return [*([compiler] if header in free else torch), *flags, "-std=c++20", "-fsyntax-only", "-Wfatal-errors", "-Wall", "-Wextra", "-Werror",
+        return [*([compiler] if header in free else torch), *flags, *(mpi_flags if header in of_mpi else ()), "-std=c++20", "-fsyntax-only", "-Wfatal-errors", "-Wall", "-Wextra", "-Werror",
                 "-I", str(include)]
 
     def make(group):
@@ -199,15 +206,18 @@ def watched_failing(compiler):
     return sum(holds for _, holds in expected), [f"the check itself no longer {what}" for what, holds in expected if not holds]
 
 
-def main(root, build, stamps, compiler, torch_free, *torch_includes):
+def main(root, build, stamps, compiler, torch_free, mpi_includes, *torch_includes):
+    mpi_flags = [flag for path in mpi_includes.split(",") if path for flag in ("-isystem", path)]
     torch_flags = ["-DUSE_DISTRIBUTED", "-DUSE_C10D_GLOO"] + [flag for path in torch_includes for flag in ("-isystem", path)]
     passed, problems = watched_failing(compiler)
-    results = check(pathlib.Path(root), pathlib.Path(build), pathlib.Path(stamps), compiler, set(torch_free.split(",")), torch_flags)
+    results = check(pathlib.Path(root), pathlib.Path(build), pathlib.Path(stamps), compiler, set(torch_free.split(",")), torch_flags, mpi_flags)
+    include = pathlib.Path(root, "include")
+    skipped = [] if mpi_flags else [path for path in sorted((include / "muster").rglob("*.h")) if needs_mpi(path.relative_to(include), include)]
     problems += [problem for _, problem, _ in results if problem] + ([] if results else ["there is no public header"])
     passed += sum(not problem for _, problem, _ in results)
-    print("\n".join(f"FAILED {problem}" for problem in problems))
+    print("\n".join([f"FAILED {problem}" for problem in problems] + [f"skipped {path}: CMake found no MPI" for path in skipped]))
     print(f"compiled {sum(compiled for _, _, compiled in results)} of {len(results)} headers, the others were unchanged")
-    print(f"{passed} passed, {len(problems)} failed, 0 skipped")
+    print(f"{passed} passed, {len(problems)} failed, {len(skipped)} skipped")
     return 1 if problems else 0
 
 

@@ -16,7 +16,7 @@ FOLDERS = ("include", "src", "apps")
 TORCH = re.compile(r"^(torch|ATen|c10|caffe2)/")
 FORBIDDEN_WORDS = {"utils", "util", "helper", "helpers", "manager", "common", "misc"}
 HEADER_LINES, API_LINES, SOURCE_LINES, SOURCE_USUAL, FUNCTION_LINES, ROOM_LIST_LINES, EXAMPLE_LINES = 200, 150, 600, 400, 60, 20, 100
-PUBLIC_HEADERS = 49
+PUBLIC_HEADERS = 50
 ACCELERATOR_LINES = 4600
 HOUSE_WORDS = pathlib.Path(__file__).with_name("house_words.txt").read_text()
 
@@ -195,6 +195,17 @@ def formatting_stays_out_of_torch(tree):
                     yield f"{path}:{line}: {name} meets LibTorch's own fmt here; log through base/log.h"
 
 
+def mpi_stays_in_its_place(tree):
+    """What is compiled with MPI's header is an object of its own; beside it one public header may have it, which only programs include."""
+    door, inside = pathlib.Path("include/muster/comm/mpi.h"), pathlib.Path("src/comm/mpi/object")
+    for path in tree.files:
+        for line, name, _ in tree.includes(path):
+            if name == "mpi.h" and path != door and inside not in path.parents:
+                yield f"{path}:{line}: only {inside} and {door} include MPI's header"
+            if name == "muster/comm/mpi.h":
+                yield f"{path}:{line}: {name} is for programs that call MPI themselves"
+
+
 def files_stay_short(tree):
     for path, text in tree.files.items():
         lines = len(text.splitlines())
@@ -256,7 +267,7 @@ def names_are_the_fields(tree):
 
 RULES = [found_something, every_room_has_a_row, permissions_are_used, rows_point_one_way, includes_follow_the_table, private_headers_stay_inside,
          options_include_only_base, torch_free_rooms_stay_free, public_headers_are_shown,
-         accelerator_stays_small, public_headers_stay_light, formatting_stays_out_of_torch, files_stay_short, functions_stay_short,
+         accelerator_stays_small, public_headers_stay_light, formatting_stays_out_of_torch, mpi_stays_in_its_place, files_stay_short, functions_stay_short,
          apis_add_no_logic, names_say_something, names_are_the_fields]
 
 GOOD = {
@@ -312,6 +323,8 @@ BROKEN = {  # rule: changes to the good tree that it must refuse; None takes a f
                                 {"include/muster/base/a.h": "#pragma once\n#include <ranges>\n"},
                                 {"include/muster/base/a.h": "int x;\n"}],
     formatting_stays_out_of_torch: [{"src/tree/a.cpp": "#include <spdlog/spdlog.h>\n"}, {"src/tree/a.cpp": "#include <fmt/core.h>\n"}],
+    mpi_stays_in_its_place: [{"src/tree/a.cpp": "#include <mpi.h>\n"}, {"src/tree/a.cpp": '#include "muster/comm/mpi.h"\n'},
+                             {"include/muster/tree/mpi.h": "#pragma once\n#include <mpi.h>\n"}],
     files_stay_short: [{"include/muster/tree/a.h": "\n" * 201}, {"include/muster/face.h": "\n" * 151}, {"src/tree/a.cpp": "\n" * 601},
                        {"src/tree/CMakeLists.txt": "\n" * 21}],
     functions_stay_short: [{"src/tree/a.cpp": "namespace x {\nint f(int a) {\n" + "  a += 1;\n" * 60 + "  return a;\n}\n}\n"},

@@ -30,19 +30,19 @@ using Backends = std::map<std::string, BackendEntry>;
 /// Performs the rendezvous with the other ranks of the job and forms the group "world". A world of one opens no socket
 /// and no file.
 /// Backends: "gloo"; "shm" (shared memory); "hierarchical" (shared memory on each of several hosts, and gloo between
-/// them); "auto" (the first of shm, hierarchical and gloo that all ranks of the job can); "fake" (this process acts as
-/// its rank of the job, alone); and those named in `more`, whose operations are checked only as
-/// far as the backend itself detects that ranks disagree. Tensors of a device go over GroupOptions::device_backend, if
-/// there is one, under every backend but "fake". If the environment has the
-/// job's secret (cluster::read_secret), only ranks that have it are admitted: what the store says proves it and, under
-/// gloo, so does each peer's handshake.
-/// Collective: every rank of the job, equally often.
-/// Throws: ConfigError (MU059) for an unknown backend, (MU560) for a factory that makes none, or a device_backend that
-/// is not for a device; CommError (MU057) that names the ranks that did not come within
-/// the rendezvous time-out, (MU400) if the backend is "shm" or "hierarchical" and ranks cannot share memory, (MU058) if
-/// the store or the ranks cannot be reached, (MU067) for a peer that does not have the job's secret, (MU069) for a
-/// rendezvous file of another user; ConfigError (MU068) for an invalid secret; LaunchError (MU069) if no folder can be
-/// had.
+/// them); "auto" (the first of shm, hierarchical and gloo that all ranks of the job can); "mpi" (messages of MPI, whose
+/// ranks have to be those of the job; mpi.h takes other communicators than MPI_COMM_WORLD); "fake" (this process acts
+/// as its rank of the job, alone); and those named in `more`, whose operations are checked only as far as the backend
+/// itself detects that ranks disagree. Tensors of a device go over GroupOptions::device_backend, if there is one, under
+/// every backend but "fake". If the environment has the job's secret (cluster::read_secret), only ranks that have it
+/// are admitted: what the store says proves it and, under gloo and mpi, so does each peer's handshake. Collective:
+/// every rank of the job, equally often. Throws: ConfigError (MU059) for an unknown backend, (MU560) for a factory that
+/// makes none, or a device_backend that is not for a device; CommError (MU057) that names the ranks that did not come
+/// within the rendezvous time-out, (MU400) if the backend is "shm" or "hierarchical" and ranks cannot share memory,
+/// (MU058) if the store or the ranks cannot be reached, (MU067) for a peer that does not have the job's secret, (MU069)
+/// for a rendezvous file of another user; ConfigError (MU068) for an invalid secret; LaunchError (MU069) if no folder
+/// can be had; with "mpi", ConfigError (MU567), (MU568) if its library cannot be used, (MU569) if MPI's ranks are
+/// others, and CommError (MU557) if MPI cannot be used.
 Communicator connect(const ClusterEnvironment& cluster, const GroupOptions& options = {}, const Backends& more = {});
 
 /// Rank `rank` of a group of `size` without other processes: results are as if all ranks had the same values. An

@@ -74,6 +74,7 @@ class MpiTransport final : public Transport, private World::Member {
     std::optional<Frame> arrived;                                   ///< or that frame itself
     Message farewell;                                               ///< the frame with the cause
     std::array<std::array<std::unique_ptr<Stream>, 2>, 2> streams;  ///< by channel and direction
+    bool has_ended = false;                                         ///< it gave the cause of its own end
     std::optional<TimePoint> left;                                  ///< when it was noticed that its process has left
   };
 
@@ -89,6 +90,7 @@ class MpiTransport final : public Transport, private World::Member {
   void check(int code, int peer) const {
     if (code != 0) throw TransportFailure{Kind::closed, peer, world_->calls().text_of(code)};
   }
+  void post_frame(int from);
   bool has_arrived(int from);
   bool have_been_taken(int to);
   bool progress();
@@ -163,19 +165,28 @@ void MpiTransport::send_frame(int to, const Frame& frame, TimePoint) {
   const auto bytes = used_bytes(frame);
   std::memcpy((*free)->memory(kFrameBytes), frame.bytes.data(), bytes);
   check((*free)->send(bytes, ranks_[to], first_tag_ + World::frames), to);
+  // Frames are answered by frames. Each rank waits until its own are taken, so all have to take before they wait.
+  post_frame(to);
+}
+
+void MpiTransport::post_frame(int from) {
+  Peer& peer = *peers_[from];
+  if (!peer.arrived && !peer.incoming.under_way())
+    check(peer.incoming.recv(kFrameBytes, ranks_[from], first_tag_ + World::frames), from);
 }
 
 bool MpiTransport::has_arrived(int from) {
   Peer& peer = *peers_[from];
   if (peer.arrived) return true;
   auto& incoming = peer.incoming;
-  if (!incoming.under_way()) check(incoming.recv(kFrameBytes, ranks_[from], first_tag_ + World::frames), from);
+  post_frame(from);
   check(incoming.test(), from);
   if (incoming.under_way()) return false;
   peer.arrived.emplace();
   std::memcpy(peer.arrived->bytes.data(), incoming.memory(), incoming.bytes());
   std::fill(peer.arrived->bytes.begin() + static_cast<std::ptrdiff_t>(incoming.bytes()), peer.arrived->bytes.end(),
             std::byte{});
+  peer.has_ended |= is_abort(*peer.arrived);
   return true;
 }
 
@@ -276,11 +287,8 @@ bool MpiTransport::is_told(int rank) {
   Peer& peer = *peers_[rank];
   check(peer.farewell.test(), rank);
   if (!peer.farewell.under_way()) return true;
-  while (has_arrived(rank)) {
-    if (is_abort(*peer.arrived)) return true;
-    peer.arrived.reset();
-  }
-  return false;
+  while (!peer.has_ended && has_arrived(rank)) peer.arrived.reset();
+  return peer.has_ended;
 }
 
 void MpiTransport::linger() noexcept {
