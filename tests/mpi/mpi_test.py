@@ -81,7 +81,7 @@ def what_cannot_be_loaded(folder):
     other.write_text('int MPI_Get_library_version(char* text, int* size) { return *size = __builtin_sprintf(text, "MPICH Version: 4.0"), 0; }\n')
     subprocess.run([compiler, "-x", "c", "-shared", "-fPIC", "-o", folder / "other_mpi.so", other], check=True)
     job = [ranks_program, "--gtest_filter=MpiRanks.ManySmallOperationsLoseNothing"]
-    refused("another MPI is refused", "MU568", run(1, *job, LD_PRELOAD=str(folder / "other_mpi.so"), MUSTER_TEST_FOLDER=str(folder))[1])
+    refused("another MPI is refused", "MU568", run(2, *job, LD_PRELOAD=str(folder / "other_mpi.so"), MUSTER_TEST_FOLDER=str(folder))[1])
     for name, error, content in (("an object that is none", "cannot be opened", None), ("an object of another version", "of another version", other)):
         place = folder / name.replace(" ", "-")
         place.mkdir()
@@ -89,14 +89,14 @@ def what_cannot_be_loaded(folder):
             subprocess.run([compiler, "-x", "c", "-shared", "-fPIC", "-o", place / "libmuster_mpi.so", content], check=True)
         else:
             (place / "libmuster_mpi.so").write_text("no library\n" * 100)
-        said = run(1, *job, LD_LIBRARY_PATH=str(place), MUSTER_TEST_FOLDER=str(folder))[1]
+        said = run(2, *job, LD_LIBRARY_PATH=str(place), MUSTER_TEST_FOLDER=str(folder))[1]
         refused(f"{name} is refused", "MU567", said)
         refused(f"{name} is named", error, said)
 
 
 with tempfile.TemporaryDirectory() as scratch:
     # The page's program, with and without ranks of its own.
-    for words, expected in (([], "the solver has 2 ranks, and one rank trains"), (["everywhere"], "all 3 ranks train")):
+    for words, expected in (([], "2 ranks train, the others solve"), (["everywhere"], "all 3 ranks train")):
         code, said = run(3, build / "tests/howto_mpi", *words)
         report(f"the page's program {words}", None if code == 0 and said.count(expected) == 1 else f"exit code {code}\n{said[-3000:]}")
     for ranks in (2, 4):
