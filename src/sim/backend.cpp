@@ -1,5 +1,6 @@
 #include "muster/sim/backend.h"
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <numeric>
@@ -78,8 +79,8 @@ std::string described(const at::Tensor& tensor) {
 
 class QueuedBackend final : public c10d::Backend {
  public:
-  QueuedBackend(std::shared_ptr<Segment> segment, int rank, int size)
-      : Backend(rank, size), segment_(std::move(segment)) {
+  QueuedBackend(std::shared_ptr<Segment> segment, int rank, int size, std::vector<c10::ScalarType> refused)
+      : Backend(rank, size), segment_(std::move(segment)), refused_(std::move(refused)) {
     if (segment_->has_other_processes()) progress_ = Progress::get();
   }
   ~QueuedBackend() override { leave(); }
@@ -95,7 +96,7 @@ class QueuedBackend final : public c10d::Backend {
   WorkPtr send(Tensors& tensors, int to, int) override { return pass(c10d::OpType::SEND, tensors, getRank(), to); }
   WorkPtr recv(Tensors& tensors, int from, int) override { return pass(c10d::OpType::RECV, tensors, from, getRank()); }
   WorkPtr barrier(const c10d::BarrierOptions&) override;
-  void abort() override { segment_->leave(); }
+  void abort() override { segment_->abort(); }
 
  private:
   static RedOpType type_of(const c10d::ReduceOp& op) { return static_cast<RedOpType>(op); }
@@ -115,6 +116,7 @@ class QueuedBackend final : public c10d::Backend {
   void leave() noexcept;
 
   std::shared_ptr<Segment> segment_;
+  std::vector<c10::ScalarType> refused_;
   std::shared_ptr<Progress> progress_;
   std::map<std::pair<int, size_t>, std::shared_ptr<Channel>> channels_;  ///< by device and first slot
   Mark last_;
@@ -141,6 +143,8 @@ Channel& QueuedBackend::pair_channel(int device, int from, int to) {
 
 WorkPtr QueuedBackend::queue(c10d::OpType type, Channel& channel, const at::Tensor& in, const at::Tensor& out,
                              const std::string& what, Combine combine) {
+  TORCH_CHECK(!in.defined() || std::find(refused_.begin(), refused_.end(), in.scalar_type()) == refused_.end(),
+              "this backend takes no tensors of ", in.scalar_type());
   auto& machine = Machine::get();
   const auto lock = machine.lock();
   const int device = channel.stream().device_index();
@@ -246,10 +250,11 @@ void QueuedBackend::leave() noexcept {
 }  // namespace
 
 c10::intrusive_ptr<c10d::Backend> make_backend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
-                                               std::chrono::milliseconds timeout) {
+                                               const BackendOptions& options) {
   if (Machine::get().options().devices == 0 || !c10::is_privateuse1_backend_registered())
     throw ConfigError("MU550", "muster::sim::make_backend was called before muster::sim::install");
-  return c10::make_intrusive<QueuedBackend>(std::make_shared<Segment>(store, rank, size, timeout), rank, size);
+  auto segment = std::make_shared<Segment>(store, rank, size, options);
+  return c10::make_intrusive<QueuedBackend>(std::move(segment), rank, size, options.refused);
 }
 
 }  // namespace muster::sim

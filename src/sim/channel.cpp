@@ -18,11 +18,11 @@ void Channel::enqueue(const std::string& name, const std::string& what, const at
   const auto self = shared_from_this();
   Command posting{formatted("{} {} (posts)", name, count), {}};
   add_access(posting.accesses, in, false);
-  posting.ready = [self, count] { return self->all_finished(count - 1) || self->is_missing(count - 1); };
+  posting.ready = [self, count] { return self->all_finished(count - 1) || self->is_over(count - 1); };
   posting.run = [self, count, what, in = kernel_tensor(in)] { self->post(count, what, in); };
   Command finishing{formatted("{} {}", name, count), {}};
   add_access(finishing.accesses, out, true);
-  finishing.ready = [self, count] { return self->all_posted(count) || self->is_missing(count); };
+  finishing.ready = [self, count] { return self->can_finish(count) || self->is_over(count); };
   finishing.run = [self, count, name = finishing.what, in = kernel_tensor(in), out = kernel_tensor(out),
                    combine = std::move(combine)] { self->finish(count, name, in, out, combine); };
   Machine::get().enqueue(stream_, std::move(posting));
@@ -54,10 +54,18 @@ std::string Channel::missing(uint64_t count) const {
   return {};
 }
 
+bool Channel::can_finish(uint64_t count) const {
+  return all_posted(count) && (!segment_->hangs() || disagreement().empty());
+}
+
 /// Asked often, and a system call: answers only now and then.
-bool Channel::is_missing(uint64_t count) { return ++asked_ % 32 == 0 && !missing(count).empty(); }
+bool Channel::is_over(uint64_t count) {
+  if (segment_->hangs()) return segment_->is_given_up();
+  return ++asked_ % 32 == 0 && !missing(count).empty();
+}
 
 void Channel::post(uint64_t count, const std::string& what, const at::Tensor& in) {
+  if (segment_->is_given_up()) return;
   auto& own = slot(own_);
   std::strncpy(own.what, what.c_str(), Slot::kText - 1);
   TORCH_CHECK(!in.defined() || in.nbytes() <= Segment::kPayload,
@@ -66,20 +74,21 @@ void Channel::post(uint64_t count, const std::string& what, const at::Tensor& in
   own.posted = count;
 }
 
-void Channel::check_agreement(const std::string& name) const {
+std::string Channel::disagreement() const {
   for (size_t i = 1; i < ranks_.size(); ++i)
     if (std::strncmp(slot(i).what, slot(0).what, Slot::kText) != 0)
-      throw CommError("MU554", formatted("{}: rank {} calls {}, but rank {} calls {}", name, ranks_[0], slot(0).what,
-                                         ranks_[i], slot(i).what));
+      return formatted("rank {} calls {}, but rank {} calls {}", ranks_[0], slot(0).what, ranks_[i], slot(i).what);
+  return {};
 }
 
 void Channel::finish(uint64_t count, const std::string& name, const at::Tensor& in, const at::Tensor& out,
                      const Combine& combine) {
+  if (segment_->is_given_up()) return;
   if (!all_posted(count)) throw CommError("MU555", formatted("{}: {}", name, missing(count)));
   const AsKernel plain;
   std::exception_ptr failure;
   try {
-    check_agreement(name);
+    if (const auto text = disagreement(); !text.empty()) throw CommError("MU554", formatted("{}: {}", name, text));
     std::vector<at::Tensor> parts;
     for (size_t i = 0; in.defined() && i < ranks_.size(); ++i)
       parts.push_back(at::from_blob(segment_->payload(first_ + i), {in.numel()}, in.options()));

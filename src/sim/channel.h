@@ -34,11 +34,14 @@ class Channel : public std::enable_shared_from_this<Channel> {
   bool all_posted(uint64_t count) const;
   /// Empty, or which rank will never post the operation, and why.
   std::string missing(uint64_t count) const;
-  bool is_missing(uint64_t count);
+  bool can_finish(uint64_t count) const;
+  /// Whether the operation will never be able to finish, so that it is not waited for.
+  bool is_over(uint64_t count);
   void post(uint64_t count, const std::string& what, const at::Tensor& in);
   void finish(uint64_t count, const std::string& name, const at::Tensor& in, const at::Tensor& out,
               const Combine& combine);
-  void check_agreement(const std::string& name) const;
+  /// Empty, or how two ranks differ.
+  std::string disagreement() const;
   Slot& slot(size_t i) const { return segment_->slot(first_ + i); }
 
   std::shared_ptr<Segment> segment_;

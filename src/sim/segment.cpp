@@ -56,8 +56,9 @@ std::vector<std::string> marks(size_t ranks) {
 
 }  // namespace
 
-Segment::Segment(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, std::chrono::milliseconds timeout)
-    : ranks_(static_cast<size_t>(size)), own_(static_cast<size_t>(rank)) {
+Segment::Segment(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, const BackendOptions& options)
+    : ranks_(static_cast<size_t>(size)), own_(static_cast<size_t>(rank)), hangs_(options.hangs) {
+  const auto timeout = options.timeout;
   if (rank == 0) {
     const Descriptor file(::memfd_create("muster_sim", MFD_CLOEXEC), "memory for ranks of a group");
     if (::ftruncate(file.number(), static_cast<off_t>(bytes())) != 0)

@@ -1,13 +1,14 @@
 #pragma once
 
 #include <atomic>
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include "muster/sim/backend.h"
 
 namespace muster::sim {
 
@@ -25,7 +26,7 @@ class Segment {
   static constexpr size_t kPayload = size_t{1} << 28;  ///< of a slot; pages come when they are written
 
   /// Collective: every rank.
-  Segment(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, std::chrono::milliseconds timeout);
+  Segment(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, const BackendOptions& options);
   ~Segment();
   Segment(const Segment&) = delete;
   Segment& operator=(const Segment&) = delete;
@@ -40,6 +41,14 @@ class Segment {
 
   /// This rank takes part in no further operation.
   void leave() { member(own_).left = true; }
+  /// The same; where operations hang, this rank's own end.
+  void abort() {
+    aborted_ = true;
+    leave();
+  }
+  bool hangs() const { return hangs_; }
+  /// Whether operations that hang have ended on this rank.
+  bool is_given_up() const { return hangs_ && aborted_; }
   /// Empty, or why this rank will not post any more.
   std::string end_of(int rank) const;
   bool has_other_processes() const;
@@ -53,6 +62,8 @@ class Segment {
   size_t bytes() const;
 
   size_t ranks_, own_;
+  bool hangs_;
+  std::atomic<bool> aborted_ = false;
   char* begin_ = nullptr;
 };
 

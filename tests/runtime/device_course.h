@@ -51,7 +51,7 @@ struct Course {
 inline std::shared_ptr<const comm::BackendEntry> simulated_backend() {
   comm::BackendEntry entry{c10::DeviceType::PrivateUse1,
                            [](const auto& store, int rank, int size, const auto& options) {
-                             return sim::make_backend(store, rank, size, options.timeout);
+                             return sim::make_backend(store, rank, size, {.timeout = options.timeout});
                            }};
   return std::make_shared<const comm::BackendEntry>(std::move(entry));
 }
