@@ -44,6 +44,7 @@ std::map<int64_t, std::string> read_operations(const std::string& operations) {
 }  // namespace
 
 void DeviceLedger::note(const std::string& group, const std::vector<int>& ranks, const Header& header) {
+  const std::lock_guard lock(mutex_);
   Entry& entry = groups_[group];
   if (entry.count++ == 0) entry.ranks = ranks;
   entry.digest = (entry.digest ^ digest_of(header)) * 0x9e3779b97f4a7c15ULL + 1;
@@ -52,6 +53,7 @@ void DeviceLedger::note(const std::string& group, const std::vector<int>& ranks,
 }
 
 std::string DeviceLedger::digests() const {
+  const std::lock_guard lock(mutex_);
   std::string text;
   for (const auto& [name, entry] : groups_) {
     text += std::to_string(entry.ranks.size());
@@ -62,6 +64,7 @@ std::string DeviceLedger::digests() const {
 }
 
 std::string DeviceLedger::operations_of(const std::string& group) const {
+  const std::lock_guard lock(mutex_);
   std::string text;
   if (const auto found = groups_.find(group); found != groups_.end())
     for (const auto& header : found->second.last) text += formatted("{} {}\n", header.sequence, describe(header));
@@ -96,6 +99,18 @@ std::string describe_difference(int one, const std::string& of_one, int other, c
     if (what.first != what.second)
       return formatted("{}, {}, operation {}", called(one, what.first), called(other, what.second), number);
   return formatted("ranks {} and {} differ in an operation before the last ones", one, other);
+}
+
+bool have_mismatch(const std::string& of_one, const std::string& of_other) {
+  const auto second = read_operations(of_other);
+  for (const auto& [number, what] : read_operations(of_one))
+    if (const auto same = second.find(number); same != second.end() && same->second != what) return true;
+  return false;
+}
+
+int64_t last_operation(const std::string& operations) {
+  const auto all = read_operations(operations);
+  return all.empty() ? -1 : all.rbegin()->first;
 }
 
 }  // namespace muster::comm

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -12,7 +13,7 @@
 namespace muster::comm {
 
 /// The collectives that this rank has given to backends of devices, by group. They are reported as text, which ranks
-/// exchange. Thread safety: one thread at a time.
+/// exchange. Thread-safe.
 class DeviceLedger {
  public:
   /// `ranks`: those of the group, in the job.
@@ -30,6 +31,7 @@ class DeviceLedger {
     uint64_t digest = 0;
     std::deque<Header> last;
   };
+  mutable std::mutex mutex_;
   std::map<std::string, Entry> groups_;
 };
 
@@ -43,5 +45,9 @@ std::optional<DeviceDisagreement> find_disagreement(const std::vector<int>& rank
                                                     const std::vector<std::string>& digests);
 /// The first operations in which two operations_of() differ: "rank 0 called ..., rank 1 called ..., operation 7".
 std::string describe_difference(int one, const std::string& of_one, int other, const std::string& of_other);
+/// Whether two operations_of() have an operation of the same number that is not the same one.
+bool have_mismatch(const std::string& of_one, const std::string& of_other);
+/// The number of the last one in operations_of(); -1: it has none.
+int64_t last_operation(const std::string& operations);
 
 }  // namespace muster::comm

@@ -1,5 +1,6 @@
 #include "comm/device_side.h"
 
+#include <algorithm>
 #include <exception>
 #include <utility>
 
@@ -8,35 +9,54 @@
 
 #include "comm/backend_calls.h"
 #include "comm/rank_index.h"
+#include "muster/base/error.h"
+#include "muster/base/format.h"
 
 namespace muster::comm {
 namespace {
 
 constexpr device::Site kOwnDevice{"collectives: the backend is called on the device of the tensors"};
 constexpr device::Site kResult{"collectives: the current stream reads after the operation"};
-constexpr device::Site kMean{"collectives: another stream reads after a mean"};
+constexpr device::Site kFinished{"collectives: another stream reads after a mean"};
 
 }  // namespace
 
 DeviceWork::DeviceWork(Operation operation, int size) : operation_(std::move(operation)), size_(size) {}
 
+bool DeviceWork::has_result() const { return operation_.kind != OperationKind::reduce || rank_ == operation_.root; }
+
 void DeviceWork::wait() {
   const at::Device device = described_tensor(operation_).device();
   // Without a time-out, which would make the host wait, too.
   if (work_ && device::passes(kResult, device::Ordering::stream_wait)) work_->wait();
-  if (std::exchange(waited_, true)) return device::stream_wait(kMean, mean_, device);
+  if (std::exchange(waited_, true)) return device::stream_wait(kFinished, finished_, device);
   at::NoGradGuard no_grad;
   at::AutoDispatchBelowADInplaceOrView below;
+  if (foreign_) foreign_->finish(operation_, has_result());
   finish_mean(operation_, rank_, size_);
-  if (operation_.reduce == ReduceOp::mean) mean_ = device::record(device);
+  if (operation_.reduce == ReduceOp::mean || foreign_) finished_ = device::record(device);
   kept_.clear();
+  if (pending_) pending_->waited(device);
 }
 
-DeviceSide::DeviceSide(c10::intrusive_ptr<c10d::Backend> backend, c10::DeviceType device, SplitBackend split)
-    : backend_(std::move(backend)), device_(device), split_(std::move(split)) {}
+c10::intrusive_ptr<c10d::Backend> DeviceMaker::make(const std::string& name, int rank, int size) const {
+  auto made = entry.make(store(name), rank, size, options);
+  if (!made)
+    throw ConfigError("MU560", formatted("the program's factory of a backend for {} returned none for group {}; let "
+                                         "it return a c10d::Backend on every rank, or throw",
+                                         c10::DeviceTypeName(entry.device, /*lower_case=*/true), name));
+  return made;
+}
+
+DeviceSide::DeviceSide(c10::intrusive_ptr<c10d::Backend> backend, DeviceMaker maker)
+    : backend_(std::move(backend)), maker_(std::move(maker)) {}
 
 bool DeviceSide::takes(const Operation& operation, c10::DeviceType device) const {
-  return device == device_ && has_backend_call(operation.kind);
+  return device == maker_.entry.device && has_backend_call(operation.kind);
+}
+
+void DeviceSide::require_dtype(const Operation& operation) const {
+  if (ForeignDtype::is_needed(operation, maker_.entry.without)) ForeignDtype::require_way(operation);
 }
 
 std::shared_ptr<DeviceWork> DeviceSide::start(Operation operation) {
@@ -44,7 +64,19 @@ std::shared_ptr<DeviceWork> DeviceSide::start(Operation operation) {
   started->rank_ = backend_->getRank();
   const at::NoGradGuard no_grad;
   const device::DeviceScope scope(kOwnDevice, described_tensor(started->operation_).device());
-  started->work_ = call_backend(*backend_, started->operation_, started->kept_);
+  if (ForeignDtype::is_needed(started->operation_, maker_.entry.without))
+    started->foreign_.emplace(started->operation_);
+  const auto& given = started->foreign_ ? started->foreign_->converted() : started->operation_;
+  started->work_ = call_backend(*backend_, given, started->kept_);
+  return started;
+}
+
+std::shared_ptr<DeviceWork> DeviceSide::start(Operation operation, PendingOperations& pending) {
+  // Before the backend is called, which may hang itself, while it connects.
+  auto added = pending.add(operation);
+  auto started = start(std::move(operation));
+  added->started(started->work_);
+  started->pending_ = std::move(added);
   return started;
 }
 
@@ -56,9 +88,27 @@ void DeviceSide::abort() noexcept {
   }
 }
 
+std::string DeviceSide::error() const {
+  try {
+    switch (backend_->getError()) {
+      case c10d::ErrorType::SUCCESS: return {};
+      case c10d::ErrorType::TIMEOUT: return "an operation timed out";
+      case c10d::ErrorType::COMM_ERROR: return "its communicator has failed";
+      case c10d::ErrorType::REMOTE_ERROR: return "another rank has failed";
+    }
+  } catch (const std::exception&) {
+    // Most backends cannot be asked.
+  }
+  return {};
+}
+
 std::unique_ptr<DeviceSide> DeviceSide::split(const std::vector<int>& ranks, const std::string& name) const {
-  const auto new_rank = rank_index(ranks, backend_->getRank());
-  return std::make_unique<DeviceSide>(split_(name, new_rank, static_cast<int>(ranks.size())), device_, split_);
+  const bool is_member = std::find(ranks.begin(), ranks.end(), backend_->getRank()) != ranks.end();
+  c10::intrusive_ptr<c10d::Backend> part;
+  if (maker_.entry.split) part = maker_.entry.split(backend_, maker_.store(name), ranks, maker_.options);
+  else if (is_member) part = maker_.make(name, rank_index(ranks, backend_->getRank()), static_cast<int>(ranks.size()));
+  if (!is_member) return nullptr;
+  return std::make_unique<DeviceSide>(std::move(part), maker_);
 }
 
 }  // namespace muster::comm

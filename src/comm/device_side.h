@@ -1,13 +1,16 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
+#include "comm/foreign_dtypes.h"
 #include "comm/operation.h"
-#include "comm/plugged.h"
+#include "comm/pending_operations.h"
+#include "muster/comm/rendezvous.h"
 #include "muster/device/detail/order.h"
 
 namespace muster::comm {
@@ -22,13 +25,28 @@ class DeviceWork {
 
  private:
   friend class DeviceSide;
+  bool has_result() const;
+
   const Operation operation_;
   const int size_;
+  std::optional<ForeignDtype> foreign_;
   std::vector<at::Tensor> kept_;
   c10::intrusive_ptr<c10d::Work> work_;
+  std::shared_ptr<PendingOperation> pending_;  ///< null: nobody watches
   int rank_ = 0;
   bool waited_ = false;
-  device::Event mean_;  ///< where a mean was finished
+  device::Event finished_;  ///< where the result was finished, if the backend's own was not the last word
+};
+
+/// What a group gets its backends of a device by.
+struct DeviceMaker {
+  BackendEntry entry;
+  GroupOptions options;
+  /// The part of the store that belongs to a group of this name.
+  std::function<c10::intrusive_ptr<c10d::Store>(const std::string& name)> store;
+
+  /// Throws: ConfigError (MU560) if the factory returns none; what it throws.
+  c10::intrusive_ptr<c10d::Backend> make(const std::string& name, int rank, int size) const;
 };
 
 /// The operations of a group on tensors of its device, through a c10d::Backend for such tensors. The backend is called
@@ -36,21 +54,26 @@ class DeviceWork {
 /// start in the order of the program on every rank.
 class DeviceSide {
  public:
-  DeviceSide(c10::intrusive_ptr<c10d::Backend> backend, c10::DeviceType device, SplitBackend split);
+  DeviceSide(c10::intrusive_ptr<c10d::Backend> backend, DeviceMaker maker);
 
   std::string name() const { return backend_->getBackendName(); }
   /// Whether the backend can run this operation.
   bool takes(const Operation& operation, c10::DeviceType device) const;
+  /// Throws: ConfigError (MU564) if the backend lacks the dtype, which cannot travel as another one.
+  void require_dtype(const Operation& operation) const;
   /// Throws: what the backend throws.
   std::shared_ptr<DeviceWork> start(Operation operation);
+  /// The same; the operation is one of `pending` until the device has ended it.
+  std::shared_ptr<DeviceWork> start(Operation operation, PendingOperations& pending);
   void abort() noexcept;
-  /// Collective among `ranks`, all members.
+  /// Empty, or the error that the backend itself has noticed.
+  std::string error() const;
+  /// Collective among all ranks of the group, of which `ranks` are some; null on the others.
   std::unique_ptr<DeviceSide> split(const std::vector<int>& ranks, const std::string& name) const;
 
  private:
   c10::intrusive_ptr<c10d::Backend> backend_;
-  c10::DeviceType device_;
-  SplitBackend split_;
+  DeviceMaker maker_;
 };
 
 }  // namespace muster::comm

@@ -53,10 +53,13 @@ std::vector<int> job_ranks_of(const GroupIdentity& identity, int size) {
 Group::Group(GroupIdentity identity, std::unique_ptr<Collectives> collectives, std::unique_ptr<DeviceSide> device_side)
     : identity_(with_ledger(std::move(identity), device_side != nullptr)), collectives_(std::move(collectives)),
       device_side_(std::move(device_side)), rank_(collectives_->rank()), size_(collectives_->size()),
-      job_ranks_(job_ranks_of(identity_, size_)), pair_sequences_(collectives_->size()),
-      heard_piggybacks_(collectives_->size()) {}
+      job_ranks_(job_ranks_of(identity_, size_)), pending_(DeviceWatch::patience(identity_.timeout)),
+      pair_sequences_(collectives_->size()), heard_piggybacks_(collectives_->size()) {
+  if (device_side_ && identity_.watch) identity_.watch->add(*this);
+}
 
 Group::~Group() {
+  if (device_side_ && identity_.watch) identity_.watch->remove(*this);
   WaitPolicy::Lock lock(identity_.waiting->mutex());
   stop_ = true;
   const bool in_flight = busy_ || !queue_.empty();
@@ -222,17 +225,21 @@ void Group::execute(Operation& operation, Clock::time_point asked, Clock::time_p
 }
 
 void Group::fail(Failure failure) {
-  {
-    std::lock_guard lock(failure_mutex_);
-    if (!failure_) failure_ = std::move(failure);
-    has_failed_.store(true, std::memory_order_release);
-  }
+  keep(failure);
   // Before the peers learn of it: the rank that reports first is right about which rank was slow.
   if (failure_->peer >= 0) report_lost_rank(failure_->peer, failure_->id + ": " + failure_->text);
   collectives_->abort(failure_->id + ": " + failure_->text);
   collectives_->close();
-  if (device_side_) device_side_->abort();
+  abort_device_side();
   throw CommError(failure_->id, failure_->text);
+}
+
+bool Group::keep(const Failure& failure) {
+  const std::lock_guard lock(failure_mutex_);
+  if (failure_) return false;
+  failure_ = failure;
+  has_failed_.store(true, std::memory_order_release);
+  return true;
 }
 
 Group::Failure Group::explain(const Operation& operation, const TransportFailure& failure,
@@ -267,14 +274,9 @@ Group::Failure Group::explain(const Operation& operation, const TransportFailure
 }
 
 void Group::abort(const std::string& cause) {
-  {
-    std::lock_guard lock(failure_mutex_);
-    if (failure_) return;
-    failure_ = Failure{"MU053", formatted("rank {} ended group {}: {}", rank_, identity_.name, cause), -1};
-    has_failed_.store(true, std::memory_order_release);
-  }
+  if (!keep({"MU053", formatted("rank {} ended group {}: {}", rank_, identity_.name, cause), -1})) return;
   collectives_->abort(cause);
-  if (device_side_) device_side_->abort();
+  abort_device_side();
 }
 
 void Group::observe(Communicator::Observer observer) {
@@ -316,14 +318,15 @@ std::shared_ptr<Group> Group::subgroup(const std::vector<int>& ranks, const Oper
     member |= rank == rank_;
     identity.ranks.push_back(job_ranks_.at(static_cast<std::size_t>(rank)));
   }
+  const bool is_alone = ranks.size() == 1 && identity.backend != "fake";
+  auto device_side = device_side_ && !is_alone ? device_side_->split(ranks, identity.name) : nullptr;
   if (!member) return nullptr;
-  if (ranks.size() == 1 && identity.backend != "fake") {
+  if (is_alone) {
     identity.backend = "none";
     identity.starts_inline = true;
     return std::make_shared<Group>(std::move(identity), make_solo());
   }
   auto host_side = collectives_->split(ranks, identity.name);
-  auto device_side = device_side_ ? device_side_->split(ranks, identity.name) : nullptr;
   return std::make_shared<Group>(identity, std::move(host_side), std::move(device_side));
 }
 

@@ -16,6 +16,7 @@
 #include "comm/collectives.h"
 #include "comm/device_ledger.h"
 #include "comm/device_side.h"
+#include "comm/device_watch.h"
 #include "comm/wait_policy.h"
 #include "muster/cluster/detail/report.h"
 
@@ -30,6 +31,7 @@ struct GroupIdentity {
   std::vector<int> ranks{};                ///< their ranks in the job; empty: as in the group
   cluster::Report report{};                ///< where this rank reports lost ranks
   std::shared_ptr<DeviceLedger> ledger{};  ///< of the group and its subgroups; null: of no device
+  std::shared_ptr<DeviceWatch> watch{};    ///< of the same; null: nobody watches
   bool starts_inline = false;              ///< operations never wait, so nothing needs a thread
   std::chrono::milliseconds timeout{600'000};
   std::shared_ptr<WaitPolicy> waiting = std::make_shared<WaitPolicy>();
@@ -39,12 +41,12 @@ struct GroupIdentity {
 /// own thread if no other is running, started ones in a thread of the group. Where there is a device side, it gets what
 /// it takes of the operations on tensors of its device, at once and in an order of its own; other tensors of a device
 /// are staged through host memory. The first failure ends the group: it is sent to the peers and thrown by all later
-/// operations.
-class Group {
+/// operations. One that the watch of the devices finds ends all groups that it watches.
+class Group : public DeviceWatch::Watched {
  public:
   Group(GroupIdentity identity, std::unique_ptr<Collectives> collectives,
         std::unique_ptr<DeviceSide> device_side = nullptr);
-  ~Group();
+  ~Group() override;
   Group(const Group&) = delete;
   Group& operator=(const Group&) = delete;
 
@@ -65,6 +67,9 @@ class Group {
   /// have it.
   std::shared_ptr<SharedBuffer> share(std::size_t bytes, PeerAccess access, const OperationLabel& label);
   std::size_t row_multiple() const noexcept { return collectives_->row_multiple(); }
+  // Called by the watch, in its thread.
+  std::optional<DeviceSuspicion> suspicion(TimePoint now) override;
+  void end(const DeviceCause& cause) override;
   /// As the functions of piggyback.h.
   void attach_piggyback(uint64_t value);
   std::vector<uint64_t> attached_piggybacks();
@@ -93,6 +98,9 @@ class Group {
   void run_collectives(Operation& operation, TimePoint deadline);
   void execute(Operation& operation, Clock::time_point asked, Clock::time_point begin);
   [[noreturn]] void fail(Failure failure);
+  /// Keeps the first failure. Returns whether this is the first.
+  bool keep(const Failure& failure);
+  void abort_device_side() noexcept;
   Failure explain(const Operation& operation, const TransportFailure& failure, Clock::time_point begin) const;
   void check_alive();
   void listen(const Operation& operation);
@@ -105,6 +113,7 @@ class Group {
   const int rank_;
   const int size_;
   const std::vector<int> job_ranks_;  ///< of each of the group's ranks, the one in the whole job
+  PendingOperations pending_;         ///< those of the device side, if there is a watch
 
   // Guarded by the mutex of identity_.waiting.
   std::deque<std::shared_ptr<Work::State>> queue_;
@@ -114,7 +123,7 @@ class Group {
   int64_t sequence_ = 0;
   std::vector<int64_t> pair_sequences_;
   int64_t subgroups_ = 0;
-  int64_t device_sequence_ = 0;
+  int64_t device_sequence_ = 0, device_messages_ = 0;
   device::Stream staging_stream_;
   std::thread worker_;
 

@@ -23,11 +23,13 @@ bool Group::goes_to_device_side(const Operation& operation) const {
 
 std::shared_ptr<DeviceWork> Group::start_on_device(Operation operation) {
   check_alive();
+  device_side_->require_dtype(operation);
   const auto asked = Clock::now();
-  operation.sequence = device_sequence_++;
+  // Messages are numbered apart: ranks need not agree on them.
+  operation.sequence = is_point_to_point(operation.kind) ? device_messages_++ : device_sequence_++;
   note_on_device(operation);
   try {
-    auto work = device_side_->start(operation);
+    auto work = identity_.watch ? device_side_->start(operation, pending_) : device_side_->start(operation);
     notify_observers(operation, asked);
     return work;
   } catch (const std::exception& error) {
@@ -36,6 +38,36 @@ std::shared_ptr<DeviceWork> Group::start_on_device(Operation operation) {
                     short_error_text(error.what(), 500)),
           -1});
   }
+}
+
+void Group::abort_device_side() noexcept {
+  if (!device_side_) return;
+  pending_.clear();
+  device_side_->abort();
+}
+
+std::optional<DeviceSuspicion> Group::suspicion(TimePoint now) {
+  if (has_failed_.load(std::memory_order_acquire)) return std::nullopt;
+  DeviceSuspicion found{.group = identity_.name, .ranks = job_ranks_, .backend = device_side_->name()};
+  try {
+    found.error = device_side_->error();
+    if (const auto oldest = pending_.oldest(now)) {
+      found.operation = oldest->header;
+      found.seconds = oldest->seconds.count();
+    }
+  } catch (const std::exception& error) {
+    found.error = "the device fails: " + short_error_text(error.what(), 500);
+  }
+  const bool is_late = found.operation && std::chrono::duration<double>(found.seconds) > identity_.timeout;
+  if (found.error.empty() && !is_late) return std::nullopt;
+  return found;
+}
+
+void Group::end(const DeviceCause& cause) {
+  if (cause.rank >= 0 && cause.rank != job_ranks_.at(static_cast<std::size_t>(rank_)))
+    identity_.report.lost(cause.rank, cause.id + ": " + cause.text);
+  if (keep({cause.id, cause.text, -1})) collectives_->abort(cause.id + ": " + cause.text);
+  abort_device_side();
 }
 
 void Group::note_on_device(const Operation& operation) {

@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include "comm/gloo_transport.h"
@@ -120,16 +122,24 @@ void log_missing(const ClusterEnvironment& cluster, const std::vector<int>& miss
                                      short_error_text(reason)));
 }
 
+/// What a rank's key says: over which backend of a device it exchanges tensors.
+std::vector<uint8_t> mark_of(const GroupOptions& options) {
+  const auto& entry = options.device_backend;
+  const auto text = entry ? formatted("{} for {}", entry->name, c10::DeviceTypeName(entry->device, true)) : "none";
+  return {text.begin(), text.end()};
+}
+
 /// Waits until every rank has set its key; meanwhile a line names the missing ones.
-void wait_for_ranks(const ClusterEnvironment& cluster, c10d::Store& store, std::chrono::milliseconds timeout,
+void wait_for_ranks(const ClusterEnvironment& cluster, c10d::Store& store, const GroupOptions& options,
                     const cluster::Report& report) {
+  const auto timeout = options.rendezvous_timeout;
   std::vector<std::string> keys;
   for (int rank = 0; rank < cluster.world_size; ++rank) keys.push_back(key_of(rank));
   WarningTimeout warning_timeout(timeout);
   for (bool marked = false;;) {
     std::string reason;
     try {
-      if (!std::exchange(marked, true)) store.set(key_of(cluster.rank), std::vector<uint8_t>{1});
+      if (!std::exchange(marked, true)) store.set(key_of(cluster.rank), mark_of(options));
       return store.wait(keys, warning_timeout.next());
     } catch (const std::exception& failure) {
       reason = failure.what();
@@ -171,6 +181,19 @@ std::vector<std::vector<uint8_t>> read_marks(const ClusterEnvironment& cluster, 
   return marks;
 }
 
+/// Ranks that have different ones would wait for each other until the time-out.
+void check_device_backends(const ClusterEnvironment& cluster, const std::vector<std::vector<uint8_t>>& marks) {
+  const auto& own = marks.at(static_cast<std::size_t>(cluster.rank));
+  for (std::size_t rank = 0; rank < marks.size(); ++rank)
+    if (marks[rank] != own)
+      throw ConfigError(
+          "MU558",
+          formatted("rank {} has the backend {} of a device, and rank {} the backend {}: give all ranks the same "
+                    "device_backend, devices of one type, and on every node the object of that backend, if it has one",
+                    cluster.rank, std::string(own.begin(), own.end()), rank,
+                    std::string(marks[rank].begin(), marks[rank].end())));
+}
+
 /// The ranks that set the keys must have the job's secret, if there is one, and none if there is none.
 void check_marks(const ClusterEnvironment& cluster, c10d::Store& store, const cluster::Secret& secret,
                  const cluster::Report& report) {
@@ -182,6 +205,7 @@ void check_marks(const ClusterEnvironment& cluster, c10d::Store& store, const cl
           formatted("rank {} of this job has a secret, but rank {} has none. Give all ranks the same MUSTER_SECRET, or "
                     "MUSTER_SECRET_FILE",
                     rank, cluster.rank));
+  check_device_backends(cluster, marks);
 }
 
 GroupIdentity identity_of(const std::string& backend, const GroupOptions& options) {
@@ -191,15 +215,10 @@ GroupIdentity identity_of(const std::string& backend, const GroupOptions& option
   return identity;
 }
 
-SplitBackend maker_of(const BackendEntry& entry, const StorePtr& store, const GroupOptions& options) {
-  return [store, entry, options](const std::string& name, int rank, int size) {
-    auto made = entry.make(c10::make_intrusive<c10d::PrefixStore>("backend/" + name, store), rank, size, options);
-    if (!made)
-      throw ConfigError("MU560", formatted("the program's factory of a backend for {} returned none for group {}; let "
-                                           "it return a c10d::Backend on every rank, or throw",
-                                           c10::DeviceTypeName(entry.device, /*lower_case=*/true), name));
-    return made;
-  };
+DeviceMaker maker_of(const BackendEntry& entry, const StorePtr& store, const GroupOptions& options) {
+  return {entry, options, [store](const std::string& name) {
+            return c10::make_intrusive<c10d::PrefixStore>("backend/" + name, store);
+          }};
 }
 
 void check_device_backend(const BackendEntry& entry) {
@@ -273,11 +292,22 @@ std::unique_ptr<Collectives> make_host_side(const HostSetup& setup, GroupIdentit
                                         options.two_level_sums, timeout);
 }
 
+std::optional<at::Device> current_device(c10::DeviceType type) {
+  if (!c10::impl::hasDeviceGuardImpl(type)) return std::nullopt;
+  return c10::impl::VirtualGuardImpl(type).getDevice();
+}
+
+/// Also gives the identity what all groups of this device share.
 std::unique_ptr<DeviceSide> make_device_side(const BackendEntry& entry, const HostSetup& setup,
-                                             const std::string& name) {
-  auto make = maker_of(entry, setup.store, setup.options);
-  auto backend = make(name, setup.cluster.rank, setup.cluster.world_size);
-  return std::make_unique<DeviceSide>(std::move(backend), entry.device, std::move(make));
+                                             GroupIdentity& identity) {
+  const int rank = setup.cluster.rank, size = setup.cluster.world_size;
+  auto maker = maker_of(entry, setup.store, setup.options);
+  auto backend = maker.make(identity.name, rank, size);
+  identity.ledger = std::make_shared<DeviceLedger>();
+  auto watched = c10::make_intrusive<c10d::PrefixStore>("device watch", setup.store->clone());
+  identity.watch =
+      std::make_shared<DeviceWatch>(std::move(watched), rank, size, current_device(entry.device), identity.ledger);
+  return std::make_unique<DeviceSide>(std::move(backend), std::move(maker));
 }
 
 Communicator plug_in(const BackendEntry& entry, HostSetup setup, GroupIdentity identity) {
@@ -286,12 +316,12 @@ Communicator plug_in(const BackendEntry& entry, HostSetup setup, GroupIdentity i
   std::unique_ptr<DeviceSide> device_side;
   if (entry.device != c10::DeviceType::CPU) {
     host_side = make_host_side(setup, identity);
-    device_side = make_device_side(entry, setup, identity.name);
+    device_side = make_device_side(entry, setup, identity);
   } else {
-    const auto make = maker_of(entry, setup.store, setup.options);
+    const auto make = [maker = maker_of(entry, setup.store, setup.options)](
+                          const std::string& group, int rank, int size) { return maker.make(group, rank, size); };
     host_side = make_plugged(make(identity.name, setup.cluster.rank, setup.cluster.world_size), make);
-    if (const auto& beside = setup.options.device_backend)
-      device_side = make_device_side(*beside, setup, identity.name);
+    if (const auto& beside = setup.options.device_backend) device_side = make_device_side(*beside, setup, identity);
   }
   identity.backend = name;
   identity.backend_reason.clear();
@@ -325,7 +355,7 @@ Communicator connect(const ClusterEnvironment& cluster, const GroupOptions& opti
   report.start();
   const auto secret = cluster::read_secret(Environment::of_process());
   auto [cleanup, store] = open_store(cluster, secret, timeout);
-  wait_for_ranks(cluster, *store, timeout, report);
+  wait_for_ranks(cluster, *store, options, report);
   check_marks(cluster, *store, secret, report);
   GroupIdentity identity = identity_of("gloo", options);
   identity.keeps = std::move(cleanup);
@@ -335,7 +365,7 @@ Communicator connect(const ClusterEnvironment& cluster, const GroupOptions& opti
     return plug_in(entry->second, setup, std::move(identity));
   auto host_side = make_host_side(setup, identity);
   std::unique_ptr<DeviceSide> device_side;
-  if (options.device_backend) device_side = make_device_side(*options.device_backend, setup, identity.name);
+  if (options.device_backend) device_side = make_device_side(*options.device_backend, setup, identity);
   return Communicator(std::make_shared<Group>(std::move(identity), std::move(host_side), std::move(device_side)));
 }
 

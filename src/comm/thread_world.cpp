@@ -4,6 +4,9 @@
 #include <thread>
 #include <utility>
 
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+
 #include "comm/group.h"
 #include "comm/hierarchical/hierarchical.h"
 #include "comm/seeded_scheduler.h"
@@ -21,18 +24,27 @@ struct Rank {
   int size;
 };
 
-std::exception_ptr run_rank(const Join& join, const GroupIdentity& identity, Rank place,
-                            const ThreadWorldOptions& options, const std::function<void(Communicator)>& body) {
+std::exception_ptr run_rank(const Join& join, const GroupIdentity& identity, Rank place, const DeviceMaker& maker,
+                            const std::function<void(Communicator)>& body) {
   try {
     auto host_side = identity.starts_inline ? make_solo() : join(place.rank);
     std::unique_ptr<DeviceSide> device_side;
-    if (const auto& make = options.device_backend; make && place.size > 1)
-      device_side = std::make_unique<DeviceSide>(make(identity.name, place.rank, place.size), options.device, make);
+    if (maker.entry.make && place.size > 1)
+      device_side = std::make_unique<DeviceSide>(maker.make(identity.name, place.rank, place.size), maker);
     body(Communicator(std::make_shared<Group>(identity, std::move(host_side), std::move(device_side))));
   } catch (...) {
     return std::current_exception();
   }
   return nullptr;
+}
+
+DeviceMaker device_maker(const ThreadWorldOptions& options) {
+  if (!options.device_backend) return {};
+  return {*options.device_backend,
+          {.timeout = options.timeout},
+          [whole = c10::make_intrusive<c10d::HashStore>()](const std::string& name) {
+            return c10::make_intrusive<c10d::PrefixStore>(name, whole);
+          }};
 }
 
 template <class Hub>
@@ -82,12 +94,13 @@ std::vector<std::exception_ptr> run_thread_world(int size, const ThreadWorldOpti
   identity.starts_inline = size == 1;
   if (schedule) identity.waiting = schedule;
   const Join join = join_of(size, identity, options);
+  const DeviceMaker maker = device_maker(options);
 
   std::vector<std::exception_ptr> errors(size);
   std::vector<std::thread> threads;
   for (int rank = 0; rank < size; ++rank)
     threads.push_back(identity.waiting->start_thread([&, rank] {
-      errors[rank] = run_rank(join, identity, {rank, size}, options, body);
+      errors[rank] = run_rank(join, identity, {rank, size}, maker, body);
     }));
   if (schedule) schedule->begin();
   for (auto& thread : threads) identity.waiting->join(thread);

@@ -83,6 +83,31 @@ TEST_F(DeviceTensors, GoOverTheBackendOfTheDevice) {
   }
 }
 
+TEST_F(DeviceTensors, OfDtypesThatTheBackendLacksTravelAsOthers) {
+  for (const auto dtype : {at::kShort, at::kBool}) {
+    const auto wanted = expected(3, dtype);
+    for (int seed = 0; seed < kSeeds; ++seed) {
+      sim::set_seed(static_cast<uint64_t>(seed));
+      const DeviceWorld how{.device_backend = true, .side_stream = seed % 2 == 1, .without = {at::kShort, at::kBool}};
+      EXPECT_EQ(compared(how, wanted, dtype), "") << "seed " << seed;
+    }
+  }
+}
+
+TEST_F(DeviceTensors, ThatCannotTravelAsOthersAreRefusedAndOnlyMoved) {
+  sim::set_seed(1);
+  EXPECT_EQ(run_device_world(2, {.device_backend = true, .without = {at::kHalf}},
+                             [](const Communicator& comm, at::Device device) {
+                               const at::Tensor tensor =
+                                   at::full({}, 1 + comm.rank(), at::TensorOptions(at::kHalf).device(device));
+                               comm.broadcast(tensor, 1);
+                               EXPECT_EQ(tensor.cpu().item<float>(), 2);
+                               const auto message = testing::thrown([&] { comm.all_reduce(tensor); });
+                               EXPECT_TRUE(message.starts_with("MU564")) << message;
+                             }),
+            "");
+}
+
 TEST_F(DeviceTensors, NeverMakeTheHostWaitForABackendOfTheDevice) {
   sim::set_seed(3);
   std::vector<at::Tensor> means(2);
@@ -201,6 +226,9 @@ TEST_F(DeviceTensors, OfRanksThatDisagreeAreFoundBeforeTheyAreUsed) {
                                comm.all_reduce(tensor);
                                mine.all_reduce(tensor);
                                if (comm.rank() % 2) odd.broadcast(tensor);
+                               if (comm.rank() == 0) comm.send(tensor, 3);  // which the others need not know
+                               if (comm.rank() == 3) comm.recv(tensor, 0);
+                               comm.all_reduce(tensor.zero_());
                                require_same_device_operations(comm);
                                require_same_device_operations(mine);
                                require_same_device_operations(Communicator());

@@ -2,6 +2,7 @@
 
 #include <exception>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -10,8 +11,6 @@
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <gtest/gtest.h>
-#include <torch/csrc/distributed/c10d/HashStore.hpp>
-#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include "muster/comm/detail/thread_world.h"
 #include "muster/sim/backend.h"
@@ -21,8 +20,9 @@ namespace muster::comm {
 
 /// How the ranks of a world use a simulated device.
 struct DeviceWorld {
-  bool device_backend = false;  ///< else operations are staged
-  bool side_stream = true;      ///< the current stream is not the default one
+  bool device_backend = false;               ///< else operations are staged
+  bool side_stream = true;                   ///< the current stream is not the default one
+  std::vector<at::ScalarType> without = {};  ///< dtypes that the backend refuses
 };
 
 /// What the ranks threw, one after another.
@@ -41,10 +41,12 @@ inline std::string run_device_world(int size, const DeviceWorld& world,
                                     const std::function<void(Communicator, at::Device)>& body) {
   ThreadWorldOptions options;
   if (world.device_backend)
-    options.device_backend = [store = c10::make_intrusive<c10d::HashStore>()](const std::string& name, int rank,
-                                                                              int ranks) {
-      return sim::make_backend(c10::make_intrusive<c10d::PrefixStore>(name, store), rank, ranks);
-    };
+    options.device_backend = std::make_shared<const BackendEntry>(BackendEntry{
+        .device = c10::DeviceType::PrivateUse1,
+        .make = [without = world.without](
+                    const auto& store, int rank, int ranks,
+                    const GroupOptions&) { return sim::make_backend(store, rank, ranks, {.refused = without}); },
+        .without = world.without});
   return errors_of(run_thread_world(size, options, [&](const Communicator& comm) {
     const auto device = sim::device(comm.rank());
     const c10::DeviceGuard on_device(device);

@@ -3,13 +3,17 @@
 #include <functional>
 #include <map>
 #include <string>
+#include <vector>
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
+#include <torch/headeronly/version.h>
 
 #include "muster/cluster/cluster.h"
 #include "muster/comm/communicator.h"
 #include "muster/comm/detail/options.h"
+
+#define MUSTER_BACKEND_OBJECT_BUILT_WITH "Muster 0.1, LibTorch " TORCH_VERSION
 
 namespace muster::comm {
 
@@ -18,14 +22,35 @@ namespace muster::comm {
 using BackendFactory = std::function<c10::intrusive_ptr<c10d::Backend>(
     const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, const GroupOptions& options)>;
 
+/// Makes the backend of a part of the group of `parent`, for the ranks `ranks` of that group, or returns null on the
+/// other ranks. Collective: every rank of `parent`.
+using BackendSplit = std::function<c10::intrusive_ptr<c10d::Backend>(
+    const c10::intrusive_ptr<c10d::Backend>& parent, const c10::intrusive_ptr<c10d::Store>& store,
+    const std::vector<int>& ranks, const GroupOptions& options)>;
+
 /// A plugged-in backend: NCCL, MPI, shared memory.
 struct BackendEntry {
   /// The device type of its tensors. With another one than the CPU, tensors in host memory, bytes and objects go over
   /// what "auto" chooses; so do operations whose shapes differ between ranks.
   c10::DeviceType device = c10::DeviceType::CPU;
   BackendFactory make;
+  /// Null: parts of a group are made by `make`, by the ranks of the part alone.
+  BackendSplit split = {};
+  /// Dtypes that a backend of a device lacks. They travel all the same: as bytes; in reductions int16 as int32, and
+  /// bool as uint8, of which a sum is the greatest.
+  std::vector<c10::ScalarType> without = {};
+  /// What plan() says of it.
+  std::function<std::string()> note = {};
+  std::string name = "of the program";  ///< in which ranks must agree; that of an object is the option's
 };
 using Backends = std::map<std::string, BackendEntry>;
+
+/// What a shared object libmuster_NAME.so defines for `device_backend = "NAME"`:
+///   extern "C" const muster::comm::BackendObject muster_backend_object{.entry = {...}};
+struct BackendObject {
+  const char* built_with = MUSTER_BACKEND_OBJECT_BUILT_WITH;  ///< opened only by programs with the same versions
+  BackendEntry entry = {};
+};
 
 /// Performs the rendezvous with the other ranks of the job and forms the group "world". A world of one opens no socket
 /// and no file.
@@ -35,9 +60,12 @@ using Backends = std::map<std::string, BackendEntry>;
 /// as its rank of the job, alone); and those named in `more`, whose operations are checked only as far as the backend
 /// itself detects that ranks disagree. Tensors of a device go over GroupOptions::device_backend, if there is one, under
 /// every backend but "fake". If the environment has the job's secret (cluster::read_secret), only ranks that have it
-/// are admitted: what the store says proves it and, under gloo and mpi, so does each peer's handshake. Collective:
-/// every rank of the job, equally often. Throws: ConfigError (MU059) for an unknown backend, (MU560) for a factory that
-/// makes none, or a device_backend that is not for a device; CommError (MU057) that names the ranks that did not come
+/// are admitted: what the store says proves it and, under gloo and mpi, so does each peer's handshake.
+/// Where ranks have a device_backend, a thread of each rank watches its operations: one that takes longer than the
+/// time-out, or an error that the backend reports, ends all groups of all ranks that have it, with one cause.
+/// Collective: every rank of the job, equally often.
+/// Throws: ConfigError (MU059) for an unknown backend, (MU560) for a factory that makes none, or a device_backend that
+/// is not for a device, (MU558) if ranks have different ones; CommError (MU057) that names the ranks that did not come
 /// within the rendezvous time-out, (MU400) if the backend is "shm" or "hierarchical" and ranks cannot share memory,
 /// (MU058) if the store or the ranks cannot be reached, (MU067) for a peer that does not have the job's secret, (MU069)
 /// for a rendezvous file of another user; ConfigError (MU068) for an invalid secret; LaunchError (MU069) if no folder

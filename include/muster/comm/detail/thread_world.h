@@ -4,11 +4,11 @@
 #include <cstdint>
 #include <exception>
 #include <functional>
+#include <memory>
 #include <vector>
 
-#include <torch/csrc/distributed/c10d/Backend.hpp>
-
 #include "muster/comm/communicator.h"
+#include "muster/comm/rendezvous.h"
 
 namespace muster::comm {
 
@@ -20,9 +20,7 @@ struct ThreadWorldOptions {
   int kill_rank = -1;     ///< this rank fails at its step `kill_step`, as if its process had died; -1: no rank
                           ///< fails
   int64_t kill_step = 0;  ///< counted in messages of the first group that the rank sends or receives
-  /// Makes the backend of a device, whose type is `device`, for a group of that name. Null: there is none.
-  std::function<c10::intrusive_ptr<c10d::Backend>(const std::string& name, int rank, int size)> device_backend{};
-  c10::DeviceType device = c10::DeviceType::PrivateUse1;
+  std::shared_ptr<const BackendEntry> device_backend{};  ///< as GroupOptions has it; null: there is none
   uint64_t seed = 0;           ///< 0: threads run freely; otherwise one at a time, in an order drawn from the seed
   bool shared_memory = false;  ///< operations as between processes that share memory, instead of by messages
   /// Per operation; with a seed it expires at once when no rank can proceed.

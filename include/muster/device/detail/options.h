@@ -2,9 +2,16 @@
 
 #include <array>
 #include <cstddef>
+#include <memory>
+#include <string>
 #include <string_view>
+#include <utility>
 
 namespace muster {
+
+namespace comm {
+struct BackendEntry;
+}
 
 namespace device {
 inline constexpr std::array<std::string_view, 3> kKeepMemoryNames{"auto", "on", "off"};
@@ -33,6 +40,29 @@ class KeepMemory {
  private:
   constexpr explicit KeepMemory(std::size_t place) : place_(place) {}
   std::size_t place_;
+};
+
+/// What carries tensors of the accelerator between ranks:
+/// "auto": NCCL, if the ranks' devices are CUDA's and Muster's object for it is there; else they are staged through
+/// host memory, and plan() says so. "none": they are staged. Another name, such as "nccl": the backend in the shared
+/// object libmuster_NAME.so; a path with a slash: the one in that object. Or an entry of the program's own, which
+/// stands aside where ranks have another type of device.
+class DeviceBackend {
+ public:
+  DeviceBackend() = default;
+  DeviceBackend(const char* name) : name_(name) {}
+  DeviceBackend(std::string name) : name_(std::move(name)) {}
+  /// Null is "none".
+  template <class Entry>
+  DeviceBackend(std::shared_ptr<Entry> own) : name_(own ? "own" : "none"), own_(std::move(own)) {}
+
+  const std::string& name() const noexcept { return name_; }
+  const std::shared_ptr<const comm::BackendEntry>& own() const noexcept { return own_; }
+  friend bool operator==(const DeviceBackend&, const DeviceBackend&) = default;
+
+ private:
+  std::string name_ = "auto";
+  std::shared_ptr<const comm::BackendEntry> own_;
 };
 
 }  // namespace muster

@@ -1,0 +1,66 @@
+#include "comm/pending_operations.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace muster::comm {
+namespace {
+
+constexpr device::Site kEnded{"watch: whether the device has ended an operation"};
+
+}  // namespace
+
+PendingOperation::PendingOperation(const Operation& operation)
+    : header_(make_header(operation, nullptr, 0)), asked_(std::chrono::steady_clock::now()) {}
+
+void PendingOperation::started(c10::intrusive_ptr<c10d::Work> work) {
+  const std::lock_guard lock(mutex_);
+  is_started_ = true;
+  work_ = std::move(work);
+}
+
+void PendingOperation::waited(at::Device device) {
+  const std::lock_guard lock(mutex_);
+  after_ = device::record(device);
+  work_.reset();
+}
+
+bool PendingOperation::has_ended() const {
+  const std::lock_guard lock(mutex_);
+  if (after_) return device::query(kEnded, after_);
+  return is_started_ && (!work_ || work_->isCompleted());
+}
+
+std::shared_ptr<PendingOperation> PendingOperations::add(const Operation& operation) {
+  auto added = std::make_shared<PendingOperation>(operation);
+  const std::lock_guard lock(mutex_);
+  // A backend that threw leaves one that was never started; the group has failed then.
+  for (int i = 0; i < 2 && operations_.size() > kMany && drop_ended(added->asked()); ++i) {}
+  operations_.push_back(added);
+  return added;
+}
+
+bool PendingOperations::drop_ended(TimePoint now) {
+  if (operations_.empty() || !operations_.front()->has_ended()) return false;
+  operations_.pop_front();
+  last_end_ = now;
+  return true;
+}
+
+std::optional<PendingOperations::Oldest> PendingOperations::oldest(TimePoint now) {
+  const std::lock_guard lock(mutex_);
+  while (!operations_.empty()) {
+    const auto& front = *operations_.front();
+    const auto begin = std::max(front.asked(), last_end_);
+    if (front.asked() + patience_ > now) return std::nullopt;
+    if (!drop_ended(now)) return Oldest{front.header(), now - begin};
+  }
+  return std::nullopt;
+}
+
+void PendingOperations::clear() {
+  const std::lock_guard lock(mutex_);
+  operations_.clear();
+}
+
+}  // namespace muster::comm

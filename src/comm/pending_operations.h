@@ -1,0 +1,68 @@
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include <torch/csrc/distributed/c10d/Work.hpp>
+
+#include "comm/header.h"
+#include "comm/operation.h"
+#include "muster/device/detail/order.h"
+
+namespace muster::comm {
+
+/// An operation that a backend of a device was asked for. Its tensors are not kept. Thread-safe.
+class PendingOperation {
+ public:
+  explicit PendingOperation(const Operation& operation);
+  /// The backend has it.
+  void started(c10::intrusive_ptr<c10d::Work> work);
+  /// The device's current stream waits for it; whether it has ended is learned from that stream, so that nothing of the
+  /// operation is kept.
+  void waited(at::Device device);
+  /// Whether the device has ended it. Throws: what the device throws.
+  bool has_ended() const;
+
+  const Header& header() const noexcept { return header_; }
+  TimePoint asked() const noexcept { return asked_; }
+
+ private:
+  const Header header_;
+  const TimePoint asked_;
+  mutable std::mutex mutex_;
+  bool is_started_ = false;
+  c10::intrusive_ptr<c10d::Work> work_;
+  device::Event after_;
+};
+
+/// The operations of a group that its device was not seen to end, oldest first. The device is asked only about
+/// operations that are some seconds old, or many. Thread-safe.
+class PendingOperations {
+ public:
+  /// `patience`: how old an operation is when the device is asked about it.
+  explicit PendingOperations(std::chrono::milliseconds patience) : patience_(patience) {}
+
+  std::shared_ptr<PendingOperation> add(const Operation& operation);
+
+  struct Oldest {
+    Header header;
+    std::chrono::duration<double> seconds;  ///< since it was asked for, and the one before it had ended
+  };
+  /// The oldest one that has not ended, if it is older than the patience. Throws: what the device throws.
+  std::optional<Oldest> oldest(TimePoint now);
+  void clear();
+
+ private:
+  static constexpr std::size_t kMany = 128;
+  bool drop_ended(TimePoint now);
+
+  const std::chrono::milliseconds patience_;
+  std::mutex mutex_;
+  std::deque<std::shared_ptr<PendingOperation>> operations_;
+  TimePoint last_end_{};
+};
+
+}  // namespace muster::comm

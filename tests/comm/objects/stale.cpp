@@ -1,0 +1,2 @@
+/// As a BackendObject begins.
+extern "C" const char* const muster_backend_object[] = {"Muster 0.0, LibTorch 1.13.0", nullptr};

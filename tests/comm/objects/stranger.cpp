@@ -1,0 +1,1 @@
+extern "C" int nothing_of_musters() { return 0; }
