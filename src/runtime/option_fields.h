@@ -32,7 +32,8 @@ void visit_placement_options(Visit&& visit) {
   visit("deterministic", MUSTER_FIELD(deterministic),
         {.help = "use only deterministic kernels", .tested_by = "OptionEffects.OnlyDeterministicKernelsAreUsed"});
   visit("device_backend", MUSTER_FIELD(device_backend),
-        {.help = "factory of the backend over which ranks exchange tensors of the accelerator",
+        {.help = "over what ranks exchange tensors of the accelerator: auto (nccl for CUDA, if libmuster_nccl.so is "
+                 "there), none (through host memory), or the name or path of another object; in code also a factory",
          .tested_by = "DeviceBackendOption.TrainsAsTheCpuDoes"});
   visit("devices", MUSTER_FIELD(devices),
         {.help = "ranks on this node, which launch() starts if no launcher has",

@@ -29,6 +29,18 @@ struct Value<KeepMemory> {
   static std::string write(const KeepMemory& value) { return std::string(value.name()); }
 };
 
+/// One of the program's own can be given in code only.
+template <>
+struct Value<DeviceBackend> {
+  static constexpr const char* kType = "auto, none, or a name or path";
+  static std::string read(const std::string& text, DeviceBackend& value) {
+    if (text.empty()) return kType;
+    value = DeviceBackend(text);
+    return "";
+  }
+  static std::string write(const DeviceBackend& value) { return value.name(); }
+};
+
 /// Its own options stand under "ddp." and "fsdp.".
 template <>
 struct Value<Strategy> {

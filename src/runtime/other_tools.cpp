@@ -71,12 +71,12 @@ bool is_known(const std::string& name) {
 
 /// Every variable of Muster's own, as docs/howto/environment.md has them.
 std::vector<std::string> own_variables() {
-  std::vector<std::string> names{options::kLineVariable, cluster::kJob,          cluster::kStoreFd,
-                                 cluster::kReportFd,     cluster::kDeviceIndex,  cluster::kSecret,
-                                 cluster::kSecretFile,   cluster::kLog,          cluster::kRestartCount,
-                                 cluster::kJobStart,     cluster::kForkServer,   "MUSTER_CONFIG",
-                                 "MUSTER_HOST",          "MUSTER_KEEP_MEMORY",   "MUSTER_TERMINAL",
-                                 "MUSTER_NO_HALF_LSTM",  "MUSTER_NO_RANDOM_KEY", "MUSTER_NO_KEY_FALLBACK"};
+  std::vector<std::string> names{
+      options::kLineVariable, cluster::kJob,          cluster::kStoreFd,       cluster::kReportFd,
+      cluster::kDeviceIndex,  cluster::kSecret,       cluster::kSecretFile,    cluster::kLog,
+      cluster::kRestartCount, cluster::kJobStart,     cluster::kForkServer,    "MUSTER_CONFIG",
+      "MUSTER_BACKEND_PATH",  "MUSTER_HOST",          "MUSTER_KEEP_MEMORY",    "MUSTER_TERMINAL",
+      "MUSTER_NO_HALF_LSTM",  "MUSTER_NO_RANDOM_KEY", "MUSTER_NO_KEY_FALLBACK"};
   for (const auto& options : {program_options(), run_option_table().descriptions()})
     for (const auto& option : options)
       if (!option.variable.empty()) names.push_back(option.variable);

@@ -79,8 +79,10 @@ void RuntimeState::connect() {
   limits.backend = options_.backend;
   limits.rendezvous_timeout = limits.timeout = options_.timeout;
   limits.two_level_sums = options_.two_level_sums;
-  if (options_.device_backend && options_.device_backend->device == device_.type())
-    limits.device_backend = options_.device_backend;
+  if (cluster_.world_size > 1) {
+    device_backend_ = comm::find_device_backend(options_.device_backend, device_.type());
+    limits.device_backend = device_backend_.entry;
+  }
   report_ = cluster::Report::open(cluster_.report_fd);
   group_ = comm::connect(cluster_, limits);
   observe_collectives();
@@ -285,10 +287,10 @@ void RuntimeState::watch_generators() {
 std::string RuntimeState::device_tensors_note() const {
   const auto backend = comm::device_backend_of(group_);
   return formatted("tensors on {}: {}\n", device_.str(),
-                   backend.empty() ? "through pinned host memory, for which the host waits; no device_backend is given"
-                                   : "over the backend " + backend +
-                                         " of the program, on streams; operations whose "
-                                         "shapes may differ between ranks through host memory");
+                   backend.empty() ? "through pinned host memory, for which the host waits; " + device_backend_.note
+                                   : "over the backend " + backend + " " + device_backend_.note +
+                                         ", on streams; operations whose shapes may differ between ranks through host "
+                                         "memory");
 }
 
 std::string RuntimeState::plan() const {

@@ -27,6 +27,7 @@
 #include "muster/cluster/cluster.h"
 #include "muster/cluster/detail/report.h"
 #include "muster/comm/communicator.h"
+#include "muster/comm/detail/backend_object.h"
 #include "muster/data/loader.h"
 #include "muster/runtime/callback.h"
 #include "muster/runtime/detail/loop_access.h"
@@ -132,6 +133,7 @@ class RuntimeState : public std::enable_shared_from_this<RuntimeState> {
   ClusterEnvironment cluster_;
   c10::Device device_;
   comm::Communicator group_;
+  comm::FoundBackend device_backend_;
   std::shared_ptr<ModelRegistry> registry_;
   std::shared_ptr<Trace> trace_ = std::make_shared<Trace>();
   std::shared_ptr<Accumulation> accumulation_;  // from connect() on

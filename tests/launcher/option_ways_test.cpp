@@ -26,6 +26,7 @@ namespace {
 const Values kRuntime{{"accelerator", "cpu"},
                       {"backend", "gloo"},
                       {"deterministic", "true"},
+                      {"device_backend", "none"},
                       {"dispatch_batches", "true"},
                       {"even_batches", "false"},
                       {"fp32_modules", "a,b"},

@@ -1,3 +1,4 @@
+#include <cstdlib>
 #include <set>
 #include <string>
 #include <vector>
@@ -85,6 +86,46 @@ TEST(DeviceBackendOption, SaysWhatGoesOverItAndWhatIsStaged) {
     // It is not for the CPU, and stands aside there.
     Accelerator on_cpu({.cpu = true, .device_backend = simulated_backend(), .strategy = "ddp"});
     EXPECT_EQ(on_cpu.plan().find("tensors on"), std::string::npos);
+  });
+}
+
+/// What the object of tests/runtime/objects finds in its program.
+extern "C" c10d::Backend* muster_test_backend(c10d::Store* store, int rank, int size) {
+  const auto shared = c10::intrusive_ptr<c10d::Store>::unsafe_reclaim_from_nonowning(store);
+  return sim::make_backend(shared, rank, size).release();
+}
+
+TEST(DeviceBackendOption, IsFoundByNameInEveryWay) {
+  as_device_ranks(2, [] {
+    sim::set_seed(2);
+    ::setenv("MUSTER_BACKEND_PATH", MUSTER_BINARY_DIR "/tests/objects", 1);
+    const auto names_it = [](const auto& runtime) {
+      const auto plan = runtime.plan();
+      EXPECT_NE(plan.find("over the backend sim from " MUSTER_BINARY_DIR "/tests/objects/libmuster_forwarding.so"),
+                std::string::npos)
+          << plan;
+    };
+    Accelerator accelerator({.device_backend = "forwarding", .strategy = "ddp"});
+    names_it(accelerator);
+    EXPECT_FALSE(staged_operations(accelerator, {}).contains("all_reduce"));
+    names_it(Fabric({.device_backend = MUSTER_BINARY_DIR "/tests/objects/libmuster_forwarding.so"}));
+    ::setenv("MUSTER_DEVICE_BACKEND", "forwarding", 1);
+    names_it(Accelerator(AcceleratorOptions{}));
+    ::unsetenv("MUSTER_DEVICE_BACKEND");
+    EXPECT_EQ(testing::thrown_id([] { Accelerator({.cpu = true, .device_backend = "forwarding"}); }), "MU563");
+  });
+}
+
+TEST(DeviceBackendOption, ThatOnlySomeRanksHaveIsAnErrorOnAll) {
+  as_device_ranks(2, [] {
+    const auto make = [] {
+      Accelerator({.device_backend = std::string(std::getenv("OMPI_COMM_WORLD_RANK")) == "0"
+                                         ? DeviceBackend(simulated_backend())
+                                         : DeviceBackend("none")});
+    };
+    const auto message = testing::thrown(make);
+    EXPECT_TRUE(message.starts_with("MU558: rank ")) << message;
+    EXPECT_NE(message.find("of the program for sim"), std::string::npos) << message;
   });
 }
 

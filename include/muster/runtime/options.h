@@ -19,7 +19,7 @@ struct FabricOptions {
   std::vector<std::shared_ptr<FabricCallback>> callbacks = {};
   ClusterReader cluster_reader = {};
   bool deterministic = false;
-  std::shared_ptr<const comm::BackendEntry> device_backend = {};  ///< as in AcceleratorOptions
+  DeviceBackend device_backend = {};  ///< as in AcceleratorOptions
   Devices devices = {};
   std::optional<bool> dispatch_batches = {};
   /// Submodules whose parameters stay in float32 where the precision casts the others; see in_fp32().
@@ -51,7 +51,7 @@ struct RuntimeOptions {
   std::vector<std::shared_ptr<FabricCallback>> callbacks = {};
   ClusterReader cluster_reader = {};
   bool deterministic = false;
-  std::shared_ptr<const comm::BackendEntry> device_backend = {};
+  DeviceBackend device_backend = {};
   /// Unset: as many as the launcher started. Otherwise launch() starts them.
   std::optional<Devices> devices = {};
   std::optional<bool> dispatch_batches = {};

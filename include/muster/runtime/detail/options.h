@@ -18,9 +18,6 @@
 namespace muster {
 
 class FabricCallback;
-namespace comm {
-struct BackendEntry;
-}
 
 /// The number of processes, or the devices: 2, {0, 2}, "auto", "0,2", "-1".
 class Devices {
@@ -89,9 +86,10 @@ struct AcceleratorOptions {
   ClusterReader cluster_reader = {};
   bool cpu = false;            ///< use the CPU even if there is an accelerator
   bool deterministic = false;  ///< use only deterministic kernels; an operator that has none throws
-  /// Makes the backend over which ranks exchange tensors of the accelerator, where that is of the type which it is for:
-  /// std::make_shared<comm::BackendEntry>(...), see muster/comm/rendezvous.h. Null: they go through host memory.
-  std::shared_ptr<const comm::BackendEntry> device_backend = {};
+  /// Over what ranks exchange tensors of the accelerator: "auto", which takes NCCL for CUDA if its object is there,
+  /// "none" (through host memory), "nccl" or another object's name, or std::make_shared<comm::BackendEntry>(...), see
+  /// muster/comm/rendezvous.h.
+  DeviceBackend device_backend = {};
   /// "auto": as many as the launcher started. Otherwise launch() starts them.
   Devices devices = {};
   /// True: rank 0 alone reads the data and sends each rank its batches. False: every rank reads. Unset: as each

@@ -95,7 +95,7 @@ struct TrainerOptions {
   std::filesystem::path default_root_dir = ".";
   bool detect_anomaly = false;  ///< backward names the operator that made a gradient NaN; slow
   bool deterministic = false;
-  std::shared_ptr<const comm::BackendEntry> device_backend = {};  ///< as in AcceleratorOptions
+  DeviceBackend device_backend = {};  ///< as in AcceleratorOptions
   Devices devices = {};
   bool enable_checkpointing = true;  ///< a ModelCheckpoint is added if `callbacks` has none
   bool enable_model_summary = true;  ///< a ModelSummary is added if `callbacks` has none
