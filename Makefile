@@ -5,6 +5,7 @@
 #   make test-full the same, with faults put at many more places, and Muster built as shared libraries within a project
 #   make test-services installs MLflow, tensorboard, SLURM and validators of jobs, and tries what we write for them
 #   make test-large trains 400 million parameters in less memory than a rank of replicated training needs
+#   make cuda      builds library and tests against LibTorch's CUDA build, which it puts into .venv-cuda; needs no CUDA toolkit
 # Variables:
 #   TORCH_INDEX=https://download.pytorch.org/whl/cpu   the index to take LibTorch from (plain pip elsewhere brings the CUDA build)
 #   TORCH=/path/to/torch      use this LibTorch instead of installing one
@@ -16,9 +17,9 @@ JOBS ?=
 TORCH ?=
 TORCH_INDEX ?=
 PREFIX ?= /usr/local
-export BUILD JOBS TORCH TORCH_INDEX
+export BUILD JOBS TORCH TORCH_INDEX CUDA_INDEX
 
-.PHONY: all setup build demo fsdp test test-full test-large test-services sanitize fuzz bench clang tidy format install clean
+.PHONY: all setup build demo fsdp test test-full test-large test-services cuda sanitize fuzz bench clang tidy format install clean
 
 all: build
 
@@ -49,6 +50,9 @@ test-services: export SETUP_WISHED = munge slurm-client slurmctld slurmd
 test-services: build
 	@tools/setup.sh mlflow tensorboard pyyaml kubernetes_validate botocore
 	@MUSTER_TEST_SERVICES=1 python3 tools/run_tests.py $(BUILD) mlflow_parity tensorboard_parity submit slurm
+
+cuda:
+	@tools/cuda.sh
 
 sanitize: setup
 	@tools/sanitize.sh

@@ -1,0 +1,28 @@
+# libmuster_nccl.so: the backend of CUDA tensors, opened at run time. It is built where LibTorch has CUDA and the headers of CUDA and NCCL are found: those
+# of a toolkit, or of the pip packages beside torch (nvidia-cuda-crt and nvidia-cuda-cccl are not among those that torch brings).
+set(MUSTER_NCCL OFF)
+if(NOT LibTorch_CUDA)
+  return()
+endif()
+get_filename_component(_packages "${LibTorch_ROOT_DIR}" DIRECTORY)
+file(GLOB _nvidia "${_packages}/nvidia/cu1*/include" "${_packages}/nvidia/*/include")
+set(_places ${_nvidia} $ENV{CUDA_HOME}/include /usr/local/cuda/include)
+find_path(MUSTER_CUDA_INCLUDE cuda_runtime_api.h HINTS ${_places})
+find_path(MUSTER_CUDA_CRT_INCLUDE crt/host_defines.h HINTS ${MUSTER_CUDA_INCLUDE} ${_places})
+find_path(MUSTER_CUDA_CCCL_INCLUDE nv/target HINTS ${MUSTER_CUDA_INCLUDE} ${_places} PATH_SUFFIXES cccl)
+find_path(MUSTER_NCCL_INCLUDE nccl.h HINTS ${_places})
+foreach(_header MUSTER_CUDA_INCLUDE MUSTER_CUDA_CRT_INCLUDE MUSTER_CUDA_CCCL_INCLUDE MUSTER_NCCL_INCLUDE)
+  if(NOT ${_header})
+    message(WARNING "LibTorch has CUDA, but ${_header} is not found: libmuster_nccl.so is not built, and tensors of GPUs go through host memory between ranks. "
+      "Have it by 'make cuda', by pip install 'nvidia-cuda-crt<13.1' 'nvidia-cuda-cccl<13.1' beside torch, or by the CUDA toolkit (CUDA_HOME).")
+    return()
+  endif()
+endforeach()
+set(MUSTER_NCCL ON)
+add_library(muster_nccl MODULE src/comm/nccl_object.cpp)
+target_include_directories(muster_nccl PRIVATE include)
+target_include_directories(muster_nccl SYSTEM PRIVATE
+  ${MUSTER_CUDA_INCLUDE} ${MUSTER_CUDA_CRT_INCLUDE} ${MUSTER_CUDA_CCCL_INCLUDE} ${MUSTER_NCCL_INCLUDE})
+target_compile_definitions(muster_nccl PRIVATE USE_C10D_NCCL)
+target_link_libraries(muster_nccl PRIVATE LibTorch::LibTorch muster_warnings)
+set_target_properties(muster_nccl PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/lib)
