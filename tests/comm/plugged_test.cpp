@@ -91,7 +91,7 @@ TEST(Plugged, UnknownNamesListTheKnownOnes) {
     FAIL() << "no error";
   } catch (const ConfigError& error) {
     EXPECT_EQ(error.id(), "MU059");
-    EXPECT_NE(std::string(error.what()).find("auto, gloo, shm, hierarchical, fake, raw-gloo"), std::string::npos)
+    EXPECT_NE(std::string(error.what()).find("auto, gloo, shm, hierarchical, mpi, fake, raw-gloo"), std::string::npos)
         << error.what();
   }
 }

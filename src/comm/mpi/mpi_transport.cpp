@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <deque>
 #include <mutex>
 #include <numeric>
 #include <utility>
@@ -68,11 +69,11 @@ class MpiTransport final : public Transport, private World::Member {
 
  private:
   struct Peer {
-    explicit Peer(const std::shared_ptr<World>& world) : incoming(world), farewell(world) {}
+    explicit Peer(const std::shared_ptr<World>& world) : incoming(world), abort_message(world) {}
     std::vector<std::unique_ptr<Message>> sent;                     ///< frames, until the peer has taken them
     Message incoming;                                               ///< the next frame from the peer
-    std::optional<Frame> arrived;                                   ///< or that frame itself
-    Message farewell;                                               ///< the frame with the cause
+    std::deque<Frame> arrived;                                      ///< frames from it before that one
+    Message abort_message;                                          ///< the frame with the cause
     std::array<std::array<std::unique_ptr<Stream>, 2>, 2> streams;  ///< by channel and direction
     bool has_ended = false;                                         ///< it gave the cause of its own end
     std::optional<TimePoint> left;                                  ///< when it was noticed that its process has left
@@ -91,14 +92,14 @@ class MpiTransport final : public Transport, private World::Member {
     if (code != 0) throw TransportFailure{Kind::closed, peer, world_->calls().text_of(code)};
   }
   void post_frame(int from);
-  bool has_arrived(int from);
+  bool take_frame(int from);
   bool have_been_taken(int to);
   bool progress();
   template <class Ready>
   void wait(int peer, Waiting what, Ready ready, TimePoint deadline);
   void watch(int peer, Waiting what);
-  void tell_peers() noexcept;
-  bool is_told(int peer);
+  void notify_peers() noexcept;
+  bool is_notified(int peer);
   void linger() noexcept;
 
   const std::shared_ptr<World> world_;
@@ -112,7 +113,7 @@ class MpiTransport final : public Transport, private World::Member {
 
   std::mutex mutex_;
   bool aborted_ = false;
-  bool told_ = false;  ///< the peers know, or need not be told
+  bool notified_ = false;  ///< the peers know, or need not be told
   bool closed_ = false;
   std::string cause_;
 };
@@ -148,7 +149,7 @@ void MpiTransport::check_alive() {
       return;
     }
   }
-  tell_peers();
+  notify_peers();
   std::lock_guard lock(mutex_);
   throw TransportFailure{Kind::aborted, -1, cause_};
 }
@@ -166,27 +167,25 @@ void MpiTransport::send_frame(int to, const Frame& frame, TimePoint) {
   std::memcpy((*free)->memory(kFrameBytes), frame.bytes.data(), bytes);
   check((*free)->send(bytes, ranks_[to], first_tag_ + World::frames), to);
   // Frames are answered by frames. Each rank waits until its own are taken, so all have to take before they wait.
-  post_frame(to);
+  if (peers_[to]->arrived.empty()) post_frame(to);
 }
 
 void MpiTransport::post_frame(int from) {
-  Peer& peer = *peers_[from];
-  if (!peer.arrived && !peer.incoming.under_way())
-    check(peer.incoming.recv(kFrameBytes, ranks_[from], first_tag_ + World::frames), from);
+  auto& incoming = peers_[from]->incoming;
+  if (!incoming.under_way()) check(incoming.recv(kFrameBytes, ranks_[from], first_tag_ + World::frames), from);
 }
 
-bool MpiTransport::has_arrived(int from) {
+/// Takes the next frame from that rank if it is there.
+bool MpiTransport::take_frame(int from) {
   Peer& peer = *peers_[from];
-  if (peer.arrived) return true;
-  auto& incoming = peer.incoming;
   post_frame(from);
-  check(incoming.test(), from);
-  if (incoming.under_way()) return false;
-  peer.arrived.emplace();
-  std::memcpy(peer.arrived->bytes.data(), incoming.memory(), incoming.bytes());
-  std::fill(peer.arrived->bytes.begin() + static_cast<std::ptrdiff_t>(incoming.bytes()), peer.arrived->bytes.end(),
-            std::byte{});
-  peer.has_ended |= is_abort(*peer.arrived);
+  check(peer.incoming.test(), from);
+  if (peer.incoming.under_way()) return false;
+  auto& frame = peer.arrived.emplace_back();
+  const auto bytes = peer.incoming.bytes();
+  std::memcpy(frame.bytes.data(), peer.incoming.memory(), bytes);
+  std::memset(frame.bytes.data() + bytes, 0, kFrameBytes - bytes);
+  peer.has_ended |= is_abort(frame);
   return true;
 }
 
@@ -199,11 +198,14 @@ bool MpiTransport::have_been_taken(int to) {
 }
 
 void MpiTransport::recv_frame(int from, Frame& frame, TimePoint deadline) {
-  auto& arrived = peers_[from]->arrived;
+  Peer& peer = *peers_[from];
   // Also until the peer has taken ours: MPI may send only while this rank calls it, and afterwards it may compute.
-  const auto ready = [&] { return has_arrived(from) && (is_abort(*arrived) || have_been_taken(from)); };
+  const auto ready = [&] {
+    return (!peer.arrived.empty() || take_frame(from)) && (peer.has_ended || have_been_taken(from));
+  };
   wait(from, Waiting::frame, ready, deadline);
-  frame = *std::exchange(arrived, std::nullopt);
+  frame = peer.arrived.front();
+  peer.arrived.pop_front();
 }
 
 Transport::Request MpiTransport::post(int peer, std::byte* data, std::size_t bytes, int channel,
@@ -237,16 +239,15 @@ void MpiTransport::wait(int peer, Waiting what, Ready ready, TimePoint deadline)
   }
 }
 
-/// Whether a rank that keeps silent has ended the group, or its process.
+/// Whether a rank that keeps silent has ended the group, behind frames that this rank does not wait for, or its
+/// process.
 void MpiTransport::watch(int peer, Waiting what) {
   Peer& silent = *peers_[peer];
-  if (what == Waiting::block) {
-    bool there = silent.arrived || silent.incoming.under_way();
-    if (!there)
-      check(world_->calls().probe(ranks_[peer], first_tag_ + World::frames, world_->communicator(), there), peer);
-    if (there && has_arrived(peer) && is_abort(*silent.arrived))
-      throw TransportFailure{Kind::closed, peer, "it ended the group"};
-  }
+  bool there = silent.incoming.under_way();
+  if (!there)
+    check(world_->calls().probe(ranks_[peer], first_tag_ + World::frames, world_->communicator(), there), peer);
+  if (there) take_frame(peer);
+  if (silent.has_ended && what == Waiting::block) throw TransportFailure{Kind::closed, peer, "it ended the group"};
   if (!silent.left && world_->has_left(ranks_[peer])) silent.left = Clock::now();
   if (silent.left && Clock::now() - *silent.left >= kLastMessages)
     throw TransportFailure{Kind::closed, peer, "MPI has ended in its process"};
@@ -260,22 +261,22 @@ void MpiTransport::abort(const std::string& cause) noexcept {
     cause_ = cause;
   }
   world_->fail();
-  tell_peers();
+  notify_peers();
 }
 
-void MpiTransport::tell_peers() noexcept {
+void MpiTransport::notify_peers() noexcept {
   std::lock_guard lock(mutex_);
   // Where this thread may not call MPI, that of the operations does it.
-  if (told_ || world_->calls().may_call() != 0) return;
-  told_ = true;
+  if (notified_ || world_->calls().may_call() != 0) return;
+  notified_ = true;
   try {
     const Frame frame = abort_frame(rank_, cause_);
     const auto bytes = used_bytes(frame);
     for (int to = 0; to < size(); ++to) {
       if (to == rank_) continue;
-      auto& farewell = peers_[to]->farewell;
-      std::memcpy(farewell.memory(bytes), frame.bytes.data(), bytes);
-      static_cast<void>(farewell.send(bytes, ranks_[to], first_tag_ + World::frames));
+      auto& abort_message = peers_[to]->abort_message;
+      std::memcpy(abort_message.memory(bytes), frame.bytes.data(), bytes);
+      static_cast<void>(abort_message.send(bytes, ranks_[to], first_tag_ + World::frames));
     }
   } catch (const std::exception&) {
     // Out of memory: the peers come to their time-out.
@@ -283,44 +284,44 @@ void MpiTransport::tell_peers() noexcept {
 }
 
 /// Whether the peer knows that the group has ended: it took this rank's cause, or gave its own.
-bool MpiTransport::is_told(int rank) {
+bool MpiTransport::is_notified(int rank) {
   Peer& peer = *peers_[rank];
-  check(peer.farewell.test(), rank);
-  if (!peer.farewell.under_way()) return true;
-  while (!peer.has_ended && has_arrived(rank)) peer.arrived.reset();
+  check(peer.abort_message.test(), rank);
+  if (!peer.abort_message.under_way()) return true;
+  while (!peer.has_ended && take_frame(rank)) peer.arrived.clear();
   return peer.has_ended;
 }
 
 void MpiTransport::linger() noexcept {
   const auto deadline = Clock::now() + kLinger;
   Patience patience;
-  const auto all_are_told = [this] {
+  const auto all_are_notified = [this] {
     for (int peer = 0; peer < size(); ++peer)
-      if (peer != rank_ && !is_told(peer)) return false;
+      if (peer != rank_ && !is_notified(peer)) return false;
     return true;
   };
   try {
-    while (!all_are_told() && Clock::now() < deadline) patience.wait();
+    while (!all_are_notified() && Clock::now() < deadline) patience.wait();
   } catch (const TransportFailure&) {
     // A peer that cannot be told.
   }
 }
 
 void MpiTransport::close() noexcept {
-  bool tells = false;
+  bool notifies = false;
   {
     std::lock_guard lock(mutex_);
     if (std::exchange(closed_, true)) return;
-    tells = std::exchange(aborted_, true);
-    if (!tells) cause_ = "the group is closed", told_ = true;
+    notifies = std::exchange(aborted_, true);
+    if (!notifies) cause_ = "the group is closed", notified_ = true;
   }
-  if (tells) tell_peers();
-  if (tells && world_->calls().may_call() == 0) linger();
+  if (notifies) notify_peers();
+  if (notifies && world_->calls().may_call() == 0) linger();
 }
 
 void MpiTransport::end(const std::string& cause) noexcept {
   std::lock_guard lock(mutex_);
-  told_ = true;
+  notified_ = true;
   if (std::exchange(aborted_, true)) return;
   cause_ = cause;
 }
