@@ -33,6 +33,13 @@ at::Tensor largest(const std::vector<at::Tensor>& tensors, at::Device device) {
   return most;
 }
 
+at::Tensor words_of_all(const std::vector<at::Tensor>& tensors, at::Device device, double p) {
+  std::vector<at::Tensor> flat;
+  for (const auto& tensor : tensors) flat.push_back(in_memory_order(tensor));
+  const auto words = device_words(flat, p);
+  return words.defined() ? words : at::zeros({kSumWords}, at::TensorOptions(at::kLong).device(device));
+}
+
 }  // namespace
 
 std::optional<at::Device> single_device_of(const std::vector<at::Tensor>& tensors) {
@@ -45,11 +52,21 @@ std::optional<at::Device> single_device_of(const std::vector<at::Tensor>& tensor
 at::Tensor device_power_sum(const std::vector<at::Tensor>& tensors, at::Device device, double p) {
   require_order(p);
   const at::NoGradGuard no_grad;
-  if (std::isinf(p)) return largest(tensors, device);
-  std::vector<at::Tensor> flat;
-  for (const auto& tensor : tensors) flat.push_back(in_memory_order(tensor));
-  const auto words = device_words(flat, p);
-  return words.defined() ? rounded(words) : at::zeros({}, at::TensorOptions(at::kDouble).device(device));
+  return std::isinf(p) ? largest(tensors, device) : rounded(words_of_all(tensors, device, p));
+}
+
+at::Tensor device_unrounded_power_sum(const std::vector<at::Tensor>& tensors, at::Device device, double p) {
+  require_order(p);
+  const at::NoGradGuard no_grad;
+  return std::isinf(p) ? largest(tensors, device) : with_carries(words_of_all(tensors, device, p));
+}
+
+at::Tensor device_rounded_power_sum(const at::Tensor& unrounded, double p) {
+  return std::isinf(p) ? unrounded : rounded(unrounded);
+}
+
+at::Tensor added_power_sums(const at::Tensor& a, const at::Tensor& b, double p) {
+  return std::isinf(p) ? at::maximum(a, b) : a + b;
 }
 
 at::Tensor norm_from_power_sum(const at::Tensor& sum, double p) {

@@ -43,7 +43,7 @@ at::Tensor words_of(const at::Tensor& terms) {
   const auto first = place.bitwise_right_shift(5), shift = place.bitwise_and(31);
   const auto low = mantissa.bitwise_and(kDigit).bitwise_left_shift(shift);
   const auto high = mantissa.bitwise_right_shift(32).bitwise_left_shift(shift);
-  auto words = at::zeros({static_cast<int64_t>(ExactSum::kDigits) + 2}, bits.options());
+  auto words = at::zeros({kSumWords}, bits.options());
   words.index_add_(0, first, low.bitwise_and(kDigit));
   words.index_add_(0, first + 1, low.bitwise_right_shift(32) + high.bitwise_and(kDigit));
   words.index_add_(0, first + 2, high.bitwise_right_shift(32));
@@ -86,6 +86,11 @@ at::Tensor device_words(const std::vector<at::Tensor>& tensors, double p) {
   for (const auto& tensor : tensors)
     if (tensor.numel() > 0) blocks.push_back(block_sums(tensor, p));
   return blocks.empty() ? at::Tensor() : words_of(at::cat(blocks));
+}
+
+at::Tensor with_carries(const at::Tensor& words) {
+  constexpr int64_t kDigits = ExactSum::kDigits;
+  return at::cat({carried(words.slice(0, 0, kDigits)), words.slice(0, kDigits)});
 }
 
 at::Tensor rounded(const at::Tensor& words) {

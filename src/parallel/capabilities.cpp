@@ -1,8 +1,19 @@
 #include "muster/parallel/detail/capabilities.h"
 
+#include <ATen/ops/full.h>
+
+#include "muster/optim/detail/device_norm.h"
 #include "muster/parallel/detail/managed_model.h"
 
 namespace muster::parallel {
+
+at::Tensor ManagedModel::device_gradient_power_sum(const std::vector<at::Tensor>& parameters, double p,
+                                                   at::Device device) {
+  if (sharded()) return at::full({}, gradient_power_sum(parameters, p), at::TensorOptions(at::kDouble).device(device));
+  std::vector<at::Tensor> gradients;
+  for_each_gradient(parameters, [&](const at::Tensor& gradient) { gradients.push_back(gradient); });
+  return optim::device_power_sum(gradients, device, p);
+}
 
 std::vector<ParameterShard> shards_of(ManagedModel& model) {
   auto* sharded = model.sharded_parameters();

@@ -10,8 +10,6 @@
 #include <torch/utils.h>
 
 #include "gradients.h"
-#include "muster/base/error.h"
-#include "muster/base/format.h"
 #include "muster/optim/detail/device_norm.h"
 #include "muster/optim/detail/norm.h"
 #include "muster/parallel/detail/managed_model.h"
@@ -32,17 +30,7 @@ at::Tensor scaled(const at::Tensor& loss, double factor, const LossScale& scale)
 }
 
 void require_finite(double norm, double order) {
-  if (std::isfinite(norm)) return;
-  throw UsageError("MU175", formatted("the gradients' norm of order {} is {}; skip this step, lower the learning rate, "
-                                      "or clip with error_if_nonfinite off",
-                                      order, norm));
-}
-
-at::Tensor gradient_norm_on_device(const ModelRegistry& registry, const std::vector<at::Tensor>& parameters,
-                                   at::Device device, double p) {
-  std::vector<at::Tensor> gradients;
-  for_each_gradient(registry, parameters, [&](const at::Tensor& gradient) { gradients.push_back(gradient); });
-  return optim::norm_from_power_sum(optim::device_power_sum(gradients, device, p), p);
+  if (!std::isfinite(norm)) refuse_norm(norm, order, "this step");
 }
 
 }  // namespace
@@ -96,8 +84,7 @@ GradNorm GradientProcessing::clip_grad_norm(const std::vector<at::Tensor>& param
   if (!accumulation_->sync()) return 0;
   join_other_ranks(parameters);
   unscale_gradients(&parameters);
-  // A sharded model reads what ranks add up.
-  if (const auto device = optim::single_device_of(parameters); device && !any_sharded(*registry_, parameters))
+  if (const auto device = optim::single_device_of(parameters))
     return clip_on_device(parameters, *device, max_norm, options);
   const double norm = gradient_norm(*registry_, parameters, options.norm_type);
   // Under loss scaling such gradients are expected now and then, and the step will be skipped.
@@ -112,11 +99,11 @@ GradNorm GradientProcessing::clip_grad_norm(const std::vector<at::Tensor>& param
   return norm;
 }
 
-/// As above, for whole gradients on a device: the step is left out where the norm is not finite and may not be.
+/// As above, for gradients on a device: the step is left out where the norm is not finite and may not be.
 GradNorm GradientProcessing::clip_on_device(const std::vector<at::Tensor>& parameters, at::Device device,
                                             double max_norm, const ClipOptions& options) {
   const torch::NoGradGuard no_grad;
-  GradNorm norm(gradient_norm_on_device(*registry_, parameters, device, options.norm_type));
+  GradNorm norm(device_gradient_norm(*registry_, parameters, device, options.norm_type));
   auto factor = optim::clip_coefficient(norm.on_device(), max_norm);
   if (const bool reports = options.error_if_nonfinite && !scales_losses_; reports || options.skip_if_nonfinite) {
     bool held = false;

@@ -5,6 +5,9 @@
 
 #include <ATen/core/grad_mode.h>
 
+#include "muster/base/error.h"
+#include "muster/base/format.h"
+#include "muster/optim/detail/device_norm.h"
 #include "muster/optim/detail/distinct.h"
 #include "muster/optim/detail/norm.h"
 #include "muster/parallel/detail/managed_model.h"
@@ -26,12 +29,16 @@ void by_model(const ModelRegistry& registry, const std::vector<at::Tensor>& para
   if (!rest.empty()) f(nullptr, rest);
 }
 
-double power_sum(parallel::ManagedModel* model, const std::vector<at::Tensor>& parameters, double p) {
-  if (model) return model->gradient_power_sum(parameters, p);
+/// Of parameters that no model holds.
+std::vector<at::Tensor> gradients_of(const std::vector<at::Tensor>& parameters) {
   std::vector<at::Tensor> gradients;
   for (const auto& parameter : parameters)
     if (parameter.grad().defined()) gradients.push_back(parameter.grad());
-  return optim::power_sum(gradients, p);
+  return gradients;
+}
+
+double power_sum(parallel::ManagedModel* model, const std::vector<at::Tensor>& parameters, double p) {
+  return model ? model->gradient_power_sum(parameters, p) : optim::power_sum(gradients_of(parameters), p);
 }
 
 }  // namespace
@@ -61,6 +68,23 @@ double gradient_norm(const ModelRegistry& registry, const std::vector<at::Tensor
     total = std::isinf(p) && !std::isnan(sum) ? std::max(total, sum) : total + sum;
   });
   return optim::norm_from_power_sum(total, p);
+}
+
+at::Tensor device_gradient_norm(const ModelRegistry& registry, const std::vector<at::Tensor>& parameters,
+                                at::Device device, double p) {
+  at::Tensor total;
+  by_model(registry, parameters, [&](parallel::ManagedModel* model, const std::vector<at::Tensor>& part) {
+    const auto sum = model ? model->device_gradient_power_sum(part, p, device)
+                           : optim::device_power_sum(gradients_of(part), device, p);
+    total = total.defined() ? optim::added_power_sums(total, sum, p) : sum;
+  });
+  return optim::norm_from_power_sum(total, p);
+}
+
+void refuse_norm(double norm, double order, std::string_view whose) {
+  throw UsageError("MU175", formatted("the norm of order {} of the gradients of {} is {}; lower the learning rate, or "
+                                      "clip with error_if_nonfinite off",
+                                      order, whose, norm));
 }
 
 bool any_sharded(const ModelRegistry& registry, const std::vector<at::Tensor>& parameters) {

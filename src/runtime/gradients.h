@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <string_view>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -16,6 +17,11 @@ void for_each_gradient(const ModelRegistry& registry, const std::vector<at::Tens
 void scale_gradients(const ModelRegistry& registry, const std::vector<at::Tensor>& parameters, double factor);
 /// The norm of order p of all these gradients together. Collective: if a model is sharded.
 double gradient_norm(const ModelRegistry& registry, const std::vector<at::Tensor>& parameters, double p);
+/// The same of gradients on this device, where the norm stays.
+at::Tensor device_gradient_norm(const ModelRegistry& registry, const std::vector<at::Tensor>& parameters,
+                                at::Device device, double p);
+/// Of a norm that is infinite or NaN. `whose`: "this step". Throws: UsageError (MU175), always.
+[[noreturn]] void refuse_norm(double norm, double order, std::string_view whose);
 /// True if some of the parameters are sharded, so that ranks see different gradients.
 bool any_sharded(const ModelRegistry& registry, const std::vector<at::Tensor>& parameters);
 

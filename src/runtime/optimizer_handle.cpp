@@ -38,20 +38,21 @@ std::function<void()> PreparedOptimizer::prepare_load(const State& state, const 
     throw CheckpointError("MU240", std::string("the checkpoint was saved ") + (saved ? "with" : "without") +
                                        " loss scaling, as of '16-mixed', and this program runs " +
                                        (saved ? "without" : "with") + " it: choose the precision it was saved with");
-  if (!saved)
-    return [this, load_inner] {
-      load_inner();
-      fused_.note_load();
-    };
+  const auto load = [this, load_inner] {
+    load_inner();
+    fused_.note_load();
+    skip_next_ = false;
+    flag_.forget();
+  };
+  if (!saved) return load;
   precision::GradScaler check(*context_.scaling);
   const GradScalerState scaler{.growth_tracker = saved->at("growth_tracker").integer(),
                                .scale = saved->at("scale").number()};
   check.load_state_dict(scaler);
-  return [this, load_inner, scaler, gradient_scale = saved->at("gradient_scale").number(),
+  return [this, load, scaler, gradient_scale = saved->at("gradient_scale").number(),
           loss_scale = saved->at("loss_scale").number(), skipped = saved->at("skipped").boolean(),
           unscaled = saved->at("unscaled").boolean()] {
-    load_inner();
-    fused_.note_load();
+    load();
     scaler_->load_state_dict(scaler);
     device_scaler_.reset();
     gradient_scale_ = {gradient_scale};

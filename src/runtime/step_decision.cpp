@@ -1,13 +1,11 @@
 #include <algorithm>
 #include <functional>
-#include <string_view>
 #include <utility>
 
 #include <ATen/core/grad_mode.h>
 
 #include "gradients.h"
 #include "muster/base/error.h"
-#include "muster/base/format.h"
 #include "muster/comm/detail/agreement.h"
 #include "muster/comm/detail/device_agreement.h"
 #include "muster/parallel/detail/managed_model.h"
@@ -15,16 +13,6 @@
 
 /// What decides whether a step is made: loss scales, norms that are not finite, and ranks that disagree.
 namespace muster::runtime {
-namespace {
-
-[[noreturn]] void refuse_norm(const std::pair<double, double>& norm, std::string_view when) {
-  throw UsageError("MU175",
-                   formatted("the gradients' norm of order {} was {} {}; lower the learning rate, or clip with "
-                             "error_if_nonfinite off",
-                             norm.second, norm.first, when));
-}
-
-}  // namespace
 
 /// Where all parameters are; nullopt for the CPU, and for several devices.
 std::optional<at::Device> PreparedOptimizer::device_of_parameters() const {
@@ -98,9 +86,10 @@ void PreparedOptimizer::wait_for_step() {
   const auto known = flag_.known();
   skipped_ = known.skipped;
   if (std::exchange(flag_decides_, false) && skipped_) fused_.take_back_step();
-  for (const auto& call : flag_.take_calls()) call();
-  if (known.scaler) follow_scale(*known.scaler);
-  if (known.bad_norm) refuse_norm(*known.bad_norm, "in the last step, which has changed nothing");
+  const auto calls = flag_.take_calls();
+  if (known.scaler) follow_scale(*known.scaler);  // before calls, which may throw
+  for (const auto& call : calls) call();
+  if (known.bad_norm) refuse_norm(known.bad_norm->first, known.bad_norm->second, "the last step, which was left out,");
 }
 
 /// After an error the scale of the device is not the host's.
@@ -115,7 +104,7 @@ void PreparedOptimizer::follow_scale(const GradScalerState& state) {
 
 void PreparedOptimizer::drop_flags() {
   skip_next_ = false;
-  if (const auto norm = flag_.drop()) refuse_norm(*norm, "before zero_grad()");
+  if (const auto norm = flag_.drop()) refuse_norm(norm->first, norm->second, "this step, which zero_grad() gives up,");
 }
 
 bool PreparedOptimizer::step_was_skipped() {

@@ -30,6 +30,11 @@ class StepFlag {
   /// What skip_if() and report() said is void, since the gradients are gone. The host waits if there is a norm to
   /// report. Returns one that is not finite, and its order.
   std::optional<std::pair<double, double>> drop();
+  /// The same, and nothing is reported: the gradients are replaced by others.
+  void forget() {
+    flag_.reset();
+    norm_.reset();
+  }
   /// Sends the flags of this step to the host. `found` and `scaler`: as DeviceGradScaler's, or undefined. Returns the
   /// flag of the step, undefined if nothing may leave it out.
   at::Tensor send(const at::Tensor& found, const at::Tensor& scaler);

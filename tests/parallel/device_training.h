@@ -10,6 +10,8 @@
 #include <torch/torch.h>
 
 #include "comm/device_world.h"
+#include "muster/optim/detail/device_norm.h"
+#include "muster/optim/detail/norm.h"
 #include "muster/parallel/detail/local_sgd.h"
 #include "muster/parallel/detail/replicated_model.h"
 #include "muster/parallel/detail/sharded_model.h"
@@ -46,7 +48,7 @@ struct Managed {
   bool misses = false;       ///< rank 1 has no batch for the third step
   bool writes = false;       ///< the program writes sharded parameters
   int local_sgd_steps = 0;
-  bool clips = true;  ///< asks for the norm of gradients, for which the host waits
+  bool clips = true;  ///< by the norm of gradients
   int steps = 4;
 };
 
@@ -219,6 +221,7 @@ class Training {
     model_->gradient_reductions()->finish_reduction();
   }
   void write();
+  void clip();
   void step();
 
   comm::Communicator group_;
@@ -265,9 +268,23 @@ inline void Training::train_beside(int i) {
   streams.fork(0);
 }
 
+inline void Training::clip() {
+  constexpr double kMost = 0.05;
+  const auto scale = [&](const auto& by) { model_->for_each_gradient(parameters_, by); };
+  if (device_.is_cpu()) {
+    const double norm = optim::norm_from_power_sum(model_->gradient_power_sum(parameters_, 2), 2);
+    const double factor = optim::clip_coefficient(norm, kMost);
+    scale([&](const at::Tensor& gradient) { gradient.mul_(factor); });
+  } else {
+    const auto norm = optim::norm_from_power_sum(model_->device_gradient_power_sum(parameters_, 2, device_), 2);
+    const auto factor = optim::clip_coefficient(norm, kMost);
+    scale([&](const at::Tensor& gradient) { optim::scale_by(gradient, factor); });
+  }
+}
+
 inline void Training::step() {
   const torch::NoGradGuard no_grad;
-  if (how_.clips) model_->gradient_power_sum(parameters_, 2);
+  if (how_.clips) clip();
   model_->scale_gradients(parameters_, 0.5);
   model_->begin_update();
   for (const auto& parameter : parameters_)

@@ -34,35 +34,30 @@ std::map<std::string, int64_t> host_waits(int size, const Managed& how, bool dev
 
 using Waits = std::map<std::string, int64_t>;
 
-Managed without_norm(Managed how) {
-  how.clips = false;
-  return how;
-}
-
 TEST(HostWaits, AreNoneInAStepOfReplicatedTraining) {
   sim::install();
   for (const char* hook : {"none", "bf16", "fp16", "powersgd"})
-    EXPECT_EQ(host_waits(2, without_norm({.bucket_mb = 0.001, .comm_hook = hook})), Waits()) << hook;
-  EXPECT_EQ(host_waits(2, without_norm({.batch_norm = true})), Waits());
-  EXPECT_EQ(host_waits(2, without_norm({.local_sgd_steps = 2, .steps = 5})), Waits());
-  EXPECT_EQ(host_waits(2, without_norm({.streams = Streams::two})), Waits());
+    EXPECT_EQ(host_waits(2, {.bucket_mb = 0.001, .comm_hook = hook}), Waits()) << hook;
+  EXPECT_EQ(host_waits(2, {.batch_norm = true}), Waits());
+  EXPECT_EQ(host_waits(2, {.local_sgd_steps = 2, .steps = 5}), Waits());
+  EXPECT_EQ(host_waits(2, {.streams = Streams::two}), Waits());
 }
 
 TEST(HostWaits, AreNoneInAStepOfShardedTraining) {
   sim::install();
   for (const char* name : {"zero1", "zero2", "fsdp"}) {
-    EXPECT_EQ(host_waits(2, without_norm({.name = name})), Waits()) << name;
-    EXPECT_EQ(host_waits(2, without_norm({.name = name, .reduce_dtype = "bf16", .streams = Streams::two})), Waits());
-    EXPECT_EQ(host_waits(2, without_norm({.name = name, .batch_norm = true, .evaluates = true})), Waits());
+    EXPECT_EQ(host_waits(2, {.name = name}), Waits()) << name;
+    EXPECT_EQ(host_waits(2, {.name = name, .reduce_dtype = "bf16", .streams = Streams::two}), Waits());
+    EXPECT_EQ(host_waits(2, {.name = name, .batch_norm = true, .evaluates = true}), Waits());
   }
-  EXPECT_EQ(host_waits(4, without_norm({.name = "fsdp", .hybrid = true})), Waits());
-  EXPECT_EQ(host_waits(4, without_norm({.name = "fsdp", .kept_over = 2})), Waits());
+  EXPECT_EQ(host_waits(4, {.name = "fsdp", .hybrid = true}), Waits());
+  EXPECT_EQ(host_waits(4, {.name = "fsdp", .kept_over = 2}), Waits());
 }
 
 TEST(HostWaits, AreForStagedCopiesOnlyWithoutABackendOfTheDevice) {
   sim::install();
   for (const char* name : {"ddp", "fsdp"})
-    for (const auto& [cause, count] : host_waits(2, without_norm({.name = name}), /*device_backend=*/false))
+    for (const auto& [cause, count] : host_waits(2, {.name = name}, /*device_backend=*/false))
       EXPECT_EQ(cause, "event") << count;
 }
 

@@ -9,6 +9,7 @@
 #include "muster/schedule/schedulers.h"
 #include "muster/testing/thrown.h"
 #include "runtime/device_course.h"
+#include "runtime/temporary_folder.h"
 
 namespace muster {
 namespace {
@@ -108,6 +109,29 @@ TEST(DeviceDecisions, ABadNormIsReportedOnceWhateverFollows) {  // MU175
 
 TEST(DeviceDecisions, AFlagGoesWithItsGradients) {
   expect_as_on_the_cpu([](bool cpu) { return reports(cpu, true); });
+}
+
+TEST(DeviceDecisions, AFlagGoesWithGradientsThatALoadReplaces) {
+  expect_as_on_the_cpu([](bool cpu) {
+    const testing::TemporaryFolder folder;
+    Accelerator accelerator({.cpu = cpu});
+    const auto net = seeded_net();
+    auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 0.1));
+    auto clipped = [&, m = model](bool bad) mutable {
+      accelerator.backward(loss_of(accelerator, m, 1));
+      if (bad) net->parameters()[0].mutable_grad().fill_(NAN);
+      accelerator.clip_grad_norm_(m, 1.0, {.skip_if_nonfinite = true});
+    };
+    accelerator.save_state(folder.path() / "state", {.durability = Durability::none});
+    clipped(true);
+    accelerator.load_state(folder.path() / "state");
+    clipped(false);
+    optimizer.step();
+    EXPECT_FALSE(optimizer.step_was_skipped());
+    Numbers sums;
+    for (const auto& parameter : net->parameters()) sums.push_back(parameter.sum().item<double>());
+    return sums;
+  });
 }
 
 TEST(DeviceDecisions, StateReadThroughTheHandleIsThatOfTheLastStep) {

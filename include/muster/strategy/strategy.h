@@ -63,6 +63,10 @@ class DelegatingModel : public ManagedModel {
   double gradient_power_sum(const std::vector<at::Tensor>& parameters, double p) override {
     return model_->gradient_power_sum(parameters, p);
   }
+  at::Tensor device_gradient_power_sum(const std::vector<at::Tensor>& parameters, double p,
+                                       at::Device device) override {
+    return model_->device_gradient_power_sum(parameters, p, device);
+  }
   void for_each_gradient(const std::vector<at::Tensor>& parameters,
                          const std::function<void(const at::Tensor&)>& f) override {
     model_->for_each_gradient(parameters, f);

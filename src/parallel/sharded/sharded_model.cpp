@@ -7,6 +7,7 @@
 #include "muster/base/detail/log.h"
 #include "muster/device/detail/host_memory.h"
 #include "muster/hook/detail/watched_storage.h"
+#include "muster/optim/detail/device_norm.h"
 #include "muster/optim/detail/distinct.h"
 #include "muster/optim/detail/norm.h"
 #include "muster/shard/detail/device_mesh.h"
@@ -32,6 +33,19 @@ void warn_of_lost_marks() {
     log::warning("MU249", ": a ", name,
                  " was given to muster::wrap(), and no model that was prepared holds it, so it is no unit: wrap the "
                  "module that is registered, and before the model is prepared");
+}
+
+std::vector<at::Tensor> gradients_of(ManagedModel& model, const std::vector<at::Tensor>& parameters) {
+  std::vector<at::Tensor> gradients;
+  model.for_each_gradient(parameters, [&](const at::Tensor& gradient) { gradients.push_back(gradient); });
+  return gradients;
+}
+
+/// In place, of a power sum that is not rounded.
+void add_over(const comm::Communicator& shards, const at::Tensor& sum, double p) {
+  if (shards.size() == 1) return;
+  shards.internal("the norm of sharded gradients")
+      .all_reduce(sum, std::isinf(p) ? comm::ReduceOp::max : comm::ReduceOp::sum);
 }
 
 }  // namespace
@@ -118,15 +132,18 @@ bool ShardedModel::has_gradients() const {
 }
 
 double ShardedModel::gradient_power_sum(const std::vector<at::Tensor>& parameters, double p) {
-  std::vector<at::Tensor> gradients;
-  for_each_gradient(parameters, [&](const at::Tensor& gradient) { gradients.push_back(gradient); });
-  auto sum = optim::unrounded_power_sum(gradients, p);
-  if (state_->groups.shards.size() > 1) {
-    if (!state_->units.empty()) sum = sum.to(state_->units.front()->local(0).value.device());
-    state_->groups.shards.internal("the norm of sharded gradients")
-        .all_reduce(sum, std::isinf(p) ? comm::ReduceOp::max : comm::ReduceOp::sum);
-  }
-  return optim::rounded_power_sum(sum.cpu(), p);
+  const auto device = state_->units.empty() ? at::Device(at::kCPU) : state_->units.front()->local(0).value.device();
+  if (!device.is_cpu()) return device_gradient_power_sum(parameters, p, device).item<double>();
+  const auto sum = optim::unrounded_power_sum(gradients_of(*this, parameters), p);
+  add_over(state_->groups.shards, sum, p);
+  return optim::rounded_power_sum(sum, p);
+}
+
+at::Tensor ShardedModel::device_gradient_power_sum(const std::vector<at::Tensor>& parameters, double p,
+                                                   at::Device device) {
+  const auto sum = optim::device_unrounded_power_sum(gradients_of(*this, parameters), device, p);
+  add_over(state_->groups.shards, sum, p);
+  return optim::device_rounded_power_sum(sum, p);
 }
 
 void ShardedModel::for_each_gradient(const std::vector<at::Tensor>& parameters,

@@ -18,6 +18,12 @@ std::optional<at::Device> single_device_of(const std::vector<at::Tensor>& tensor
 /// Throws: ConfigError (MU144) unless p > 0.
 at::Tensor device_power_sum(const std::vector<at::Tensor>& tensors, at::Device device, double p);
 
+/// A device_power_sum() that is not rounded, to be combined over ranks: by a sum, or for p = infinity by the maximum.
+at::Tensor device_unrounded_power_sum(const std::vector<at::Tensor>& tensors, at::Device device, double p);
+at::Tensor device_rounded_power_sum(const at::Tensor& unrounded, double p);
+/// The power sum of both.
+at::Tensor added_power_sums(const at::Tensor& a, const at::Tensor& b, double p);
+
 /// As the functions of norm.h.
 at::Tensor norm_from_power_sum(const at::Tensor& sum, double p);
 at::Tensor clip_coefficient(const at::Tensor& norm, double max_norm);

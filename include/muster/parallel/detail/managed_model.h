@@ -46,6 +46,9 @@ class ManagedModel : public optim::FlatParameters {
   /// over all ranks where they are sharded: bit-identical for every sharding (see optim::power_sum). Throws:
   /// ConfigError (MU144) unless p > 0.
   virtual double gradient_power_sum(const std::vector<at::Tensor>& parameters, double p) = 0;
+  /// The same for gradients on this device, where the sum stays: a float64 without dimensions, with the same bits.
+  /// By default gradients that are whole are summed there, and of others the host reads gradient_power_sum().
+  virtual at::Tensor device_gradient_power_sum(const std::vector<at::Tensor>& parameters, double p, at::Device device);
   /// Calls f with the gradients of these parameters where they are stored, so that f can scale or clamp them in place.
   virtual void for_each_gradient(const std::vector<at::Tensor>& parameters,
                                  const std::function<void(const at::Tensor&)>& f) = 0;

@@ -98,6 +98,7 @@ class ShardedModel final : public ManagedModel, public GradientReductions, publi
 
   /// Collective.
   double gradient_power_sum(const std::vector<at::Tensor>& parameters, double p) override;
+  at::Tensor device_gradient_power_sum(const std::vector<at::Tensor>& parameters, double p, at::Device device) override;
   void for_each_gradient(const std::vector<at::Tensor>& parameters,
                          const std::function<void(const at::Tensor&)>& f) override;
   void scale_gradients(const std::vector<at::Tensor>& parameters, double factor) override;

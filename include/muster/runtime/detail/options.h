@@ -129,9 +129,9 @@ struct BackwardOptions {
 
 /// How gradients are clipped by norm.
 struct ClipOptions {
-  /// Throw (MU175) if the norm is infinite or NaN, instead of spoiling the parameters. Of gradients on a device that
-  /// are not sharded the host learns it later: then the step changes nothing, and the next one throws, or what asks
-  /// before it (step_was_skipped(), save_state()).
+  /// Throw (MU175) if the norm is infinite or NaN, instead of spoiling the parameters. Of gradients on a device the
+  /// host learns it later: then the step changes nothing, and the next one throws, or what asks before it
+  /// (step_was_skipped(), save_state()).
   bool error_if_nonfinite = false;
   double norm_type = 2.0;
   /// If the norm is infinite or NaN, the next step of the optimizers that hold these parameters updates nothing, on all
