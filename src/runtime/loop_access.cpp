@@ -4,6 +4,7 @@
 #include <exception>
 #include <memory>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "muster/base/detail/log.h"
@@ -30,6 +31,11 @@ KeptRandomStates::~KeptRandomStates() {
 
 bool any_rank_has_gradients(RuntimeRef runtime, const Optimizer& optimizer) {
   return runtime.state().gradient_processing().join_other_ranks(*optimizer.prepared());
+}
+
+bool step_is_known(const Optimizer& optimizer) { return optimizer.prepared()->step_is_known(); }
+void when_step_is_known(const Optimizer& optimizer, std::function<void()> call) {
+  optimizer.prepared()->when_known(std::move(call));
 }
 
 CaughtSignals::CaughtSignals(RuntimeRef runtime) : runtime_(runtime) {

@@ -40,6 +40,7 @@ State Core::loader_order() const {
 
 State Core::trainer_state() {
   stop.agree();
+  trained_module->wait_for_steps();
   const auto& now = progress;
   State::List steps, plateau_steps;
   for (const auto& trained : trained_module->optimizers) {

@@ -9,7 +9,6 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include <c10/util/FunctionRef.h>
@@ -56,6 +55,8 @@ class Core {
   void manual_backward(const at::Tensor& loss);
   muster::runtime::NoSyncScope no_sync();
 
+  /// Updates of all optimizers. The host waits where the last one is not known yet, as on a device under loss scaling.
+  int64_t global_step() { return trained_module->wait_for_steps(), progress.global_step; }
   std::vector<int64_t> batch_indices() const;
   /// Whether the values of the current training batch go to the logger.
   bool logs_this_step() const noexcept;
@@ -98,10 +99,11 @@ class Core {
   void fit_here(const FitOptions& how);
   void sanity_check();
   void train();
-  bool done() const;
-  bool may_stop() const;
+  bool steps_done();
+  bool done();
+  bool may_stop();
   std::string nothing_to_train();
-  bool validation_due(bool last, const std::optional<int64_t>& interval) const;
+  bool validation_due(bool last, const std::optional<int64_t>& interval);
   void read_clock();
   // training_epoch.cpp
   void reload_feeds();
@@ -114,7 +116,6 @@ class Core {
   void optimize(const StepTable& steps, void* batch, bool last, StepOutput& output);
   void optimize_micro_batch(const StepTable& steps, void* batch, bool ends_window, bool last, StepOutput& output);
   bool some_rank_has_loss(const TrainedOptimizer& trained);
-  void step_schedules(bool updated, bool epoch_ends);
   void step_plateau_schedules(ScheduleInterval interval);
   void finish_batch(const std::optional<int64_t>& interval);
   void finish_validation();

@@ -82,13 +82,18 @@ void Core::sanity_check() {
   sanity_checking = false;
 }
 
-bool Core::done() const {
+/// Waits only where the last step would be the last of all.
+bool Core::steps_done() {
   const StopRule rule(options);
-  return rule.epochs_done(progress.epoch) || rule.steps_done(progress.global_step) || (stop.agreed() && may_stop());
+  return rule.steps_done(progress.global_step + trained_module->pending_steps()) && rule.steps_done(global_step());
 }
 
-bool Core::may_stop() const {
-  return StopRule(options).may_stop(progress.epoch + (progress.epoch_done ? 1 : 0), progress.global_step);
+bool Core::done() {
+  return StopRule(options).epochs_done(progress.epoch) || steps_done() || (stop.agreed() && may_stop());
+}
+
+bool Core::may_stop() {
+  return StopRule(options).may_stop(progress.epoch + (progress.epoch_done ? 1 : 0), global_step());
 }
 
 /// Why there is nothing to train; empty: there is something.
@@ -96,7 +101,7 @@ std::string Core::nothing_to_train() {
   const StopRule rule(options);
   if (rule.epochs_done(progress.epoch))
     return formatted("max_epochs is {}, and this Trainer has run {}", *options.max_epochs, progress.epoch);
-  if (rule.steps_done(progress.global_step))
+  if (steps_done())
     return formatted("max_steps is {}, and this Trainer has made {}", options.max_steps, progress.global_step);
   if (stop.agreed() && may_stop()) return "it was asked to stop before it began, or before the checkpoint was saved";
   return batches_of_pass(StepKind::training).front() == 0 ? "its loader has no batch" : "";
@@ -140,7 +145,7 @@ void Core::read_clock() {
   validation_late_ = (says & kValidate) != 0;
 }
 
-bool Core::validation_due(bool last, const std::optional<int64_t>& interval) const {
+bool Core::validation_due(bool last, const std::optional<int64_t>& interval) {
   if (!validates()) return false;
   const auto& every = options.check_val_every_n_epoch;
   if (every && (progress.epoch + 1) % *every != 0) return false;

@@ -143,8 +143,9 @@ bool ModelCheckpoint::waits_for_metric(const Trainer& trainer) const {
 
 void ModelCheckpoint::after_batch(Trainer& trainer) {
   const auto every = options_.every_n_train_steps.value_or(0);
+  if (every == 0 || !trainer.may_be_step(every)) return;
   const auto step = trainer.global_step();
-  if (every == 0 || step % every != 0 || step == last_step_) return;
+  if (step % every != 0 || step == last_step_) return;
   due_ = waits_for_metric(trainer);
   if (!due_) save_if_better(trainer);
 }

@@ -19,7 +19,7 @@ trainer::Core& TrainerModule::core() const {
 
 Trainer& TrainerModule::trainer() const { return core().trainer; }
 int64_t TrainerModule::current_epoch() const { return core().progress.epoch; }
-int64_t TrainerModule::global_step() const { return core().progress.global_step; }
+int64_t TrainerModule::global_step() const { return core().global_step(); }
 c10::Device TrainerModule::device() const { return core().runtime.device(); }
 
 void TrainerModule::backward(const at::Tensor& loss) { core().runtime.backward(loss); }

@@ -49,14 +49,14 @@ void Core::optimize_micro_batch(const StepTable& steps, void* batch, bool ends_w
     }
     return output.loss;
   };
-  const auto before = progress.global_step;
+  for (const auto& trained : trained_module->optimizers) trained->updated = false;
   if (ends_window && !handles.empty())
     hooks.module(Hook::optimizer_step, &TrainerModule::optimizer_step, progress.epoch, index, handles.front(),
                  ModuleOptimizer::Closure(closure));
   else closure();
   window_.begins = ends_window;
   if (ends_window) window_.has_loss = false;
-  step_schedules(progress.global_step != before, last);
+  for (const auto& trained : trained_module->optimizers) trained->step_schedules(last);
 }
 
 void Core::backward(const at::Tensor& loss) {
@@ -107,33 +107,18 @@ at::Tensor Core::step(TrainedOptimizer& trained, const ModuleOptimizer::Closure&
             : std::nullopt;
     hooks.module(Hook::configure_gradient_clipping, &TrainerModule::configure_gradient_clipping, handle, clip);
   }
+  trained.wait_for_step();  // the host waits for the step before this one, whose backward is queued behind it
   outside_forward(trained_module->model, [&] { trained.prepared.step(); });
-  if (trained.prepared.step_was_skipped()) return loss;
-  ++trained.steps;
-  ++progress.global_step;
+  trained.note_step();
   return loss;
 }
 
 void Core::clip(ModuleOptimizer& optimizer, const GradientClipOptions& how) {
   std::vector<at::Tensor> parameters;
-  for (const auto& group : optimizer.param_groups())
+  for (const auto& group : optimizer.trained_->own->param_groups())  // no rate is read
     parameters.insert(parameters.end(), group.params().begin(), group.params().end());
   if (how.algorithm == ClipAlgorithm("norm")) runtime.clip_grad_norm_(parameters, how.value);
   else runtime.clip_grad_value_(parameters, how.value);
-}
-
-void Core::step_schedules(bool updated, bool epoch_ends) {
-  for (const auto& trained : trained_module->optimizers)
-    for (const auto& schedule : trained->schedules) {
-      if (schedule.plateau) continue;
-      const auto frequency = schedule.config.frequency;
-      const bool due = schedule.config.interval == ScheduleInterval("step")
-                           ? updated && trained->steps % frequency == 0
-                           : epoch_ends && (progress.epoch + 1) % frequency == 0;
-      if (due)
-        hooks.module(Hook::lr_scheduler_step, &TrainerModule::lr_scheduler_step, schedule.scheduler,
-                     std::optional<double>());
-    }
 }
 
 void Core::step_plateau_schedules(ScheduleInterval interval) {
@@ -141,7 +126,9 @@ void Core::step_plateau_schedules(ScheduleInterval interval) {
   for (const auto& trained : trained_module->optimizers) {
     // A batch without an update, as one that loss scaling skips, is none for them either.
     const bool by_step = interval == ScheduleInterval("step");
-    if (by_step && std::exchange(trained->plateau_steps, trained->steps) == trained->steps) continue;
+    const auto watches = [&](const auto& one) { return one.plateau && one.config.interval == interval; };
+    if (std::ranges::none_of(trained->schedules, watches)) continue;
+    if (by_step && std::exchange(trained->plateau_steps, trained->made_steps()) == trained->steps) continue;
     for (const auto& schedule : trained->schedules) {
       if (!schedule.plateau || schedule.config.interval != interval) continue;
       const auto count = by_step ? trained->steps : progress.epoch + 1;

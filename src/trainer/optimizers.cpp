@@ -5,6 +5,7 @@
 
 #include "core.h"
 #include "muster/base/error.h"
+#include "muster/runtime/detail/loop_access.h"
 
 namespace muster {
 
@@ -23,8 +24,15 @@ void Optimizers::add_scheduler(LRSchedulerConfig config) {
 
 at::Tensor ModuleOptimizer::step(const Closure& closure) const { return trained_->core->step(*trained_, closure); }
 void ModuleOptimizer::zero_grad(bool set_to_none) const { trained_->prepared.zero_grad(set_to_none); }
-int64_t ModuleOptimizer::steps() const { return trained_->steps; }
-torch::optim::Optimizer& ModuleOptimizer::inner() const { return *trained_->own; }
+int64_t ModuleOptimizer::steps() const { return trained_->made_steps(); }
+std::vector<torch::optim::OptimizerParamGroup>& ModuleOptimizer::param_groups() const {
+  trained_->wait_for_schedules();
+  return trained_->own->param_groups();
+}
+torch::optim::Optimizer& ModuleOptimizer::inner() const {
+  trained_->wait_for_step();
+  return *trained_->own;
+}
 
 ToggledOptimizer::ToggledOptimizer(const ModuleOptimizer& one, const std::vector<ModuleOptimizer>& all) {
   const auto own = [&](const at::Tensor& parameter) {
@@ -42,3 +50,44 @@ ToggledOptimizer::~ToggledOptimizer() {
 }
 
 }  // namespace muster
+
+namespace muster::trainer {
+
+void TrainedOptimizer::note_step() {
+  pending = true;
+  if (step_is_known(prepared)) wait_for_step();
+}
+
+void TrainedOptimizer::wait_for_step() {
+  if (!std::exchange(pending, false)) return;
+  const bool schedules_due = std::exchange(schedules_wait, false);
+  const bool made = !prepared.step_was_skipped();
+  if (made) ++steps, ++core->progress.global_step;
+  if (schedules_due) step_due_schedules(made, /*epoch_ends=*/false);
+  else updated = updated || made;
+}
+
+void TrainedOptimizer::step_schedules(bool epoch_ends) {
+  if (epoch_ends) wait_for_step();  // so that schedules step in their order
+  const auto follows = [](const Schedule& one) {
+    return !one.plateau && one.config.interval == ScheduleInterval("step");
+  };
+  schedules_wait = pending && std::ranges::any_of(schedules, follows);
+  if (schedules_wait) when_step_is_known(prepared, [this] { wait_for_step(); });
+  step_due_schedules(std::exchange(updated, false), epoch_ends);
+}
+
+void TrainedOptimizer::step_due_schedules(bool after_update, bool epoch_ends) {
+  for (const auto& schedule : schedules) {
+    if (schedule.plateau) continue;
+    const auto frequency = schedule.config.frequency;
+    const bool due = schedule.config.interval == ScheduleInterval("step")
+                         ? after_update && steps % frequency == 0
+                         : epoch_ends && (core->progress.epoch + 1) % frequency == 0;
+    if (due)
+      core->hooks.module(Hook::lr_scheduler_step, &TrainerModule::lr_scheduler_step, schedule.scheduler,
+                         std::optional<double>());
+  }
+}
+
+}  // namespace muster::trainer

@@ -154,6 +154,7 @@ void Core::fail(Stage stage, const std::exception_ptr& error, bool torn_down) no
   };
   failed_ = !is_terminated(error);
   const auto finish = c10::make_scope_exit([&] { failed_ = false; });
+  attempt("the last step", [&] { trained_module->wait_for_steps(); });
   attempt("on_exception", [&] { hooks.callbacks(Hook::on_exception, &Callback::on_exception, error); });
   if (task_.data) attempt("on_exception of the data module", [&] { task_.data->on_exception(error); });
   attempt("an asynchronous save", [&] { runtime.wait_for_save(); });

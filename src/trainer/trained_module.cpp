@@ -1,9 +1,11 @@
 #include "trained_module.h"
 
+#include <algorithm>
 #include <string>
 
 #include "muster/base/error.h"
 #include "muster/runtime/detail/release_model.h"
+#include "trained_optimizer.h"
 
 namespace muster::trainer {
 
@@ -19,6 +21,14 @@ void PreparedBy::set(const TrainerModule& module, const std::shared_ptr<TrainedM
 std::shared_ptr<TrainedModule> PreparedBy::get() const {
   auto by = by_.lock();
   return by && by->module == module_ ? by : nullptr;
+}
+
+void TrainedModule::wait_for_steps() {
+  for (const auto& trained : optimizers) trained->wait_for_step();
+}
+
+int64_t TrainedModule::pending_steps() const {
+  return std::ranges::count_if(optimizers, [](const auto& trained) { return trained->pending; });
 }
 
 void TrainedModule::drop_optimizers() {

@@ -18,6 +18,10 @@ struct TrainedModule {
   std::vector<ModuleOptimizer> handles = {};  ///< of `optimizers`
   std::vector<Scheduler> schedulers = {};     ///< of all of them
 
+  /// Waits until the last step of each optimizer is known, and counts it.
+  void wait_for_steps();
+  /// Optimizers whose last step is not counted yet.
+  int64_t pending_steps() const;
   void drop_optimizers();
   void drop();
   /// Throws: UsageError (MU446) where there is none.

@@ -27,7 +27,7 @@ void Trainer::set_max_epochs(int64_t epochs) {
   core_->options.max_epochs = epochs;
 }
 int64_t Trainer::current_epoch() const { return core_->progress.epoch; }
-int64_t Trainer::global_step() const { return core_->progress.global_step; }
+int64_t Trainer::global_step() const { return core_->global_step(); }
 std::optional<int64_t> Trainer::estimated_stepping_batches() { return core_->estimated_stepping_batches(); }
 bool Trainer::sanity_checking() const { return core_->sanity_checking; }
 bool Trainer::fitting() const { return core_->stage() == Stage::fit && core_->training; }

@@ -22,10 +22,15 @@ std::vector<std::optional<int64_t>> TrainerRecords::num_batches(Stage stage) con
   return core_->batches_of_pass(static_cast<trainer::StepKind>(stage));
 }
 std::vector<int64_t> TrainerRecords::batch_indices() const { return core_->batch_indices(); }
+bool TrainerRecords::may_be_step(int64_t multiple_of) const {
+  const auto known = core_->progress.global_step, most = known + core_->trained_module->pending_steps();
+  return most / multiple_of * multiple_of >= known;
+}
 bool TrainerRecords::saves_inside_batch() const { return core_->inside_batch(); }
 std::vector<Optimizers::Entry> TrainerRecords::configured_optimizers() const {
   std::vector<Optimizers::Entry> all;
   for (const auto& trained : core_->trained_module->optimizers) {
+    trained->wait_for_schedules();
     all.push_back({.optimizer = trained->own});
     for (const auto& schedule : trained->schedules) all.back().schedulers.push_back(schedule.config);
   }

@@ -39,7 +39,6 @@ void Core::training_epoch() {
   auto& prepared = feed(StepKind::training);
   const auto limit = batches_of(options.limit_train_batches, batches_in(prepared), "limit_train_batches");
   const auto interval = validation_interval(options.val_check_interval, limit, !options.check_val_every_n_epoch);
-  const StopRule rule(options);
   if (!resumed) {
     for (const auto& one : prepared.loaders) {
       one->set_epoch(progress.epoch);
@@ -49,8 +48,7 @@ void Core::training_epoch() {
   if (resumed) resume_batch_end(interval);
   {
     TrainingPass pass(prepared, progress.epoch, progress.batches);
-    while (!(limit && progress.batches >= *limit) && !rule.steps_done(progress.global_step) &&
-           !(stop.agreed() && may_stop())) {
+    while (!(limit && progress.batches >= *limit) && !steps_done() && !(stop.agreed() && may_stop())) {
       if (window_.begins) note_window();
       void* batch = pass.next();
       if (!batch) {
@@ -115,6 +113,7 @@ void Core::finish_validation() {
 }
 
 void Core::end_epoch() {
+  trained_module->wait_for_steps();
   context_ = {.step = context_.step + 1};
   training_book_.close(runtime.group());
   progress.epoch_done = true;

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <functional>
+
 #include "muster/runtime/detail/runtime_ref.h"
 #include "muster/track/detail/trace.h"
 #include "muster/tree/state.h"
@@ -35,6 +37,13 @@ class [[nodiscard("name the scope: KeptRandomStates kept(accelerator)")]] KeptRa
 /// the reductions of the others, as Optimizer::step() would, and gets zeros or MU152. Under "fsdp": whether this rank
 /// has one, without communication. Collective: as Optimizer::step(). Throws: UsageError (MU152) as backward.
 bool any_rank_has_gradients(RuntimeRef runtime, const Optimizer& optimizer);
+
+/// Whether the last step of this optimizer is known to be made or left out, so that step_was_skipped() waits for
+/// nothing. Always on the CPU.
+bool step_is_known(const Optimizer& optimizer);
+/// Calls it when that is known: in the next step(), or as soon as somebody asks, also for a rate through a scheduler.
+/// Requires: the step is not known yet.
+void when_step_is_known(const Optimizer& optimizer, std::function<void()> call);
 
 /// What ranks vote on: set_trigger(), vote_to_stop(), and the signals that catch_signals() records.
 struct Votes {

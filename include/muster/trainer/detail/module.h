@@ -117,7 +117,8 @@ class TrainerModule : public torch::nn::Module {
   virtual void optimizer_zero_grad(int64_t epoch, int64_t batch_idx, ModuleOptimizer& optimizer);
   /// Calls clip_gradients() if the Trainer's options clip.
   virtual void configure_gradient_clipping(ModuleOptimizer& optimizer, const std::optional<GradientClipOptions>& clip);
-  /// `metric`: that of ReduceLROnPlateau.
+  /// `metric`: that of ReduceLROnPlateau. Called after an update that was made: on a device under loss scaling as soon
+  /// as that is known, before the next update.
   virtual void lr_scheduler_step(const Scheduler& scheduler, std::optional<double> metric);
 
   /// Adds what else is to be saved.

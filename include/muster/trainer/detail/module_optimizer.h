@@ -10,8 +10,9 @@
 namespace muster {
 
 namespace trainer {
+class Core;
 class TrainedOptimizer;
-}
+}  // namespace trainer
 
 /// An optimizer of a TrainerModule during a run. A cheap handle, valid until the run ends.
 /// Thread safety: one thread at a time.
@@ -25,14 +26,16 @@ class ModuleOptimizer {
   /// Collective. Throws: UsageError (MU448) without closure in automatic optimization; as Optimizer::step().
   at::Tensor step(const Closure& closure = nullptr) const;
   void zero_grad(bool set_to_none = true) const;
-  /// Updates made so far.
+  /// Updates made so far. On a device under loss scaling the host waits until the last step is known.
   int64_t steps() const;
-  std::vector<torch::optim::OptimizerParamGroup>& param_groups() const { return inner().param_groups(); }
-  /// The user's optimizer, for its options and its state.
+  /// The host waits as in steps(), where a schedule waits for the last step.
+  std::vector<torch::optim::OptimizerParamGroup>& param_groups() const;
+  /// The user's optimizer, for its options and its state. The host waits as in steps().
   torch::optim::Optimizer& inner() const;
   torch::optim::Optimizer* operator->() const { return &inner(); }
 
  private:
+  friend class trainer::Core;
   trainer::TrainedOptimizer* trained_;
 };
 

@@ -114,7 +114,7 @@ class Trainer : public TrainerRecords {
   void set_max_epochs(int64_t epochs);
   /// The current epoch, from 0; after fit() the number of epochs run.
   int64_t current_epoch() const;
-  /// Updates of all optimizers.
+  /// Updates of all optimizers. On a device under loss scaling the host waits until the last one is known.
   int64_t global_step() const;
   /// Updates of one optimizer in the whole of fit(), for schedules that configure_optimizers() makes; nullopt: without
   /// end. Makes the loaders of training. Throws: UsageError (MU446) outside of a run.

@@ -44,6 +44,8 @@ class TrainerRecords {
   /// The dataset's indices of the samples in the current batch of an evaluation; of a stream, their positions. Empty
   /// where rank 0 reads for all ranks, and outside of batches.
   std::vector<int64_t> batch_indices() const;
+  /// Whether global_step() may be a multiple of this: without a wait, where it is not known yet.
+  bool may_be_step(int64_t multiple_of) const;
   /// Whether a checkpoint that is saved now is one from inside of a batch, which "last" passes over.
   bool saves_inside_batch() const;
   /// What configure_optimizers() returned for the current run, or the last one.
