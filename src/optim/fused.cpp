@@ -106,7 +106,7 @@ at::Tensor FusedOptimizer::Impl::step(const lib::Optimizer::LossClosure& closure
 }
 
 bool FusedOptimizer::Impl::takes_found_inf() {
-  if (rule_ == UpdateRule::unfused || rule_ == UpdateRule::elementwise || rule_ == UpdateRule::rmsprop) return false;
+  if (rule_ == UpdateRule::unfused || rule_ == UpdateRule::elementwise) return false;
   const at::NoGradGuard no_grad;
   const at::AutoDispatchBelowADInplaceOrView below;
   if (!inspect()) return false;

@@ -7,6 +7,7 @@
 #include <ATen/ops/_fused_adam.h>
 #include <ATen/ops/_fused_adamw.h>
 #include <ATen/ops/_fused_sgd.h>
+#include <ATen/ops/where.h>
 #include <c10/util/Type.h>
 #include <torch/optim/adagrad.h>
 #include <torch/optim/adam.h>
@@ -52,7 +53,7 @@ void run_rmsprop_entry(const RmspropNumbers& numbers, const std::array<at::Tenso
 }
 
 /// Where there is no loop of ours: the same operations by LibTorch.
-void run_rmsprop_by_operators(const RmspropNumbers& numbers, const std::array<at::Tensor, 5>& tensors) {
+void update_rmsprop_by_operators(const RmspropNumbers& numbers, const std::array<at::Tensor, 5>& tensors) {
   const auto& [value, gradient, square_avg, momentum_buffer, grad_avg] = tensors;
   const auto g = numbers.weight_decay != 0 ? gradient.add(value, numbers.weight_decay) : gradient;
   square_avg.mul_(numbers.alpha).addcmul_(g, g, 1 - numbers.alpha);
@@ -61,6 +62,20 @@ void run_rmsprop_by_operators(const RmspropNumbers& numbers, const std::array<at
       (grad_avg.defined() ? square_avg.addcmul(grad_avg, grad_avg, -1) : square_avg.clone()).sqrt_().add_(numbers.eps);
   if (momentum_buffer.defined()) value.add_(momentum_buffer.mul_(numbers.momentum).addcdiv_(g, scale), -numbers.lr);
   else value.addcdiv_(g, scale, -numbers.lr);
+}
+
+/// The same, and what has changed is put back where the flag forbids the update.
+void run_rmsprop_by_operators(const RmspropNumbers& numbers, const std::array<at::Tensor, 5>& tensors,
+                              const std::optional<at::Tensor>& found_inf) {
+  if (!found_inf) return update_rmsprop_by_operators(numbers, tensors);
+  constexpr size_t kGradient = 1;
+  std::array<at::Tensor, 5> before;
+  for (size_t i = 0; i < tensors.size(); ++i)
+    if (i != kGradient && tensors[i].defined()) before[i] = tensors[i].clone();
+  update_rmsprop_by_operators(numbers, tensors);
+  const auto made = found_inf->eq(0);
+  for (size_t i = 0; i < tensors.size(); ++i)
+    if (before[i].defined()) tensors[i].copy_(at::where(made, tensors[i], before[i]));
 }
 
 void run_rmsprop(const lib::RMSpropOptions& options, UpdateCall& call) {
@@ -76,7 +91,7 @@ void run_rmsprop(const lib::RMSpropOptions& options, UpdateCall& call) {
     const bool on_cpu = tensors[0].device().is_cpu();
     if (on_cpu && tensors[0].scalar_type() == at::kFloat) run_rmsprop_entry<float>(numbers, tensors);
     else if (on_cpu && tensors[0].scalar_type() == at::kDouble) run_rmsprop_entry<double>(numbers, tensors);
-    else run_rmsprop_by_operators(numbers, tensors);
+    else run_rmsprop_by_operators(numbers, tensors, call.found_inf);
   }
 }
 

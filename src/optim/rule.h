@@ -45,7 +45,7 @@ struct UpdateCall {
   std::vector<at::Tensor> gradients;
   std::array<std::vector<at::Tensor>, kMaxStates> states;
   std::vector<at::Tensor> steps;        ///< one float32 scalar, repeated
-  std::optional<at::Tensor> found_inf;  ///< if it is 1, LibTorch's kernels change nothing; the other rules take none
+  std::optional<at::Tensor> found_inf;  ///< if it is 1, nothing changes; an update() of a program's own takes none
 };
 
 /// Requires: gradients off, dispatch below autograd.

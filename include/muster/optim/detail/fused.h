@@ -46,8 +46,8 @@ class FusedOptimizer {
   /// One update that a flag on the device of the parameters leaves out: if it is 1 (float32, one element), nothing
   /// changes but the count of steps, which take_back_step() then lowers. Requires: takes_found_inf().
   void step_unless(const at::Tensor& found_inf);
-  /// Whether the next step can be left out by a flag: a fused kernel of LibTorch makes it, and no momentum begins in
-  /// it.
+  /// Whether the next step can be left out by a flag: it is no update() or step() of a program's own, and no momentum
+  /// of SGD begins in it.
   bool takes_found_inf();
   /// The last step_unless() was left out.
   void take_back_step();

@@ -51,7 +51,7 @@ class Optimizer {
   void add_param_group(const torch::optim::OptimizerParamGroup& group);
   /// True if the last step() updated nothing because gradients were infinite or NaN. On a device that is decided there:
   /// the host learns it at the beginning of the next step, and waits for it if it is asked before, by this function,
-  /// scaler_state() or a save. Each step waits where an optimizer has no fused kernel, and for callbacks.
+  /// scaler_state() or a save. Each step waits for an update() or step() of the program's own, and for callbacks.
   bool step_was_skipped() const;
 
   /// The state of the loss scale; nullopt unless losses are scaled. Requires: muster/runtime/extras.h is included.
