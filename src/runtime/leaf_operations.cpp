@@ -10,6 +10,7 @@
 #include "muster/base/format.h"
 #include "muster/comm/communicator.h"
 #include "muster/comm/detail/agreement.h"
+#include "muster/comm/detail/device_agreement.h"
 
 namespace muster::runtime {
 namespace {
@@ -79,6 +80,7 @@ struct LeafOperations::State {
 LeafOperations::LeafOperations(const comm::Communicator& group, std::string_view operation,
                                std::vector<tree::Leaf> leaves, bool varies, int source)
     : state_(std::make_shared<State>(State{group})) {
+  comm::require_same_device_operations(group);  // the values may come from some
   if (source >= 0 && source != group.rank())
     for (auto& leaf : leaves) leaf.defined = true;
   if (varies && group.size() > 1) require_equal_places(group, operation, leaves);

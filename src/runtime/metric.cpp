@@ -15,6 +15,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/format.h"
+#include "muster/comm/detail/device_agreement.h"
 #include "muster/runtime/detail/state_access.h"
 #include "runtime_state.h"
 
@@ -114,6 +115,7 @@ std::vector<at::Tensor> MetricReduction::values_so_far(const comm::Communicator&
 void MetricReduction::run(const comm::Communicator& group, const std::string& label,
                           const std::vector<Metric*>& metrics) {
   if (group.size() == 1 || metrics.empty()) return run_here(metrics);
+  comm::require_same_device_operations(group);
   const at::NoGradGuard no_grad;
   std::vector<at::Tensor> parts;
   bool only_sums = true;

@@ -6,6 +6,7 @@
 #include "muster/base/error.h"
 #include "muster/base/format.h"
 #include "muster/comm/communicator.h"
+#include "muster/comm/detail/device_agreement.h"
 
 namespace muster::runtime {
 namespace {
@@ -23,6 +24,7 @@ bool is_alone(const comm::Communicator& group) { return group.size() == 1; }
 bool is_rank(const comm::Communicator& group, int rank) { return group.rank() == rank; }
 
 std::vector<at::Tensor> gather_packed(const comm::Communicator& group, const at::Tensor& packed) {
+  comm::require_same_device_operations(group);  // what was packed may come from some
   return for_objects(group).all_gatherv(packed);
 }
 

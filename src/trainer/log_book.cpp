@@ -10,6 +10,7 @@
 
 #include "muster/base/error.h"
 #include "muster/comm/detail/agreement.h"
+#include "muster/comm/detail/device_agreement.h"
 
 namespace muster::trainer {
 namespace {
@@ -271,6 +272,7 @@ void LogBook::keep_foreign(const std::string& key, double value, double weight) 
 
 /// The reductions of an epoch are one message; where a rank has a new name, ranks first agree on names.
 void LogBook::reduce(const comm::Communicator& group) {
+  comm::require_same_device_operations(group);  // values are read next
   const auto mine = shared_entries();
   if (!exchange(group, mine)) return;
   std::string text;

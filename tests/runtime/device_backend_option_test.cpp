@@ -7,6 +7,8 @@
 
 #include "muster/fabric.h"
 #include "muster/parallel/sharded_options.h"
+#include "muster/runtime/extras.h"
+#include "muster/runtime/metrics.h"
 #include "muster/testing/thrown.h"
 #include "runtime/device_course.h"
 
@@ -182,6 +184,36 @@ TEST(DeviceBackendOption, RanksThatDisagreeAreToldBeforeAnythingIsSaved) {
     accelerator.group().internal(accelerator.is_main_process() ? "one" : "other").all_reduce(own);
     EXPECT_EQ(testing::thrown_id([&] { accelerator.save_model(model, "never_written"); }), "MU050");
     EXPECT_FALSE(std::filesystem::exists("never_written"));
+  });
+}
+
+/// In a group of its own, which ends with the error. Reduces for another purpose on each rank, then does `then`.
+template <class F>
+void expect_told_before(const char* what, F then) {
+  Accelerator accelerator({.device_backend = simulated_backend(), .strategy = "ddp"});
+  const auto own = torch::ones({3}, accelerator.device());
+  accelerator.group().internal(accelerator.is_main_process() ? "one" : "other").all_reduce(own);
+  const auto message = testing::thrown([&] { then(accelerator, own); });
+  EXPECT_NE(message.find("of the device's operations"), std::string::npos) << what << ": " << message;
+}
+
+TEST(DeviceBackendOption, RanksThatDisagreeAreToldBeforeAnythingIsGathered) {
+  as_device_ranks(2, [] {
+    using Runtime = Accelerator;
+    expect_told_before("gather", [](Runtime& runtime, const at::Tensor& own) { runtime.gather(own); });
+    expect_told_before("for metrics",
+                       [](Runtime& runtime, const at::Tensor& own) { runtime.gather_for_metrics(own, own); });
+    expect_told_before("reduce", [](Runtime& runtime, const at::Tensor& own) { runtime.reduce(own); });
+    expect_told_before("broadcast", [](Runtime& runtime, const at::Tensor& own) { runtime.broadcast(own); });
+    expect_told_before("pad", [](Runtime& runtime, const at::Tensor& own) { runtime.pad_across_processes(own); });
+    expect_told_before("objects", [](Runtime& runtime, const at::Tensor& own) {
+      runtime.gather_object(std::vector<at::Tensor>{own.cpu()});
+    });
+    expect_told_before("metrics", [](Runtime& runtime, const at::Tensor& own) {
+      MeanMetric mean;
+      mean.update(own.cpu());
+      runtime::end_metrics(runtime, {&mean});
+    });
   });
 }
 

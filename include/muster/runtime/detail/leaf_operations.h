@@ -18,10 +18,10 @@ namespace muster::runtime {
 /// Numbers the collectives for the tensors of one value, so that a rank whose value has different tensors is detected.
 class LeafOperations {
  public:
-  /// With `varies`, ranks first compare where their tensors are. With a `source`, tensors must be defined on that rank
-  /// only.
-  /// Throws: UsageError (MU065), on every rank, if tensors are not in the same places; (MU177) if one is undefined.
-  /// Collective: with `varies`.
+  /// With a backend of a device, ranks first compare what they have given to it, since the values may come from there.
+  /// With `varies`, they compare where their tensors are. With a `source`, tensors must be defined on that rank only.
+  /// Throws: CommError (MU050), on every rank, if operations of devices differ; UsageError (MU065), on every rank, if
+  /// tensors are not in the same places; (MU177) if one is undefined. Collective: where ranks compare.
   LeafOperations(const comm::Communicator& group, std::string_view operation, std::vector<tree::Leaf> leaves,
                  bool varies, int source = -1);
 
