@@ -14,6 +14,7 @@ constexpr device::Site kMade{"batches: copies come after what a worker did on th
 constexpr device::Site kCopy{"batches: from pinned memory to the device"};
 constexpr device::Site kArrived{"batches: the current stream reads after the copy"};
 constexpr device::Site kMemory{"batches: memory of the copying stream is in use by the current one"};
+constexpr device::Site kGiven{"batches: a dataset writes pinned memory of its own after the copy"};
 constexpr device::Site kReuse{"batches: pinned memory is written again after its copy"};
 
 /// Copies are quicker than steps. Where they are not, what is more goes back to LibTorch's allocator.
@@ -30,14 +31,21 @@ BatchCopy DeviceMover::start(BatchBox& box, const device::Event& made) {
   const device::StreamScope on_own_stream(kOwnStream, stream_);
   device::stream_wait(kMade, made, device_);
   const bool later = non_blocking_ && device::passes(kCopy, device::Ordering::async_copy);
+  bool given = false;
   box.visit([&](at::Tensor& t) {
+    const auto* before = t.unsafeGetTensorImpl();
     if (pinned_ && t.defined() && t.is_cpu()) t = t.pin_memory();
-    copy.sources.push_back(pinned_ && t.defined() && is_ours_alone(t) ? t : at::Tensor());
+    const bool ours = t.defined() && is_ours_alone(t);
+    given = given || (!ours && t.unsafeGetTensorImpl() == before && t.defined() && t.is_cpu() && t.is_pinned());
+    copy.sources.push_back(pinned_ && ours ? t : at::Tensor());
     t = tree::moved(t, device_, later);
   });
   copy.done = device::record(device_);
+  if (given) given_ = device::record(device_);
   return copy;
 }
+
+void DeviceMover::wait_for_given() { device::host_wait(kGiven, std::exchange(given_, std::nullopt)); }
 
 void DeviceMover::finish(BatchBox& box, const BatchCopy& copy) {
   if (!stream_) return;

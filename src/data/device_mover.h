@@ -30,6 +30,9 @@ class DeviceMover {
   BatchCopy start(BatchBox& box, const device::Event& made = {});
   /// The device's current stream waits for the copies; the calling thread does not.
   void finish(BatchBox& box, const BatchCopy& copy);
+  /// The calling thread waits for the copies from pinned memory that a dataset has kept, and may write when it is asked
+  /// for the next batch.
+  void wait_for_given();
   /// Keeps the memory from which a batch was copied. Requires: nobody uses the box any more.
   void keep(std::unique_ptr<BatchBox> box, BatchCopy copy);
   /// A box with memory that was kept and may be written; nullptr if no copy is known to be done.
@@ -42,6 +45,7 @@ class DeviceMover {
   };
 
   at::Device device_;
+  device::Event given_;    // the last copy from such memory
   std::deque<Kept> kept_;  // in the order of their copies
   bool non_blocking_;
   bool pinned_;

@@ -73,6 +73,7 @@ BatchBox* DispatchedPass::read_and_send() {
   std::vector<Message> messages(group_.size());
   BatchBox* own = nullptr;
   std::exception_ptr failed;
+  if (!maker_->ready_batches()) mover_.wait_for_given();  // nobody writes those again
   try {
     for (int rank = 1; rank < group_.size(); ++rank) messages[rank] = message_of(reading_->next(), *read_);
     own = reading_->next();

@@ -60,6 +60,18 @@ struct MadeThere {
   int64_t size() const { return kSamples; }
 };
 
+/// Batches in one piece of pinned memory, which is written for each.
+struct OwnPinnedMemory {
+  at::Tensor memory = torch::empty({4, kWidth}, torch::TensorOptions().pinned_memory(true));
+  at::Tensor get_batch(c10::ArrayRef<size_t> indices) const {
+    const auto rows = memory.narrow(0, 0, static_cast<int64_t>(indices.size()));
+    for (size_t i = 0; i < indices.size(); ++i)
+      rows[static_cast<int64_t>(i)].copy_(row(static_cast<int64_t>(indices[i])));
+    return rows;
+  }
+  int64_t size() const { return kSamples; }
+};
+
 /// How a program uses a loader.
 struct Use {
   int workers = 0;
@@ -143,6 +155,19 @@ TEST_F(BatchesOnDevice, HaveTheBitsOfTheCpu) {
 TEST_F(BatchesOnDevice, MayBeKept) {
   expect_bits_of_cpu(Rows(), {.workers = 2, .keeps = 3});
   expect_bits_of_cpu(WholeBatches(), {.keeps = 3});
+}
+
+TEST_F(BatchesOnDevice, MayBeMadeInOnePieceOfPinnedMemory) {
+  for (const bool side_stream : {false, true}) expect_bits_of_cpu(OwnPinnedMemory(), {.side_stream = side_stream});
+  sim::reset_stats();
+  (void)result_of(OwnPinnedMemory(), sim::device(0), {});
+  EXPECT_GT(sim::stats().host_waits["event"], 0);
+  std::vector<at::Tensor> ready;
+  for (int i = 0; i < 5; ++i) ready.push_back(row(i).pin_memory());
+  Work work(sim::device(0));
+  sim::reset_stats();
+  for (const auto& batch : DataLoader(Batches(ready)).distributed({.device = sim::device(0)})) work(batch);
+  EXPECT_EQ(sim::stats().all_host_waits(), 0) << "nobody writes ready-made batches again";
 }
 
 TEST_F(BatchesOnDevice, MayBeMadeThere) {
@@ -272,7 +297,7 @@ TEST_F(BatchesOnDevice, ThatRankZeroReadsHaveTheBitsOfTheCpu) {
 /// What fails without a site.
 int noticed(const std::string& site, at::DeviceType there) {
   device::SiteFilter::leave_out(site);
-  const auto expected = result_of(Rows(), at::kCPU, {});
+  const auto expected = result_of(Rows(), at::kCPU, {}), expected_of_own = result_of(OwnPinnedMemory(), at::kCPU, {});
   int count = 0;
   for (int seed = 1; seed <= kSeeds; ++seed) {
     sim::set_seed(static_cast<uint64_t>(seed));
@@ -280,6 +305,8 @@ int noticed(const std::string& site, at::DeviceType there) {
       count += !muster::testing::difference_in_bits(result_of(Rows(), sim::device(1), {.workers = workers}), expected)
                     .empty();
     try {
+      const auto result = result_of(OwnPinnedMemory(), sim::device(1), {});
+      count += !muster::testing::difference_in_bits(result, expected_of_own).empty();
       const auto sample = [there](int64_t) {
         const auto made = torch::ones({2}, there);
         if (made.device() != sim::device(1)) throw std::runtime_error("made on another device");
@@ -310,7 +337,7 @@ TEST_F(BatchesOnDevice, NeedEverySite) {
   const device::SiteFilter filter;
   EXPECT_EQ(noticed("", at::kPrivateUse1), 0);
   const auto sites = device::SiteFilter::passed();
-  EXPECT_EQ(sites.size(), 7U);
+  EXPECT_EQ(sites.size(), 8U);
   device::expect_each_needed(sites, kOfSpeed, [](const std::string& site) { return noticed(site, at::kPrivateUse1); });
   sim::set_on_race(sim::OnRace::raise);
 }
