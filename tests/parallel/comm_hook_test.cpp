@@ -160,6 +160,61 @@ TEST(CommHook, PowerSgdGoesOnAfterALoad) {
   });
 }
 
+/// Parameters that are unfrozen later have buckets after the others; a model that begins with them has other numbers.
+TEST(CommHook, PowerSgdFindsItsStateByTheParametersOfABucket) {
+  const auto last_gradients = [](const Communicator& group, int from, const State& loaded, State& saved) {
+    const auto net = make_wide(at::kFloat);
+    const auto train_second = [&](bool on) {
+      for (auto& parameter : net->second->parameters()) parameter.requires_grad_(on);
+    };
+    train_second(from > 0);
+    ReplicatedModel replicated(
+        *net, group,
+        {.bucket_cap_mb = 0.01, .comm_hook = "powersgd", .first_bucket_mb = 0.01, .power_sgd = {.start_iteration = 1}});
+    if (!loaded.empty()) {
+      replicated.load_comm_hook_state(loaded);
+      EXPECT_EQ(replicated.save_comm_hook_state().at("buckets").list().size(), 4U) << "none is in use yet";
+    }
+    for (int step = from; step < 6; ++step) {
+      if (step == 1) train_second(true);
+      if (step == 3) saved = clone(replicated.save_comm_hook_state());
+      step_of(replicated, *net, step, group.rank(), at::kFloat);
+    }
+    return gradients(*net);
+  };
+  muster::testing::run_threads(2, 0, [&](Communicator group) {
+    State saved, unused;
+    const auto whole = last_gradients(group, 0, {}, saved), resumed = last_gradients(group, 3, saved, unused);
+    EXPECT_EQ(saved.at("buckets").list().size(), 4U);
+    for (size_t i = 0; i < whole.size(); ++i) EXPECT_TRUE(at::equal(whole[i], resumed[i])) << i;
+  });
+}
+
+TEST(CommHook, PowerSgdSaysWhatItCannotTakeUp) {  // MU570
+  ::testing::internal::CaptureStderr();
+  muster::testing::run_threads(2, 0, [&](Communicator group) {
+    State saved;
+    for (const double bucket_mb : {0.01, 25.}) {
+      const auto net = make_wide(at::kFloat);
+      ReplicatedModel replicated(*net, group,
+                                 {.bucket_cap_mb = bucket_mb,
+                                  .comm_hook = "powersgd",
+                                  .first_bucket_mb = bucket_mb,
+                                  .power_sgd = {.start_iteration = 0}});
+      if (!saved.empty()) replicated.load_comm_hook_state(saved);
+      for (int step = 0; step < 3; ++step) step_of(replicated, *net, step, group.rank(), at::kFloat);
+      saved = clone(replicated.save_comm_hook_state());
+    }
+    EXPECT_EQ(saved.at("buckets").list().size(), 1U);
+  });
+  const auto said = ::testing::internal::GetCapturedStderr();
+  for (const char* names : {"with first.weight:", "with first.bias:", "with second.weight:", "with second.bias:"}) {
+    EXPECT_NE(said.find(names), std::string::npos) << said;
+    EXPECT_EQ(said.find(names), said.rfind(names)) << said;
+  }
+  EXPECT_NE(said.find("MU570: PowerSGD begins anew for a bucket"), std::string::npos) << said;
+}
+
 TEST(CommHook, PowerSgdSendsFewBytes) {
   muster::testing::run_threads(2, 0, [&](Communicator group) {
     const auto net = make_wide(at::kFloat);

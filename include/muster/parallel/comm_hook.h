@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -23,6 +24,7 @@ struct GradientBucket {
   std::vector<at::Tensor> matrices;  ///< each gradient with at least two dimensions: its view of `flat`, as rows
                                      ///< x columns
   std::vector<at::Tensor> rest;      ///< the views of all other gradients, 1-D
+  std::vector<std::string> names;    ///< of the parameters, in the order in which their gradients lie in `flat`
 };
 
 /// Communicates the gradients of a replicated model in place of its all_reduce. One object serves one model.

@@ -1,7 +1,9 @@
 #include "parallel/replicated/power_sgd.h"
 
 #include <algorithm>
+#include <map>
 #include <memory>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -14,6 +16,7 @@
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros_like.h>
 
+#include "muster/base/detail/log.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
 #include "muster/device/detail/order.h"
@@ -64,15 +67,18 @@ class PowerSgdHook final : public CommHook {
     at::Tensor spare = {};    // on a device: from it comes what replaces a dead column
   };
   struct BucketState {
+    std::string parameters;  // as parameters_of()
     std::vector<Pair> pairs;
     std::vector<at::Tensor> whole;  // what is sent uncompressed
     at::Tensor flat_p, flat_q, flat_uncompressed, error, before;
     at::Tensor kept_q;      // flat_q as the reduction found it
     at::Tensor next_error;  // what the reduction leaves
     bool started = false, was_started = false;
-    bool allocated = false;
   };
   BucketState& state_of(const GradientBucket& bucket);
+  void take_loaded(BucketState& state, const GradientBucket& bucket);
+  /// The buckets of a checkpoint that this model does not have.
+  void drop_loaded(int rank);
   void allocate(BucketState& state, const GradientBucket& bucket) const;
   Finish start_uncompressed(const GradientBucket& bucket, const comm::Communicator& group);
   void finish(BucketState& state, const GradientBucket& bucket, const comm::Communicator& group);
@@ -91,51 +97,84 @@ class PowerSgdHook final : public CommHook {
   at::Tensor finite_there_;  // the same on a device, where the host does not read it; undefined: nothing yet
   int64_t iteration_ = 0;
   std::vector<std::unique_ptr<BucketState>> states_;
+  std::map<std::string, BucketState> loaded_;  // that no bucket has taken yet, by parameters
+  int reductions_since_load_ = 0;
 };
+
+/// Which gradients lie in a bucket, and where: their names, and under them their shapes as they are factorized.
+std::string parameters_of(const GradientBucket& bucket) {
+  std::string names, shapes;
+  for (const auto& name : bucket.names) names += (names.empty() ? "" : ", ") + name;
+  for (const auto& matrix : bucket.matrices) shapes += formatted(" {}x{}", matrix.size(0), matrix.size(1));
+  for (const auto& tensor : bucket.rest) shapes += formatted(" {}", tensor.numel());
+  return names + '\n' + shapes;
+}
 
 PowerSgdHook::BucketState& PowerSgdHook::state_of(const GradientBucket& bucket) {
   while (states_.size() <= bucket.index) states_.emplace_back();
   auto& state = states_[bucket.index];
-  if (!state) state = std::make_unique<BucketState>();
-  if (std::exchange(state->allocated, true)) return *state;
-  const auto loaded = std::exchange(state->flat_q, {}), error = state->error;
+  if (state) return *state;
+  state = std::make_unique<BucketState>();
+  state->parameters = parameters_of(bucket);
   allocate(*state, bucket);
-  const bool fits = loaded.defined() && loaded.sizes() == state->flat_q.sizes() &&
-                    (!error.defined() || error.sizes() == bucket.flat.sizes());
-  if (fits) state->flat_q.copy_(loaded);
-  state->started = fits && state->started;
-  if (!fits) state->error.reset();
-  else if (error.defined()) state->error = error.to(bucket.flat.options());
+  take_loaded(*state, bucket);
   return *state;
+}
+
+/// With another rank, factors have other sizes: they are dropped later.
+void PowerSgdHook::take_loaded(BucketState& state, const GradientBucket& bucket) {
+  const auto found = loaded_.find(state.parameters);
+  if (found == loaded_.end() || found->second.flat_q.sizes() != state.flat_q.sizes()) return;
+  state.flat_q.copy_(found->second.flat_q);
+  state.started = found->second.started;
+  if (found->second.error.defined()) state.error = found->second.error.to(bucket.flat.options());
+  loaded_.erase(found);
+}
+
+void PowerSgdHook::drop_loaded(int rank) {
+  for (const auto& [parameters, state] : std::exchange(loaded_, {}))
+    if (rank == 0)
+      log::warning(
+          "MU570", ": PowerSGD begins anew for a bucket of the checkpoint that this model does not have, with ",
+          parameters.substr(0, parameters.find('\n')),
+          ": its factors are drawn again, and its error feedback is lost. Keep the parameters that are trained, "
+          "the sizes of buckets and PowerSGD's rank as they were when the checkpoint was saved");
 }
 
 State PowerSgdHook::state_dict() const {
   State::List buckets;
+  const auto add = [&](const BucketState& state) {
+    buckets.push_back(State::Map{{"parameters", state.parameters},
+                                 {"started", state.started},
+                                 {"q", state.flat_q},
+                                 {"error", state.error.defined() ? State(state.error) : State()}});
+  };
   for (const auto& state : states_)
-    buckets.push_back(!state ? State()
-                             : State::Map{{"started", state->started},
-                                          {"q", state->flat_q.defined() ? State(state->flat_q) : State()},
-                                          {"error", state->error.defined() ? State(state->error) : State()}});
+    if (state) add(*state);
+  for (const auto& [_, state] : loaded_) add(state);
   return State::Map{{"iteration", iteration_}, {"buckets", std::move(buckets)}};
 }
 
 /// Buckets of the new process are laid out when they first start, and take what was loaded for them then.
 void PowerSgdHook::load_state_dict(const State& state) {
-  std::vector<std::unique_ptr<BucketState>> states;
+  std::map<std::string, BucketState> loaded;
   // To the host, since it is not known on which stream it will be used.
   const auto tensor = [](const State& from) {
     return from.empty() ? at::Tensor() : from.tensor().to(at::kCPU, /*non_blocking=*/false, /*copy=*/true);
   };
   for (const auto& saved : state.at("buckets").list()) {
-    auto& made = states.emplace_back();
-    if (saved.empty()) continue;
-    made = std::make_unique<BucketState>();
-    made->started = saved.at("started").boolean();
-    made->flat_q = tensor(saved.at("q"));
-    made->error = tensor(saved.at("error"));
+    const auto* parameters = saved.find("parameters");
+    const auto names = parameters ? parameters->text() : "parameters that are not known";
+    auto& one = loaded[names];
+    one.parameters = names;
+    one.started = saved.at("started").boolean();
+    one.flat_q = tensor(saved.at("q"));
+    one.error = tensor(saved.at("error"));
   }
   iteration_ = state.at("iteration").integer();
-  states_ = std::move(states);
+  loaded_ = std::move(loaded);
+  reductions_since_load_ = 0;
+  states_.clear();
 }
 
 void PowerSgdHook::allocate(BucketState& state, const GradientBucket& bucket) const {
@@ -261,7 +300,10 @@ void PowerSgdHook::finish(BucketState& state, const GradientBucket& bucket, cons
     for (const auto& tensor : state.whole) clear_part(state.next_error, bucket.flat, tensor);
   }
   note_finite(bucket.flat);
-  if (bucket.last) end_reduction();
+  if (!bucket.last) return;
+  end_reduction();
+  // A parameter that was just unfrozen comes to a hook in the reduction after its first.
+  if (!loaded_.empty() && ++reductions_since_load_ > 1) drop_loaded(group.rank());
 }
 
 void PowerSgdHook::note_finite(const at::Tensor& flat) {

@@ -126,8 +126,9 @@ std::vector<GradientBucket> Replica::hook_buckets() const {
   std::vector<GradientBucket> all;
   for (size_t b = 0; b < layout_.buckets.size(); ++b) {
     const auto& span = layout_.buckets[b];
-    GradientBucket bucket{b, b + 1 == layout_.buckets.size(), buckets_[b].narrow(0, 0, span.length), {}, {}};
+    GradientBucket bucket{b, b + 1 == layout_.buckets.size(), buckets_[b].narrow(0, 0, span.length), {}, {}, {}};
     for (const auto i : span.items) {
+      bucket.names.push_back(parameters_[i].name);
       const auto& gradient = parameters_[i].gradient;
       const auto place = bucket.flat.narrow(0, layout_.offsets[i] - span.begin, gradient.numel());
       if (gradient.dim() < 2 || gradient.numel() == 0) {
