@@ -41,8 +41,9 @@ Outcome outcome_of(const std::function<std::string()>& f) {
 std::string result_in(const std::string& message, std::size_t rank, const Communicator& group, const Raise& raise) {
   if (!message.starts_with(kThrew)) return message.substr(std::min<std::size_t>(1, message.size()));
   const auto colon = message.find(':');
-  const Failure failure{message.substr(1, colon - 1), message.substr(colon + 1), static_cast<int>(rank)};
-  report_lost_rank(group, failure.rank, failure.text());
+  const auto in_group = static_cast<int>(rank);
+  const Failure failure{message.substr(1, colon - 1), message.substr(colon + 1), job_rank(group, in_group)};
+  report_lost_rank(group, in_group, failure.text());
   raise(failure);
   raise_failure(failure);
 }

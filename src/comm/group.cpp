@@ -345,6 +345,7 @@ std::string device_backend_of(const Communicator& group) { return group.group()-
 void require_same_device_operations(const Communicator& group) {
   group.group()->compare_device_operations(group.internal("the device's operations"));
 }
+int job_rank(const Communicator& group, int rank) { return group.group()->job_rank(rank); }
 void report_lost_rank(const Communicator& group, int rank, std::string_view reason) {
   group.group()->report_lost_rank(rank, reason);
 }

@@ -52,6 +52,8 @@ class Group : public DeviceWatch::Watched {
 
   int rank() const noexcept { return rank_; }
   int size() const noexcept { return size_; }
+  /// As the function of report_lost_rank.h.
+  int job_rank(int rank) const { return job_ranks_.at(static_cast<std::size_t>(rank)); }
   const GroupIdentity& identity() const noexcept { return identity_; }
 
   /// As device_backend_of().

@@ -17,7 +17,7 @@ std::exception_ptr shared_error(const comm::Communicator& group, const std::exce
     if (failure.id == "MU191") throw UsageError(failure.id, failure.message);  // it came from another group
     throw UsageError(
         "MU191", "nothing was written back by summon_full_params, since its function failed on another rank: rank " +
-                     std::to_string(failure.rank) + " of group " + group.name() + ": " + failure.text());
+                     std::to_string(failure.rank) + ": " + failure.text());
   };
   try {
     comm::all_gather_result(group, "the end of summon_full_params", run, raise);

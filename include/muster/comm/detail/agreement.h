@@ -15,7 +15,7 @@ namespace muster::comm {
 struct Failure {
   std::string id;       ///< of an Error of the library; empty for other exceptions
   std::string message;  ///< without the id
-  int rank = 0;
+  int rank = 0;         ///< in the job
 
   /// "MU202: the disk is full".
   std::string text() const { return id.empty() ? message : id + ": " + message; }
