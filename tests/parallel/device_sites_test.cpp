@@ -57,6 +57,23 @@ std::string noticed(const std::string& site, const Case& one) {
   return race.empty() ? difference : "race: " + race;
 }
 
+/// "fsdp, two streams, written parameters".
+std::string text_of(const Managed& how) {
+  std::string text = how.name;
+  const auto add = [&](bool is, const std::string& what) { text += is ? ", " + what : ""; };
+  add(how.comm_hook != "none", how.comm_hook);
+  add(how.bucket_mb < 1, "small buckets");
+  add(how.streams != Streams::one, how.streams == Streams::two ? "two streams" : "streams of forward and backward");
+  add(how.again, "layers computed again");
+  add(how.unfreezes, "unfrozen layers");
+  add(how.misses, "a rank without a batch");
+  add(how.writes, "written parameters");
+  add(how.kept_over > 0, "kept after forward");
+  add(!how.param_dtype.empty(), "parameters in bfloat16");
+  add(!how.reduce_dtype.empty(), "reduced in bfloat16");
+  return text;
+}
+
 /// Sites without which nothing is wrong, and why they are there.
 const std::set<std::string> kOfSpeed{
     "ddp: buckets are communicated on a stream of their own",  // else a stream of backward waits for the others
@@ -79,7 +96,7 @@ std::vector<Case> cases() {
     all.push_back({.how = {.name = name, .streams = Streams::two, .evaluates = true, .writes = true}});
     all.push_back({.how = {.name = name, .reduce_dtype = "bf16", .streams = Streams::beside}});
   }
-  for (auto& one : all) one.how.clips = false;  // the norm makes the host wait, and so orders what comes after it
+  for (auto& one : all) one.how.clips = false;  // the sum over ranks of a norm orders what comes after it
   return all;
 }
 
@@ -97,10 +114,10 @@ TEST(DeviceSites, AreAllNeeded) {
   }
   EXPECT_GE(sites.size(), 15U);
   for (const auto& site : sites) {
-    std::string shown;
+    std::string shown, how;
     for (const auto& one : all)
-      if (shown.empty() && one.sites.contains(site)) shown = noticed(site, one);
-    std::printf("without \"%s\": %s\n", site.c_str(), shown.empty() ? "nothing" : shown.substr(0, 160).c_str());
+      if (shown.empty() && one.sites.contains(site)) shown = noticed(site, one), how = text_of(one.how);
+    device::print_need(site, shown.empty() ? "" : how + ": " + shown);
     if (kOfSpeed.contains(site)) EXPECT_EQ(shown, "") << site;
     else EXPECT_NE(shown, "") << site;
   }
