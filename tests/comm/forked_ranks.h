@@ -24,16 +24,16 @@
 #include "muster/base/temporary_folder.h"
 #include "muster/comm/rendezvous.h"
 
-/// First in a test whose forked ranks start threads, as gloo does.
-#if defined(__SANITIZE_THREAD__)
-#define SKIP_WHERE_FORKED_RANKS_START_NO_THREADS() \
-  GTEST_SKIP()                                     \
-      << "ThreadSanitizer ends a forked process that starts threads; the same algorithms run with ranks as threads"
-#else
-#define SKIP_WHERE_FORKED_RANKS_START_NO_THREADS() static_cast<void>(0)
-#endif
-
 namespace muster::comm {
+
+/// Why forked ranks cannot start threads, as gloo does; null if they can.
+inline const char* no_threads_in_forks() {
+#if defined(__SANITIZE_THREAD__)
+  return "ThreadSanitizer ends a forked process that starts threads; the same algorithms run with ranks as threads";
+#else
+  return nullptr;
+#endif
+}
 
 /// Processes that are forked from the test, so that many of them are cheap, and watched until they end.
 class ForkedRanks {

@@ -39,7 +39,7 @@ std::vector<int> run_on_hosts(const std::string& hosts, const std::function<void
 class HierarchicalProcesses : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(HierarchicalProcesses, GiveTheBitsOfGloo) {
-  SKIP_WHERE_FORKED_RANKS_START_NO_THREADS();
+  if (const auto* reason = no_threads_in_forks()) GTEST_SKIP() << reason;
   const std::string hosts = GetParam();
   const auto body = [&](const ClusterEnvironment& cluster) {
     Communicator ours = connect(cluster, {.backend = "auto"}), gloo = connect(cluster, {.backend = "gloo"});
@@ -68,7 +68,7 @@ TEST_P(HierarchicalProcesses, GiveTheBitsOfGloo) {
 INSTANTIATE_TEST_SUITE_P(Hosts, HierarchicalProcesses, ::testing::Values("aab", "aabb", "aaabb"));
 
 TEST(Hierarchical, AKilledProcessIsNoticedByAll) {
-  SKIP_WHERE_FORKED_RANKS_START_NO_THREADS();
+  if (const auto* reason = no_threads_in_forks()) GTEST_SKIP() << reason;
   for (int victim : {1, 2})
     for (int turn_of_death : {0, 3, 10}) {
       const auto statuses = run_on_hosts("aabb", [&](const ClusterEnvironment& cluster) {
@@ -89,7 +89,7 @@ TEST(Hierarchical, AKilledProcessIsNoticedByAll) {
 }
 
 TEST(Hierarchical, MemoryThatOneRankCannotHaveNoneHas) {
-  SKIP_WHERE_FORKED_RANKS_START_NO_THREADS();
+  if (const auto* reason = no_threads_in_forks()) GTEST_SKIP() << reason;
   const auto body = [](const ClusterEnvironment& cluster) {
     const Communicator comm = connect(cluster);
     rlimit before{};
@@ -111,7 +111,7 @@ TEST(Hierarchical, MemoryThatOneRankCannotHaveNoneHas) {
 }
 
 TEST(Hierarchical, NoMemoryForStagingIsAnErrorOnAllRanks) {
-  SKIP_WHERE_FORKED_RANKS_START_NO_THREADS();
+  if (const auto* reason = no_threads_in_forks()) GTEST_SKIP() << reason;
   if (!may_refuse_memory()) GTEST_SKIP() << "this machine allows no seccomp filter";
   const auto body = [](const ClusterEnvironment& cluster) {
     const Communicator comm = connect(cluster, {.timeout = std::chrono::seconds(20)});
@@ -127,7 +127,7 @@ TEST(Hierarchical, NoMemoryForStagingIsAnErrorOnAllRanks) {
 }
 
 TEST(Hierarchical, AnAbortReachesAllHosts) {
-  SKIP_WHERE_FORKED_RANKS_START_NO_THREADS();
+  if (const auto* reason = no_threads_in_forks()) GTEST_SKIP() << reason;
   const auto body = [](const ClusterEnvironment& cluster) {
     const Communicator comm = connect(cluster);
     comm.barrier();
@@ -139,7 +139,7 @@ TEST(Hierarchical, AnAbortReachesAllHosts) {
 }
 
 TEST(Hierarchical, RanksThatCannotAgreeOnGlooAndWhy) {
-  SKIP_WHERE_FORKED_RANKS_START_NO_THREADS();
+  if (const auto* reason = no_threads_in_forks()) GTEST_SKIP() << reason;
   const auto expect_gloo = [](const std::string& hosts, const std::string& why) {
     const auto body = [&](const ClusterEnvironment& cluster) {
       const Communicator comm = connect(cluster);
@@ -155,7 +155,7 @@ TEST(Hierarchical, RanksThatCannotAgreeOnGlooAndWhy) {
 }
 
 TEST(Hierarchical, OneRankWithoutMemoryMakesAllTakeGloo) {
-  SKIP_WHERE_FORKED_RANKS_START_NO_THREADS();
+  if (const auto* reason = no_threads_in_forks()) GTEST_SKIP() << reason;
   const auto body = [](const ClusterEnvironment& cluster) {
     if (cluster.rank == 3) ::setenv("TMPDIR", "/nowhere", 1);
     const Communicator comm = connect(cluster);

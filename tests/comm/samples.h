@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include <ATen/TensorOperators.h>
 #include <ATen/Functions.h>
 
 #include "muster/comm/communicator.h"

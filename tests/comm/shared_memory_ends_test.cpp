@@ -193,7 +193,7 @@ std::size_t sockets_left() {
 int times(int usual, int full) { return std::getenv("MUSTER_TEST_FULL") ? full : usual; }
 
 TEST(SharedMemoryEnds, ARankKilledAtAnyPlaceLeavesNoRankStuckAndNoSocket) {
-  SKIP_WHERE_FORKED_RANKS_START_NO_THREADS();
+  if (const auto* reason = no_threads_in_forks()) GTEST_SKIP() << reason;
   expect_good_ends(times(40, 200), 5, SIGKILL);
   // What a rank left that was killed while others connected goes with the next job.
   Job({.world = 2, .victim = 1, .microseconds = 5'000}).expect_good_end();
@@ -203,7 +203,7 @@ TEST(SharedMemoryEnds, ARankKilledAtAnyPlaceLeavesNoRankStuckAndNoSocket) {
 TEST(SharedMemoryEnds, ARankStoppedAtAnyPlaceIsATimeOut) { expect_good_ends(times(6, 60), 3, SIGSTOP); }
 
 TEST(SharedMemoryEnds, ARankThatEndsOnOneOfTwoHostsLeavesNoRankStuck) {
-  SKIP_WHERE_FORKED_RANKS_START_NO_THREADS();
+  if (const auto* reason = no_threads_in_forks()) GTEST_SKIP() << reason;
   expect_good_ends(times(10, 60), 5, SIGKILL, true);
   expect_good_ends(times(3, 20), 3, SIGSTOP, true);
   EXPECT_EQ(sockets_left(), 0u);

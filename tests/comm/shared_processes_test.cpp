@@ -81,7 +81,7 @@ std::size_t segment_bytes() {
 class SharedProcesses : public ::testing::TestWithParam<int> {};
 
 TEST_P(SharedProcesses, GiveTheBitsOfGlooAndLeaveNoSocket) {
-  SKIP_WHERE_FORKED_RANKS_START_NO_THREADS();
+  if (const auto* reason = no_threads_in_forks()) GTEST_SKIP() << reason;
   const int world = GetParam();
   const auto body = [&](const ClusterEnvironment& cluster) {
     Communicator shared = connect(cluster, kShm), gloo = connect(cluster, {.backend = "gloo"});
@@ -110,7 +110,7 @@ TEST_P(SharedProcesses, GiveTheBitsOfGlooAndLeaveNoSocket) {
 INSTANTIATE_TEST_SUITE_P(Worlds, SharedProcesses, ::testing::Values(2, 3, 4));
 
 TEST(SharedMemory, NoWakeIsLostHoweverOftenRanksSleep) {
-  SKIP_WHERE_FORKED_RANKS_START_NO_THREADS();
+  if (const auto* reason = no_threads_in_forks()) GTEST_SKIP() << reason;
   const auto body = [](const Communicator& comm) {
     // The group's own thread sleeps as soon as it waits, where it has no core to itself.
     for (int turn = 0; turn < 1500; ++turn) {
@@ -176,7 +176,7 @@ TEST(SharedMemory, AnAbortReachesAProcessThatSleeps) {
 }
 
 TEST(SharedMemory, RanksThatCannotShareAgreeOnGlooAndWhy) {
-  SKIP_WHERE_FORKED_RANKS_START_NO_THREADS();
+  if (const auto* reason = no_threads_in_forks()) GTEST_SKIP() << reason;
   const auto body = [](const ClusterEnvironment& cluster) {
     ::setenv("MUSTER_HOST", cluster.rank ? "left" : "right", 1);
     Communicator comm = connect(cluster, {.backend = "auto"});
