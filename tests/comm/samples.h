@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include <ATen/TensorOperators.h>
 #include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
 
 #include "muster/comm/communicator.h"
 
