@@ -30,6 +30,7 @@ class SimulatedMessages {
   };
 
   std::mutex mutex;
+  std::deque<Item> items;
   std::map<Place, Queues> queues;
 };
 
@@ -54,9 +55,9 @@ class SimulatedMpi final : public Calls {
   void free(Handle) noexcept override {}
 
   int send(const void* data, std::size_t bytes, int to, int tag, Handle, Handle& request) override {
-    auto* item = new Item{.source = data, .bytes = bytes};
-    request = reinterpret_cast<Handle>(item);
     std::lock_guard lock(messages_->mutex);
+    auto* item = &messages_->items.emplace_back(Item{.source = data, .bytes = bytes});
+    request = reinterpret_cast<Handle>(item);
     auto& [sends, receives] = messages_->queues[{rank_, to, tag}];
     if (receives.empty()) return sends.push_back(item), 0;
     match(*item, *receives.front());
@@ -65,9 +66,9 @@ class SimulatedMpi final : public Calls {
   }
 
   int recv(void* data, std::size_t bytes, int from, int tag, Handle, Handle& request) override {
-    auto* item = new Item{.target = data, .bytes = bytes};
-    request = reinterpret_cast<Handle>(item);
     std::lock_guard lock(messages_->mutex);
+    auto* item = &messages_->items.emplace_back(Item{.target = data, .bytes = bytes});
+    request = reinterpret_cast<Handle>(item);
     auto& [sends, receives] = messages_->queues[{from, rank_, tag}];
     if (sends.empty()) return receives.push_back(item), 0;
     match(*sends.front(), *item);
@@ -80,7 +81,6 @@ class SimulatedMpi final : public Calls {
     auto* item = reinterpret_cast<Item*>(request);
     done = item->done;
     bytes = item->bytes;
-    if (done) delete item;
     return 0;
   }
 
@@ -88,7 +88,6 @@ class SimulatedMpi final : public Calls {
     std::lock_guard lock(messages_->mutex);
     auto* item = reinterpret_cast<Item*>(request);
     for (auto& [place, queues] : messages_->queues) std::erase(queues.receives, item);
-    delete item;
     return true;
   }
 

@@ -109,6 +109,8 @@ class Suite:
         for prefix in (self.prefix, self.shared):
             if not list((prefix / "include" / "muster").glob("*.h")):
                 raise Failed(f"no header was installed into {prefix}")
+            if (self.build / "lib" / "libmuster_mpi.so").exists() and not list(prefix.rglob("libmuster_mpi.so")):
+                raise Failed(f"libmuster_mpi.so was not installed into {prefix}")
 
     def command_line(self):
         if "0.1" not in run(self.prefix / "bin" / "muster", "--version"):

@@ -1,11 +1,26 @@
 #include "comm/mpi/world.h"
 
 #include <utility>
+#include <vector>
 
 #include "muster/base/error.h"
 #include "muster/base/format.h"
 
 namespace muster::comm::mpi {
+namespace {
+
+struct Kept {
+  std::mutex mutex;
+  std::vector<std::shared_ptr<std::byte[]>> memory;
+};
+
+/// What MPI may use until the process ends.
+Kept& kept() {
+  static auto* const all = new Kept;
+  return *all;
+}
+
+}  // namespace
 
 World::World(Calls& calls, Handle duplicate) : calls_(calls), communicator_(duplicate) {
   if (const int code = calls.place_in(duplicate, rank_, size_)) throw CommError("MU557", calls.text_of(code));
@@ -13,9 +28,8 @@ World::World(Calls& calls, Handle duplicate) : calls_(calls), communicator_(dupl
 }
 
 World::~World() {
-  // What is still under way is of that communicator, and uses that memory.
-  if (!kept_.empty()) new std::vector<std::shared_ptr<std::byte[]>>(std::move(kept_));
-  else if (!failed_) calls_.free(communicator_);
+  // After a failure messages may be under way in it.
+  if (!failed_) calls_.free(communicator_);
 }
 
 void World::fail() noexcept {
@@ -33,8 +47,9 @@ int World::first_tag(int64_t number, int first_rank) const {
 }
 
 void World::keep(std::shared_ptr<std::byte[]> memory) {
-  std::lock_guard lock(mutex_);
-  kept_.push_back(std::move(memory));
+  failed_ = true;
+  std::lock_guard lock(kept().mutex);
+  kept().memory.push_back(std::move(memory));
 }
 
 void World::add(Member* member) {

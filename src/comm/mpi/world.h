@@ -8,7 +8,6 @@
 #include <mutex>
 #include <set>
 #include <string>
-#include <vector>
 
 #include "comm/mpi/calls.h"
 
@@ -52,7 +51,7 @@ class World {
 
   /// A group of these ranks has failed.
   void fail() noexcept;
-  /// Keeps memory until the process ends: MPI may still use it.
+  /// Keeps memory until the process ends: MPI may still use it, and the communicator.
   void keep(std::shared_ptr<std::byte[]> memory);
   void add(Member* member);
   void remove(Member* member);
@@ -72,7 +71,6 @@ class World {
   std::mutex forming_;
   std::mutex mutex_;
   std::set<Member*> members_;
-  std::vector<std::shared_ptr<std::byte[]>> kept_;
 };
 
 }  // namespace muster::comm::mpi
