@@ -1,5 +1,4 @@
 #include <charconv>
-#include <utility>
 
 #include "comm/handshake.h"
 #include "comm/mpi/connecting.h"
@@ -47,10 +46,10 @@ MpiLink make_mpi_transport(const MpiSetup& setup, const std::string& name, int r
   auto& library = mpi::Library::of_process();
   mpi::Calls& calls = library.calls();
   calls.set_patience(setup.timeout);
-  auto world = library.world(setup.communicator, std::chrono::steady_clock::now() + setup.connect_timeout);
+  const auto world = library.world(setup.communicator, std::chrono::steady_clock::now() + setup.connect_timeout);
   check_place(*world, !setup.communicator, rank, size);
   MpiLink link;
-  link.transport = make_mpi_transport(std::move(world), name, setup.connect_timeout);
+  link.transport = make_mpi_transport(world, name, setup.connect_timeout);
   connecting_by_mpi(name, rank, [&] { shake_hands(*link.transport, setup.secret, name, setup.connect_timeout); });
   link.in_callers_thread = calls.thread_level() < mpi::ThreadLevel::serialized;
   link.note = note_on(calls.thread_level());

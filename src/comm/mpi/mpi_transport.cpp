@@ -302,7 +302,7 @@ void MpiTransport::linger() noexcept {
   };
   try {
     while (!all_are_notified() && Clock::now() < deadline) patience.wait();
-  } catch (const TransportFailure&) {
+  } catch (...) {
     // A peer that cannot be told.
   }
 }
@@ -357,7 +357,7 @@ std::unique_ptr<Transport> MpiTransport::part(const std::vector<int>& ranks, con
 
 }  // namespace
 
-std::unique_ptr<Transport> make_mpi_transport(std::shared_ptr<World> world, const std::string& name,
+std::unique_ptr<Transport> make_mpi_transport(const std::shared_ptr<World>& world, const std::string& name,
                                               std::chrono::milliseconds connect_timeout) {
   std::lock_guard lock(world->forming());
   std::vector<int> all(static_cast<std::size_t>(world->size()));

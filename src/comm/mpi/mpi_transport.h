@@ -35,7 +35,7 @@ struct MpiLink {
 MpiLink make_mpi_transport(const MpiSetup& setup, const std::string& name, int rank, int size);
 
 /// The same over ranks that are known already, for all of them.
-std::unique_ptr<Transport> make_mpi_transport(std::shared_ptr<mpi::World> world, const std::string& name,
+std::unique_ptr<Transport> make_mpi_transport(const std::shared_ptr<mpi::World>& world, const std::string& name,
                                               std::chrono::milliseconds connect_timeout);
 
 }  // namespace muster::comm

@@ -64,13 +64,13 @@ void place_store(ClusterEnvironment& cluster, const std::string& first_host, con
 }
 
 ClusterEnvironment read_ranks(int communicator) {
-  auto world = mpi::Library::of_process().world(communicator, TimePoint::clock::now() + kPatience);
+  const auto world = mpi::Library::of_process().world(communicator, TimePoint::clock::now() + kPatience);
   if (world->size() == 1) return {};
   GroupIdentity identity;
   identity.name = "ranks of MPI";
   identity.timeout = kPatience;
   const int rank = world->rank();
-  auto transport = make_mpi_transport(std::move(world), identity.name, kPatience);
+  auto transport = make_mpi_transport(world, identity.name, kPatience);
   const Communicator ranks(std::make_shared<Group>(identity, make_pairwise(std::move(transport))));
   const auto hosts = ranks.all_gather_bytes(host_name());
   auto cluster = placed(rank, hosts);
