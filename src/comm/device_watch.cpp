@@ -14,10 +14,10 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr milliseconds kTick(250);
-constexpr milliseconds kAnswers(750);   ///< how long the rank that asks waits for answers
+constexpr milliseconds kTick(200);
+constexpr milliseconds kAnswers(600);   ///< how long the rank that asks waits for answers
 constexpr milliseconds kVerdict(1500);  ///< how long the others wait for what it says
-constexpr milliseconds kStay(500);      ///< how long rank 0 waits until the others know
+constexpr milliseconds kStay(300);      ///< how long rank 0 waits until the others know
 constexpr milliseconds kStep(20);
 constexpr const char* kQuestion = "question";
 constexpr const char* kCause = "cause";
