@@ -109,7 +109,7 @@ DeviceWatch::~DeviceWatch() {
   thread_.join();
 }
 
-milliseconds DeviceWatch::patience(milliseconds timeout) { return std::min(timeout / 2, milliseconds(5000)); }
+milliseconds DeviceWatch::patience(milliseconds timeout) { return std::min(timeout / 4, milliseconds(5000)); }
 
 void DeviceWatch::add(Watched& group) {
   const std::lock_guard lock(mutex_);

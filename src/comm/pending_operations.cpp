@@ -43,7 +43,8 @@ std::shared_ptr<PendingOperation> PendingOperations::add(const Operation& operat
 bool PendingOperations::drop_ended(TimePoint now) {
   if (operations_.empty() || !operations_.front()->has_ended()) return false;
   operations_.pop_front();
-  last_end_ = now;
+  // Between the last look at it, if there was one, and now. Later would give the next one more than its time.
+  last_end_ = std::max({last_end_, seen_running_, now - patience_});
   return true;
 }
 
@@ -53,7 +54,9 @@ std::optional<PendingOperations::Oldest> PendingOperations::oldest(TimePoint now
     const auto& front = *operations_.front();
     const auto begin = std::max(front.asked(), last_end_);
     if (front.asked() + patience_ > now) return std::nullopt;
-    if (!drop_ended(now)) return Oldest{front.header(), now - begin};
+    if (drop_ended(now)) continue;
+    seen_running_ = now;
+    return Oldest{front.header(), now - begin};
   }
   return std::nullopt;
 }

@@ -49,7 +49,8 @@ class PendingOperations {
 
   struct Oldest {
     Header header;
-    std::chrono::duration<double> seconds;  ///< since it was asked for, and the one before it had ended
+    /// Since it was asked for, and the one before it had ended, or up to `patience` longer where nobody saw that end.
+    std::chrono::duration<double> seconds;
   };
   /// The oldest one that has not ended, if it is older than the patience. Throws: what the device throws.
   std::optional<Oldest> oldest(TimePoint now);
@@ -62,7 +63,7 @@ class PendingOperations {
   const std::chrono::milliseconds patience_;
   std::mutex mutex_;
   std::deque<std::shared_ptr<PendingOperation>> operations_;
-  TimePoint last_end_{};
+  TimePoint last_end_{}, seen_running_{};
 };
 
 }  // namespace muster::comm
