@@ -12,8 +12,14 @@ namespace {
 /// One line of digests().
 struct Reported {
   std::vector<int> ranks;
-  std::string what;  ///< count and digest
+  bool is_the_librarys = false;
+  int64_t count = 0;
+  std::string digest;
 };
+
+bool may_differ(const Reported& one, const Reported& other) {
+  return !one.is_the_librarys && !other.is_the_librarys && one.count != other.count;
+}
 
 std::map<std::string, Reported> read(const std::string& digests) {
   std::map<std::string, Reported> groups;
@@ -22,12 +28,12 @@ std::map<std::string, Reported> read(const std::string& digests) {
     std::istringstream words(line);
     std::size_t size = 0;
     words >> size;
-    Reported reported{std::vector<int>(size), {}};
+    Reported reported;
+    reported.ranks.resize(size);
     for (int& rank : reported.ranks) words >> rank;
-    std::string count, digest, name;
-    words >> count >> digest;
+    std::string name;
+    words >> reported.is_the_librarys >> reported.count >> reported.digest;
     std::getline(words.ignore(), name);
-    reported.what = count + " " + digest;
     groups[name] = std::move(reported);
   }
   return groups;
@@ -43,10 +49,21 @@ std::map<int64_t, std::string> read_operations(const std::string& operations) {
 
 }  // namespace
 
-void DeviceLedger::note(const std::string& group, const std::vector<int>& ranks, const Header& header) {
+void DeviceLedger::add(const std::string& group, std::vector<int> ranks) {
   const std::lock_guard lock(mutex_);
-  Entry& entry = groups_[group];
-  if (entry.count++ == 0) entry.ranks = ranks;
+  groups_[group].ranks = std::move(ranks);
+}
+
+void DeviceLedger::remove(const std::string& group) {
+  const std::lock_guard lock(mutex_);
+  groups_.erase(group);
+}
+
+void DeviceLedger::note(const std::string& group, const Header& header) {
+  const std::lock_guard lock(mutex_);
+  Entry& entry = groups_.at(group);
+  ++entry.count;
+  entry.is_the_librarys = entry.is_the_librarys || header.label_hash != 0;
   entry.digest = (entry.digest ^ digest_of(header)) * 0x9e3779b97f4a7c15ULL + 1;
   entry.last.push_back(header);
   if (entry.last.size() > kNamed) entry.last.pop_front();
@@ -58,7 +75,7 @@ std::string DeviceLedger::digests() const {
   for (const auto& [name, entry] : groups_) {
     text += std::to_string(entry.ranks.size());
     for (const int rank : entry.ranks) text += " " + std::to_string(rank);
-    text += formatted(" {} {} {}\n", entry.count, entry.digest, name);
+    text += formatted(" {} {} {} {}\n", entry.is_the_librarys ? 1 : 0, entry.count, entry.digest, name);
   }
   return text;
 }
@@ -71,7 +88,7 @@ std::string DeviceLedger::operations_of(const std::string& group) const {
   return text;
 }
 
-std::optional<DeviceDisagreement> find_disagreement(const std::vector<int>& ranks,
+std::optional<DeviceDisagreement> find_disagreement(const std::string& own, const std::vector<int>& ranks,
                                                     const std::vector<std::string>& digests) {
   std::map<int, std::map<std::string, Reported>> all;
   for (std::size_t i = 0; i < ranks.size(); ++i) all[ranks[i]] = read(digests.at(i));
@@ -81,7 +98,10 @@ std::optional<DeviceDisagreement> find_disagreement(const std::vector<int>& rank
         const auto peers = all.find(peer);
         if (peers == all.end()) continue;
         const auto theirs = peers->second.find(name);
-        if (theirs != peers->second.end() && theirs->second.what == reported.what) continue;
+        if (theirs == peers->second.end()) continue;  // the peer has let go of the group already
+        const auto& other = theirs->second;
+        if (other.count == reported.count && other.digest == reported.digest) continue;
+        if (name != own && may_differ(reported, other)) continue;
         return DeviceDisagreement{name, std::min(rank, peer), std::max(rank, peer)};
       }
   return std::nullopt;

@@ -17,8 +17,11 @@ namespace muster::comm {
 class DeviceLedger {
  public:
   /// `ranks`: those of the group, in the job.
-  void note(const std::string& group, const std::vector<int>& ranks, const Header& header);
-  /// A line for each group with operations: its ranks, how many operations there were, their digest, its name.
+  void add(const std::string& group, std::vector<int> ranks);
+  void remove(const std::string& group);
+  void note(const std::string& group, const Header& header);
+  /// A line for each group: its ranks, whether the library has operations in it, how many operations there were, their
+  /// digest, its name.
   std::string digests() const;
   /// A line for each of the last operations of that group: its number and what it was.
   std::string operations_of(const std::string& group) const;
@@ -27,6 +30,7 @@ class DeviceLedger {
   static constexpr std::size_t kNamed = 128;  ///< operations that a message can still name
   struct Entry {
     std::vector<int> ranks;
+    bool is_the_librarys = false;
     int64_t count = 0;
     uint64_t digest = 0;
     std::deque<Header> last;
@@ -40,8 +44,9 @@ struct DeviceDisagreement {
   std::string group;
   int one = 0, other = 0;
 };
-/// The first one in digests() of these ranks of the job. Ranks are compared in the groups that they share.
-std::optional<DeviceDisagreement> find_disagreement(const std::vector<int>& ranks,
+/// The first one in digests() of these ranks of the job, which are those of group `own`. Ranks are compared in the
+/// groups that they share. In groups that only the program uses a rank may be ahead, except in `own`.
+std::optional<DeviceDisagreement> find_disagreement(const std::string& own, const std::vector<int>& ranks,
                                                     const std::vector<std::string>& digests);
 /// The first operations in which two operations_of() differ: "rank 0 called ..., rank 1 called ..., operation 7".
 std::string describe_difference(int one, const std::string& of_one, int other, const std::string& of_other);

@@ -6,6 +6,7 @@
 
 #include <c10/core/DeviceGuard.h>
 
+#include "muster/base/detail/log.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
 
@@ -136,6 +137,8 @@ void DeviceWatch::run() {
     if (!found && !asked) continue;
     const auto cause = agree(found);
     stay_until_known();
+    // A program without a later operation would end with a number that means nothing, and say nothing.
+    log::error(formatted("{}: {}", cause.id, cause.text));
     const std::lock_guard lock(mutex_);
     cause_ = cause;
     for (auto* group : groups_) group->end(cause);

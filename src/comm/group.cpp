@@ -1,6 +1,7 @@
 #include "comm/group.h"
 
 #include <algorithm>
+#include <exception>
 #include <numeric>
 #include <utility>
 
@@ -37,6 +38,8 @@ bool Work::is_completed() const {
 }
 
 namespace {
+constexpr std::chrono::milliseconds kDrain(5000);  ///< for operations that were started when the group goes
+
 GroupIdentity with_ledger(GroupIdentity identity, bool has_device_side) {
   if (has_device_side && !identity.ledger) identity.ledger = std::make_shared<DeviceLedger>();
   return identity;
@@ -55,18 +58,25 @@ Group::Group(GroupIdentity identity, std::unique_ptr<Collectives> collectives, s
       device_side_(std::move(device_side)), rank_(collectives_->rank()), size_(collectives_->size()),
       job_ranks_(job_ranks_of(identity_, size_)), pending_(DeviceWatch::patience(identity_.timeout)),
       pair_sequences_(collectives_->size()), heard_piggybacks_(collectives_->size()) {
+  if (device_side_) identity_.ledger->add(identity_.name, job_ranks_);
   if (device_side_ && identity_.watch) identity_.watch->add(*this);
 }
 
 Group::~Group() {
   if (device_side_ && identity_.watch) identity_.watch->remove(*this);
+  if (device_side_) identity_.ledger->remove(identity_.name);
   WaitPolicy::Lock lock(identity_.waiting->mutex());
   stop_ = true;
   const bool in_flight = busy_ || !queue_.empty();
   if (!worker_.joinable()) return;
   identity_.waiting->changed(lock);
+  // The other ranks may need what this one has started last; but not one that leaves by an exception.
+  const auto drained = [this] { return worker_ended_; };
+  const bool drains = in_flight && std::uncaught_exceptions() == 0;
+  if (drains) identity_.waiting->wait(lock, drained, Clock::now() + std::min(identity_.timeout, kDrain));
+  const bool aborts = in_flight && !worker_ended_;
   lock.unlock();
-  if (in_flight) abort("the group was destroyed with operations under way");
+  if (aborts) abort("the group was destroyed with operations under way");
   lock.lock();
   identity_.waiting->wait(
       lock, [this] { return worker_ended_; }, TimePoint::max());

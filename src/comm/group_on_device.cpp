@@ -71,13 +71,13 @@ void Group::end(const DeviceCause& cause) {
 }
 
 void Group::note_on_device(const Operation& operation) {
-  if (!is_point_to_point(operation.kind))
-    identity_.ledger->note(identity_.name, job_ranks_, make_header(operation, nullptr, 0));
+  if (!is_point_to_point(operation.kind)) identity_.ledger->note(identity_.name, make_header(operation, nullptr, 0));
 }
 
 void Group::compare_device_operations(const Communicator& through) {
   if (!device_side_) return;
-  const auto difference = find_disagreement(job_ranks_, through.all_gather_bytes(identity_.ledger->digests()));
+  const auto difference =
+      find_disagreement(identity_.name, job_ranks_, through.all_gather_bytes(identity_.ledger->digests()));
   if (!difference) return;
   const auto operations = through.all_gather_bytes(identity_.ledger->operations_of(difference->group));
   const auto of = [&](int rank) { return operations.at(static_cast<std::size_t>(rank_index(job_ranks_, rank))); };

@@ -218,12 +218,20 @@ class JobLoader {
   /// What a communication hook carries belongs to this rank of this world.
   void communication(size_t i) {
     const auto& saved = per_rank_.at("communication").list().at(i);
-    if (!same_world_ || saved.empty()) return;
     const auto& managed = contents_.models[i]->managed;
     auto* kept = managed->comm_hook_state();
-    if (!kept) return;
+    if (saved.empty() || !kept) return;
+    if (!same_world_) return note_other_world(i);
     load_.now([&] { kept->load_comm_hook_state(saved); },
               [managed, kept, before = clone(kept->save_comm_hook_state())] { kept->load_comm_hook_state(before); });
+  }
+
+  void note_other_world(size_t i) {
+    if (rank_ == 0)
+      notes_.push_back(
+          formatted("saved by {} ranks, resumed by {}: what the communication hook of model {} carries from step to "
+                    "step, as PowerSGD's factors, error feedback and count of iterations, begins anew",
+                    saved_ranks_, contents_.group.size(), i));
   }
 
   void optimizer(size_t i) {

@@ -95,4 +95,6 @@ const comm::Communicator& LeafOperations::next() {
   return state_->current = state_->group.with_label(state_->label);
 }
 
+void LeafOperations::finish() const { comm::require_same_device_operations(state_->group); }
+
 }  // namespace muster::runtime

@@ -1,5 +1,6 @@
 #include "comm/device_side.h"
 
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -257,6 +258,37 @@ TEST_F(DeviceTensors, OfRanksThatDisagreeAreNamedOnEveryRank) {
       "world.";
   for (const char* rank : {"rank 0: ", "rank 1: ", "rank 2: "})
     EXPECT_NE(errors.find(rank + expected), std::string::npos) << errors;
+}
+
+TEST_F(DeviceTensors, OfAGroupOfTheProgramsOwnARankMayBeAhead) {
+  sim::set_seed(5);
+  EXPECT_EQ(run_device_world(2, {.device_backend = true},
+                             [](const Communicator& comm, at::Device device) {
+                               Communicator side = comm.subgroup({0, 1});
+                               const at::Tensor tensor = at::ones({3}, device), own = at::ones({5}, device);
+                               std::optional<Work> work;
+                               if (comm.rank() == 0) work = side.start_all_reduce(own);
+                               comm.internal("gradients").all_reduce(tensor);
+                               require_same_device_operations(comm);
+                               if (comm.rank() == 1) work = side.start_all_reduce(own);
+                               work->wait();
+                               EXPECT_EQ(own.sum().item<float>(), 10);
+                               if (comm.rank() == 1) side = Communicator();
+                               require_same_device_operations(comm);
+                             }),
+            "");
+  // A group that the library uses is no group of the program's own.
+  const auto errors = run_device_world(2, {.device_backend = true}, [](const Communicator& comm, at::Device device) {
+    const Communicator side = comm.subgroup({0, 1}), labelled = side.internal("gradients");
+    const at::Tensor tensor = at::ones({3}, device);
+    labelled.all_reduce(tensor);
+    if (comm.rank() == 0) (void)labelled.start_all_reduce(tensor);
+    require_same_device_operations(comm);
+  });
+  EXPECT_NE(errors.find("MU050: rank 0 called the library's all_reduce(sum) of float32 [3] for gradients, rank 1 "
+                        "called nothing more, operation 1 of the device's operations in group world/0."),
+            std::string::npos)
+      << errors;
 }
 
 /// Also ends what a run without a site has left to the devices, which report it to whoever waits for them next.

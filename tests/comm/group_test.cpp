@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <mutex>
+#include <optional>
 
 #include <ATen/Functions.h>
 #include <gtest/gtest.h>
@@ -39,6 +40,19 @@ TEST(Group, StartedOperationsRunInOrderAndSynchronousOnesBehindThem) {
         works[i].wait();
         EXPECT_EQ(tensors[i][99].item<float>(), static_cast<float>(3 + 3 * i));
       }
+    });
+  }
+}
+
+TEST(Group, WhatARankHasStartedEndsForTheOthersThoughItLetsGoOfTheGroup) {
+  for (uint64_t seed : {0, 1, 2, 3, 4, 5}) {
+    run_threads(2, seed, [](const Communicator& comm) {
+      std::optional<Communicator> part = comm.subgroup({0, 1});
+      at::Tensor tensor = at::full({100'000}, comm.rank() + 1, at::kFloat);
+      Work work = part->start_all_reduce(tensor);
+      if (comm.rank() == 0) part.reset();
+      else work.wait();
+      EXPECT_EQ(tensor[99].item<float>(), 3.f);
     });
   }
 }

@@ -53,7 +53,7 @@ std::vector<at::Tensor> gradients_alone(const std::shared_ptr<Wide>& net, int st
   return gradients(*net);
 }
 
-void step_of(ReplicatedModel& replicated, Wide& net, int step, int rank, at::ScalarType dtype) {
+void step_of(ReplicatedModel& replicated, Net& net, int step, int rank, at::ScalarType dtype) {
   net.zero_grad();
   backward(replicated, loss_of(run(replicated, net, draw_part(net, 4, step, rank, dtype))));
 }
@@ -188,6 +188,37 @@ TEST(CommHook, PowerSgdFindsItsStateByTheParametersOfABucket) {
     EXPECT_EQ(saved.at("buckets").list().size(), 4U);
     for (size_t i = 0; i < whole.size(); ++i) EXPECT_TRUE(at::equal(whole[i], resumed[i])) << i;
   });
+}
+
+struct TwoShapes final : Net {
+  TwoShapes() {
+    wide = register_module("wide", torch::nn::Linear(torch::nn::LinearOptions(10, 20).bias(false)));
+    narrow = register_module("narrow", torch::nn::Linear(torch::nn::LinearOptions(10, 5).bias(false)));
+  }
+  at::Tensor forward(at::Tensor x) override { return torch::cat({wide(x), narrow(x)}, 1); }
+  at::Tensor draw_input(int64_t batch, at::Generator random) const override {
+    return torch::randn({batch, 10}, random);
+  }
+  torch::nn::Linear wide{nullptr}, narrow{nullptr};
+};
+
+/// With rank 2 the wide weight alone is compressed, into as many numbers as both are with rank 1.
+TEST(CommHook, PowerSgdTakesUpNoFactorsOfAnotherRank) {
+  ::testing::internal::CaptureStderr();
+  muster::testing::run_threads(2, 0, [&](Communicator group) {
+    State saved;
+    for (const int64_t rank : {2, 1}) {
+      TwoShapes net;
+      draw_parameters(net, 3);
+      ReplicatedModel replicated(net, group,
+                                 {.comm_hook = "powersgd", .power_sgd = {.rank = rank, .start_iteration = 0}});
+      if (!saved.empty()) replicated.load_comm_hook_state(saved);
+      for (int step = 0; step < 2; ++step) step_of(replicated, net, step, group.rank(), at::kFloat);
+      saved = clone(replicated.save_comm_hook_state());
+    }
+  });
+  const auto said = ::testing::internal::GetCapturedStderr();
+  EXPECT_NE(said.find("MU570: PowerSGD begins anew for a bucket"), std::string::npos) << said;
 }
 
 TEST(CommHook, PowerSgdSaysWhatItCannotTakeUp) {  // MU570

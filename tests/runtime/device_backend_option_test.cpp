@@ -1,4 +1,5 @@
 #include <cstdlib>
+#include <exception>
 #include <set>
 #include <string>
 #include <vector>
@@ -187,9 +188,19 @@ TEST(DeviceBackendOption, RanksThatDisagreeAreToldBeforeAnythingIsSaved) {
   });
 }
 
+/// What operations that failed have left to the device is reported to whoever waits for it next.
+void end_what_is_left() {
+  for (int attempt = 0; attempt < 4; ++attempt) {
+    try {
+      return sim::set_seed(2);
+    } catch (const std::exception&) {}
+  }
+}
+
 /// In a group of its own, which ends with the error. Reduces for another purpose on each rank, then does `then`.
 template <class F>
 void expect_told_before(const char* what, F then) {
+  end_what_is_left();
   Accelerator accelerator({.device_backend = simulated_backend(), .strategy = "ddp"});
   const auto own = torch::ones({3}, accelerator.device());
   accelerator.group().internal(accelerator.is_main_process() ? "one" : "other").all_reduce(own);
@@ -213,6 +224,42 @@ TEST(DeviceBackendOption, RanksThatDisagreeAreToldBeforeAnythingIsGathered) {
       MeanMetric mean;
       mean.update(own.cpu());
       runtime::end_metrics(runtime, {&mean});
+    });
+  });
+}
+
+/// In a group of its own, whose operations hang where ranks disagree, as NCCL's do.
+template <class F>
+void expect_told_at_once(const char* what, F call) {
+  end_what_is_left();
+  comm::BackendEntry entry{.device = c10::DeviceType::PrivateUse1,
+                           .make = [](const auto& store, int rank, int size, const auto&) {
+                             return sim::make_backend(store, rank, size, {.hangs = true});
+                           }};
+  Accelerator accelerator(
+      {.device_backend = std::make_shared<const comm::BackendEntry>(std::move(entry)), .strategy = "ddp"});
+  const auto message = testing::thrown([&] { call(accelerator, accelerator.is_main_process(), accelerator.device()); });
+  EXPECT_TRUE(message.starts_with("MU050: ")) << what << ": " << message;
+}
+
+TEST(DeviceBackendOption, RanksThatGatherDifferentlyAreToldAtOnce) {
+  as_device_ranks(2, [] {
+    using Runtime = Accelerator;
+    expect_told_at_once("shapes", [](Runtime& runtime, bool main, at::Device device) {
+      (void)runtime.gather(torch::ones({main ? 4 : 5}, device));
+    });
+    expect_told_at_once("dtypes", [](Runtime& runtime, bool main, at::Device device) {
+      (void)runtime.gather(torch::ones({4}, device).to(main ? at::kFloat : at::kLong));
+    });
+    expect_told_at_once("reductions", [](Runtime& runtime, bool main, at::Device device) {
+      (void)runtime.reduce(torch::ones({4}, device), main ? "sum" : "mean");
+    });
+    expect_told_at_once("operations", [](Runtime& runtime, bool main, at::Device device) {
+      const auto own = torch::ones({4}, device);
+      (void)(main ? runtime.gather(own) : runtime.reduce(own));
+    });
+    expect_told_at_once("for metrics", [](Runtime& runtime, bool main, at::Device device) {
+      (void)runtime.gather_for_metrics(torch::ones({main ? 3 : 4}, device));
     });
   });
 }

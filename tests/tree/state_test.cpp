@@ -1,5 +1,6 @@
 #include "muster/tree/state.h"
 
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -10,6 +11,7 @@
 #include <gtest/gtest.h>
 
 #include "muster/testing/thrown.h"
+#include "muster/tree/detail/named_fields.h"
 #include "muster/tree/detail/pack.h"
 
 namespace muster {
@@ -106,6 +108,31 @@ struct Counter {
 };
 static_assert(Stateful<Counter>);
 static_assert(!Stateful<std::string>);
+
+struct Betas {
+  std::array<double, 2> betas{0.9, 0.99};
+  double lr = 1;
+};
+
+TEST(NamedFields, AnArrayIsAListOfItsLength) {
+  const auto state = tree::state_of(Betas{{0.5, 0.6}, 3});
+  Betas loaded;
+  tree::load_fields(loaded, state);
+  EXPECT_EQ(loaded.betas, (std::array<double, 2>{0.5, 0.6}));
+  EXPECT_EQ(loaded.lr, 3);
+  std::array<double, 3> three{};
+  EXPECT_EQ(thrown_id([&] { tree::load_fields(three, state.at("betas")); }), "MU208");
+}
+
+TEST(NamedFields, AreNamedInStructsOfAnyLinkage) {
+  struct Local {
+    int64_t epochs = 2;
+    std::string name = "abc";
+  };
+  const auto state = tree::state_of(Local());
+  EXPECT_EQ(state.at("epochs").as<int>(), 2);
+  EXPECT_EQ(state.at("name").text(), "abc");
+}
 
 }  // namespace
 }  // namespace muster

@@ -67,7 +67,7 @@ class PowerSgdHook final : public CommHook {
     at::Tensor spare = {};    // on a device: from it comes what replaces a dead column
   };
   struct BucketState {
-    std::string parameters;  // as parameters_of()
+    std::string parameters;  // as parameters_of(), and the shapes of the factors
     std::vector<Pair> pairs;
     std::vector<at::Tensor> whole;  // what is sent uncompressed
     at::Tensor flat_p, flat_q, flat_uncompressed, error, before;
@@ -115,8 +115,9 @@ PowerSgdHook::BucketState& PowerSgdHook::state_of(const GradientBucket& bucket) 
   auto& state = states_[bucket.index];
   if (state) return *state;
   state = std::make_unique<BucketState>();
-  state->parameters = parameters_of(bucket);
   allocate(*state, bucket);
+  state->parameters = parameters_of(bucket);
+  for (const auto& pair : state->pairs) state->parameters += formatted(" {}x{}", pair.q.size(0), pair.q.size(1));
   take_loaded(*state, bucket);
   return *state;
 }

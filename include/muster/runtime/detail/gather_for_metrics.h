@@ -74,6 +74,7 @@ auto gather_for_metrics(const comm::Communicator& group, const std::optional<Ste
   LeafOperations operations(group, "gather_for_metrics", tree::leaves_of</*with_lists=*/true>(all),
                             (tree::varies<T> || ...));
   tree::visit(all, MetricsGatherer{operations, step});
+  operations.finish();
   return unmarked_values(std::move(all));
 }
 

@@ -27,6 +27,9 @@ class LeafOperations {
 
   /// Returns the group for the collective of the next leaf; valid until the next call.
   const comm::Communicator& next();
+  /// After the last one: with a backend of a device, ranks compare what they have given to it, before the results are
+  /// read. Throws: CommError (MU050), on every rank. Collective.
+  void finish() const;
 
  private:
   struct State;
@@ -37,7 +40,9 @@ class LeafOperations {
 template <class T, class F>
 T each_leaf(const comm::Communicator& group, std::string_view operation, const T& value, F&& f, int source = -1) {
   LeafOperations operations(group, operation, tree::leaves_of(value), tree::varies<T>, source);
-  return tree::transform(value, [&](const at::Tensor& tensor) { return f(operations.next(), tensor); });
+  auto result = tree::transform(value, [&](const at::Tensor& tensor) { return f(operations.next(), tensor); });
+  operations.finish();
+  return result;
 }
 
 }  // namespace muster::runtime

@@ -11,6 +11,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "muster/base/error.h"
 #include "muster/tree/detail/fields.h"
 #include "muster/tree/state.h"
 
@@ -87,7 +88,7 @@ State state_of(const V& value) {
 }
 
 /// The opposite. A field that the state does not name keeps its value.
-/// Throws: CheckpointError (MU208) for a state of another kind.
+/// Throws: CheckpointError (MU208) for a state of another kind, or a list of another length than an array's.
 template <class V>
 void load_fields(V& value, const State& state) {
   if constexpr (std::constructible_from<State, V>) {
@@ -98,6 +99,12 @@ void load_fields(V& value, const State& state) {
   } else if constexpr (requires { value.emplace_back(); }) {
     value.clear();
     for (const auto& one : state.list()) load_fields(value.emplace_back(), one);
+  } else if constexpr (requires { value.begin(); }) {
+    const auto& list = state.list();
+    if (list.size() != value.size())
+      throw CheckpointError("MU208", "a saved state holds a list of " + std::to_string(list.size()) + " where one of " +
+                                         std::to_string(value.size()) + " is wanted");
+    for (std::size_t i = 0; auto& one : value) load_fields(one, list[i++]);
   } else {
     [&]<std::size_t... I>(std::index_sequence<I...>) {
       const auto all = fields(value);
