@@ -234,7 +234,7 @@ void Group::execute(Operation& operation, Clock::time_point asked, Clock::time_p
   notify_observers(operation, asked);
 }
 
-void Group::fail(Failure failure) {
+void Group::fail(const Failure& failure) {
   keep(failure);
   // Before the peers learn of it: the rank that reports first is right about which rank was slow.
   if (failure_->peer >= 0) report_lost_rank(failure_->peer, failure_->id + ": " + failure_->text);

@@ -99,7 +99,7 @@ class Group : public DeviceWatch::Watched {
   void stage(Operation& operation);
   void run_collectives(Operation& operation, TimePoint deadline);
   void execute(Operation& operation, Clock::time_point asked, Clock::time_point begin);
-  [[noreturn]] void fail(Failure failure);
+  [[noreturn]] void fail(const Failure& failure);
   /// Keeps the first failure. Returns whether this is the first.
   bool keep(const Failure& failure);
   void abort_device_side() noexcept;

@@ -293,14 +293,14 @@ bool MpiTransport::is_notified(int rank) {
 }
 
 void MpiTransport::linger() noexcept {
-  const auto deadline = Clock::now() + kLinger;
-  Patience patience;
-  const auto all_are_notified = [this] {
-    for (int peer = 0; peer < size(); ++peer)
-      if (peer != rank_ && !is_notified(peer)) return false;
-    return true;
-  };
   try {
+    const auto all_are_notified = [this] {
+      for (int peer = 0; peer < size(); ++peer)
+        if (peer != rank_ && !is_notified(peer)) return false;
+      return true;
+    };
+    const auto deadline = Clock::now() + kLinger;
+    Patience patience;
     while (!all_are_notified() && Clock::now() < deadline) patience.wait();
   } catch (...) {
     // A peer that cannot be told.

@@ -16,6 +16,7 @@
 namespace muster::comm::mpi {
 namespace {
 
+// NOLINTBEGIN(bugprone-sizeof-expression): a handle is a pointer with some MPIs, and meant itself
 /// MPI's handle as ours, and back.
 template <class T>
 Handle handle_of(const T& native) {
@@ -31,6 +32,7 @@ T native(Handle handle) {
   std::memcpy(&native, &handle, sizeof native);
   return native;
 }
+// NOLINTEND(bugprone-sizeof-expression)
 
 MPI_Comm communicator(Handle handle) { return native<MPI_Comm>(handle); }
 
