@@ -12,21 +12,11 @@ import sys
 import tempfile
 import time
 
+from counted import close, report, skip
+
 source, build = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
-counts = {"passed": 0, "failed": 0, "skipped": 0}
 ADDRESSES = ["10.213.7.1", "10.213.7.2"]
 STEPS = {"few": "2", "many": "800"}
-
-
-def report(name, error):
-    counts["failed" if error else "passed"] += 1
-    if error:
-        print(f"FAILED {name}: {error}")
-
-
-def skip(name, reason):
-    counts["skipped"] += 1
-    print(f"SKIPPED {name}: {reason}")
 
 
 class Node:
@@ -165,5 +155,4 @@ with tempfile.TemporaryDirectory() as scratch:
     book = pathlib.Path(scratch) / "book"
     book.write_bytes(100 * b"".join(page.read_bytes() for page in sorted((source / "docs/concepts").glob("*.md"))))
     tries(pathlib.Path(scratch))
-print(f"{counts['passed']} passed, {counts['failed']} failed, {counts['skipped']} skipped")
-sys.exit(1 if counts["failed"] else 0)
+close()

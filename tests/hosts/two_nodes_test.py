@@ -10,14 +10,9 @@ import subprocess
 import sys
 import tempfile
 
+from counted import close, report
+
 source, build = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
-counts = {"passed": 0, "failed": 0, "skipped": 0}
-
-
-def report(name, error):
-    counts["failed" if error else "passed"] += 1
-    if error:
-        print(f"FAILED {name}: {error}")
 
 
 def free_port():
@@ -59,5 +54,4 @@ with tempfile.TemporaryDirectory() as scratch:
         report(f"{strategy} gives the bits of gloo", None if trained and trained == expected else f"losses {trained and trained[1]}, not {expected and expected[1]}\n{said}")
     said, trained = train(folder / "levels", book, "ddp", "--two-level-sums")
     report("sums of two levels train", None if trained and len(trained[1]) == 6 else said)
-print(f"{counts['passed']} passed, {counts['failed']} failed, {counts['skipped']} skipped")
-sys.exit(1 if counts["failed"] else 0)
+close()
