@@ -70,16 +70,15 @@ Group::~Group() {
   const bool in_flight = busy_ || !queue_.empty();
   if (!worker_.joinable()) return;
   identity_.waiting->changed(lock);
+  const auto ended = [this] { return worker_ended_; };
   // The other ranks may need what this one has started last; but not one that leaves by an exception.
-  const auto drained = [this] { return worker_ended_; };
-  const bool drains = in_flight && std::uncaught_exceptions() == 0;
-  if (drains) identity_.waiting->wait(lock, drained, Clock::now() + std::min(identity_.timeout, kDrain));
-  const bool aborts = in_flight && !worker_ended_;
+  const bool drains = std::uncaught_exceptions() == 0;
+  const auto until = Clock::now() + std::min(identity_.timeout, kDrain);
+  const bool aborts = in_flight && !(drains && identity_.waiting->wait(lock, ended, until));
   lock.unlock();
   if (aborts) abort("the group was destroyed with operations under way");
   lock.lock();
-  identity_.waiting->wait(
-      lock, [this] { return worker_ended_; }, TimePoint::max());
+  identity_.waiting->wait(lock, ended, TimePoint::max());
   lock.unlock();
   identity_.waiting->join(worker_);
 }

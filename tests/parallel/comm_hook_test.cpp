@@ -141,6 +141,20 @@ TEST(CommHook, PowerSgdIsThatOfThePaper) {
       });
 }
 
+/// Trains six steps at once, and the last three after a load. `last_gradients(group, from, loaded, saved)` starts with
+/// step `from`, and saves before the fourth. Returns what each rank saved.
+template <class F>
+std::vector<State> expect_same_after_a_load(const F& last_gradients) {
+  std::vector<State> of_ranks(2);
+  muster::testing::run_threads(2, 0, [&](Communicator group) {
+    State saved, unused;
+    const auto whole = last_gradients(group, 0, {}, saved), resumed = last_gradients(group, 3, saved, unused);
+    for (size_t i = 0; i < whole.size(); ++i) EXPECT_TRUE(at::equal(whole[i], resumed[i])) << i;
+    of_ranks[static_cast<size_t>(group.rank())] = saved;
+  });
+  return of_ranks;
+}
+
 TEST(CommHook, PowerSgdGoesOnAfterALoad) {
   const auto last_gradients = [](const Communicator& group, int from, const State& loaded, State& saved) {
     const auto net = make_wide(at::kFloat);
@@ -153,11 +167,7 @@ TEST(CommHook, PowerSgdGoesOnAfterALoad) {
     }
     return gradients(*net);
   };
-  muster::testing::run_threads(2, 0, [&](Communicator group) {
-    State saved, unused;
-    const auto whole = last_gradients(group, 0, {}, saved), resumed = last_gradients(group, 3, saved, unused);
-    for (size_t i = 0; i < whole.size(); ++i) EXPECT_TRUE(at::equal(whole[i], resumed[i])) << i;
-  });
+  expect_same_after_a_load(last_gradients);
 }
 
 /// Parameters that are unfrozen later have buckets after the others; a model that begins with them has other numbers.
@@ -182,12 +192,7 @@ TEST(CommHook, PowerSgdFindsItsStateByTheParametersOfABucket) {
     }
     return gradients(*net);
   };
-  muster::testing::run_threads(2, 0, [&](Communicator group) {
-    State saved, unused;
-    const auto whole = last_gradients(group, 0, {}, saved), resumed = last_gradients(group, 3, saved, unused);
-    EXPECT_EQ(saved.at("buckets").list().size(), 4U);
-    for (size_t i = 0; i < whole.size(); ++i) EXPECT_TRUE(at::equal(whole[i], resumed[i])) << i;
-  });
+  for (const auto& saved : expect_same_after_a_load(last_gradients)) EXPECT_EQ(saved.at("buckets").list().size(), 4U);
 }
 
 struct TwoShapes final : Net {
