@@ -140,19 +140,26 @@ TEST(SharedMemory, ReducesAsLibTorchDoes) {
         }
 }
 
-TEST(SharedMemory, RoundsBfloat16AsLibTorchDoes) {
+template <class T>
+void expect_sums_of_all_values(at::ScalarType dtype, std::initializer_list<unsigned> others) {
   constexpr std::size_t kAll = 65'536;
-  std::vector<c10::BFloat16> all, other(kAll), sum(kAll);
-  for (std::size_t bits = 0; bits < kAll; ++bits)
-    all.emplace_back(static_cast<uint16_t>(bits), c10::BFloat16::from_bits());
-  // 1, a little more, the next to nothing, the largest, -infinity, not a number.
-  for (const unsigned bits : {0x3f80u, 0x3f81u, 0x0001u, 0x7f7fu, 0xff80u, 0xffffu}) {
-    other.assign(kAll, c10::BFloat16(static_cast<uint16_t>(bits), c10::BFloat16::from_bits()));
+  const auto of_bits = [](std::size_t bits) { return T(static_cast<uint16_t>(bits), T::from_bits()); };
+  std::vector<T> all, other(kAll), sum(kAll);
+  for (std::size_t bits = 0; bits < kAll; ++bits) all.push_back(of_bits(bits));
+  for (const unsigned bits : others) {
+    other.assign(kAll, of_bits(bits));
     void* const out = sum.data();
-    reduce_memory({&out, 1}, {all.data(), other.data()}, kAll, at::kBFloat16, ReduceOp::sum);
+    reduce_memory({&out, 1}, {all.data(), other.data()}, kAll, dtype, ReduceOp::sum);
     for (std::size_t i = 0; i < kAll; ++i)
-      ASSERT_EQ(sum[i].x, c10::BFloat16(static_cast<float>(all[i]) + static_cast<float>(other[i])).x) << i << bits;
+      ASSERT_EQ(sum[i].x, T(static_cast<float>(all[i]) + static_cast<float>(other[i])).x)
+          << dtype << ' ' << i << ' ' << bits;
   }
+}
+
+TEST(SharedMemory, RoundsHalfPrecisionAsLibTorchDoes) {
+  // 1, a little more, the next to nothing, the largest, -infinity, not a number.
+  expect_sums_of_all_values<c10::BFloat16>(at::kBFloat16, {0x3f80, 0x3f81, 0x0001, 0x7f7f, 0xff80, 0xffff});
+  expect_sums_of_all_values<c10::Half>(at::kHalf, {0x3c00, 0x3c01, 0x0001, 0x7bff, 0xfc00, 0xffff});
 }
 
 TEST(SharedMemory, CopiesPastCachesWhateverTheAlignment) {

@@ -146,11 +146,26 @@ bool has_wide_vectors() {
   }();
   return has;
 }
+
+/// Conversions bind a reduction to the processor, which masks make faster; nothing else gains by them.
+template <class T, ReduceOp op>
+[[gnu::target("avx512f,avx512bw,avx512dq,avx512vl,f16c")]] void reduce_masked(const Call& call) {
+  reduce_blocks<T, op>(call);
+}
+
+bool has_masked_vectors() {
+  static const bool has = has_wide_vectors() && __builtin_cpu_supports("avx512f") &&
+                          __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+                          __builtin_cpu_supports("avx512vl");
+  return has;
+}
 #endif
 
 template <class T, ReduceOp op>
 void reduce_as(const Call& call) {
 #if defined(__x86_64__)
+  if constexpr (!std::is_same_v<T, Wide<T>>)
+    if (has_masked_vectors()) return reduce_masked<T, op>(call);
   if constexpr (!std::is_same_v<T, bool>)
     if (has_wide_vectors()) return reduce_wide<T, op>(call);
 #endif
