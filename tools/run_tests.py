@@ -209,12 +209,17 @@ def run_two_at_a_time(tests):
         return run_in_turn(first) + others.result()
 
 
+def what_failed(output):
+    """Without the cases of GoogleTest that passed or were skipped."""
+    return re.sub(r"^\[ RUN +\] (\S+)\n(?:(?!\[ RUN ).*\n)*?\[ +(?:OK|SKIPPED) +\] \1.*\n", "", output, flags=re.MULTILINE)
+
+
 def show(result):
     print(f"{result.test.name:16} {result.passed:4} passed {result.failed:3} failed {result.skipped:3} skipped {result.seconds:7.1f} s", flush=True)
     for reason in result.reasons:
         print(f"    {reason}")
     if result.failed:
-        lines = result.output.rstrip().splitlines()
+        lines = what_failed(result.output).rstrip().splitlines()
         if len(lines) > 200:
             lines = lines[:60] + [f"... {len(lines) - 200} lines left out ..."] + lines[-140:]
         print("\n".join("    | " + line for line in lines), flush=True)

@@ -54,6 +54,12 @@ class Runner(unittest.TestCase):
             f"{outside!r}" + ' + "]}]}")\nsys.exit(1)')
         self.closes({"a": ("gtest", 20, report, "1", "2")}, 1, "1 passed, 1 failed, 0 skipped", "FAILED outside of its cases: left a file")
 
+    def test_shows_what_failed_among_many_that_passed(self):
+        passing = 'good = "".join(f"[ RUN      ] S.g{i}\\n[       OK ] S.g{i} (0 ms)\\n" for i in range(300))\n'
+        failing = 'print(good + "[ RUN      ] S.bad\\nwhy it failed\\n[  FAILED  ] S.bad (0 ms)\\n" + good)\n'
+        head, tail = REPORT.split("print(")[0], "json.dump" + REPORT.split("json.dump")[1]
+        self.closes({"a": ("gtest", 20, head + passing + failing + tail, "2", "2")}, 1, "1 passed, 1 failed, 0 skipped", "why it failed")
+
     def test_tests_see_no_accelerator(self):
         self.closes({"a": ("script", 20, "import os; print('1 passed, 0 failed, 0 skipped' if os.environ['CUDA_VISIBLE_DEVICES'] == '-1' else 'it sees one')")},
                     0, "1 passed, 0 failed, 0 skipped")
