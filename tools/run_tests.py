@@ -5,9 +5,8 @@
 
 A test labelled gtest counts its cases; one labelled script counts by its own closing line of the same form;
 any other counts as one. Exit code 77 means skipped, with the reason as its last line.
-Tests run two at a time: most of them bring up several ranks and wait for one another half of their time. One worker takes them
-from the front. The other runs those labelled sources first, which read and compile files and get the cores that the ranks
-leave idle, and then takes from the back.
+Tests run two at a time, one from the front and one from the back: most of them bring up several ranks and wait for one another half
+of their time. Beside them run those labelled sources, which read and compile files, on the cores that the ranks leave idle.
 The time-out of each is multiplied by the factor.
 """
 import argparse
@@ -24,8 +23,8 @@ import tempfile
 import threading
 import time
 
-# Tests beside the others get what these leave of the cores.
-BESIDE, LEAST_URGENT = "sources", 19
+# Tests beside the others get what these leave of the cores; the kernel may weigh whole sessions.
+BESIDE, LEAST_URGENT = "sources", ["sh", "-c", '{ echo 19 > /proc/self/autogroup; } 2>/dev/null; exec nice -n 19 "$0" "$@"']
 # Ranks cannot meet on an accelerator yet, and would take one where the machine has some.
 NO_ACCELERATOR = {"CUDA_VISIBLE_DEVICES": "-1"}
 # Two programs at once have more threads than there are cores. Those that wait by spinning take the core of those that they wait for.
@@ -70,7 +69,7 @@ def run_command(command, test, extra_environment):
     if not command or not os.access(command[0], os.X_OK):
         return 127, f"{test.name}: the program {command[:1]} was not built"
     with tempfile.TemporaryFile("w+", errors="replace") as log:
-        niceness = ["nice", "-n", str(LEAST_URGENT)] if BESIDE in test.labels else []
+        niceness = LEAST_URGENT if BESIDE in test.labels else []
         process = subprocess.Popen(niceness + command, cwd=test.directory, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
                                    env={**os.environ, **NO_ACCELERATOR, **NO_SPINNING, **test.environment, **extra_environment}, start_new_session=True)
         try:
@@ -188,25 +187,25 @@ def run_in_turn(take):
     return results
 
 
-def run_two_at_a_time(tests):
+def run_beside_each_other(tests):
     queue = collections.deque(test for test in tests if BESIDE not in test.labels)
     beside = collections.deque(test for test in tests if BESIDE in test.labels)
 
-    def first():
-        with ONE_AT_A_TIME:
-            return queue.popleft() if queue else None
+    def taking(where, take):
+        # A folder for temporary files of its own: test programs look whether something was left in theirs.
+        with tempfile.TemporaryDirectory() as folder:
+            def next_test():
+                with ONE_AT_A_TIME:
+                    test = take(where) if where else None
+                if test:
+                    test.environment.setdefault("TMPDIR", folder)
+                return test
+            return run_in_turn(next_test)
 
-    def second(folder):
-        with ONE_AT_A_TIME:
-            test = beside.popleft() if beside else queue.pop() if queue else None
-        if test:
-            test.environment.setdefault("TMPDIR", folder)
-        return test
-
-    # A folder for temporary files of its own: test programs look whether something was left in theirs.
-    with tempfile.TemporaryDirectory() as folder, concurrent.futures.ThreadPoolExecutor() as pool:
-        others = pool.submit(run_in_turn, lambda: second(folder))
-        return run_in_turn(first) + others.result()
+    popped, popped_left = collections.deque.pop, collections.deque.popleft
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        workers = [pool.submit(taking, *how) for how in ((queue, popped_left), (queue, popped), (beside, popped_left))]
+        return [result for worker in workers for result in worker.result()]
 
 
 def what_failed(output):
@@ -239,7 +238,7 @@ def main():
     unknown = set(arguments.names) - {test.name for test in tests}
     if unknown or not tests:
         sys.exit(f"run_tests: no such test: {', '.join(sorted(unknown))}" if unknown else "run_tests: there is nothing to run")
-    results = run_two_at_a_time(tests)
+    results = run_beside_each_other(tests)
     passed, failed, skipped = (sum(getattr(r, key) for r in results) for key in ("passed", "failed", "skipped"))
     print(f"{passed} passed, {failed} failed, {skipped} skipped")
     return 1 if failed or not passed else 0
