@@ -4,9 +4,11 @@
 #include <signal.h>
 
 #include <ctime>
+#include <limits>
 #include <mutex>
 #include <utility>
 
+#include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
@@ -14,6 +16,7 @@
 #include "comm/handshake.h"
 #include "comm/header.h"
 #include "comm/rank_index.h"
+#include "comm/transport_watch.h"
 #include "comm/words.h"
 #include "muster/base/detail/environment.h"
 #include "muster/base/error.h"
@@ -29,6 +32,8 @@ using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 // gloo ends the process if a message meets a receive of another size, so the tag of a block is its size and frames,
 // which have one size, have a tag of their own.
 constexpr int kFrameTag = 0;
+/// Nothing is sent with it.
+constexpr int kSilentTag = std::numeric_limits<int>::max();
 
 int block_tag(std::size_t bytes, int channel) { return static_cast<int>(2 * bytes) + channel; }
 
@@ -141,12 +146,13 @@ class GlooTransport final : public Transport {
  public:
   GlooTransport(GlooSetup setup, Device device, const std::string& name, int rank, int size)
       : setup_(std::move(setup)), device_(std::move(device)), name_(name), rank_(rank), size_(size),
-        gloo_(connect_gloo(setup_, device_, name, rank, size)), peers_(size) {
+        gloo_(connect_gloo(setup_, device_, name, rank, size)), peers_(size), watch_(TransportWatch::of_process()) {
     for (int peer = 0; peer < size; ++peer) {
       if (peer == rank) continue;
       peers_[peer] = std::make_unique<Peer>();
       for (int slot = 0; slot < kReady; ++slot) post_frame(peer, slot);
     }
+    watch_->add(this, [this] { look(); });
   }
 
   ~GlooTransport() override { close(); }
@@ -247,6 +253,9 @@ class GlooTransport final : public Transport {
 
   void wait(const WorkPtr& work, int peer, TimePoint deadline);
   void linger() noexcept;
+  /// Ends a wait whose connection is gone. gloo forgets a send if its own thread finds the connection broken when it
+  /// begins to write: nothing else would end that wait before its deadline.
+  void look() noexcept;
 
   const GlooSetup setup_;
   const Device device_;
@@ -260,6 +269,11 @@ class GlooTransport final : public Transport {
   bool aborted_ = false;
   std::string cause_;
   WorkPtr waited_for_;
+  int waited_peer_ = -1;
+  unsigned looks_ = 0;  ///< since that wait began
+  std::vector<WorkPtr> silent_receives_;
+
+  const std::shared_ptr<TransportWatch> watch_;
 };
 
 void GlooTransport::wait(const WorkPtr& work, int peer, TimePoint deadline) {
@@ -268,6 +282,8 @@ void GlooTransport::wait(const WorkPtr& work, int peer, TimePoint deadline) {
     if (aborted_) throw TransportFailure{TransportFailure::Kind::aborted, -1, cause_};
     if (!work) throw TransportFailure{TransportFailure::Kind::closed, peer, peers_[peer]->lost};
     waited_for_ = work;
+    waited_peer_ = peer;
+    looks_ = 0;
   }
   std::string failure = failure_of(work, deadline);
   std::lock_guard lock(mutex_);
@@ -275,6 +291,7 @@ void GlooTransport::wait(const WorkPtr& work, int peer, TimePoint deadline) {
   if (failure.empty()) return;
   if (aborted_) throw TransportFailure{TransportFailure::Kind::aborted, -1, cause_};
   bool late = std::chrono::steady_clock::now() >= deadline;
+  if (!late && !peers_[peer]->lost.empty()) failure = peers_[peer]->lost;
   throw TransportFailure{late ? TransportFailure::Kind::timeout : TransportFailure::Kind::closed, peer, failure};
 }
 
@@ -312,12 +329,27 @@ void GlooTransport::linger() noexcept {
   }
 }
 
+void GlooTransport::look() noexcept {
+  std::lock_guard lock(mutex_);
+  // A receive more each time, so ever less often.
+  if (!waited_for_ || aborted_ || ++looks_ < 2 || (looks_ & (looks_ - 1)) != 0) return;
+  try {
+    std::vector<at::Tensor> nothing{at::empty({1}, at::kByte)};
+    auto receive = post(*peers_[waited_peer_], [&] { return gloo_->recv(nothing, waited_peer_, kSilentTag); });
+    receive ? silent_receives_.push_back(std::move(receive)) : waited_for_->abort();
+  } catch (const std::exception&) {
+    // Out of memory: the next look may find some.
+  }
+}
+
 void GlooTransport::close() noexcept {
+  watch_->remove(this);
   SigpipeBlocker blocker;
   if (!gloo_) return;
   if (aborted_) linger();
   std::lock_guard lock(mutex_);
   aborted_ = true;
+  silent_receives_.clear();
   peers_.clear();
   gloo_.reset();
 }
