@@ -5,6 +5,7 @@
 #include "muster/base/error.h"
 #include "muster/base/format.h"
 #include "muster/runtime/detail/metric.h"
+#include "muster/runtime/detail/sum_dtype.h"
 
 namespace muster {
 namespace {
@@ -20,6 +21,16 @@ at::Tensor classes_in(const at::Tensor& predicted, const at::Tensor& labels, con
                              metric, shape_text(predicted.sizes()), shape_text(labels.sizes())));
 }
 
+/// Where the new values are. A state that is still on the host is a number to the device's kernel, and not copied
+/// there, for which the host would wait.
+at::Tensor added(const at::Tensor& state, const at::Tensor& more) { return more + state.to(more.scalar_type()); }
+
+/// A device may multiply by the reciprocal of a number, but not of a tensor.
+at::Tensor quotient(const at::Tensor& sum, const at::Tensor& count) {
+  const auto wide = sum.to(runtime::sum_dtype(sum.device()));
+  return wide / at::full_like(wide, count.item<double>());
+}
+
 }  // namespace
 
 Accuracy::Accuracy() : Metric({{at::zeros({}, at::kLong)}, {at::zeros({}, at::kLong)}}) {}
@@ -27,22 +38,22 @@ Accuracy::Accuracy() : Metric({{at::zeros({}, at::kLong)}, {at::zeros({}, at::kL
 void Accuracy::update(const at::Tensor& scores, const at::Tensor& labels) {
   const at::NoGradGuard no_grad;
   const auto right = classes_in(scores, labels, "Accuracy").eq(labels).sum();
-  state(0) = state(0).to(right.device()) + right;
+  state(0) = added(state(0), right);
   state(1) = state(1) + labels.numel();
 }
 
-at::Tensor Accuracy::compute() const { return state(0).to(at::kDouble) / state(1).item<double>(); }
+at::Tensor Accuracy::compute() const { return quotient(state(0), state(1)); }
 
 MeanMetric::MeanMetric() : Metric({{at::zeros({}, at::kDouble)}, {at::zeros({}, at::kDouble)}}) {}
 
 void MeanMetric::update(const at::Tensor& values, double weight) {
   const at::NoGradGuard no_grad;
-  const auto sum = values.detach().to(at::kDouble).sum() * weight;
-  state(0) = state(0).to(sum.device()) + sum;
+  const auto sum = values.detach().to(runtime::sum_dtype(values.device())).sum() * weight;
+  state(0) = added(state(0), sum);
   state(1) = state(1) + weight * static_cast<double>(values.numel());
 }
 
-at::Tensor MeanMetric::compute() const { return state(0) / state(1).item<double>(); }
+at::Tensor MeanMetric::compute() const { return quotient(state(0), state(1)); }
 
 ConfusionMatrix::ConfusionMatrix(int64_t classes)
     : Metric({{at::zeros({std::max<int64_t>(classes, 1), std::max<int64_t>(classes, 1)}, at::kLong)}}),

@@ -11,6 +11,7 @@
 #include "muster/base/error.h"
 #include "muster/comm/detail/agreement.h"
 #include "muster/comm/detail/device_agreement.h"
+#include "muster/runtime/detail/sum_dtype.h"
 
 namespace muster::trainer {
 namespace {
@@ -74,6 +75,21 @@ std::pair<bool, bool> levels(std::string_view name, Hook hook, const LogOptions&
 
 bool on_host(const at::Tensor& value) { return value.device().is_cpu(); }
 
+/// With the bits of the host: a device may multiply by the reciprocal of a number, but not of a tensor.
+at::Tensor quotient(const at::Tensor& value, double divisor) { return value / at::full_like(value, divisor); }
+
+at::Tensor reduced_on_device(const at::Tensor& value, bool counts, LogReduction how, const comm::Communicator& group) {
+  const auto messages = group.internal("a logged value");
+  const auto own = counts ? value : at::full_like(value, neutral(how));
+  if (how != kMean && how != kSum) {
+    const auto all = messages.all_gather(own);  // not every backend keeps a NaN in a minimum
+    return how == kMin ? all.amin() : all.amax();
+  }
+  const auto sums = at::stack({own, at::full_like(own, counts ? 1 : 0)});
+  messages.all_reduce(sums);
+  return how == kMean ? sums[0] / sums[1] : sums[0];
+}
+
 }  // namespace
 
 // A value on the host is read here alone: each read is a call of LibTorch's dispatcher.
@@ -85,24 +101,34 @@ LoggedNumber::LoggedNumber(const at::Tensor& value) {
 double LoggedNumber::get() const { return late_.defined() ? late_.item<double>() : number_; }
 
 at::Tensor LoggedNumber::tensor() const {
-  return late_.defined() ? late_.to(at::kDouble).reshape({}).clone() : at::scalar_tensor(number_, at::kDouble);
+  return late_.defined() ? late_.to(runtime::sum_dtype(late_.device())).reshape({})
+                         : at::scalar_tensor(number_, at::kDouble);
+}
+
+void LateNumber::add(double value) {
+  if (pending_.defined()) pending_ = pending_ + value;
+  else number_ += value;
 }
 
 void LateNumber::add(const LoggedNumber& value, double weight) {
   if (!value.late().defined()) return add(value.number() * weight);
-  const auto weighted = value.late().to(at::kFloat).reshape({}) * weight;
-  pending_ = pending_.defined() ? pending_ + weighted : weighted;
+  const auto weighted = value.tensor() * weight;
+  pending_ = pending_.defined() ? pending_ + weighted : weighted + std::exchange(number_, 0);
 }
 
 void LateNumber::extend(const LoggedNumber& value, bool largest) {
-  if (!value.late().defined()) return set(combined(number_, value.number(), largest ? LogReduction("max") : kMin));
-  const auto one = value.late().to(at::kFloat).reshape({});
-  if (!pending_.defined()) pending_ = at::full_like(one, number_);
+  const bool late = value.late().defined();
+  if (!late && !pending_.defined()) return set(combined(number_, value.number(), largest ? LogReduction("max") : kMin));
+  const auto one = late ? value.tensor() : at::full_like(pending_, value.number());
+  if (!pending_.defined()) pending_ = at::full_like(one, std::exchange(number_, 0));
   pending_ = largest ? at::maximum(pending_, one) : at::minimum(pending_, one);
-  number_ = 0;
 }
 
-double LateNumber::get() const { return pending_.defined() ? number_ + pending_.item<double>() : number_; }
+LoggedNumber LateNumber::over(double divisor) const {
+  return pending_.defined() ? LoggedNumber(quotient(pending_, divisor)) : LoggedNumber(number_ / divisor);
+}
+
+double LateNumber::get() const { return pending_.defined() ? pending_.item<double>() : number_; }
 
 void LatestMetrics::set(const std::string& name, const LoggedNumber& value) {
   if (!value.late().defined()) return set(name, value.number());
@@ -166,19 +192,13 @@ void LogBook::add(Sum& sum, const LoggedNumber& value, double weight, LogReducti
   sum.weight += how == kMean ? weight : 1;
 }
 
-double LogBook::result(const Sum& sum, LogReduction how) {
-  return how == kMean ? sum.value.get() / sum.weight : sum.value.get();
-}
+LoggedNumber LogBook::result(const Sum& sum, LogReduction how) { return sum.value.over(how == kMean ? sum.weight : 1); }
 
 LoggedNumber LogBook::of_ranks(const LogContext& context, const LoggedNumber& number, LogReduction how,
                                const comm::Communicator& group) {
-  if (!context.evaluates && (how == kMean || how == kSum)) {
-    auto all = number.tensor();
-    group.internal("a logged value").all_reduce(all, how == kMean ? comm::ReduceOp::mean : op_of(how));
-    return LoggedNumber(all);
-  }
+  if (number.late().defined()) return LoggedNumber(reduced_on_device(number.tensor(), !context.filler, how, group));
   comm::CoalescedAllReduce round(group, "a logged value");
-  add_to(round, context.filler ? neutral(how) : number.get(), context.filler ? 0 : 1, how);
+  add_to(round, context.filler ? neutral(how) : number.number(), context.filler ? 0 : 1, how);
   round.run();
   const auto [value, ranks] = result_of(round, 0);
   return LoggedNumber(how == kMean ? value / ranks : value);
@@ -217,7 +237,7 @@ void LogBook::keep(const LogContext& context, std::string_view name, const LogOp
   entry.fresh = true;
   const bool again = entry.of_step.weight > 0;
   add(entry.of_step, number, weight, options.reduce_fx);
-  const auto shown = again ? LoggedNumber(result(entry.of_step, options.reduce_fx)) : number;
+  const auto shown = again ? result(entry.of_step, options.reduce_fx) : number;
   latest_->set(entry.on_step, shown);
   if (entry.plain != entry.on_step) latest_->set(entry.plain, shown);
 }
@@ -297,7 +317,7 @@ void LogBook::close(const comm::Communicator& group) {
   }
   for (auto& [key, entry] : entries_) {
     if (!entry.epoch || entry.of_epoch.weight == 0) continue;
-    const double value = result(entry.of_epoch, entry.options.reduce_fx);
+    const double value = result(entry.of_epoch, entry.options.reduce_fx).get();
     results_[{entry.loader, entry.on_epoch}] = value;
     latest_->set(entry.on_epoch, value);
     latest_->set(entry.plain, value);

@@ -42,7 +42,7 @@ class LoggedNumber {
   double get() const;
   /// Undefined if the number is known.
   const at::Tensor& late() const noexcept { return late_; }
-  /// As a 0-dim tensor of doubles of its own.
+  /// Without dimensions, where it is, in the dtype in which values are added there.
   at::Tensor tensor() const;
 
  private:
@@ -50,22 +50,25 @@ class LoggedNumber {
   at::Tensor late_;
 };
 
-/// A number that may still be on its way from a device.
+/// A number that may still be on its way from a device, which computes it in the order in which the host would, so that
+/// both have the same bits.
 class LateNumber {
  public:
   void set(double value) { number_ = value, pending_.reset(); }
   void set(const at::Tensor& value) { number_ = 0, pending_ = value; }
-  void add(double value) { number_ += value; }
+  void add(double value);
   /// `weight` times the value; waits for no device.
   void add(const LoggedNumber& value, double weight);
   void extend(const LoggedNumber& value, bool largest);
+  /// The quotient; waits for no device.
+  LoggedNumber over(double divisor) const;
   double get() const;
   /// Whether get() waits for no device.
   bool ready() const { return !pending_.defined(); }
 
  private:
   double number_ = 0;
-  at::Tensor pending_;  // on a device: to be added to the number
+  at::Tensor pending_;  // on a device: in place of the number
 };
 
 using LateValues = std::vector<std::pair<std::string, LateNumber>>;
@@ -154,11 +157,12 @@ class LogBook {
   void reduce(const comm::Communicator& group);
   void keep(const LogContext& context, std::string_view name, const LogOptions& options,
             const comm::Communicator& group, c10::function_ref<LoggedNumber()> read);
-  /// The reduction of a value of a step over ranks, in which a batch without real samples does not count.
+  /// The reduction of a value of a step over ranks, in which a batch without real samples does not count. What is on a
+  /// device stays there.
   static LoggedNumber of_ranks(const LogContext& context, const LoggedNumber& number, LogReduction how,
                                const comm::Communicator& group);
   static void add(Sum& sum, const LoggedNumber& value, double weight, LogReduction how);
-  static double result(const Sum& sum, LogReduction how);
+  static LoggedNumber result(const Sum& sum, LogReduction how);
 
   LatestMetrics* latest_;
   MetricLog metrics_;
