@@ -1,6 +1,7 @@
 #include "muster/device/detail/memory.h"
 
 #include <ATen/DeviceAccelerator.h>
+#include <ATen/core/CachingHostAllocator.h>
 #include <c10/core/CachingDeviceAllocator.h>
 
 #include "muster/base/format.h"
@@ -16,15 +17,24 @@ std::optional<MemoryUse> memory_use(at::Device device) {
   constexpr auto kAll = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
   return MemoryUse{.allocated = stats.allocated_bytes[kAll].current,
                    .peak = stats.allocated_bytes[kAll].peak,
-                   .reserved = stats.reserved_bytes[kAll].current};
+                   .reserved = stats.reserved_bytes[kAll].current,
+                   .reserved_peak = stats.reserved_bytes[kAll].peak};
 }
 
 std::string describe_memory(at::Device device) {
   const auto use = memory_use(device);
   if (!use) return "";
   const auto mib = [](int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); };
-  return formatted("{} holds {:.1f} MiB in tensors now and held {:.1f} MiB at most; {:.1f} MiB are reserved",
-                   device.str(), mib(use->allocated), mib(use->peak), mib(use->reserved));
+  return formatted(
+      "{} holds {:.1f} MiB in tensors now and held {:.1f} MiB at most; {:.1f} MiB are reserved, and {:.1f} MiB were at "
+      "most",
+      device.str(), mib(use->allocated), mib(use->peak), mib(use->reserved), mib(use->reserved_peak));
+}
+
+int64_t pinned_bytes(at::Device device) try {
+  return uses_pinned_memory(device) ? at::getHostAllocator(device.type())->get_stats().allocated_bytes.current : 0;
+} catch (const c10::Error&) {
+  return 0;  // a device that a program brought may have no such allocator
 }
 
 at::Device current() {

@@ -302,6 +302,11 @@ void change_state(lib::Optimizer& optimizer, const at::Tensor& parameter,
   visit_state(optimizer, parameter, Changer{parameter, f});
 }
 
+void for_each_state_tensor(lib::Optimizer& optimizer, const at::Tensor& parameter,
+                           const std::function<void(const at::Tensor&)>& f) {
+  visit_state(optimizer, parameter, EachTensor([&](at::Tensor& value) { f(value); }));
+}
+
 void move_state(lib::Optimizer& optimizer, const at::Tensor& parameter) {
   visit_state(optimizer, parameter, EachTensor([&](at::Tensor& value) { value = value.to(parameter.device()); }));
 }

@@ -1,3 +1,4 @@
+#include "memory_owners.h"
 #include "muster/parallel/detail/managed_model.h"
 #include "muster/runtime/detail/outside_forward.h"
 #include "muster/runtime/detail/prepared_model.h"
@@ -46,12 +47,17 @@ void outside_forward_scope(PreparedModel& model, c10::function_ref<void()> f) {
 }
 
 void in_forward_scope(PreparedModel& model, c10::function_ref<void()> forward) {
-  const ForwardScope scope(model);
-  forward();
+  const auto explain = [&](c10::Error& error) {
+    if (model.explain) model.explain(error);
+  };
+  explained(explain, [&] {
+    const ForwardScope scope(model);
+    explained(explain, forward);  // while what is gathered is still there
+  });
 }
 
 const std::shared_ptr<parallel::ManagedModel>& managed_by(const PreparedModel& model) { return model.managed; }
-double grad_norm_of(const PreparedModel& model) { return model.grad_norm(); }
+GradNorm grad_norm_of(const PreparedModel& model) { return model.grad_norm(); }
 void convert_input(const PreparedModel& model, at::Tensor& tensor) { model.policy.convert_input(tensor); }
 void convert_output(const PreparedModel& model, at::Tensor& tensor) { model.policy.convert_output(tensor); }
 

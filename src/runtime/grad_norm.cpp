@@ -7,7 +7,7 @@
 
 namespace muster::runtime {
 
-std::function<double()> grad_norm_of(const torch::nn::Module& module, std::weak_ptr<RuntimeState> state) {
+std::function<GradNorm()> grad_norm_of(const torch::nn::Module& module, std::weak_ptr<RuntimeState> state) {
   return [&module, state = std::move(state)] {
     const auto owner = state.lock();
     if (!owner)

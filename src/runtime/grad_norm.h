@@ -5,12 +5,14 @@
 
 #include <torch/nn/module.h>
 
+#include "muster/optim/detail/grad_norm.h"
+
 namespace muster::runtime {
 
 class RuntimeState;
 
 /// What Model::grad_norm() calls. Requires: the module exists at every call.
 /// Throws, when called: UsageError (MU324) if the runtime no longer exists.
-std::function<double()> grad_norm_of(const torch::nn::Module& module, std::weak_ptr<RuntimeState> state);
+std::function<GradNorm()> grad_norm_of(const torch::nn::Module& module, std::weak_ptr<RuntimeState> state);
 
 }  // namespace muster::runtime

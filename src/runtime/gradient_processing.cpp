@@ -117,10 +117,12 @@ GradNorm GradientProcessing::clip_on_device(const std::vector<at::Tensor>& param
   return norm;
 }
 
-double GradientProcessing::grad_norm(const std::vector<at::Tensor>& parameters) {
+GradNorm GradientProcessing::grad_norm(const std::vector<at::Tensor>& parameters) {
   if (!accumulation_->sync()) return 0;
   join_other_ranks(parameters);
   unscale_gradients(&parameters);
+  if (const auto device = optim::single_device_of(parameters))
+    return GradNorm(device_gradient_norm(*registry_, parameters, *device, 2));
   return gradient_norm(*registry_, parameters, 2);
 }
 

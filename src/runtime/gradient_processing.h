@@ -29,7 +29,7 @@ class GradientProcessing {
   void backward(const at::Tensor& loss, bool retain_graph);
   GradNorm clip_grad_norm(const std::vector<at::Tensor>& parameters, double max_norm, const ClipOptions& options);
   /// What Model::grad_norm() calls for a model with these parameters.
-  double grad_norm(const std::vector<at::Tensor>& parameters);
+  GradNorm grad_norm(const std::vector<at::Tensor>& parameters);
   void clip_grad_value(const std::vector<at::Tensor>& parameters, double clip_value);
   /// Divides gradients by the scale of their loss: those of the optimizers of these parameters, or of all optimizers.
   void unscale_gradients(const std::vector<at::Tensor>* of);

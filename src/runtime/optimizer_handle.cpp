@@ -3,6 +3,7 @@
 #include <utility>
 #include <vector>
 
+#include "memory_owners.h"
 #include "muster/base/error.h"
 #include "muster/optim/optimizer_state.h"
 #include "param_groups.h"
@@ -67,7 +68,10 @@ std::function<void()> PreparedOptimizer::prepare_load(const State& state, const 
 namespace muster {
 
 Optimizer::Optimizer(std::shared_ptr<runtime::PreparedOptimizer> prepared) : prepared_(std::move(prepared)) {}
-at::Tensor Optimizer::step(const torch::optim::Optimizer::LossClosure& closure) { return prepared_->step(closure); }
+at::Tensor Optimizer::step(const torch::optim::Optimizer::LossClosure& closure) {
+  const auto explain = [&](c10::Error& error) { prepared_->explain(error); };
+  return runtime::explained(explain, [&] { return prepared_->step(closure); });
+}
 void Optimizer::zero_grad(bool set_to_none) { prepared_->zero_grad(set_to_none); }
 void Optimizer::add_param_group(const torch::optim::OptimizerParamGroup& group) { prepared_->add_param_group(group); }
 bool Optimizer::step_was_skipped() const { return prepared_->step_was_skipped(); }

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include <c10/util/Exception.h>
 #include <torch/optim/optimizer.h>
 
 #include "accumulation.h"
@@ -32,7 +33,8 @@ using PreparedOptimizers = std::vector<std::weak_ptr<PreparedOptimizer>>;
 struct OptimizerContext {
   std::shared_ptr<Accumulation> accumulation;
   std::function<void(Optimizer&)> after_step;
-  std::function<void()> before_reduction;  ///< before a reduction of gradients for which this rank has no loss
+  std::function<void()> before_reduction;         ///< before a reduction of gradients for which this rank has no loss
+  std::function<void(c10::Error&)> explain = {};  ///< called with LibTorch's errors of a step
   comm::Communicator group;
   std::shared_ptr<const PreparedOptimizers> optimizers;  ///< all of them
   std::shared_ptr<ModelRegistry> registry;
@@ -47,6 +49,9 @@ class PreparedOptimizer : public std::enable_shared_from_this<PreparedOptimizer>
  public:
   PreparedOptimizer(std::shared_ptr<torch::optim::Optimizer> inner, OptimizerContext context);
   at::Tensor step(const torch::optim::Optimizer::LossClosure& closure);
+  void explain(c10::Error& error) const {
+    if (context_.explain) context_.explain(error);
+  }
   void zero_grad(bool set_to_none);
   /// As Optimizer::add_param_group().
   void add_param_group(const torch::optim::OptimizerParamGroup& group);

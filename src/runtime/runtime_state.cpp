@@ -10,6 +10,7 @@
 
 #include "custom_precision.h"
 #include "grad_norm.h"
+#include "memory_owners.h"
 #include "muster/base/detail/environment.h"
 #include "muster/base/detail/log.h"
 #include "muster/base/error.h"
@@ -196,7 +197,7 @@ std::shared_ptr<PreparedModel> RuntimeState::prepare_model(const std::shared_ptr
                                           sharded ? sharded->forward_casts() : precision::ForwardCasts{});
   auto model = std::make_shared<PreparedModel>(PreparedModel{module, std::move(managed), policy,
                                                              device_type_of(*module, device_), trace_,
-                                                             grad_norm_of(*module, weak_from_this())});
+                                                             grad_norm_of(*module, weak_from_this()), explainer()});
   registry_->reductions().set_votes([weak = weak_from_this()] {
     const auto state = weak.lock();
     return state ? state->own_votes() : 0U;
@@ -204,7 +205,9 @@ std::shared_ptr<PreparedModel> RuntimeState::prepare_model(const std::shared_ptr
   registry_->add(model);
   gradient_processing_->for_each_optimizer([](PreparedOptimizer& optimizer) { optimizer.bind_models(); });
   notes_.push_back("model " + module->name() + ": " + model->managed->describe());
-  if (cluster_.is_main() && model->managed->sharded()) log::info(notes_.back());
+  const auto memory = device::describe_memory(device_);
+  if (cluster_.is_main() && (model->managed->sharded() || !memory.empty()))
+    log::info(notes_.back(), memory.empty() ? "" : "; ", memory);
   call_each(options_.callbacks, &FabricCallback::on_after_setup, *module);
   return model;
 }
@@ -216,6 +219,7 @@ Optimizer RuntimeState::prepare_optimizer(std::shared_ptr<torch::optim::Optimize
   OptimizerContext context{.accumulation = accumulation_,
                            .after_step = {},
                            .before_reduction = {},
+                           .explain = explainer(),
                            .group = group_,
                            .optimizers = optimizers_,
                            .registry = registry_,
@@ -237,6 +241,16 @@ Optimizer RuntimeState::prepare_optimizer(std::shared_ptr<torch::optim::Optimize
   prepared->bind_models();
   optimizers_->push_back(prepared);
   return Optimizer(std::move(prepared));
+}
+
+void RuntimeState::explain(c10::Error& error) const {
+  explain_memory(error, device_, registry_->models(), *optimizers_);
+}
+
+std::function<void(c10::Error&)> RuntimeState::explainer() {
+  return [weak = weak_from_this()](c10::Error& error) {
+    if (const auto state = weak.lock()) state->explain(error);
+  };
 }
 
 bool RuntimeState::next_moves() {
@@ -312,7 +326,8 @@ std::string RuntimeState::plan() const {
 }
 
 std::shared_ptr<PreparedModel> prepare_model(RuntimeState& state, const std::shared_ptr<torch::nn::Module>& module) {
-  return state.prepare_model(module, state.next_moves());
+  return explained([&](c10::Error& error) { state.explain(error); },
+                   [&] { return state.prepare_model(module, state.next_moves()); });
 }
 Optimizer prepare_optimizer(RuntimeState& state, std::shared_ptr<torch::optim::Optimizer> optimizer) {
   return state.prepare_optimizer(std::move(optimizer));

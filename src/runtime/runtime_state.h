@@ -72,6 +72,8 @@ class RuntimeState : public std::enable_shared_from_this<RuntimeState> {
   /// The prepared model of a module; nullptr if it was not prepared.
   std::shared_ptr<PreparedModel> prepared(const torch::nn::Module& module) const { return registry_->find(module); }
   Optimizer prepare_optimizer(std::shared_ptr<torch::optim::Optimizer> optimizer);
+  /// An error for want of the device's memory says who holds it. Requires: the error is being handled.
+  void explain(c10::Error& error) const;
   Scheduler prepare_scheduler(std::shared_ptr<muster::LRScheduler> scheduler);
   Scheduler prepare_scheduler(std::shared_ptr<torch::optim::LRScheduler> scheduler);
   Scheduler prepare_scheduler(std::shared_ptr<torch::optim::ReduceLROnPlateauScheduler> scheduler);
@@ -120,6 +122,8 @@ class RuntimeState : public std::enable_shared_from_this<RuntimeState> {
   void connect();
   void observe_collectives();
   std::string device_tensors_note() const;
+  /// Calls explain() as long as this object lives.
+  std::function<void(c10::Error&)> explainer();
   /// This rank's votes (its flags), one bit each.
   unsigned own_votes() noexcept;
   /// Called after an optimizer step; warns once if all ranks draw the same random numbers.

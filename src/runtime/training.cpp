@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "memory_owners.h"
 #include "muster/base/error.h"
 #include "muster/optim/clip.h"
 #include "muster/parallel/detail/sync_batch_norm.h"
@@ -11,7 +12,8 @@
 namespace muster::runtime {
 
 void Training::backward(const at::Tensor& loss, BackwardOptions options) {
-  state_->gradient_processing().backward(loss, options.retain_graph);
+  explained([this](c10::Error& error) { state_->explain(error); },
+            [&] { state_->gradient_processing().backward(loss, options.retain_graph); });
 }
 
 std::shared_ptr<Accumulation> Training::next_micro_batch() { return state_->next_micro_batch(); }

@@ -108,7 +108,13 @@ class PinnedMemory final : public at::HostAllocator {
   /// Queued copies hold their memory.
   bool record_event(void*, void*, c10::Stream) override { return true; }
   void empty_cache() override {}
-  at::HostStats get_stats() override { return {}; }
+  at::HostStats get_stats() override {
+    const auto lock = Machine::get().lock();
+    at::HostStats stats;
+    stats.allocated_bytes.increase(pinned().next);
+    for (const auto& [begin, block] : pinned().blocks) stats.active_bytes.increase(block.bytes);
+    return stats;
+  }
   void reset_accumulated_stats() override {}
   void reset_peak_stats() override {}
 

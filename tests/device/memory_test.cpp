@@ -29,7 +29,16 @@ TEST(Memory, OfADeviceIsCountedByItsAllocator) {
   EXPECT_GE(after.peak, before.allocated + (4 << 20));
   EXPECT_EQ(memory_use(sim::device(3))->peak, 0);
   EXPECT_EQ(describe_memory(device),
-            "sim:2 holds 0.0 MiB in tensors now and held 4.0 MiB at most; 4.0 MiB are reserved");
+            "sim:2 holds 0.0 MiB in tensors now and held 4.0 MiB at most; 4.0 MiB are reserved, and 4.0 MiB were at "
+            "most");
+}
+
+TEST(Memory, ThatIsPinnedIsCounted) {
+  EXPECT_EQ(pinned_bytes(at::kCPU), 0);
+  sim::install();
+  const auto before = pinned_bytes(sim::device(0));
+  const auto pinned = at::zeros({1 << 20}, at::kFloat).pin_memory();
+  EXPECT_GE(pinned_bytes(sim::device(0)), before + (4 << 20));
 }
 
 }  // namespace

@@ -32,6 +32,10 @@ std::function<void()> prepare_load(torch::optim::Optimizer& optimizer, const Sta
 void change_state(torch::optim::Optimizer& optimizer, const at::Tensor& parameter,
                   const std::function<at::Tensor(const at::Tensor&)>& f);
 
+/// Calls f with each state tensor of this parameter. Does nothing for an unknown class.
+void for_each_state_tensor(torch::optim::Optimizer& optimizer, const at::Tensor& parameter,
+                           const std::function<void(const at::Tensor&)>& f);
+
 /// Moves the state tensors of this parameter to where it is now. Does nothing for an unknown class.
 void move_state(torch::optim::Optimizer& optimizer, const at::Tensor& parameter);
 

@@ -86,7 +86,10 @@ ShardedModel::Figures ShardedModel::State::figures() const {
   figures.peak_gathered_bytes = unshard_scheduler_->peak_bytes();
   figures.gathers = unshard_scheduler_->gathers();
   figures.reductions = reductions_->started();
-  for (const auto& unit : units) figures.held_bytes += unit->held_bytes();
+  for (const auto& unit : units) {
+    figures.held_bytes += unit->held_bytes();
+    if (const auto* gradients = unit->gradients()) figures.gradient_bytes += gradients->held_bytes();
+  }
   figures.held_bytes += buffers.shared_bytes();
   figures.temporary_bytes = buffers.bytes();
   figures.peak_temporary_bytes = buffers.peak_bytes();

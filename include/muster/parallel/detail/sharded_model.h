@@ -131,6 +131,7 @@ class ShardedModel final : public ManagedModel, public GradientReductions, publi
     int64_t gathers = 0;
     int64_t reductions = 0;
     int64_t held_bytes = 0;       ///< allocated permanently: shards, gradients, and what the stage keeps whole
+    int64_t gradient_bytes = 0;   ///< of these, the gradients'
     int64_t temporary_bytes = 0;  ///< allocated temporarily now: full parameters, and gradients being reduced
     int64_t peak_temporary_bytes = 0;
   };

@@ -11,6 +11,7 @@
 #include <torch/nn/module.h>
 
 #include "muster/base/detail/handle.h"
+#include "muster/optim/detail/grad_norm.h"
 #include "muster/runtime/detail/converted_call.h"
 #include "muster/tree/detail/visit.h"
 
@@ -37,7 +38,7 @@ optim::FlatParameters* flat_parameters_of(const PreparedModel& model);
 /// Calls `forward` in the scope of one forward of the model: autocast is on, parameters are in place.
 void in_forward_scope(PreparedModel& model, c10::function_ref<void()> forward);
 const std::shared_ptr<parallel::ManagedModel>& managed_by(const PreparedModel& model);
-double grad_norm_of(const PreparedModel& model);
+GradNorm grad_norm_of(const PreparedModel& model);
 
 }  // namespace runtime
 
@@ -75,11 +76,11 @@ class Model {
   }
 
   /// Returns the 2-norm of all gradients of the module together, after unscaling; under every strategy that of the
-  /// full gradients. Before the last micro-batch of an accumulation window: 0, as clipping. Call it between backward
-  /// and the optimizer's step.
+  /// full gradients. That of gradients on a device is read when it is looked at. Before the last micro-batch of an
+  /// accumulation window: 0, as clipping. Call it between backward and the optimizer's step.
   /// Collective: if the strategy shards gradients, and if a rank's loss did not use the model (see Optimizer::step()).
   /// Throws: UsageError (MU324) if the object that prepared the model no longer exists.
-  double grad_norm() const { return runtime::grad_norm_of(*prepared_); }
+  GradNorm grad_norm() const { return runtime::grad_norm_of(*prepared_); }
 
   M* operator->() const { return module_.operator->(); }
   M& operator*() const { return *module_; }

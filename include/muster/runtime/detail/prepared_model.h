@@ -5,8 +5,10 @@
 #include <optional>
 #include <vector>
 
+#include <c10/util/Exception.h>
 #include <torch/nn/module.h>
 
+#include "muster/optim/detail/grad_norm.h"
 #include "muster/precision/detail/policy.h"
 #include "muster/runtime/detail/model.h"
 #include "muster/track/detail/trace.h"
@@ -22,8 +24,9 @@ struct PreparedModel {
   precision::PrecisionPolicy policy;
   c10::DeviceType device;
   std::shared_ptr<Trace> trace;
-  std::function<double()> grad_norm = {};        ///< what Model::grad_norm() calls
-  std::vector<const ForwardScope*> scopes = {};  ///< that are open, from the outermost on
+  std::function<GradNorm()> grad_norm = {};       ///< what Model::grad_norm() calls
+  std::function<void(c10::Error&)> explain = {};  ///< called with LibTorch's errors of a forward
+  std::vector<const ForwardScope*> scopes = {};   ///< that are open, from the outermost on
 };
 
 /// Scope of one forward of the model: autocast is on, parameters are in place. Scopes nest.

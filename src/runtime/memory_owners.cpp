@@ -1,0 +1,93 @@
+#include "memory_owners.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <exception>
+#include <string>
+#include <string_view>
+#include <unordered_set>
+
+#include "muster/base/format.h"
+#include "muster/device/detail/memory.h"
+#include "muster/optim/optimizer_state.h"
+#include "muster/parallel/detail/sharded_model.h"
+#include "muster/runtime/detail/batch_size_search.h"
+
+namespace muster::runtime {
+namespace {
+
+constexpr std::string_view kId = "MU576";
+
+/// Counts each memory of one device once, whatever tensors lie in it.
+class DistinctMemory {
+ public:
+  explicit DistinctMemory(at::Device device) : device_(device) {}
+  /// The bytes of the tensor's memory; 0 where they were counted before.
+  int64_t add(const at::Tensor& tensor) {
+    if (!tensor.defined() || tensor.device() != device_ || !tensor.has_storage()) return 0;
+    const auto& storage = tensor.storage();
+    return counted_.insert(storage.unsafeGetStorageImpl()).second ? static_cast<int64_t>(storage.nbytes()) : 0;
+  }
+
+ private:
+  at::Device device_;
+  std::unordered_set<const c10::StorageImpl*> counted_;
+};
+
+struct Owners {
+  int64_t gradients = 0, parameters = 0, pools = 0, states = 0;
+  int64_t sum() const { return gradients + parameters + pools + states; }
+};
+
+void add(const PreparedModel& model, DistinctMemory& memory, Owners& owners) {
+  for (const auto& buffer : model.module->buffers()) owners.parameters += memory.add(buffer);
+  if (const auto* sharded = dynamic_cast<const parallel::ShardedModel*>(model.managed->sharded_parameters())) {
+    const auto figures = sharded->figures();
+    owners.gradients += figures.gradient_bytes;
+    owners.parameters += figures.held_bytes - figures.gradient_bytes;
+    owners.pools += figures.temporary_bytes;
+    return;
+  }
+  for (const auto& parameter : model.module->parameters()) {
+    owners.parameters += memory.add(parameter);
+    if (const auto* local = model.managed->find(parameter)) owners.gradients += memory.add(local->gradient);
+    owners.gradients += memory.add(parameter.grad());
+  }
+}
+
+void add(const PreparedOptimizer& optimizer, DistinctMemory& memory, Owners& owners) {
+  for (const auto& parameter : optimizer.parameters())
+    for_each_state_tensor(optimizer.inner(), parameter,
+                          [&](const at::Tensor& state) { owners.states += memory.add(state); });
+}
+
+double mib(int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); }
+
+/// The call that failed is over, and what it had is free again, so the rest is measured at the peak.
+std::string text_of(const Owners& owners, at::Device device, const device::MemoryUse& use) {
+  return formatted(
+      "{}: of the {:.1f} MiB that tensors on {} took at most, {:.1f} MiB are parameters and buffers, {:.1f} MiB "
+      "gradients, {:.1f} MiB optimizer state, {:.1f} MiB pools of full parameters and gradients, and up to {:.1f} MiB "
+      "activations and the program's own; {:.1f} MiB are reserved, and {:.1f} MiB of the host's memory are pinned",
+      kId, mib(use.peak), device.str(), mib(owners.parameters), mib(owners.gradients), mib(owners.states),
+      mib(owners.pools), mib(std::max<int64_t>(use.peak - owners.sum(), 0)), mib(use.reserved),
+      mib(device::pinned_bytes(device)));
+}
+
+}  // namespace
+
+void explain_memory(c10::Error& error, at::Device device, const std::vector<std::shared_ptr<PreparedModel>>& models,
+                    const PreparedOptimizers& optimizers) {
+  const auto use = device::memory_use(device);
+  const std::string_view text = error.what_without_backtrace();
+  if (!use || text.find(kId) != text.npos || !is_out_of_memory(std::current_exception())) return;
+  DistinctMemory memory(device);
+  Owners owners;
+  for (const auto& model : models)
+    if (model->device == device.type()) add(*model, memory, owners);
+  for (const auto& entry : optimizers)
+    if (const auto optimizer = entry.lock()) add(*optimizer, memory, owners);
+  error.add_context(text_of(owners, device, *use));
+}
+
+}  // namespace muster::runtime

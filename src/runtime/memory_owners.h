@@ -1,0 +1,30 @@
+#pragma once
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include <c10/util/Exception.h>
+
+#include "muster/runtime/detail/prepared_model.h"
+#include "prepared_optimizer.h"
+
+namespace muster::runtime {
+
+/// Adds to an error for want of the device's memory who holds it (MU576), once; leaves other errors as they are.
+/// Requires: the error is being handled.
+void explain_memory(c10::Error& error, at::Device device, const std::vector<std::shared_ptr<PreparedModel>>& models,
+                    const PreparedOptimizers& optimizers);
+
+/// Runs f. LibTorch's errors are given to `explain` on their way.
+template <class Explain, class F>
+decltype(auto) explained(const Explain& explain, F&& f) {
+  try {
+    return std::forward<F>(f)();
+  } catch (c10::Error& error) {
+    explain(error);
+    throw;
+  }
+}
+
+}  // namespace muster::runtime
