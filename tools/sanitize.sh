@@ -18,7 +18,7 @@ fi
 if [ "$which" != asan ]; then
   # It sees no other process: what ranks do to shared memory, comm's tests do with ranks as threads, too.
   # Under ThreadSanitizer LibTorch's own thread pools stay at one thread: they are not instrumented, and their races are not ours.
-  threaded=(cluster comm data launcher parallel track trainer)
+  threaded=(cluster comm data launcher parallel sim track trainer)
   BUILD=$build-tsan CMAKE_ARGS="-DCMAKE_BUILD_TYPE=Sanitize -DMUSTER_SANITIZE=thread -DMUSTER_BUILD_EXAMPLES=OFF" tools/build.sh "${threaded[@]/#/test_}"
   # Ranks that a test forks may start threads; what it misses after a fork, those tests as threads see.
   # Its search for deadlocks holds 64 locks at most, and ends the program where gloo takes more.
