@@ -18,7 +18,7 @@ void Channel::enqueue(const std::string& name, const std::string& what, const at
   const auto self = shared_from_this();
   Command posting{formatted("{} {} (posts)", name, count), {}};
   add_access(posting.accesses, in, false);
-  posting.ready = [self, count] { return self->all_finished(count - 1) || self->is_over(count - 1); };
+  posting.ready = [self, count] { return self->all_finished(count - 1) || self->is_over(count); };
   posting.run = [self, count, what, in = kernel_tensor(in)] { self->post(count, what, in); };
   Command finishing{formatted("{} {}", name, count), {}};
   add_access(finishing.accesses, out, true);
@@ -65,7 +65,8 @@ bool Channel::is_over(uint64_t count) {
 }
 
 void Channel::post(uint64_t count, const std::string& what, const at::Tensor& in) {
-  if (segment_->is_given_up()) return;
+  // One that is over is not posted: a rank may still read what the operation before left here.
+  if (segment_->is_given_up() || !all_finished(count - 1)) return;
   auto& own = slot(own_);
   std::strncpy(own.what, what.c_str(), Slot::kText - 1);
   TORCH_CHECK(!in.defined() || in.nbytes() <= Segment::kPayload,
