@@ -292,6 +292,12 @@ std::unique_ptr<Collectives> make_host_side(const HostSetup& setup, GroupIdentit
                                         options.two_level_sums, timeout);
 }
 
+StoreHolder holder_of(const ClusterEnvironment& cluster) {
+  if (cluster.rendezvous == RendezvousKind::file) return {"which is the file " + cluster.store_path};
+  if (cluster.store_is_external) return {"which the launcher holds"};
+  return {"which rank 0 holds", 0};
+}
+
 std::optional<at::Device> current_device(c10::DeviceType type) {
   if (!c10::impl::hasDeviceGuardImpl(type)) return std::nullopt;
   return c10::impl::VirtualGuardImpl(type).getDevice();
@@ -305,8 +311,9 @@ std::unique_ptr<DeviceSide> make_device_side(const BackendEntry& entry, const Ho
   auto backend = maker.make(identity.name, rank, size);
   identity.ledger = std::make_shared<DeviceLedger>();
   auto watched = c10::make_intrusive<c10d::PrefixStore>("device watch", setup.store->clone());
-  identity.watch =
-      std::make_shared<DeviceWatch>(std::move(watched), rank, size, current_device(entry.device), identity.ledger);
+  identity.watch = std::make_shared<DeviceWatch>(
+      CauseExchange::Setup{std::move(watched), holder_of(setup.cluster), rank, size, identity.ledger},
+      current_device(entry.device));
   return std::make_unique<DeviceSide>(std::move(backend), std::move(maker));
 }
 

@@ -1,5 +1,6 @@
 #include "comm/device_watch.h"
 
+#include <signal.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -31,7 +32,7 @@ using std::chrono::steady_clock;
 constexpr int kRanks = 3;
 constexpr std::chrono::milliseconds kTimeout(2000);
 
-enum class Fault { hang, mismatch, dead, dead_in_a_part };
+enum class Fault { hang, mismatch, dead, dead_in_a_part, frozen };
 
 /// As NCCL's: nothing but abort() ends an operation in which a rank is missing or does something else.
 GroupOptions options_of_ranks() {
@@ -47,6 +48,10 @@ void plant(Fault fault, const Communicator& world, const Communicator& part, c10
   const at::Tensor tensor = at::ones({100}, sim::device(world.rank()));
   const bool dies = fault == Fault::dead || fault == Fault::dead_in_a_part;
   if (dies && world.rank() == 2) ::_exit(3);
+  if (fault == Fault::frozen && world.rank() == 0) {
+    store.set("frozen", std::to_string(::getpid()));
+    ::raise(SIGSTOP);
+  }
   if (fault == Fault::hang && world.rank() == 1) store.wait({"ended/0", "ended/2"});
   if (fault == Fault::dead_in_a_part && world.rank() == 0) store.wait({"ended/1"});
   for (;;) {  // until it throws
@@ -76,9 +81,9 @@ int run_rank(Fault fault, const ClusterEnvironment& cluster) {
   sim::install();
   const c10::DeviceGuard on_device(sim::device(cluster.rank));
   const StoreFile file(cluster, 60);
-  const bool has_server = fault == Fault::hang || fault == Fault::dead_in_a_part;
-  const auto world = connect(has_server ? over_tcp(cluster, *file.store()) : cluster, options_of_ranks());
-  const auto part = world.subgroup({1, 2});
+  const bool has_server = fault == Fault::hang || fault == Fault::dead_in_a_part || fault == Fault::frozen;
+  auto world = connect(has_server ? over_tcp(cluster, *file.store()) : cluster, options_of_ranks());
+  auto part = world.subgroup({1, 2});
   const at::Tensor first = at::ones({10}, sim::device(cluster.rank));
   world.all_reduce(first);
   if (cluster.rank > 0) part.all_reduce(first);
@@ -86,8 +91,13 @@ int run_rank(Fault fault, const ClusterEnvironment& cluster) {
   const auto begin = steady_clock::now();
   const auto message = testing::thrown([&] { plant(fault, world, part, *file.store()); });
   const auto seconds = std::chrono::duration<double>(steady_clock::now() - begin).count();
+  if (fault == Fault::frozen) part = world = Communicator();  // which must not wait for rank 0 either
   file.store()->set("ended/" + std::to_string(cluster.rank), "1");
   std::cout << "ended by " << message << "\nafter " << seconds << " s" << std::endl;
+  if (fault == Fault::frozen && cluster.rank == 1) {
+    file.store()->wait({"ended/2"});
+    ::kill(std::stoi(file.store()->get_to_str("frozen")), SIGKILL);
+  }
   return ::testing::Test::HasFailure() ? 1 : 0;
 }
 
@@ -116,13 +126,16 @@ void expect_one_cause(Fault fault, const std::string& id, const std::string& res
     std::string cause;
     for (int rank = kRanks; rank-- > 0;) {
       const bool died = rank == 2 && (fault == Fault::dead || fault == Fault::dead_in_a_part);
+      const bool froze = rank == 0 && fault == Fault::frozen;
       EXPECT_EQ(results[static_cast<size_t>(rank)].exit_code, died ? 3 : 0);
-      if (died) continue;
+      EXPECT_EQ(results[static_cast<size_t>(rank)].signal, froze ? SIGKILL : 0);
+      EXPECT_FALSE(results[static_cast<size_t>(rank)].timed_out);
+      if (died || froze) continue;
       const auto [message, seconds] = ended(results[static_cast<size_t>(rank)]);
       EXPECT_TRUE(message.starts_with(id)) << results[static_cast<size_t>(rank)].output;
       EXPECT_NE(message.find(rest), std::string::npos) << message;
       // Rank 0 may have it from its peer, and then says so.
-      if (cause.empty()) cause = message.substr(7);
+      if (cause.empty() && fault != Fault::frozen) cause = message.substr(7);  // each speaks for itself then
       EXPECT_NE(message.find(cause), std::string::npos) << message << " is not " << cause << ", round " << round;
       if (rounds > 1) {
         EXPECT_LT(seconds, std::chrono::duration<double>(kTimeout).count() + 2) << "round " << round;
@@ -158,6 +171,13 @@ TEST(DeviceWatch, NamesTheRankOfAPartThatHasDiedToRanksOutsideOfIt) {
       Fault::dead_in_a_part, "MU052",
       "rank 1 lost rank 2 in all_reduce(sum) of float32 [100], operation 1 of the device's operations in group world/0",
       rounds());
+}
+
+TEST(DeviceWatch, EndsTheRanksWhereTheOneThatHoldsTheStoreIsFrozen) {
+  expect_one_cause(Fault::frozen, "MU574",
+                   "s in all_reduce(sum) of float32 [100], operation 1 of the device's operations in group world, and "
+                   "cannot ask the other ranks why: the job's store, which rank 0 holds, has not answered for ",
+                   rounds());
 }
 
 std::string operations(const std::vector<std::string>& names) {
