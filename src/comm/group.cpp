@@ -64,7 +64,14 @@ Group::Group(GroupIdentity identity, std::unique_ptr<Collectives> collectives, s
 
 Group::~Group() {
   if (device_side_ && identity_.watch) identity_.watch->remove(*this);
-  if (device_side_) identity_.ledger->remove(identity_.name);
+  const auto until = Clock::now() + std::min(identity_.timeout, kDrain);
+  end_worker(until);
+  if (!device_side_) return;
+  drain_device_side(until);
+  identity_.ledger->remove(identity_.name);
+}
+
+void Group::end_worker(TimePoint until) {
   WaitPolicy::Lock lock(identity_.waiting->mutex());
   stop_ = true;
   const bool in_flight = busy_ || !queue_.empty();
@@ -73,7 +80,6 @@ Group::~Group() {
   const auto ended = [this] { return worker_ended_; };
   // The other ranks may need what this one has started last; but not one that leaves by an exception.
   const bool drains = std::uncaught_exceptions() == 0;
-  const auto until = Clock::now() + std::min(identity_.timeout, kDrain);
   const bool aborts = in_flight && !(drains && identity_.waiting->wait(lock, ended, until));
   lock.unlock();
   if (aborts) abort("the group was destroyed with operations under way");

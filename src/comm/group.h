@@ -102,12 +102,16 @@ class Group : public DeviceWatch::Watched {
   [[noreturn]] void fail(const Failure& failure);
   /// Keeps the first failure. Returns whether this is the first.
   bool keep(const Failure& failure);
+  /// Waits until the device has ended what this rank has started; what is left then ends by an abort.
+  void drain_device_side(TimePoint until) noexcept;
   void abort_device_side() noexcept;
   Failure explain(const Operation& operation, const TransportFailure& failure, Clock::time_point begin) const;
   void check_alive();
   void listen(const Operation& operation);
   void notify_observers(const Operation& operation, Clock::time_point asked);
   void work_off_queue();
+  /// Waits until the group's thread has run what this rank has started; it is aborted then.
+  void end_worker(TimePoint until);
 
   const GroupIdentity identity_;
   const std::unique_ptr<Collectives> collectives_;

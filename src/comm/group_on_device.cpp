@@ -1,11 +1,13 @@
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "comm/group.h"
 #include "comm/rank_index.h"
 #include "comm/staging.h"
 #include "comm/words.h"
+#include "muster/base/detail/log.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
 
@@ -37,6 +39,24 @@ std::shared_ptr<DeviceWork> Group::start_on_device(Operation operation) {
           formatted("{} could not start on rank {} of group {}: {}", describe(operation), rank_, identity_.name,
                     short_error_text(error.what(), 500)),
           -1});
+  }
+}
+
+void Group::drain_device_side(TimePoint until) noexcept {
+  try {
+    const auto begin = Clock::now();
+    auto left = pending_.oldest_unended();
+    for (; left && Clock::now() < until; left = pending_.oldest_unended())
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    if (!left) return;
+    const auto cause = formatted(
+        "the group was destroyed with {}, operation {} of the device's operations, which has not ended {:.1f} s later. "
+        "Has every rank called it?",
+        describe(*left), left->sequence, std::chrono::duration<double>(Clock::now() - begin).count());
+    log::error(formatted("MU053: rank {} ended group {}: {}", rank_, identity_.name, cause));
+    abort(cause);
+  } catch (const std::exception& error) {
+    abort("its device fails: " + short_error_text(error.what(), 500));
   }
 }
 

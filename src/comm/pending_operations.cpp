@@ -61,6 +61,14 @@ std::optional<PendingOperations::Oldest> PendingOperations::oldest(TimePoint now
   return std::nullopt;
 }
 
+std::optional<Header> PendingOperations::oldest_unended() {
+  const std::lock_guard lock(mutex_);
+  const auto now = std::chrono::steady_clock::now();
+  while (drop_ended(now)) {}
+  if (operations_.empty()) return std::nullopt;
+  return operations_.front()->header();
+}
+
 void PendingOperations::clear() {
   const std::lock_guard lock(mutex_);
   operations_.clear();

@@ -54,6 +54,8 @@ class PendingOperations {
   };
   /// The oldest one that has not ended, if it is older than the patience. Throws: what the device throws.
   std::optional<Oldest> oldest(TimePoint now);
+  /// The oldest one that has not ended, whatever its age. Throws: what the device throws.
+  std::optional<Header> oldest_unended();
   void clear();
 
  private:

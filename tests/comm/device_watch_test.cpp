@@ -8,6 +8,7 @@
 #include <iostream>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -178,6 +179,41 @@ TEST(DeviceWatch, EndsTheRanksWhereTheOneThatHoldsTheStoreIsFrozen) {
                    "s in all_reduce(sum) of float32 [100], operation 1 of the device's operations in group world, and "
                    "cannot ask the other ranks why: the job's store, which rank 0 holds, has not answered for ",
                    rounds());
+}
+
+/// Rank 0 lets go of a part while the other rank has not called its operation, and the world goes on.
+int let_go(const ClusterEnvironment& cluster) {
+  sim::install({.patience = std::chrono::seconds(10)});
+  const c10::DeviceGuard on_device(sim::device(cluster.rank));
+  const StoreFile file(cluster, 60);
+  const auto world = connect(cluster, options_of_ranks());
+  std::optional<Communicator> part = world.subgroup({0, 1});
+  const at::Tensor tensor = at::ones({10}, sim::device(cluster.rank));
+  part->all_reduce(tensor);
+  if (cluster.rank == 0) {
+    (void)part->start_all_reduce(tensor.clone());
+    part.reset();
+    file.store()->set("gone", "1");
+  } else {
+    file.store()->wait({"gone"});
+    std::cout << testing::thrown([&] { part->barrier(); }) << std::endl;
+  }
+  world.all_reduce(tensor);
+  EXPECT_EQ(tensor.cpu()[9].item<float>(), 4);
+  return ::testing::Test::HasFailure() ? 1 : 0;
+}
+
+TEST(DeviceGroup, ThatIsDestroyedBeforeAnotherRankHasJoinedItsOperationEndsIt) {
+  testing::ProcessWorldOptions options;
+  options.arguments = {"--gtest_filter=DeviceGroup.ThatIsDestroyedBeforeAnotherRankHasJoinedItsOperationEndsIt"};
+  for (const auto& result : testing::run_processes(2, let_go, options)) {
+    EXPECT_TRUE(result.ok()) << result.output;
+    EXPECT_NE(result.output.find("MU053: rank 0 ended group world/0"), std::string::npos) << result.output;
+    EXPECT_NE(result.output.find("the group was destroyed with all_reduce(sum) of float32 [10], operation 1 of the "
+                                 "device's operations, which has not ended "),
+              std::string::npos)
+        << result.output;
+  }
 }
 
 std::string operations(const std::vector<std::string>& names) {
