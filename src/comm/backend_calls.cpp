@@ -1,5 +1,7 @@
 #include "comm/backend_calls.h"
 
+#include <exception>
+
 namespace muster::comm {
 namespace {
 
@@ -68,6 +70,12 @@ c10::intrusive_ptr<c10d::Work> call_backend(c10d::Backend& backend, const Operat
     case OperationKind::recv: return backend.recv(kept, operation.root, 0);
     default: return nullptr;
   }
+}
+
+void abort_backend(c10d::Backend& backend) noexcept {
+  try {
+    backend.abort();
+  } catch (const std::exception&) {}
 }
 
 void finish_mean(const Operation& operation, int rank, int size) {

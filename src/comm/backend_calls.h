@@ -17,6 +17,9 @@ bool has_backend_call(OperationKind kind);
 c10::intrusive_ptr<c10d::Work> call_backend(c10d::Backend& backend, const Operation& operation,
                                             std::vector<at::Tensor>& kept);
 
+/// A backend that cannot abort ends its waits by its own time-out.
+void abort_backend(c10d::Backend& backend) noexcept;
+
 /// Divides by `size` what a mean has left a sum on this rank.
 void finish_mean(const Operation& operation, int rank, int size);
 

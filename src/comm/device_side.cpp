@@ -1,11 +1,11 @@
 #include "comm/device_side.h"
 
-#include <algorithm>
 #include <exception>
 #include <utility>
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/grad_mode.h>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include "comm/backend_calls.h"
 #include "comm/rank_index.h"
@@ -18,6 +18,11 @@ namespace {
 constexpr device::Site kOwnDevice{"collectives: the backend is called on the device of the tensors"};
 constexpr device::Site kResult{"collectives: the current stream reads after the operation"};
 constexpr device::Site kFinished{"collectives: another stream reads after a mean"};
+
+c10::intrusive_ptr<c10d::Backend> required(c10::intrusive_ptr<c10d::Backend> made) {
+  if (made) return made;
+  throw ConfigError("MU560", "the factory returned none; let it return a c10d::Backend on every rank, or throw");
+}
 
 }  // namespace
 
@@ -40,12 +45,29 @@ void DeviceWork::wait() {
 }
 
 c10::intrusive_ptr<c10d::Backend> DeviceMaker::make(const std::string& name, int rank, int size) const {
-  auto made = entry.make(store(name), rank, size, options);
-  if (!made)
-    throw ConfigError("MU560", formatted("the program's factory of a backend for {} returned none for group {}; let "
-                                         "it return a c10d::Backend on every rank, or throw",
-                                         c10::DeviceTypeName(entry.device, /*lower_case=*/true), name));
-  return made;
+  return make_on_all_ranks(agreement(name, rank, size, "group " + name),
+                           [&] { return required(entry.make(store(name), rank, size, options)); });
+}
+
+c10::intrusive_ptr<c10d::Backend> DeviceMaker::split(const c10::intrusive_ptr<c10d::Backend>& parent,
+                                                     const std::vector<int>& ranks, const std::string& name) const {
+  const int rank = parent->getRank(), size = static_cast<int>(ranks.size()), own = rank_index(ranks, rank);
+  const bool is_member = own < size;
+  if (!entry.split) return is_member ? make(name, own, size) : nullptr;
+  return make_on_all_ranks(agreement(name, rank, parent->getSize(), "the parent of group " + name), [&] {
+    auto part = entry.split(parent, store(name), ranks, options);
+    return is_member ? required(std::move(part)) : nullptr;
+  });
+}
+
+BackendAgreement DeviceMaker::agreement(const std::string& name, int rank, int size, std::string group) const {
+  const auto kind = c10::DeviceTypeName(entry.device, /*lower_case=*/true);
+  return {c10::make_intrusive<c10d::PrefixStore>("agreement", store(name)),
+          rank,
+          size,
+          options.rendezvous_timeout,
+          std::move(group),
+          formatted("the backend {} for {}", entry.name, kind)};
 }
 
 DeviceSide::DeviceSide(c10::intrusive_ptr<c10d::Backend> backend, DeviceMaker maker)
@@ -80,13 +102,7 @@ std::shared_ptr<DeviceWork> DeviceSide::start(Operation operation, PendingOperat
   return started;
 }
 
-void DeviceSide::abort() noexcept {
-  try {
-    backend_->abort();
-  } catch (const std::exception&) {
-    // A backend without abort ends its waits by its own time-out.
-  }
-}
+void DeviceSide::abort() noexcept { abort_backend(*backend_); }
 
 std::string DeviceSide::error() const {
   try {
@@ -103,11 +119,8 @@ std::string DeviceSide::error() const {
 }
 
 std::unique_ptr<DeviceSide> DeviceSide::split(const std::vector<int>& ranks, const std::string& name) const {
-  const bool is_member = std::find(ranks.begin(), ranks.end(), backend_->getRank()) != ranks.end();
-  c10::intrusive_ptr<c10d::Backend> part;
-  if (maker_.entry.split) part = maker_.entry.split(backend_, maker_.store(name), ranks, maker_.options);
-  else if (is_member) part = maker_.make(name, rank_index(ranks, backend_->getRank()), static_cast<int>(ranks.size()));
-  if (!is_member) return nullptr;
+  auto part = maker_.split(backend_, ranks, name);
+  if (!part) return nullptr;
   return std::make_unique<DeviceSide>(std::move(part), maker_);
 }
 

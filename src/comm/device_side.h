@@ -7,6 +7,7 @@
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
+#include "comm/agreed_backend.h"
 #include "comm/foreign_dtypes.h"
 #include "comm/operation.h"
 #include "comm/pending_operations.h"
@@ -45,8 +46,14 @@ struct DeviceMaker {
   /// The part of the store that belongs to a group of this name.
   std::function<c10::intrusive_ptr<c10d::Store>(const std::string& name)> store;
 
-  /// Throws: ConfigError (MU560) if the factory returns none; what it throws.
+  /// Collective: the ranks of the group. Throws: as make_on_all_ranks(), MU560 if a factory returns none.
   c10::intrusive_ptr<c10d::Backend> make(const std::string& name, int rank, int size) const;
+  /// Null on ranks that are none of `ranks`. Collective: all ranks of `parent`. Throws: as make().
+  c10::intrusive_ptr<c10d::Backend> split(const c10::intrusive_ptr<c10d::Backend>& parent,
+                                          const std::vector<int>& ranks, const std::string& name) const;
+
+ private:
+  BackendAgreement agreement(const std::string& name, int rank, int size, std::string group) const;
 };
 
 /// The operations of a group on tensors of its device, through a c10d::Backend for such tensors. The backend is called

@@ -278,11 +278,7 @@ Group::Failure Group::explain(const Operation& operation, const TransportFailure
     case TransportFailure::Kind::aborted: break;
   }
   // The id of the root cause stays the id on all ranks.
-  std::string id = "MU053", cause = failure.detail;
-  if (cause.starts_with("MU") && cause.size() > 7 && cause.compare(5, 2, ": ") == 0) {
-    id = cause.substr(0, 5);
-    cause = cause.substr(7);
-  }
+  const auto [id, cause] = split_message(failure.detail, "MU053");
   std::string who = failure.peer < 0 ? formatted("group {} was ended", identity_.name)
                                      : formatted("rank {} ended group {}", failure.peer, identity_.name);
   return {id, formatted("{}, seen by rank {} in {}: {}", who, rank_, place, cause), failure.peer};

@@ -36,13 +36,7 @@ class Plugged final : public Collectives {
   int size() const noexcept override { return backend_->getSize(); }
   void run(Operation& operation, const std::string& group, TimePoint deadline) override;
 
-  void abort(const std::string&) noexcept override {
-    try {
-      backend_->abort();
-    } catch (const std::exception&) {
-      // A backend without abort ends its waits by its own time-out.
-    }
-  }
+  void abort(const std::string&) noexcept override { abort_backend(*backend_); }
   void close() noexcept override {}
 
   std::unique_ptr<Collectives> split(const std::vector<int>& ranks, const std::string& name) override {

@@ -216,8 +216,9 @@ GroupIdentity identity_of(const std::string& backend, const GroupOptions& option
 }
 
 DeviceMaker maker_of(const BackendEntry& entry, const StorePtr& store, const GroupOptions& options) {
-  return {entry, options, [store](const std::string& name) {
-            return c10::make_intrusive<c10d::PrefixStore>("backend/" + name, store);
+  const auto kind = c10::DeviceTypeName(entry.device, /*lower_case=*/true);  // a group may have one of each
+  return {entry, options, [store, kind](const std::string& name) {
+            return c10::make_intrusive<c10d::PrefixStore>(formatted("backend for {}/{}", kind, name), store);
           }};
 }
 

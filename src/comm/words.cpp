@@ -35,4 +35,10 @@ std::string first_sentence(std::string_view thrown) {
   return text;
 }
 
+IdAndText split_message(std::string_view message, std::string_view otherwise) {
+  if (!message.starts_with("MU") || message.size() <= 7 || message.substr(5, 2) != ": ")
+    return {std::string(otherwise), std::string(message)};
+  return {std::string(message.substr(0, 5)), std::string(message.substr(7))};
+}
+
 }  // namespace muster::comm
