@@ -205,8 +205,11 @@ void expect_told_before(const char* what, F then) {
   Accelerator accelerator({.device_backend = simulated_backend(), .strategy = "ddp"});
   const auto own = torch::ones({3}, accelerator.device());
   accelerator.group().internal(accelerator.is_main_process() ? "one" : "other").all_reduce(own);
+  std::set<std::string> called;  // nothing but the comparison: what is staged would wait for a device that may hang
+  accelerator.group().observe([&](const comm::OperationEvent& event) { called.insert(std::string(event.operation)); });
   const auto message = testing::thrown([&] { then(accelerator, own); });
   EXPECT_NE(message.find("of the device's operations"), std::string::npos) << what << ": " << message;
+  EXPECT_EQ(called, std::set<std::string>{"all_gather_bytes"}) << what;
 }
 
 TEST(DeviceBackendOption, RanksThatDisagreeAreToldBeforeAnythingIsGathered) {
