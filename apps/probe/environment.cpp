@@ -70,8 +70,8 @@ void print_environment() {
   line("has not", those(parts, false));
   for (const auto& entry : entries()) line("process-wide", entry);
   line("backends",
-       "shm (shared memory of one host), hierarchical (the same on each host, gloo between hosts), gloo, mpi, threads "
-       "(ranks as threads, for tests), fake (one rank of many)");
+       "shm (shared memory of one host), hierarchical (the same on each host, gloo between hosts), gloo, mpi, "
+       "mpi_collectives, threads (ranks as threads, for tests), fake (one rank of many)");
 }
 
 }  // namespace muster::probe

@@ -2,14 +2,10 @@
 
 #include <dlfcn.h>
 
-#include <cstdlib>
 #include <cstring>
-#include <filesystem>
-#include <sstream>
 #include <utility>
-#include <vector>
 
-#include "muster/base/detail/environment.h"
+#include "comm/object_file.h"
 #include "muster/base/detail/listing.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
@@ -18,63 +14,14 @@ namespace muster::comm {
 namespace {
 
 constexpr const char* kEntry = "muster_backend_object";
-constexpr const char* kFolders = "MUSTER_BACKEND_PATH";
 
 std::string kind_of(c10::DeviceType type) { return c10::DeviceTypeName(type, /*lower_case=*/true); }
-
-/// The file that holds this very function: libmuster.so, or the program.
-std::filesystem::path own_file() {
-  Dl_info where{};
-  std::error_code ignored;
-  const auto place = reinterpret_cast<void*>(&find_device_backend);
-  const bool is_library = ::dladdr(place, &where) != 0 && where.dli_fname && std::strchr(where.dli_fname, '/');
-  return std::filesystem::canonical(is_library ? where.dli_fname : "/proc/self/exe", ignored);
-}
-
-std::vector<std::filesystem::path> places_of(const std::string& name) {
-  if (name.find('/') != std::string::npos) return {name};
-  const auto file = "libmuster_" + name + ".so";
-  std::vector<std::filesystem::path> places;
-  std::istringstream folders(Environment::of_process().find(kFolders).value_or(""));
-  for (std::string folder; std::getline(folders, folder, ':');)
-    if (!folder.empty()) places.push_back(std::filesystem::path(folder) / file);
-  const auto own = own_file().parent_path();
-  places.push_back(own.parent_path() / "lib" / file);
-  places.push_back(own / file);
-  places.emplace_back(file);
-  return places;
-}
-
-struct Opened {
-  void* handle = nullptr;
-  std::string path;
-  std::vector<std::string> looked_at;
-};
-
-bool is_there(const std::filesystem::path& place) {
-  std::error_code ignored;
-  return place.has_parent_path() && std::filesystem::exists(place, ignored);
-}
 
 [[noreturn]] void refuse(const std::string& path, const std::string& why) {
   throw ConfigError("MU562", formatted("the backend of a device in {} cannot be used: {}", path, why));
 }
 
-Opened open(const std::string& name) {
-  Opened opened;
-  for (const auto& place : places_of(name)) {
-    opened.path = place.string();
-    opened.looked_at.push_back(opened.path);
-    // It refers to LibTorch, which the program has, and nothing refers to it. It is never closed: backends of it live.
-    opened.handle = ::dlopen(opened.path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
-    if (opened.handle) return opened;
-    const char* why = ::dlerror();
-    if (is_there(place)) refuse(opened.path, why ? why : "it cannot be opened");
-  }
-  return opened;
-}
-
-const BackendEntry& entry_of(const Opened& opened) {
+const BackendEntry& entry_of(const ObjectFile& opened) {
   const auto* object = static_cast<const BackendObject*>(::dlsym(opened.handle, kEntry));
   if (!object) refuse(opened.path, formatted("it does not define {}, see docs/howto/nccl.md", kEntry));
   if (std::strcmp(object->built_with, MUSTER_BACKEND_OBJECT_BUILT_WITH) != 0)
@@ -86,7 +33,7 @@ const BackendEntry& entry_of(const Opened& opened) {
 }
 
 std::string way_to_get(const std::string& name) {
-  const std::string folders = formatted("put its folder into {}", kFolders);
+  const std::string folders = formatted("put its folder into {}", kObjectFolders);
   if (name != "nccl") return folders;
   return "it is built with Muster where LibTorch has CUDA and the headers of CUDA and NCCL are found (make cuda, or "
          "the "
@@ -94,13 +41,13 @@ std::string way_to_get(const std::string& name) {
          folders;
 }
 
-std::string absence(const std::string& name, const Opened& opened) {
+std::string absence(const std::string& name, const ObjectFile& opened) {
   return formatted("there is no {} (looked for {}): {}",
                    name.find('/') == std::string::npos ? "libmuster_" + name + ".so" : "such file",
                    joined(opened.looked_at), way_to_get(name));
 }
 
-FoundBackend from_object(const std::string& name, const Opened& opened) {
+FoundBackend from_object(const std::string& name, const ObjectFile& opened) {
   BackendEntry entry = entry_of(opened);
   entry.name = name;
   std::string note = "from " + opened.path;
@@ -118,7 +65,8 @@ FoundBackend find_device_backend(const DeviceBackend& wanted, c10::DeviceType de
   const bool is_free = name == "auto" || name.empty();
   if (is_free && device != c10::DeviceType::CUDA) return {nullptr, "no device_backend is given"};
   const std::string object = is_free ? "nccl" : name;
-  const auto opened = open(object);
+  const auto opened = open_object(object);
+  if (!opened.problem.empty()) refuse(opened.path, opened.problem);
   if (is_free && !opened.handle) return {nullptr, absence("nccl", opened)};
   if (!opened.handle)
     throw ConfigError("MU558", formatted("device_backend is {}, but {}", name, absence(name, opened)));

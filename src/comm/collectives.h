@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "comm/operation.h"
-#include "comm/transport.h"
+#include "muster/comm/transport.h"
 
 namespace muster::comm {
 

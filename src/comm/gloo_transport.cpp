@@ -17,6 +17,7 @@
 #include "comm/header.h"
 #include "comm/rank_index.h"
 #include "comm/transport_watch.h"
+#include "comm/wait_policy.h"
 #include "comm/words.h"
 #include "muster/base/detail/environment.h"
 #include "muster/base/error.h"

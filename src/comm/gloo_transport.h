@@ -7,8 +7,8 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
-#include "comm/transport.h"
 #include "muster/cluster/detail/secret.h"
+#include "muster/comm/transport.h"
 
 namespace muster::comm {
 

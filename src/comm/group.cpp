@@ -262,23 +262,27 @@ Group::Failure Group::explain(const Operation& operation, const TransportFailure
   double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
   std::string place =
       formatted("{}, operation {} of group {}", describe(operation), operation.sequence, identity_.name);
+  const std::string peer = failure.peer < 0 ? "the other ranks" : formatted("rank {}", failure.peer);
   switch (failure.kind) {
     case TransportFailure::Kind::timeout:
       return {"MU051",
-              formatted("rank {} waited {:.1f} s for rank {} in {}. Has that rank left the loop, or does it call "
-                        "something else?",
-                        rank_, seconds, failure.peer, place),
+              formatted("rank {} waited {:.1f} s for {} in {}. Has that rank left the loop, or does it call something "
+                        "else?",
+                        rank_, seconds, peer, place),
               failure.peer};
     case TransportFailure::Kind::closed:
       return {"MU052",
-              formatted("rank {} lost rank {} in {}, after {:.1f} s ({}). Look for the first failure in the output "
+              formatted("rank {} lost {} in {}, after {:.1f} s ({}). Look for the first failure in the output "
                         "of that rank; if there is none, it has left the loop earlier.",
-                        rank_, failure.peer, place, seconds, first_sentence(failure.detail)),
+                        rank_, peer, place, seconds, first_sentence(failure.detail)),
               failure.peer};
-    case TransportFailure::Kind::aborted: break;
+    case TransportFailure::Kind::aborted:
+    case TransportFailure::Kind::unusable: break;
   }
   // The id of the root cause stays the id on all ranks.
-  const auto [id, cause] = split_message(failure.detail, "MU053");
+  const bool is_unusable = failure.kind == TransportFailure::Kind::unusable;
+  const auto [id, cause] = split_message(failure.detail, is_unusable ? "MU061" : "MU053");
+  if (is_unusable) return {id, formatted("rank {} cannot take part in {}: {}", rank_, place, cause), failure.peer};
   std::string who = failure.peer < 0 ? formatted("group {} was ended", identity_.name)
                                      : formatted("rank {} ended group {}", failure.peer, identity_.name);
   return {id, formatted("{}, seen by rank {} in {}: {}", who, rank_, place, cause), failure.peer};

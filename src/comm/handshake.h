@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "comm/transport.h"
 #include "muster/cluster/detail/secret.h"
+#include "muster/comm/transport.h"
 
 namespace muster::comm {
 

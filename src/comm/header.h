@@ -6,7 +6,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "comm/operation.h"
-#include "comm/transport.h"
+#include "muster/comm/transport.h"
 
 namespace muster::comm {
 

@@ -43,7 +43,7 @@ void Pairwise::run(Operation& operation, const std::string& group, TimePoint dea
   try {
     dispatch(call);
   } catch (const TransportFailure& failure) {
-    if (failure.kind == TransportFailure::Kind::closed) throw_abort_cause(call, failure.peer);
+    if (failure.kind == TransportFailure::Kind::closed && failure.peer >= 0) throw_abort_cause(call, failure.peer);
     throw;
   }
 }
@@ -52,7 +52,8 @@ void Pairwise::throw_abort_cause(const Call& call, int peer) {
   Frame frame;
   try {
     transport_->recv_frame(peer, frame, call.deadline);
-  } catch (const TransportFailure&) {
+  } catch (const TransportFailure& failure) {
+    if (failure.kind == TransportFailure::Kind::aborted && failure.peer >= 0) throw;
     return;
   }
   if (read_header(frame).is_abort) check_headers({}, rank(), frame, peer, call.group);

@@ -11,6 +11,7 @@
 #include "comm/backend_calls.h"
 #include "comm/header.h"
 #include "comm/rank_index.h"
+#include "comm/wait_policy.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
 

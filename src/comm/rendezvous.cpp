@@ -12,8 +12,10 @@
 
 #include "comm/gloo_transport.h"
 #include "comm/group.h"
+#include "comm/group_options.h"
 #include "comm/hierarchical/hierarchical.h"
 #include "comm/mpi/mpi_transport.h"
+#include "comm/own_transport.h"
 #include "comm/plugged.h"
 #include "comm/shared_memory/handover.h"
 #include "comm/shared_memory/shared_collectives.h"
@@ -34,18 +36,6 @@ namespace muster::comm {
 namespace {
 
 using StorePtr = c10::intrusive_ptr<c10d::Store>;
-
-// A clock in nanoseconds would overflow by much longer ones.
-constexpr std::chrono::milliseconds kLongestTimeout = std::chrono::hours(200'000);
-
-void check_timeouts(const GroupOptions& options) {
-  for (const auto limit : {options.rendezvous_timeout, options.timeout})
-    if (limit.count() <= 0 || limit > kLongestTimeout)
-      throw ConfigError("MU327",
-                        formatted("the time-out of the group is {} ms, but one above 0 and up to 200000 hours is "
-                                  "wanted; give for example std::chrono::minutes(10)",
-                                  limit.count()));
-}
 
 /// The store through which ranks find each other, and what it needs: `keeps` must outlive it.
 struct OpenStore {
@@ -208,13 +198,6 @@ void check_marks(const ClusterEnvironment& cluster, c10d::Store& store, const cl
   check_device_backends(cluster, marks);
 }
 
-GroupIdentity identity_of(const std::string& backend, const GroupOptions& options) {
-  GroupIdentity identity;
-  identity.backend = backend;
-  identity.timeout = options.timeout;
-  return identity;
-}
-
 DeviceMaker maker_of(const BackendEntry& entry, const StorePtr& store, const GroupOptions& options) {
   const auto kind = c10::DeviceTypeName(entry.device, /*lower_case=*/true);  // a group may have one of each
   return {entry, options, [store, kind](const std::string& name) {
@@ -271,14 +254,25 @@ std::unique_ptr<Collectives> make_over_mpi(const HostSetup& setup, MpiSetup mpi,
   mpi.connect_timeout = setup.options.rendezvous_timeout;
   mpi.timeout = setup.options.timeout;
   mpi.secret = setup.secret;
-  auto link = make_mpi_transport(mpi, identity.name, setup.cluster.rank, setup.cluster.world_size);
-  identity.backend = "mpi";
+  auto link = connect_by_mpi(mpi, identity.name, setup.cluster.rank, setup.cluster.world_size);
+  identity.backend = mpi.own_collectives ? "mpi_collectives" : "mpi";
   identity.backend_reason = link.note;
   identity.starts_inline = link.in_callers_thread;
-  return make_pairwise(std::move(link.transport));
+  return std::move(link.collectives);
 }
 
-/// The collectives of "gloo", "shm", "hierarchical", "mpi" or "auto", which the identity then names.
+std::unique_ptr<Collectives> make_over_found(const HostSetup& setup, const FoundTransport& found,
+                                             GroupIdentity& identity) {
+  const auto& options = setup.options;
+  const int rank = setup.cluster.rank, size = setup.cluster.world_size;
+  identity.backend = options.backend;
+  identity.backend_reason = "the transport " + found.place;
+  auto store = c10::make_intrusive<c10d::PrefixStore>("transport", setup.store);
+  return make_over_own({options.backend, options.rendezvous_timeout, setup.secret}, identity.name, rank, size,
+                       [&] { return found.make(store, rank, size, options); });
+}
+
+/// The collectives of "gloo", "shm", "hierarchical", "auto" or MPI, which the identity then names.
 std::unique_ptr<Collectives> make_host_side(const HostSetup& setup, GroupIdentity& identity) {
   const auto& [cluster, options, store, secret] = setup;
   if (auto mpi = mpi_setup_of(options.backend)) return make_over_mpi(setup, std::move(*mpi), identity);
@@ -336,11 +330,16 @@ Communicator plug_in(const BackendEntry& entry, HostSetup setup, GroupIdentity i
   return Communicator(std::make_shared<Group>(std::move(identity), std::move(host_side), std::move(device_side)));
 }
 
-void check_backend(const std::string& name, const Backends& more) {
-  std::vector<std::string> known{"auto", "gloo", "shm", "hierarchical", "mpi", "fake"};
-  if (std::find(known.begin(), known.end(), name) != known.end() || more.contains(name) || mpi_setup_of(name)) return;
+/// Returns the transport of the backend if it is none of Muster's or of `more`.
+FoundTransport check_backend(const std::string& name, const Backends& more) {
+  std::vector<std::string> known{"auto", "gloo", "shm", "hierarchical", "mpi", "mpi_collectives", "fake"};
+  if (std::find(known.begin(), known.end(), name) != known.end() || more.contains(name) || mpi_setup_of(name))
+    return {};
+  if (auto found = find_transport(name); found.make) return found;
   for (const auto& [other, entry] : more) known.push_back(other);
-  throw ConfigError("MU059", formatted("there is no backend '{}'{}", name, known_ones(known)));
+  throw ConfigError("MU059", formatted("there is no backend '{}'{}; for a transport neither the program nor an object "
+                                       "libmuster_{}.so has muster_transport_{}",
+                                       name, known_ones(known), name, name));
 }
 
 }  // namespace
@@ -353,7 +352,7 @@ Communicator make_fake(int rank, int size) {
 }
 
 Communicator connect(const ClusterEnvironment& cluster, const GroupOptions& options, const Backends& more) {
-  check_backend(options.backend, more);
+  const auto transport = check_backend(options.backend, more);
   check_timeouts(options);
   if (options.device_backend) check_device_backend(*options.device_backend);
   if (cluster.world_size == 1) return Communicator();
@@ -371,7 +370,7 @@ Communicator connect(const ClusterEnvironment& cluster, const GroupOptions& opti
   const HostSetup setup{cluster, options, store, secret};
   if (auto entry = more.find(options.backend); entry != more.end())
     return plug_in(entry->second, setup, std::move(identity));
-  auto host_side = make_host_side(setup, identity);
+  auto host_side = transport.make ? make_over_found(setup, transport, identity) : make_host_side(setup, identity);
   std::unique_ptr<DeviceSide> device_side;
   if (options.device_backend) device_side = make_device_side(*options.device_backend, setup, identity);
   return Communicator(std::make_shared<Group>(std::move(identity), std::move(host_side), std::move(device_side)));

@@ -9,7 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "comm/transport.h"
+#include "comm/wait_policy.h"
+#include "muster/comm/transport.h"
 
 namespace muster::comm {
 

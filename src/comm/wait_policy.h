@@ -8,9 +8,9 @@
 #include <mutex>
 #include <thread>
 
-namespace muster::comm {
+#include "muster/comm/detail/time_point.h"
 
-using TimePoint = std::chrono::steady_clock::time_point;
+namespace muster::comm {
 
 /// The time that is left until the deadline, at least 1 ms. It is rounded up: a wait of that length ends after the
 /// deadline, so a failed one is known to be late.

@@ -20,9 +20,9 @@ void visit_placement_options(Visit&& visit) {
       "backend", MUSTER_FIELD(backend),
       {.help =
            "how ranks exchange values: shm (shared memory of one host), hierarchical (the same on each host, and gloo "
-           "between hosts), gloo, mpi (where mpirun starts the ranks), or auto: the first of shm, hierarchical and "
-           "gloo "
-           "that all ranks can",
+           "between hosts), gloo, mpi (where mpirun starts the ranks), mpi_collectives (MPI's own sums, not to the bit "
+           "as gloo), a transport of the program's own, or auto: the first of shm, hierarchical and gloo that all "
+           "ranks can",
        .tested_by = "Launcher.TheBackendIsChosen"});
   visit("callbacks", MUSTER_FIELD(callbacks),
         {.help = "objects called by the runtime", .tested_by = "Callbacks.AreCalledWhereTheyHaveTheFunction"});

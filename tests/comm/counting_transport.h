@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "comm/header.h"
-#include "comm/transport.h"
+#include "muster/comm/transport.h"
 
 namespace muster::comm {
 

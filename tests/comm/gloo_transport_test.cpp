@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 
 #include "comm/samples.h"
+#include "comm/wait_policy.h"
 #include "muster/base/error.h"
 #include "muster/testing/compare.h"
 #include "muster/testing/gtest.h"

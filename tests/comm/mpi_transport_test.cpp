@@ -13,6 +13,7 @@
 #include "comm/every_operation.h"
 #include "comm/group.h"
 #include "comm/simulated_mpi.h"
+#include "muster/comm/detail/mpi_ranks.h"
 #include "muster/testing/compare.h"
 #include "muster/testing/thrown.h"
 #include "muster/testing/world.h"
@@ -132,8 +133,17 @@ TEST(MpiTransport, TagsAreUsedUpWithAnError) {
 
 TEST(MpiTransport, NamesOfTheBackend) {
   EXPECT_FALSE(mpi_setup_of("mpi").value().communicator.has_value());
-  EXPECT_EQ(mpi_setup_of("mpi:17").value().communicator, 17);
-  for (const char* other : {"", "mp", "mpi:", "mpi:x", "mpi:1x", "gloo"}) EXPECT_FALSE(mpi_setup_of(other)) << other;
+  EXPECT_FALSE(mpi_setup_of("mpi").value().own_collectives);
+  EXPECT_TRUE(mpi_setup_of("mpi_collectives").value().own_collectives);
+  for (const char* backend : {"mpi", "mpi_collectives"}) {
+    const auto name = backend_over_mpi(-17, backend);
+    EXPECT_EQ(name, std::string(backend) + " over the communicator -17 of the program");
+    EXPECT_EQ(mpi_setup_of(name).value().communicator, -17);
+    EXPECT_EQ(mpi_setup_of(name).value().own_collectives, backend != std::string("mpi"));
+  }
+  for (const char* other : {"", "mp", "mpi:", "mpi:1", "mpix", "mpi over the communicator x of the program", "gloo"})
+    EXPECT_FALSE(mpi_setup_of(other)) << other;
+  EXPECT_EQ(thrown_id([] { backend_over_mpi(1, "gloo"); }), "MU059");
 }
 
 }  // namespace

@@ -52,25 +52,25 @@ struct BackendObject {
   BackendEntry entry = {};
 };
 
-/// Performs the rendezvous with the other ranks of the job and forms the group "world". A world of one opens no socket
-/// and no file.
-/// Backends: "gloo"; "shm" (shared memory); "hierarchical" (shared memory on each of several hosts, and gloo between
-/// them); "auto" (the first of shm, hierarchical and gloo that all ranks of the job can); "mpi" (messages of MPI, whose
-/// ranks have to be those of the job; mpi.h takes other communicators than MPI_COMM_WORLD); "fake" (this process acts
-/// as its rank of the job, alone); and those named in `more`, whose operations are checked only as far as the backend
-/// itself detects that ranks disagree. Tensors of a device go over GroupOptions::device_backend, if there is one, under
-/// every backend but "fake". If the environment has the job's secret (cluster::read_secret), only ranks that have it
-/// are admitted: what the store says proves it and, under gloo and mpi, so does each peer's handshake.
+/// Performs the rendezvous with the job's other ranks and forms the group "world". A world of one opens neither socket
+/// nor file.
+/// Backends: "gloo"; "shm" (shared memory); "hierarchical" (the same on each of several hosts, and gloo between them);
+/// "auto" (the first of shm, hierarchical and gloo that all ranks can); "mpi" (messages of MPI, whose ranks have to be
+/// the job's; mpi.h takes other communicators than MPI_COMM_WORLD) and "mpi_collectives"; "fake" (this process acts as
+/// its rank of the job, alone); a transport of the program's own (transport.h); and those named in `more`, which alone
+/// have to find by themselves that ranks disagree. Tensors of a device go over GroupOptions::device_backend, if there
+/// is one, under every backend but "fake". If the environment has the job's secret (cluster::read_secret), only ranks
+/// that have it are admitted: what the store says proves it and, over a transport, so does each peer's handshake.
 /// Where ranks have a device_backend, a thread of each rank watches its operations: one that takes longer than the
 /// time-out, or an error that the backend reports, ends all groups of all ranks that have it, with one cause.
 /// Collective: every rank of the job, equally often.
-/// Throws: ConfigError (MU059) for an unknown backend, (MU560) for a device_backend without a factory or not for a
-/// device, (MU558) if ranks have different ones; CommError (MU057) that names the ranks that did not come within the
-/// rendezvous time-out, (MU400) if the backend is "shm" or "hierarchical" and ranks cannot share memory, (MU058) if the
-/// store or ranks cannot be reached, (MU067) for a peer without the job's secret, (MU069) for another user's rendezvous
-/// file, on all ranks (MU575), or the id of what a factory threw on one, (MU560) if it made none; ConfigError (MU068)
-/// for an invalid secret; LaunchError (MU069) if no folder can be had; with "mpi", ConfigError (MU567), (MU568) for its
-/// library, (MU569) if MPI's ranks are others, and CommError (MU557) if MPI cannot be used.
+/// Throws: ConfigError (MU059) for an unknown backend, (MU577), (MU560) for a device_backend without a factory or not
+/// for a device, (MU558) if ranks have different ones; CommError (MU057) that names the ranks that did not come within
+/// the rendezvous time-out, (MU400) if the backend is "shm" or "hierarchical" and ranks cannot share memory, (MU058) if
+/// the store or ranks cannot be reached, (MU067) for a peer without the job's secret, (MU069) for another user's
+/// rendezvous file, on all ranks (MU575), or the id of what a factory threw on one, (MU560) if it made none;
+/// ConfigError (MU068) for an invalid secret; LaunchError (MU069) if no folder can be had; with "mpi", ConfigError
+/// (MU567), (MU568) for its library, (MU569) if MPI's ranks are others, and CommError (MU557) if MPI cannot be used.
 Communicator connect(const ClusterEnvironment& cluster, const GroupOptions& options = {}, const Backends& more = {});
 
 /// Rank `rank` of a group of `size` without other processes: results are as if all ranks had the same values. An

@@ -8,7 +8,7 @@
 #include "comm/hierarchical/host_staging.h"
 #include "comm/hierarchical/hosts.h"
 #include "comm/pieces.h"
-#include "comm/transport.h"
+#include "muster/comm/transport.h"
 
 namespace muster::comm {
 

@@ -7,7 +7,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "comm/hierarchical/slabs.h"
-#include "comm/transport.h"
+#include "muster/comm/transport.h"
 
 namespace muster::comm {
 

@@ -14,6 +14,18 @@ using Handle = std::uintptr_t;
 /// What MPI_Query_thread says.
 enum class ThreadLevel { single, funneled, serialized, multiple };
 
+/// A collective of MPI's own. Reductions are sums.
+struct Collective {
+  enum class Kind { all_gather, all_reduce, broadcast, reduce_scatter };
+  enum class Type { bytes, float32, float64, int8, int16, int32, int64, uint8 };
+  Kind kind;
+  Type type = Type::bytes;
+  const void* in = nullptr;  ///< reduce_scatter alone; the others find what this rank gives in `out`
+  void* out = nullptr;
+  int count = 0;  ///< elements of the type: those of all_reduce and broadcast; of one rank otherwise
+  int root = 0;
+};
+
 /// Error codes beside MPI's own, which are positive; 0 is success.
 inline constexpr int kEnded = -1;        ///< MPI has ended in this process, or the process was forked
 inline constexpr int kWrongThread = -2;  ///< this thread may not call MPI
@@ -64,11 +76,14 @@ class Calls {
   /// Sends an empty message that nobody has to wait for.
   virtual int notify(int to, int tag, Handle communicator) = 0;
   virtual int probe(int from, int tag, Handle communicator, bool& there) = 0;
+
+  /// Starts a collective of MPI's own, in place where MPI can. It cannot be cancelled.
+  virtual int start(const Collective& collective, Handle communicator, Handle& request) = 0;
 };
 
 /// The function that libmuster_mpi.so exports. Its name changes whenever Calls does.
 inline constexpr const char* kLibrary = "libmuster_mpi.so";
-inline constexpr const char* kEntry = "muster_mpi_calls_1";
+inline constexpr const char* kEntry = "muster_mpi_calls_2";
 using Entry = Calls* (*)();
 
 }  // namespace muster::comm::mpi

@@ -5,18 +5,12 @@
 #include <filesystem>
 #include <string>
 
+#include "comm/object_file.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
 
 namespace muster::comm::mpi {
 namespace {
-
-/// The folder of the library, or of the program, that this is a part of.
-std::filesystem::path own_folder() {
-  Dl_info found{};
-  ::dladdr(reinterpret_cast<const void*>(&own_folder), &found);
-  return found.dli_fname ? std::filesystem::path(found.dli_fname).parent_path() : std::filesystem::path();
-}
 
 /// Beside this library, else where the loader looks. MPI's own plugins need its symbols, too.
 void* open_object() {
@@ -74,6 +68,7 @@ std::shared_ptr<World> Library::duplicate(Handle communicator, std::chrono::stea
                                        calls_->text_of(code)));
   }
   auto world = std::make_shared<World>(*calls_, made);
+  std::lock_guard lock(worlds_mutex_);
   std::erase_if(worlds_, [](const auto& other) { return other.expired(); });
   worlds_.push_back(world);
   return world;
@@ -82,8 +77,8 @@ std::shared_ptr<World> Library::duplicate(Handle communicator, std::chrono::stea
 std::shared_ptr<World> Library::world(const std::optional<int>& communicator,
                                       std::chrono::steady_clock::time_point deadline) {
   Calls& mpi = calls();
-  std::lock_guard lock(worlds_mutex_);
   if (communicator) return duplicate(mpi.communicator_of(*communicator), deadline);
+  std::lock_guard lock(whole_mutex_);
   if (!whole_) whole_ = duplicate(mpi.world(), deadline);
   return whole_;
 }

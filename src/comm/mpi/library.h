@@ -22,15 +22,17 @@ class Library {
   /// The ranks of this communicator; none: of MPI_COMM_WORLD, which is duplicated once. Collective: its ranks.
   /// Throws: as calls(); CommError (MU058) if not all of them came before the deadline.
   std::shared_ptr<World> world(const std::optional<int>& communicator, std::chrono::steady_clock::time_point deadline);
+  /// The same ranks over a duplicate of this communicator. Collective: its ranks. Throws: as world().
+  std::shared_ptr<World> duplicate(Handle communicator, std::chrono::steady_clock::time_point deadline);
 
  private:
-  std::shared_ptr<World> duplicate(Handle communicator, std::chrono::steady_clock::time_point deadline);
   void leave();
 
   std::mutex mutex_;
   Calls* calls_ = nullptr;
-  std::mutex worlds_mutex_;
+  std::mutex whole_mutex_;
   std::shared_ptr<World> whole_;
+  std::mutex worlds_mutex_;
   std::vector<std::weak_ptr<World>> worlds_;
 };
 

@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "comm/connecting.h"
 #include "comm/header.h"
-#include "comm/mpi/connecting.h"
 #include "comm/mpi/patience.h"
 #include "comm/mpi/stream.h"
 #include "comm/rank_index.h"
@@ -36,7 +36,7 @@ std::size_t used_bytes(const Frame& frame) {
   return static_cast<std::size_t>(frame.bytes.rend() - last);
 }
 
-class MpiTransport final : public Transport, private World::Member {
+class MpiTransport final : public TransportOverMpi, private World::Member {
  public:
   /// `ranks`: of each rank of the group, the one in the world.
   MpiTransport(std::shared_ptr<World> world, std::vector<int> ranks, int first_tag, std::string name,
@@ -64,8 +64,12 @@ class MpiTransport final : public Transport, private World::Member {
   void abort(const std::string& cause) noexcept override;
   void close() noexcept override;
   std::unique_ptr<Transport> split(const std::vector<int>& ranks, const std::string& name) override {
-    return connecting_by_mpi(name, rank_index(ranks, rank_), [&] { return part(ranks, name); });
+    return connecting_by("MPI", name, rank_index(ranks, rank_), [&] { return part(ranks, name); });
   }
+  const std::shared_ptr<World>& world() const noexcept override { return world_; }
+  void wait_for_all(const std::function<bool()>& is_done, TimePoint deadline) override;
+  /// As split(). Throws: TransportFailure.
+  std::unique_ptr<MpiTransport> part(const std::vector<int>& ranks, const std::string& name);
 
  private:
   struct Peer {
@@ -83,7 +87,6 @@ class MpiTransport final : public Transport, private World::Member {
   enum class Waiting { frame, block };
 
   void end(const std::string& cause) noexcept override;
-  std::unique_ptr<Transport> part(const std::vector<int>& ranks, const std::string& name);
   int64_t agree_on_number(const std::vector<int>& ranks, TimePoint deadline);
   Request post(int peer, std::byte* data, std::size_t bytes, int channel, Stream::Direction direction);
 
@@ -145,7 +148,8 @@ void MpiTransport::check_alive() {
   {
     std::lock_guard lock(mutex_);
     if (!aborted_) {
-      if (const int code = world_->calls().may_call()) throw CommError("MU557", world_->calls().text_of(code));
+      if (const int code = world_->calls().may_call())
+        throw TransportFailure{Kind::unusable, -1, "MU557: " + world_->calls().text_of(code)};
       return;
     }
   }
@@ -236,6 +240,18 @@ void MpiTransport::wait(int peer, Waiting what, Ready ready, TimePoint deadline)
     if (moved) patience.reset();
     else if (patience.wait()) watch(peer, what);
     if (Clock::now() >= deadline) throw TransportFailure{Kind::timeout, peer, ""};
+  }
+}
+
+void MpiTransport::wait_for_all(const std::function<bool()>& is_done, TimePoint deadline) {
+  for (Patience patience;;) {
+    check_alive();
+    progress();
+    if (is_done()) return;
+    if (patience.wait())
+      for (int peer = 0; peer < size(); ++peer)
+        if (peer != rank_) watch(peer, Waiting::block);
+    if (Clock::now() >= deadline) throw TransportFailure{Kind::timeout, -1, ""};
   }
 }
 
@@ -347,7 +363,7 @@ int64_t MpiTransport::agree_on_number(const std::vector<int>& ranks, TimePoint d
   return number;
 }
 
-std::unique_ptr<Transport> MpiTransport::part(const std::vector<int>& ranks, const std::string& name) {
+std::unique_ptr<MpiTransport> MpiTransport::part(const std::vector<int>& ranks, const std::string& name) {
   const int64_t number = agree_on_number(ranks, Clock::now() + connect_timeout_);
   std::vector<int> in_world;
   for (int rank : ranks) in_world.push_back(ranks_.at(static_cast<std::size_t>(rank)));
@@ -357,12 +373,13 @@ std::unique_ptr<Transport> MpiTransport::part(const std::vector<int>& ranks, con
 
 }  // namespace
 
-std::unique_ptr<Transport> make_mpi_transport(const std::shared_ptr<World>& world, const std::string& name,
-                                              std::chrono::milliseconds connect_timeout) {
+std::unique_ptr<TransportOverMpi> make_mpi_transport(const std::shared_ptr<World>& world, const std::string& name,
+                                                     std::chrono::milliseconds connect_timeout) {
   std::lock_guard lock(world->forming());
   std::vector<int> all(static_cast<std::size_t>(world->size()));
   std::iota(all.begin(), all.end(), 0);
-  return MpiTransport(world, all, 0, name, connect_timeout).split(all, name);
+  MpiTransport forming(world, all, 0, name, connect_timeout);
+  return connecting_by("MPI", name, world->rank(), [&] { return forming.part(all, name); });
 }
 
 }  // namespace muster::comm

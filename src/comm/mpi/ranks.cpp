@@ -80,8 +80,6 @@ ClusterEnvironment read_ranks(int communicator) {
 
 }  // namespace
 
-std::string backend_over_mpi(int communicator) { return formatted("mpi:{}", communicator); }
-
 ClusterReader ranks_over_mpi(int communicator) {
   auto known = std::make_shared<std::optional<ClusterEnvironment>>();
   return [known, communicator](const Environment&) {
@@ -91,7 +89,7 @@ ClusterReader ranks_over_mpi(int communicator) {
 }
 
 Communicator connect_over_mpi(int communicator, GroupOptions options) {
-  options.backend = backend_over_mpi(communicator);
+  options.backend = backend_over_mpi(communicator, options.backend == "auto" ? "mpi" : options.backend);
   return connect(read_cluster_environment(Environment::of_process(), ranks_over_mpi(communicator)), options);
 }
 

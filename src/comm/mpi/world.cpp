@@ -11,7 +11,7 @@ namespace {
 
 struct Kept {
   std::mutex mutex;
-  std::vector<std::shared_ptr<std::byte[]>> memory;
+  std::vector<std::shared_ptr<const void>> memory;
 };
 
 /// What MPI may use until the process ends.
@@ -46,7 +46,7 @@ int World::first_tag(int64_t number, int first_rank) const {
   return static_cast<int>(tag);
 }
 
-void World::keep(std::shared_ptr<std::byte[]> memory) {
+void World::keep(std::shared_ptr<const void> memory) {
   failed_ = true;
   std::lock_guard lock(kept().mutex);
   kept().memory.push_back(std::move(memory));

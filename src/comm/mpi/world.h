@@ -52,7 +52,7 @@ class World {
   /// A group of these ranks has failed.
   void fail() noexcept;
   /// Keeps memory until the process ends: MPI may still use it, and the communicator.
-  void keep(std::shared_ptr<std::byte[]> memory);
+  void keep(std::shared_ptr<const void> memory);
   void add(Member* member);
   void remove(Member* member);
   /// MPI ends here: so do the groups that are still there, and their ranks are told.

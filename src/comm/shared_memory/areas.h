@@ -13,7 +13,7 @@
 #include "comm/shared_memory/copying.h"
 #include "comm/shared_memory/cores.h"
 #include "comm/shared_memory/shared_buffer.h"
-#include "comm/transport.h"
+#include "muster/comm/transport.h"
 
 namespace muster::comm {
 

@@ -9,7 +9,7 @@
 namespace muster::comm {
 
 /// As mpi.h, for a communicator by the handle that MPI_Comm_c2f gives.
-std::string backend_over_mpi(int communicator);
+std::string backend_over_mpi(int communicator, const std::string& backend);
 ClusterReader ranks_over_mpi(int communicator);
 Communicator connect_over_mpi(int communicator, GroupOptions options);
 

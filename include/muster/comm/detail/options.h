@@ -14,7 +14,7 @@ struct BackendEntry;
 struct GroupOptions {
   /// "gloo"; "shm", shared memory, for ranks of one host; "hierarchical", shared memory on each host and gloo between
   /// hosts; "auto", the first of shm, hierarchical and gloo that is possible; "mpi", messages of MPI, which has started
-  /// the ranks; or the name of a factory given to connect().
+  /// the ranks, or "mpi_collectives"; or the name of a program's transport, or of a factory given to connect().
   std::string backend = "auto";
   /// A backend for tensors of a device, beside the one above; null: they are staged through host memory.
   std::shared_ptr<const comm::BackendEntry> device_backend = {};

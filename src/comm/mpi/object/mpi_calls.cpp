@@ -68,6 +68,7 @@ class MpiCalls final : public Calls {
   bool cancel(Handle& request) noexcept override;
   int notify(int to, int tag, Handle in) override;
   int probe(int from, int tag, Handle in, bool& there) override;
+  int start(const Collective& collective, Handle in, Handle& request) override;
 
  private:
   /// One call, if this thread may make it.
@@ -92,6 +93,7 @@ class MpiCalls final : public Calls {
     return code;
   }
 
+  std::string wrong_thread_text() const;
   int end_with_mpi();
   static int on_finalize(MPI_Comm, int, void* self, void*) { return static_cast<MpiCalls*>(self)->finalizing(); }
   int finalizing();
@@ -99,6 +101,7 @@ class MpiCalls final : public Calls {
   std::function<void()> leave_;
   ProcessEnd end_;
   ThreadLevel level_ = ThreadLevel::multiple;
+  bool is_ours_ = false;  ///< Muster initialised MPI
   std::mutex one_at_a_time_;
   std::atomic<int> inside_ = 0;
   std::atomic<bool> over_ = false;
@@ -117,6 +120,7 @@ std::string MpiCalls::initialize() {
   if (finalized) return "MPI_Finalize has been called";
   if (!initialized) {
     if (const int code = MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided)) return text_of(code);
+    is_ours_ = true;
     end_.finalize_at_exit();
   }
   MPI_Query_thread(&provided);
@@ -150,14 +154,25 @@ int MpiCalls::may_call() noexcept {
 
 std::string MpiCalls::text_of(int code) {
   if (code == kEnded) return "MPI has ended in this process, or the process was forked from a rank";
-  if (code == kWrongThread)
-    return "MPI was initialised for calls from one thread, and this is another one; initialise it by MPI_Init_thread "
-           "with MPI_THREAD_MULTIPLE, or leave that to Muster";
+  if (code == kWrongThread) return wrong_thread_text();
   if (code == kLate) return "the time-out passed first";
   char text[MPI_MAX_ERROR_STRING] = {};
   int length = 0;
   if (over_ || MPI_Error_string(code, text, &length)) return "error " + std::to_string(code);
   return text;
+}
+
+std::string MpiCalls::wrong_thread_text() const {
+  const std::string level = level_ == ThreadLevel::single ? "MPI_THREAD_SINGLE" : "MPI_THREAD_FUNNELED";
+  const std::string found = is_ours_ ? "Muster asked MPI for MPI_THREAD_MULTIPLE and got " + level
+                                     : "the program has initialised MPI (MPI_Init, MPI_Init_thread) with " + level;
+  const std::string remedy = is_ours_ ? "Take an MPI that was built with support for threads"
+                                      : "Let the program call MPI_Init_thread with MPI_THREAD_MULTIPLE in place of "
+                                        "MPI_Init, or leave the initialisation to Muster";
+  return found +
+         ", so only the thread that initialised it may call MPI, and this is another one; an asynchronous save, or a "
+         "thread of the program, needs MPI_THREAD_SERIALIZED or MPI_THREAD_MULTIPLE. " +
+         remedy + "; or save without .asynchronous, and communicate from that thread alone";
 }
 
 int MpiCalls::place_in(Handle of, int& rank, int& size) {
@@ -236,10 +251,39 @@ int MpiCalls::probe(int from, int tag, Handle in, bool& there) {
   return code;
 }
 
+MPI_Datatype type_of(Collective::Type type) {
+  switch (type) {
+    case Collective::Type::float32: return MPI_FLOAT;
+    case Collective::Type::float64: return MPI_DOUBLE;
+    case Collective::Type::int8: return MPI_INT8_T;
+    case Collective::Type::int16: return MPI_INT16_T;
+    case Collective::Type::int32: return MPI_INT32_T;
+    case Collective::Type::int64: return MPI_INT64_T;
+    case Collective::Type::uint8: return MPI_UINT8_T;
+    case Collective::Type::bytes: break;
+  }
+  return MPI_BYTE;
+}
+
+int MpiCalls::start(const Collective& of, Handle in, Handle& request) {
+  const MPI_Datatype type = type_of(of.type);
+  return post(request, [&](MPI_Request& posted) {
+    switch (of.kind) {
+      case Collective::Kind::all_gather:
+        return MPI_Iallgather(MPI_IN_PLACE, 0, type, of.out, of.count, type, communicator(in), &posted);
+      case Collective::Kind::all_reduce:
+        return MPI_Iallreduce(MPI_IN_PLACE, of.out, of.count, type, MPI_SUM, communicator(in), &posted);
+      case Collective::Kind::broadcast: return MPI_Ibcast(of.out, of.count, type, of.root, communicator(in), &posted);
+      case Collective::Kind::reduce_scatter: break;
+    }
+    return MPI_Ireduce_scatter_block(of.in, of.out, of.count, type, MPI_SUM, communicator(in), &posted);
+  });
+}
+
 }  // namespace
 }  // namespace muster::comm::mpi
 
-extern "C" __attribute__((visibility("default"))) muster::comm::mpi::Calls* muster_mpi_calls_1() {
+extern "C" __attribute__((visibility("default"))) muster::comm::mpi::Calls* muster_mpi_calls_2() {
   // Never destroyed: it is used until the process ends.
   static auto* calls = new muster::comm::mpi::MpiCalls;
   return calls;

@@ -1,0 +1,36 @@
+#pragma once
+
+#include <exception>
+#include <string>
+
+#include "comm/words.h"
+#include "muster/base/error.h"
+#include "muster/base/format.h"
+#include "muster/comm/transport.h"
+
+namespace muster::comm {
+
+/// Runs `make`, which connects a group by `what`; its failure to reach a rank becomes a CommError (MU058).
+template <class F>
+auto connecting_by(const std::string& what, const std::string& name, int rank, F make) {
+  std::string reason;
+  try {
+    return make();
+  } catch (const TransportFailure& failure) {
+    const bool late = failure.kind == TransportFailure::Kind::timeout;
+    reason = late ? formatted("rank {} did not answer in time", failure.peer) : failure.detail;
+    if (failure.kind == TransportFailure::Kind::unusable) {
+      const auto [id, text] = split_message(reason, "MU058");
+      throw CommError(id, formatted("rank {} cannot connect group {} by {}: {}", rank, name, what, text));
+    }
+  } catch (const Error&) {
+    throw;  // a peer or a value that was refused
+  } catch (const std::exception& failure) {
+    reason = failure.what();
+  }
+  throw CommError("MU058", formatted("rank {} could not connect group {} by {}: {}. Look for the first failure in the "
+                                     "output of the other ranks.",
+                                     rank, name, what, short_error_text(reason)));
+}
+
+}  // namespace muster::comm

@@ -1,0 +1,38 @@
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "comm/collectives.h"
+#include "muster/cluster/detail/secret.h"
+#include "muster/comm/transport.h"
+
+namespace muster::comm {
+
+/// The transport that a program, or an object, has for the backend of that name.
+struct FoundTransport {
+  TransportFactory make = nullptr;  ///< null: there is none
+  std::string place{};              ///< "of the program", or "from /lib/libmuster_NAME.so"
+};
+
+/// Requires: Muster has no backend of that name. Throws: ConfigError (MU577) for one that cannot be used.
+FoundTransport find_transport(const std::string& name);
+
+/// How ranks connect over a transport that is not Muster's.
+struct OwnTransportSetup {
+  std::string backend{};
+  std::chrono::milliseconds connect_timeout{};
+  cluster::Secret secret{};  ///< by which ranks authenticate
+};
+
+using MakeTransport = std::function<std::unique_ptr<Transport>()>;
+
+/// The collectives over what `make` makes for this rank of a group.
+/// Collective. Throws: ConfigError (MU577) if it makes none, or one with another rank or size; CommError (MU058) if it
+/// throws, or ranks cannot be reached, (MU067) for a peer without the secret.
+std::unique_ptr<Collectives> make_over_own(const OwnTransportSetup& setup, const std::string& group, int rank, int size,
+                                           const MakeTransport& make);
+
+}  // namespace muster::comm
