@@ -3,6 +3,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdio>
 #include <filesystem>
 #include <optional>
@@ -13,12 +14,14 @@
 #include <CLI/Formatter.hpp>
 
 #include "commands.h"
+#include "muster/base/detail/listing.h"
 #include "muster/base/detail/log.h"
 #include "muster/base/error.h"
 #include "muster/cluster/cluster.h"
 #include "muster/cluster/detail/listening_socket.h"
 #include "muster/cluster/detail/secret.h"
 #include "muster/launcher/detail/devices.h"
+#include "muster/launcher/detail/gpus.h"
 #include "muster/launcher/detail/run.h"
 #include "parse.h"
 
@@ -26,6 +29,7 @@ namespace muster::cli {
 namespace {
 
 constexpr const char* kProbe = "muster-probe";
+constexpr std::chrono::seconds kPatience{5};
 
 /// The program that links LibTorch, which this one does not: beside this one.
 std::optional<std::string> find_probe() {
@@ -52,6 +56,33 @@ std::string who_may_join(const ClusterEnvironment& cluster) {
   const bool stays = cluster::is_loopback(cluster.main_address) && !cluster.store_is_external;
   return log::str(stays ? "every user of this host" : "whoever reaches it", ", at ", cluster.main_address, " port ",
                   cluster.main_port, ": no secret is given (MUSTER_SECRET)");
+}
+
+/// The entry, and which of the devices it is.
+std::string shown_entry(const std::string& entry, const std::vector<std::string>& devices) {
+  for (const auto& device : devices)
+    if (const auto uuid = device.find(" (UUID: " + entry); uuid != std::string::npos)
+      return log::str(entry, " (", device.substr(0, uuid), ")");
+  return entry;
+}
+
+std::string visible_devices(const std::vector<std::string>& devices) {
+  try {
+    const auto entries = launcher::visible_devices(Environment::of_process());
+    return entries ? listed(*entries, [&](const auto& entry) { return shown_entry(entry, devices); }) : "all";
+  } catch (const Error& error) {
+    return error.what();
+  }
+}
+
+/// The GPUs of NVIDIA's, as their driver names them.
+void print_gpus() {
+  const auto gpus = launcher::report_gpus(kPatience);
+  line("driver", gpus.driver.empty() ? "none of NVIDIA's" : gpus.driver);
+  for (const auto& device : gpus.devices) line("gpu", device);
+  for (const auto& link : gpus.links) line("link", link);
+  for (const auto& problem : gpus.problems) line("not known", problem);
+  line("visible", visible_devices(gpus.devices));
 }
 
 int execute(std::string path, std::string argument) {
@@ -86,6 +117,7 @@ int print_env(const Arguments& arguments) {
                          ? "nobody: a program run here has one rank"
                          : log::str(to_string(cluster.launcher), ": rank ", cluster.rank, " of ", cluster.world_size));
   line("may join", who_may_join(cluster));
+  print_gpus();
   const auto probe = find_probe();
   if (!probe) {
     line("libtorch", log::str("unknown: ", kProbe, " is missing beside muster"));

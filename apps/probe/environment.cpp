@@ -1,5 +1,7 @@
 #include "muster/base/detail/environment.h"
 
+#include <dlfcn.h>
+
 #include <cstdio>
 #include <string>
 #include <vector>
@@ -8,12 +10,15 @@
 #include <ATen/Parallel.h>
 #include <ATen/Version.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/detail/CUDAHooksInterface.h>
 #include <torch/version.h>
 
 #include "muster/base/detail/listing.h"
 #include "muster/base/detail/options.h"
 #include "muster/base/format.h"
 #include "muster/cluster/detail/variables.h"
+#include "muster/comm/detail/backend_object.h"
+#include "muster/device/detail/cuda_driver.h"
 #include "muster/device/detail/device.h"
 #include "muster/device/detail/host_memory.h"
 #include "muster/hook/detail/half_lstm.h"
@@ -33,6 +38,33 @@ std::string those(std::initializer_list<std::pair<const char*, bool>> names, Has
   for (const auto& [name, has] : names)
     if (has == wanted) found.push_back(name);
   return listed(found);
+}
+
+/// What LibTorch was built with, and what it meets here.
+std::string cuda() {
+  const auto driver = device::cuda_version_of_driver();
+  const auto of_driver = driver ? "the driver supports CUDA " + *driver : std::string("there is no driver");
+  const auto& hooks = at::detail::getCUDAHooks();
+  if (!hooks.hasCUDART()) return "none: this LibTorch was built without it; " + of_driver;
+  const auto version = hooks.versionCUDART();
+  return formatted("LibTorch was built with {}.{} and sees {} device(s); {}", version / 1000, version % 1000 / 10,
+                   device::count(), of_driver);
+}
+
+/// Of the library that LibTorch has brought into this process.
+std::string nccl() {
+  void* library = ::dlopen("libnccl.so.2", RTLD_NOLOAD | RTLD_LAZY);
+  const auto ask =
+      reinterpret_cast<int (*)(int*)>(::dlsym(library ? library : RTLD_DEFAULT, "ncclGetVersion"));  // 0: it succeeds
+  int version = 0;
+  if (!ask || ask(&version) != 0) return "none: this LibTorch has none";
+  return formatted("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
+}
+
+/// Which of Muster's optional parts are there.
+std::string object(const char* name) {
+  const auto place = comm::place_of_object(name);
+  return formatted("backend {}: {}", name, place.empty() ? formatted("there is no libmuster_{}.so", name) : place);
 }
 
 /// What Muster changes for the whole process, when, and how to keep it out.
@@ -63,6 +95,9 @@ void print_environment() {
   line("threads",
        formatted("{} within an operator, {} between operators", at::get_num_threads(), at::get_num_interop_threads()));
   line("devices", joined(device::available()));
+  line("cuda", cuda());
+  line("nccl", nccl());
+  for (const auto* name : {"nccl", "mpi"}) line("object", object(name));
   const std::initializer_list<std::pair<const char*, bool>> parts = {
       {"mkl", at::hasMKL()},   {"lapack", at::hasLAPACK()}, {"openmp", at::hasOpenMP()}, {"mkldnn", at::hasMKLDNN()},
       {"cuda", at::hasCUDA()}, {"hip", at::hasHIP()},       {"mps", at::hasMPS()},       {"xpu", at::hasXPU()}};

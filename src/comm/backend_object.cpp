@@ -78,4 +78,11 @@ FoundBackend find_device_backend(const DeviceBackend& wanted, c10::DeviceType de
                                          name, kind_of(found.entry->device), kind_of(device)));
   return found;
 }
+
+std::string place_of_object(const std::string& name) {
+  for (const auto& place : places_of(name))
+    if (is_there(place)) return place.string();
+  return "";
+}
+
 }  // namespace muster::comm

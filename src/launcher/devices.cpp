@@ -7,9 +7,11 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <sstream>
 
 #include "muster/base/detail/log.h"
 #include "muster/base/detail/one_device.h"
+#include "muster/base/detail/trimmed.h"
 #include "muster/base/detail/xla_devices.h"
 #include "muster/base/error.h"
 
@@ -83,8 +85,25 @@ bool is_amd_gpu(const std::filesystem::path& node) {
   return false;
 }
 
-int count_listed(const std::string& list) {
-  return list == "-1" ? 0 : 1 + static_cast<int>(std::count(list.begin(), list.end(), ','));
+constexpr const char* kVisible[] = {"CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"};
+
+bool is_uuid(const std::string& entry) { return entry.starts_with("GPU-") || entry.starts_with("MIG-"); }
+
+/// The driver would leave out, in silence, an entry that it does not know and all behind it.
+std::vector<std::string> read_visible(const std::string& variable, const std::string& list) {
+  std::vector<std::string> entries;
+  if (list == "NoDevFiles") return entries;  // SLURM's word for none
+  std::istringstream rest(list + ",");
+  for (std::string part; std::getline(rest, part, ',');) {
+    const std::string entry(trimmed(part));
+    if (int index = 0; entry == "-1") break;
+    else if (!is_uuid(entry) && !read_digits(entry, index))
+      throw ConfigError("MU573", str(variable, " is '", list, "', in which '", entry,
+                                     "' is neither an index, such as 0, nor a UUID that begins with GPU- or MIG-; the "
+                                     "driver would leave out this entry and all behind it"));
+    entries.push_back(entry);
+  }
+  return entries;
 }
 
 }  // namespace
@@ -109,9 +128,27 @@ DeviceChoice choose_devices(const DeviceRequest& request) {
   return choice;
 }
 
+std::optional<std::vector<std::string>> visible_devices(const Environment& variables) {
+  for (const auto* name : kVisible)
+    if (const auto list = variables.find(name)) return read_visible(name, *list);
+  return std::nullopt;
+}
+
+std::vector<std::string> devices_of_ranks(const DeviceRequest& request, const DeviceChoice& choice,
+                                          const Environment& variables) {
+  const auto visible = visible_devices(variables);
+  if (request.accelerator == "cpu" || !visible ||
+      std::none_of(visible->begin(), visible->end(), [](const auto& entry) { return entry.starts_with("MIG-"); }))
+    return {};
+  std::vector<std::string> devices;
+  for (int rank = 0; rank < choice.count; ++rank)
+    devices.push_back(
+        visible->at(static_cast<size_t>(choice.indices.empty() ? rank : choice.indices[static_cast<size_t>(rank)])));
+  return devices;
+}
+
 int count_accelerators(const Environment& variables, const std::string& root) {
-  for (auto name : {"CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"})
-    if (auto list = variables.find(name)) return count_listed(*list);
+  if (const auto visible = visible_devices(variables)) return static_cast<int>(visible->size());
   int nvidia = count_entries(root + "/proc/driver/nvidia/gpus", [](const std::filesystem::path&) { return true; });
   return nvidia ? nvidia : count_entries(root + "/sys/class/kfd/kfd/topology/nodes", is_amd_gpu);
 }

@@ -11,8 +11,8 @@ namespace muster::launcher {
 namespace {
 
 /// What differs between the ranks of a node.
-constexpr std::array kOfRank{cluster::kRank, cluster::kLocalRank, cluster::kStoreFd, cluster::kReportFd,
-                             cluster::kDeviceIndex};
+constexpr std::array kOfRank{cluster::kRank,     cluster::kLocalRank,   cluster::kStoreFd,
+                             cluster::kReportFd, cluster::kDeviceIndex, cluster::kVisibleDevices};
 /// What differs between the rounds of a job. Like those of a rank, nobody reads them before main.
 constexpr std::array kOfRound{
     cluster::kJob,          cluster::kJobStart,       cluster::kWorldSize,        cluster::kNodeRank,

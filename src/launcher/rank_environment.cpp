@@ -42,6 +42,10 @@ Environment rank_environment(const Environment& parent, const Job& job, int loca
   if (job.store_fd >= 0 && job.rank_of(local_rank) == 0) set(cluster::kStoreFd, job.store_fd);
   if (job.secret.is_given()) result.set(cluster::kSecret, job.secret.reveal());
   if (!job.device_indices.empty()) set(cluster::kDeviceIndex, job.device_indices.at(static_cast<size_t>(local_rank)));
+  if (!job.visible_devices.empty()) {
+    result.set(cluster::kVisibleDevices, job.visible_devices.at(static_cast<size_t>(local_rank)));
+    set(cluster::kDeviceIndex, 0);
+  }
   if (!job.options.empty()) result.set(options::kLineVariable, job.options);
   if (job.threads > 0 || !result.has("OMP_NUM_THREADS"))
     set("OMP_NUM_THREADS", job.threads > 0 ? job.threads : std::max(1, job.cores / job.processes));

@@ -26,6 +26,7 @@ struct Job {
   cluster::Secret secret;  ///< none: not passed
   int store_fd = -1;       ///< for rank 0
   int threads = 0;         ///< OMP_NUM_THREADS; 0: cores / processes unless the variable is set
+  std::vector<std::string> visible_devices;  ///< what each local rank sees alone; empty: all see all
 
   int world_size() const { return nodes * processes; }
   int rank_of(int local_rank) const { return node_rank * processes + local_rank; }

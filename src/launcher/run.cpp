@@ -54,7 +54,8 @@ void check_placement(const RunOptions& options) {
 Job plan_job(const RunOptions& options, const Environment& variables) {
   check_placement(options);
   if (options.threads < 0) throw ConfigError("MU036", "threads must not be negative");
-  auto choice = choose_devices({options.accelerator, options.devices, count_accelerators(variables)});
+  const DeviceRequest request{options.accelerator, options.devices, count_accelerators(variables)};
+  auto choice = choose_devices(request);
   Job job;
   job.cores = count_cores();
   job.device_indices = choice.indices;
@@ -68,6 +69,7 @@ Job plan_job(const RunOptions& options, const Environment& variables) {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   job.start = std::chrono::floor<std::chrono::milliseconds>(now).count();
   job.threads = options.threads;
+  job.visible_devices = devices_of_ranks(request, choice, variables);
   place_store(options.main_address, options.main_port, job);
   return job;
 }

@@ -78,6 +78,42 @@ TEST(Devices, AcceleratorsAreCountedWithoutADriver) {
   EXPECT_EQ(count_accelerators({{"CUDA_VISIBLE_DEVICES", "-1"}}, root.path()), 0);
 }
 
+TEST(Devices, EntriesOfTheVariableAreIndicesAndUuids) {
+  const auto seen = [](const std::string& list) { return visible_devices({{"CUDA_VISIBLE_DEVICES", list}}).value(); };
+  using Entries = std::vector<std::string>;
+  EXPECT_EQ(visible_devices({}), std::nullopt);
+  EXPECT_EQ(seen("1, 3"), (Entries{"1", "3"}));
+  EXPECT_EQ(seen("GPU-5d5ba0d6,MIG-c7384736-a75d"), (Entries{"GPU-5d5ba0d6", "MIG-c7384736-a75d"}));
+  EXPECT_EQ(seen("0,-1,2"), Entries{"0"}) << "the driver stops at -1";
+  EXPECT_EQ(seen("NoDevFiles"), Entries()) << "SLURM's word";
+  EXPECT_EQ(visible_devices({{"HIP_VISIBLE_DEVICES", "4"}}), Entries{"4"});
+}
+
+TEST(Devices, AnEntryThatTheDriverWouldLeaveOutIsMU573) {
+  for (const auto* list : {"0,one,2", "0,,2", "mig-c7384736", "1.5"}) {
+    try {
+      count_accelerators({{"CUDA_VISIBLE_DEVICES", list}});
+      ADD_FAILURE() << list << " was taken";
+    } catch (const ConfigError& error) {
+      EXPECT_EQ(error.id(), "MU573");
+      EXPECT_NE(std::string(error.what()).find(std::string("CUDA_VISIBLE_DEVICES is '") + list), std::string::npos);
+    }
+  }
+}
+
+TEST(Devices, ARankSeesItsMigDeviceAlone) {
+  const Environment several{{"CUDA_VISIBLE_DEVICES", "MIG-a,MIG-b,MIG-c"}};
+  const auto seen = [&](const char* accelerator, const char* devices, const Environment& variables) {
+    const DeviceRequest request{accelerator, devices, count_accelerators(variables)};
+    return devices_of_ranks(request, choose_devices(request), variables);
+  };
+  using Entries = std::vector<std::string>;
+  EXPECT_EQ(seen("cuda", "2", several), (Entries{"MIG-a", "MIG-b"}));
+  EXPECT_EQ(seen("", "2,0", several), (Entries{"MIG-c", "MIG-a"}));
+  EXPECT_EQ(seen("cpu", "5", several), Entries());
+  EXPECT_EQ(seen("cuda", "2", {{"CUDA_VISIBLE_DEVICES", "GPU-a,GPU-b"}}), Entries());
+}
+
 TEST(Devices, ThereIsAtLeastOneCore) { EXPECT_GE(count_cores(), 1); }
 
 }  // namespace

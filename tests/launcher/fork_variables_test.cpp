@@ -30,6 +30,15 @@ TEST(ForkVariables, ALibraryMayHaveReadAnyOtherVariable) {
   EXPECT_EQ(fixed_difference(server, rank), "PATH");
 }
 
+TEST(ForkVariables, EachRankMaySeeAnotherDevice) {
+  auto rank = kRank;
+  rank.set("CUDA_VISIBLE_DEVICES", "MIG-a");
+  const auto server = fork_server_environment(rank);
+  EXPECT_FALSE(server.has("CUDA_VISIBLE_DEVICES"));
+  rank.set("CUDA_VISIBLE_DEVICES", "MIG-b");
+  EXPECT_EQ(fixed_difference(server, rank), std::nullopt);
+}
+
 TEST(ForkVariables, ARankChangesWhatItHasOtherwise) {
   const auto server = fork_server_environment(kRank);
   auto rank = kRank;

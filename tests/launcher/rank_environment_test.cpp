@@ -60,6 +60,11 @@ TEST(RankEnvironment, RequestsAndDevicesArePassedAndOtherLaunchersRemoved) {
   job.options = "{\"precision\":\"bf16-mixed\"}";
   auto environment = rank_environment({{"TORCHELASTIC_RUN_ID", "x"}, {"ROLE_RANK", "0"}, {"HOME", "/h"}}, job, 1);
   EXPECT_EQ(environment.find("MUSTER_DEVICE_INDEX"), "2");
+  EXPECT_FALSE(environment.has("CUDA_VISIBLE_DEVICES"));
+  job.visible_devices = {"MIG-a", "MIG-b", "MIG-c"};
+  const auto alone = rank_environment({{"CUDA_VISIBLE_DEVICES", "MIG-a,MIG-b,MIG-c"}}, job, 1);
+  EXPECT_EQ(alone.find("CUDA_VISIBLE_DEVICES"), "MIG-b");
+  EXPECT_EQ(alone.find("MUSTER_DEVICE_INDEX"), "0") << "the only one that it sees";
   EXPECT_EQ(environment.find("MUSTER_OPTIONS"), job.options);
   EXPECT_EQ(environment.find("HOME"), "/h");
   EXPECT_FALSE(environment.has("TORCHELASTIC_RUN_ID"));

@@ -49,8 +49,9 @@ void got_signal(int number) {
 }
 
 int environment(Words) {
-  for (auto name : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE",
-                    "MASTER_ADDR", "MASTER_PORT", "OMP_NUM_THREADS", "MUSTER_OPTIONS", "TORCHELASTIC_RUN_ID"})
+  for (auto name :
+       {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "MASTER_ADDR",
+        "MASTER_PORT", "OMP_NUM_THREADS", "MUSTER_OPTIONS", "TORCHELASTIC_RUN_ID", "CUDA_VISIBLE_DEVICES"})
     std::printf("%s=%s\n", name, std::getenv(name) ? std::getenv(name) : "-");
   return 0;
 }

@@ -34,6 +34,15 @@ TEST(Run, EveryRankLearnsWhoItIs) {
   }
 }
 
+TEST(Run, EachRankSeesItsMigDevice) {
+  Process::Setup setup;
+  setup.environment = {"CUDA_VISIBLE_DEVICES=MIG-a,MIG-b"};
+  Process process(muster_run({"--accelerator", "cuda", rank_program(), "environment"}), setup);
+  ASSERT_EQ(process.wait(), 0) << process.error();
+  for (const auto* line : {"[0] CUDA_VISIBLE_DEVICES=MIG-a\n", "[1] CUDA_VISIBLE_DEVICES=MIG-b\n"})
+    EXPECT_NE(process.out().find(line), std::string::npos) << line << " is missing in\n" << process.out();
+}
+
 TEST(Run, RanksShareASecretThatNoLineTells) {
   std::vector<std::string> seen;
   for (int job = 0; job < 2; ++job) {

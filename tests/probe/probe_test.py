@@ -35,6 +35,37 @@ def env_lists_what_enters_the_process(muster):
             assert re.search(rf"^process-wide +{name} +{what} {switch}", outcome.stdout, re.MULTILINE), f"no {name} in\n{outcome.stdout}"
 
 
+def env_names_the_gpus(muster):
+    with tempfile.TemporaryDirectory() as folder:
+        smi = pathlib.Path(folder, "nvidia-smi")
+        script = "#!/bin/sh\ncase $1 in\n-L) echo 'GPU 0: NVIDIA A100 (UUID: GPU-5d5b)'; echo '  MIG 1g.5gb     Device  0: (UUID: MIG-c738)'; echo 'GPU 1: NVIDIA A100 (UUID: GPU-8f6e)';;\n"
+        smi.write_text(script + "topo) printf '\\tGPU0\\tGPU1\\nGPU0\\t X \\tNV12\\nGPU1\\tNV12\\t X \\n';;\n--query*) echo 570.86.15;;\nesac\n")
+        smi.chmod(0o755)
+        path = f"{folder}:{os.environ['PATH']}"
+        outcome = call(muster, "env", PATH=path, CUDA_VISIBLE_DEVICES="MIG-c738,1")
+        assert outcome.returncode == 0, outcome.stderr
+        for line in (r"driver +\d+\.\d+.* \((nvidia-smi|/proc/driver/nvidia/version)\)", r"gpu +0: NVIDIA A100 \(UUID: GPU-5d5b\)", r"gpu +0\.0: MIG 1g\.5gb \(UUID: MIG-c738\)",
+                     r"link +NV12 \(12 NVLinks\): GPU0-GPU1", r"visible +MIG-c738 \(0\.0: MIG 1g\.5gb\), 1"):
+            assert re.search(f"^{line}$", outcome.stdout, re.MULTILINE), f"no {line} in\n{outcome.stdout}"
+        assert re.search("^visible +MU573", call(muster, "env", PATH=path, CUDA_VISIBLE_DEVICES="0,x").stdout, re.MULTILINE)
+        smi.write_text("#!/bin/sh\necho no driver >&2\nexit 9\n")
+        outcome = call(muster, "env", PATH=path)
+        assert outcome.returncode == 0 and "nvidia-smi ended with code 9: no driver" in outcome.stdout, outcome.stdout + outcome.stderr
+    lines = call(muster, "env", PATH="/nothing").stdout
+    assert re.search("^visible +all$", lines, re.MULTILINE) and re.search("^driver +", lines, re.MULTILINE), lines
+
+
+def env_says_what_libtorch_and_muster_have_for_gpus(muster):
+    outcome = call(muster, "env")
+    for line in ("cuda +(none: this LibTorch was built without it|LibTorch was built with [0-9.]+ and sees)", "nccl +(none|[0-9]+[.])", "object +backend nccl: ", "object +backend mpi: "):
+        assert re.search(f"^{line}", outcome.stdout, re.MULTILINE), f"no {line} in\n{outcome.stdout}"
+    with tempfile.TemporaryDirectory() as folder:
+        planted = pathlib.Path(folder, "libmuster_nccl.so")
+        planted.write_text("")
+        outcome = call(muster, "env", MUSTER_BACKEND_PATH=folder)
+        assert re.search(f"^object +backend nccl: {planted}$", outcome.stdout, re.MULTILINE), outcome.stdout
+
+
 def env_says_who_may_join(muster):
     secret, place = "0123456789abcdef" * 4, {"MASTER_ADDR": "alpha", "MASTER_PORT": "29400"}
     of_a_job = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", **place}
@@ -90,7 +121,7 @@ def a_missing_probe_is_named(muster):
 
 def main(muster):
     passed, failed = 0, []
-    checks = [env_names_versions_and_devices, env_lists_what_enters_the_process, env_says_who_may_join, env_names_the_launcher, lambda m: test_tries_everything(m, 1),
+    checks = [env_names_versions_and_devices, env_lists_what_enters_the_process, env_names_the_gpus, env_says_what_libtorch_and_muster_have_for_gpus, env_says_who_may_join, env_names_the_launcher, lambda m: test_tries_everything(m, 1),
               lambda m: test_tries_everything(m, 2), lambda m: test_tries_everything(m, 3), test_runs_on_the_cpu_of_a_machine_with_accelerators, test_says_what_fails, a_missing_probe_is_named]
     for check in checks:
         try:

@@ -25,10 +25,11 @@ inline constexpr const char* kStoreFd = "MUSTER_STORE_FD";    ///< rank 0: liste
 inline constexpr const char* kReportFd = "MUSTER_REPORT_FD";  ///< memory for a rank's reports to its launcher
 inline constexpr const char* kForkServer =
     "MUSTER_FORK_SERVER";  ///< "DESCRIPTOR:TOKEN" of the socket of a fork server, which removes the variable
-inline constexpr const char* kDeviceIndex = "MUSTER_DEVICE_INDEX";    ///< index of this rank's accelerator
-inline constexpr const char* kRestartCount = "MUSTER_RESTART_COUNT";  ///< how often the ranks were started again
-inline constexpr const char* kSecret = "MUSTER_SECRET";               ///< the secret shared by the ranks of the job
-inline constexpr const char* kSecretFile = "MUSTER_SECRET_FILE";      ///< a file that contains it
+inline constexpr const char* kDeviceIndex = "MUSTER_DEVICE_INDEX";      ///< index of this rank's accelerator
+inline constexpr const char* kVisibleDevices = "CUDA_VISIBLE_DEVICES";  ///< a rank's own, if it names MIG devices
+inline constexpr const char* kRestartCount = "MUSTER_RESTART_COUNT";    ///< how often the ranks were started again
+inline constexpr const char* kSecret = "MUSTER_SECRET";                 ///< the secret shared by the ranks of the job
+inline constexpr const char* kSecretFile = "MUSTER_SECRET_FILE";        ///< a file that contains it
 
 // Under torchrun's name, beside ours.
 inline constexpr const char* kTorchRestartCount = "TORCHELASTIC_RESTART_COUNT";

@@ -21,4 +21,7 @@ struct FoundBackend {
 /// or was built with other versions, (MU563) if it is for another type of device than the ranks have.
 FoundBackend find_device_backend(const DeviceBackend& wanted, c10::DeviceType device);
 
+/// The file libmuster_NAME.so in these folders, but for the dynamic linker's. Empty if there is none. Opens nothing.
+std::string place_of_object(const std::string& name);
+
 }  // namespace muster::comm

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -27,9 +28,19 @@ struct DeviceRequest {
 /// Throws: ConfigError (MU030) for anything else, (MU561) for an accelerator that names several devices.
 DeviceChoice choose_devices(const DeviceRequest& request);
 
+/// What CUDA_VISIBLE_DEVICES or HIP_VISIBLE_DEVICES lets a process see, in this order: indices, UUIDs of GPUs, and of
+/// MIG devices, as in {"0", "GPU-5d5ba0d6", "MIG-c7384736-a75d-5afc-978f-d2f1294409fd"}.
+/// nullopt if neither is set. Throws: ConfigError (MU573) for an entry that is none of these.
+std::optional<std::vector<std::string>> visible_devices(const Environment& variables);
+
+/// What each local rank of these is to see alone, as a process can use one MIG device only. Empty if all may see all.
+/// Throws: as visible_devices().
+std::vector<std::string> devices_of_ranks(const DeviceRequest& request, const DeviceChoice& choice,
+                                          const Environment& variables);
+
 /// Number of accelerators of this node that a process may see, found without a driver's library: those in
 /// CUDA_VISIBLE_DEVICES or HIP_VISIBLE_DEVICES if set, else the devices listed under `root` (NVIDIA's /proc entries,
-/// AMD's topology), usually "/".
+/// AMD's topology), usually "/". Throws: as visible_devices().
 int count_accelerators(const Environment& variables, const std::string& root = "/");
 
 /// Number of cores that this process may use: the smaller of its affinity and the CPU time that its cgroup allows,

@@ -1,0 +1,136 @@
+#include "muster/base/detail/run_program.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <spawn.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <cstdint>
+#include <system_error>
+
+#include "muster/base/detail/log.h"
+
+namespace muster {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+constexpr std::size_t kMostOutput = std::size_t{1} << 20;
+/// For the end of a program that was killed: one that hangs within the system does not end.
+constexpr milliseconds kForItsEnd{1000};
+
+std::string words_for(int error) { return std::generic_category().message(error); }
+
+/// The signals of this process mean nothing to the program, and a mask of ours would keep it from ending. It leads a
+/// process group, so that what it starts can be ended with it.
+class SpawnSettings {
+ public:
+  explicit SpawnSettings(int output_fd) {
+    posix_spawn_file_actions_init(&actions_);
+    posix_spawn_file_actions_addopen(&actions_, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+    posix_spawn_file_actions_adddup2(&actions_, output_fd, STDOUT_FILENO);
+    posix_spawn_file_actions_adddup2(&actions_, output_fd, STDERR_FILENO);
+    sigset_t none, standard;
+    sigemptyset(&none);
+    sigfillset(&standard);
+    posix_spawnattr_init(&attributes_);
+    posix_spawnattr_setpgroup(&attributes_, 0);
+    posix_spawnattr_setsigmask(&attributes_, &none);
+    posix_spawnattr_setsigdefault(&attributes_, &standard);
+    posix_spawnattr_setflags(&attributes_, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
+  }
+  SpawnSettings(const SpawnSettings&) = delete;
+  SpawnSettings& operator=(const SpawnSettings&) = delete;
+  ~SpawnSettings() {
+    posix_spawn_file_actions_destroy(&actions_);
+    posix_spawnattr_destroy(&attributes_);
+  }
+  const posix_spawn_file_actions_t* actions() const { return &actions_; }
+  const posix_spawnattr_t* attributes() const { return &attributes_; }
+
+ private:
+  posix_spawn_file_actions_t actions_;
+  posix_spawnattr_t attributes_;
+};
+
+/// Takes what a pipe holds; false at its end. Not more, for some programs never stop to write.
+bool take(int pipe, std::string& text) {
+  char part[1 << 16];
+  const auto count = read(pipe, part, sizeof part);
+  if (count <= 0) return count < 0 && (errno == EAGAIN || errno == EINTR);
+  text.append(part, std::min(static_cast<std::size_t>(count), kMostOutput - text.size()));
+  return true;
+}
+
+/// Reads until the process has ended, whoever else has the pipe; false at the deadline.
+bool read_until_end(int pipe, int process, Clock::time_point deadline, std::string& text) {
+  pollfd wanted[] = {{pipe, POLLIN, 0}, {process, POLLIN, 0}};
+  for (;;) {
+    const auto left = std::chrono::ceil<milliseconds>(deadline - Clock::now()).count();
+    if (left <= 0) return false;
+    const int ready = poll(wanted, 2, static_cast<int>(std::min<std::int64_t>(left, INT32_MAX)));
+    if (ready < 0 && errno != EINTR) return false;
+    if (ready <= 0) continue;
+    if (wanted[0].revents != 0 && !take(pipe, text)) wanted[0].fd = -1;
+    if (wanted[1].revents == 0) continue;
+    take(pipe, text);
+    return true;
+  }
+}
+
+bool ends_within(int process, milliseconds time) {
+  std::string nothing;
+  return read_until_end(-1, process, Clock::now() + time, nothing);
+}
+
+/// Of a process that has ended.
+void reap(pid_t child, CompletedProgram& program) {
+  int status = 0;
+  while (waitpid(child, &status, 0) < 0 && errno == EINTR) {}
+  if (WIFSIGNALED(status)) program.signal = WTERMSIG(status);
+  else program.exit_code = WEXITSTATUS(status);
+}
+
+void await(pid_t child, int pipe, milliseconds timeout, CompletedProgram& program) {
+  const int process = static_cast<int>(syscall(SYS_pidfd_open, child, 0));
+  if (process < 0) program.problem = log::str("cannot be watched: ", words_for(errno));
+  else if (!read_until_end(pipe, process, Clock::now() + timeout, program.output))
+    program.problem =
+        log::str("has not answered within ", std::chrono::ceil<std::chrono::seconds>(timeout).count(), " s");
+  if (!program.problem.empty()) kill(-child, SIGKILL);
+  if (program.problem.empty() || process < 0 || ends_within(process, kForItsEnd)) reap(child, program);
+  if (process >= 0) close(process);
+}
+
+}  // namespace
+
+CompletedProgram run_program(std::vector<std::string> words, milliseconds timeout) {
+  int ends[2];
+  CompletedProgram program;
+  if (pipe2(ends, O_CLOEXEC) != 0) {
+    program.problem = log::str("cannot be started: no pipe: ", words_for(errno));
+    return program;
+  }
+  fcntl(ends[0], F_SETFL, O_NONBLOCK);
+  std::vector<char*> arguments;
+  for (auto& word : words) arguments.push_back(word.data());
+  arguments.push_back(nullptr);
+  pid_t child = -1;
+  const SpawnSettings settings(ends[1]);
+  const int error =
+      posix_spawnp(&child, arguments.front(), settings.actions(), settings.attributes(), arguments.data(), environ);
+  close(ends[1]);
+  program.is_missing = error == ENOENT;
+  if (error != 0) program.problem = log::str("cannot be started: ", words_for(error));
+  else await(child, ends[0], timeout, program);
+  close(ends[0]);
+  return program;
+}
+
+}  // namespace muster

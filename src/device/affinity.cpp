@@ -1,0 +1,184 @@
+#include "muster/device/detail/affinity.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cerrno>
+#include <charconv>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <system_error>
+
+#include "muster/base/format.h"
+
+namespace muster::device {
+namespace {
+
+constexpr int kMostCores = 8192;
+/// With one of these a user has placed the threads.
+constexpr const char* kPlacing[] = {"GOMP_CPU_AFFINITY", "KMP_AFFINITY", "OMP_PLACES", "OMP_PROC_BIND"};
+
+/// A set of cores for the system, of any size that it has.
+struct CoreSet {
+  std::vector<unsigned long> words = std::vector<unsigned long>(kMostCores / (8 * sizeof(unsigned long)));
+  cpu_set_t* get() { return reinterpret_cast<cpu_set_t*>(words.data()); }
+  size_t bytes() const { return words.size() * sizeof(unsigned long); }
+};
+
+std::string first_line(const std::string& path) {
+  std::ifstream file(path);
+  std::string line;
+  std::getline(file, line);
+  return line;
+}
+
+bool read_core(std::string_view text, int& core) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), core);
+  return error == std::errc() && end == text.data() + text.size() && core >= 0 && core < kMostCores;
+}
+
+/// A processor may run several threads at once, each of which is a core to the system.
+std::vector<Cores> processors_of(const Cores& cores, const std::string& root) {
+  std::vector<Cores> processors;
+  Cores taken;
+  const auto is_free = [&](int core) {
+    return std::binary_search(cores.begin(), cores.end(), core) &&
+           std::find(taken.begin(), taken.end(), core) == taken.end();
+  };
+  for (const int core : cores) {
+    if (!is_free(core)) continue;
+    auto siblings =
+        read_cores(first_line(formatted("{}/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list", root, core)));
+    std::erase_if(siblings, [&](int one) { return !is_free(one); });
+    if (siblings.empty()) siblings = {core};
+    taken.insert(taken.end(), siblings.begin(), siblings.end());
+    processors.push_back(std::move(siblings));
+  }
+  return processors;
+}
+
+Cores in_both(const Cores& a, const Cores& b) {
+  Cores both;
+  std::set_intersection(a.begin(), a.end(), b.begin(), b.end(), std::back_inserter(both));
+  return both;
+}
+
+/// The machine, and the list of cores.
+std::pair<std::string_view, std::string_view> parts_of(std::string_view message) {
+  const auto end = message.find('\n');
+  return {message.substr(0, end), end == std::string_view::npos ? std::string_view() : message.substr(end + 1)};
+}
+
+/// Part `part` of `parts` of the processors, as cores.
+Cores part_of(const std::vector<Cores>& processors, size_t part, size_t parts) {
+  Cores cores;
+  for (size_t i = part * processors.size() / parts; i < (part + 1) * processors.size() / parts; ++i)
+    cores.insert(cores.end(), processors[i].begin(), processors[i].end());
+  std::sort(cores.begin(), cores.end());
+  return cores;
+}
+
+std::vector<int> threads_of_process() {
+  std::vector<int> threads;
+  std::error_code ended;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/task", ended))
+    threads.push_back(std::stoi(entry.path().filename().string()));
+  return threads;
+}
+
+}  // namespace
+
+Cores read_cores(std::string_view list) {
+  Cores cores;
+  while (!list.empty()) {
+    const auto comma = std::min(list.find(','), list.size());
+    const auto range = list.substr(0, comma);
+    const auto dash = range.find('-');
+    const auto first = range.substr(0, dash), last = dash == std::string_view::npos ? first : range.substr(dash + 1);
+    int from = 0, to = 0;
+    if (!read_core(first, from) || !read_core(last, to) || to < from) return {};
+    for (int core = from; core <= to; ++core) cores.push_back(core);
+    list.remove_prefix(std::min(comma + 1, list.size()));
+  }
+  std::sort(cores.begin(), cores.end());
+  cores.erase(std::unique(cores.begin(), cores.end()), cores.end());
+  return cores;
+}
+
+std::string core_list(const Cores& cores) {
+  std::string list;
+  for (size_t i = 0; i < cores.size();) {
+    size_t end = i + 1;
+    while (end < cores.size() && cores[end] == cores[end - 1] + 1) ++end;
+    list += (list.empty() ? "" : ",") + std::to_string(cores[i]);
+    if (end - i > 1) list += "-" + std::to_string(cores[end - 1]);
+    i = end;
+  }
+  return list;
+}
+
+Cores own_cores() {
+  CoreSet set;
+  Cores cores;
+  if (sched_getaffinity(0, set.bytes(), set.get()) != 0) return cores;
+  for (int core = 0; core < kMostCores; ++core)
+    if (CPU_ISSET_S(static_cast<size_t>(core), set.bytes(), set.get())) cores.push_back(core);
+  return cores;
+}
+
+std::string run_on(const Cores& cores) {
+  CoreSet before, set;
+  for (const int core : cores) CPU_SET_S(static_cast<size_t>(core), set.bytes(), set.get());
+  if (sched_getaffinity(0, before.bytes(), before.get()) != 0 || sched_setaffinity(0, set.bytes(), set.get()) != 0)
+    return std::generic_category().message(errno);
+  for (const int thread : threads_of_process()) {
+    CoreSet its;
+    // A thread with a place of its own keeps it; one that has ended needs none.
+    if (sched_getaffinity(thread, its.bytes(), its.get()) == 0 && its.words == before.words)
+      sched_setaffinity(thread, set.bytes(), set.get());
+  }
+  return "";
+}
+
+NearCores near_cores(const std::string& pci_address, const Cores& own, const Environment& variables,
+                     const std::string& root) {
+  if (pci_address.empty()) return {{}, "the device's place on the PCI bus is not known"};
+  for (const auto* name : kPlacing)
+    if (const auto value = variables.find(name)) return {{}, formatted("{} is {}", name, *value)};
+  const auto all = read_cores(first_line(root + "/sys/devices/system/cpu/online"));
+  if (all.empty()) return {{}, "the machine does not say which cores it has"};
+  if (own != all) return {{}, formatted("this process was given the cores {} of {}", core_list(own), core_list(all))};
+  std::string folder = pci_address;
+  std::transform(folder.begin(), folder.end(), folder.begin(), [](unsigned char c) { return std::tolower(c); });
+  const auto near = in_both(own, read_cores(first_line(root + "/sys/bus/pci/devices/" + folder + "/local_cpulist")));
+  if (near.empty()) return {{}, formatted("the system does not say which cores are near the device at {}", folder)};
+  if (near == own) return {{}, "all cores are as near to the device"};
+  return {near, ""};
+}
+
+std::string near_cores_message(const NearCores& near, const std::string& root) {
+  return first_line(root + "/proc/sys/kernel/random/boot_id") + "\n" + core_list(near.cores);
+}
+
+NearCores share_of_rank(const std::vector<std::string>& messages, size_t rank, const std::string& root) {
+  const auto [machine, own_list] = parts_of(messages.at(rank));
+  const auto near = read_cores(own_list);
+  size_t ranks = 0, place = 0;
+  for (size_t other = 0; other < messages.size(); ++other) {
+    const auto [its_machine, list] = parts_of(messages[other]);
+    if (its_machine != machine || list.empty()) continue;
+    if (list != own_list && !in_both(near, read_cores(list)).empty())
+      return {{}, formatted("its near cores ({}) are partly those of rank {} ({})", own_list, other, list)};
+    if (list != own_list) continue;
+    if (other < rank) ++place;
+    ++ranks;
+  }
+  const auto processors = processors_of(near, root);
+  if (processors.size() < ranks)
+    return {{}, formatted("{} ranks have the same {} near processors", ranks, processors.size())};
+  return {ranks == 0 ? Cores() : part_of(processors, place, ranks), ""};
+}
+
+}  // namespace muster::device
