@@ -4,10 +4,12 @@
 #include <cstdlib>
 
 #include <ATen/Parallel.h>
+#include <ATen/detail/CUDAHooksInterface.h>
 
 #include "muster/base/detail/environment.h"
 #include "muster/base/detail/log.h"
 #include "muster/base/format.h"
+#include "muster/device/detail/cuda_driver.h"
 #include "muster/device/detail/processor.h"
 #include "muster/hook/detail/half_lstm.h"
 #include "muster/precision/detail/emulation.h"
@@ -23,6 +25,31 @@ void share_cores(const ClusterEnvironment& cluster) {
   // A launcher that does not say how many threads a rank may use would give each of them all cores.
   at::set_num_threads(threads ? std::max(1, std::atoi(threads->c_str()))
                               : std::max(1, at::get_num_threads() / cluster.local_world_size));
+}
+
+std::string keep_near_device(const comm::Communicator& group, const device::NearCores& near, const std::string& root) {
+  std::vector<std::string> messages{device::near_cores_message(near, root)};
+  if (group.size() > 1)
+    messages = group.internal("the cores near the devices of ranks").all_gather_bytes(messages.front());
+  const auto share =
+      near.reason.empty() ? device::share_of_rank(messages, static_cast<size_t>(group.rank()), root) : near;
+  auto reason = share.reason;
+  if (reason.empty()) reason = device::run_on(share.cores);
+  if (!reason.empty()) return "affinity: threads run where the system lets them, since " + reason;
+  const auto cores = static_cast<int>(share.cores.size());
+  if (at::get_num_threads() > cores) at::set_num_threads(cores);
+  return formatted("affinity: threads run on the cores {}, near the device", device::core_list(share.cores));
+}
+
+void MachineUse::choose_cores(const RuntimeOptions& options, const comm::Communicator& group, c10::Device device) {
+  // Otherwise no rank knows where its device is, and none has to ask the others.
+  if (!at::detail::getCUDAHooks().hasCUDART()) return;
+  const auto near =
+      options.affinity && !device.is_cpu()
+          ? device::near_cores(device::pci_address(device), device::own_cores(), Environment::of_process())
+          : device::NearCores{{}, "the option affinity is off"};
+  const auto note = keep_near_device(group, near);
+  if (!device.is_cpu()) notes_.push_back(note);
 }
 
 void MachineUse::resolve_precision(const RuntimeOptions& options, const ClusterEnvironment& cluster,

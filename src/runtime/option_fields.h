@@ -16,6 +16,9 @@ void visit_placement_options(Visit&& visit) {
         {.help = "kind of device for the ranks: cpu, cuda, gpu or auto",
          .tested_by = "OptionEffects.TheAcceleratorIsChosen",
          .other_tools = {"LT_ACCELERATOR"}});
+  visit("affinity", MUSTER_FIELD(affinity),
+        {.help = "the threads of a rank keep to cores near its GPU, where ranks can share these out",
+         .tested_by = "OptionEffects.ThreadsStayWhereTheyAreWithoutAGpu"});
   visit(
       "backend", MUSTER_FIELD(backend),
       {.help =
@@ -24,13 +27,18 @@ void visit_placement_options(Visit&& visit) {
            "as gloo), a transport of the program's own, or auto: the first of shm, hierarchical and gloo that all "
            "ranks can",
        .tested_by = "Launcher.TheBackendIsChosen"});
+  visit("benchmark", MUSTER_FIELD(benchmark),
+        {.help = "cuDNN tries its kernels for each new shape and takes the fastest; auto: as LibTorch has it, but off "
+                 "with deterministic",
+         .tested_by = "OptionEffects.TheFirstOneChoosesKernels"});
   visit("callbacks", MUSTER_FIELD(callbacks),
         {.help = "objects called by the runtime", .tested_by = "Callbacks.AreCalledWhereTheyHaveTheFunction"});
   visit("cluster_reader", MUSTER_FIELD(cluster_reader),
         {.help = "function that reads the variables of a custom launcher",
          .tested_by = "ClusterReader.MakesTheRanksOfAProgram"});
   visit("deterministic", MUSTER_FIELD(deterministic),
-        {.help = "use only deterministic kernels", .tested_by = "OptionEffects.OnlyDeterministicKernelsAreUsed"});
+        {.help = "use only deterministic kernels; an operation that has none is an error, or with warn a warning",
+         .tested_by = "OptionEffects.OnlyDeterministicKernelsAreUsed"});
   visit("device_backend", MUSTER_FIELD(device_backend),
         {.help = "over what ranks exchange tensors of the accelerator: auto (nccl for CUDA, if libmuster_nccl.so is "
                  "there), none (through host memory), or the name or path of another object; in code also a factory",
@@ -42,6 +50,10 @@ void visit_placement_options(Visit&& visit) {
   visit("keep_memory", MUSTER_FIELD(keep_memory),
         {.help = "keep freed memory of CPU tensors for the next step",
          .tested_by = "KeepMemory.IsChosenByTheProgramThenTheVariableThenTheLauncher"});
+  visit("matmul_precision", MUSTER_FIELD(matmul_precision),
+        {.help = "how float32 matrices are multiplied: highest, high (TF32) or medium (bfloat16); auto: as LibTorch "
+                 "has it",
+         .tested_by = "OptionEffects.ProductsOfMatricesAreAsPreciseAsAsked"});
   visit("num_nodes", MUSTER_FIELD(num_nodes),
         {.help = "number of nodes that launch() expects",
          .tested_by = "Launcher.AnotherNumberOfNodesIsRefused",

@@ -77,6 +77,33 @@ struct Value<std::optional<bool>> {
 };
 
 template <>
+struct Value<Deterministic> {
+  static constexpr const char* kType = "true, false or warn";
+  static constexpr bool kIsSwitch = true;
+  static std::string read(const std::string& text, Deterministic& value) {
+    bool on = false;
+    if (text == "warn") value = Deterministic::warn();
+    else if (Value<bool>::read(text, on).empty()) value = on;
+    else return kType;
+    return "";
+  }
+  static std::string write(const Deterministic& value) {
+    return value.warns() ? "warn" : Value<bool>::write(static_cast<bool>(value));
+  }
+};
+
+template <>
+struct Value<MatmulPrecision> {
+  static constexpr const char* kType = "one of auto, highest, high, medium";
+  static std::string read(const std::string& text, MatmulPrecision& value) {
+    const auto word = MatmulPrecision::parse(text);
+    if (word) value = *word;
+    return word ? "" : kType;
+  }
+  static std::string write(const MatmulPrecision& value) { return std::string(value.text()); }
+};
+
+template <>
 struct Value<GradientWeighting> {
   static constexpr const char* kType = "one of fixed, mean, sum";
   static std::string read(const std::string& text, GradientWeighting& value) {

@@ -26,8 +26,8 @@ struct Idle {
 
 const std::vector<Idle>& idle_variables() {
   static const std::vector<Idle> all{
-      {"ACCELERATE_CPU_AFFINITY", {"0", "false"}},
-      {"ACCELERATE_DEBUG_MODE", {"*"}},  // ranks always check what they exchange
+      {"ACCELERATE_CPU_AFFINITY", {"*"}},  // the option affinity is on by itself
+      {"ACCELERATE_DEBUG_MODE", {"*"}},    // ranks always check what they exchange
       {"ACCELERATE_DYNAMO_BACKEND", {"no"}},
       {"ACCELERATE_DYNAMO_MODE", {"default"}},
       {"ACCELERATE_DYNAMO_USE_DYNAMIC", {"0", "false"}},

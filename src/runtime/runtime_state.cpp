@@ -4,12 +4,12 @@
 #include <exception>
 
 #include <ATen/CPUGeneratorImpl.h>
-#include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <torch/utils.h>
 
 #include "custom_precision.h"
 #include "grad_norm.h"
+#include "kernel_choice.h"
 #include "memory_owners.h"
 #include "muster/base/detail/environment.h"
 #include "muster/base/detail/log.h"
@@ -49,7 +49,7 @@ RuntimeState::RuntimeState(const RuntimeOptions& options)
       cluster_(read_cluster_environment(Environment::of_process(), options_.cluster_reader)), device_(c10::kCPU),
       registry_(std::make_shared<ModelRegistry>()) {
   choose_device();
-  if (options_.deterministic) at::globalContext().setDeterministicAlgorithms(true, false);
+  choose_kernels(options_, device_, cluster_.is_main());
   const int wanted = processes_wanted(options_);
   if (cluster_.launcher != LauncherKind::none || wanted <= 1) launch();
 }
@@ -88,6 +88,7 @@ void RuntimeState::connect() {
   group_ = comm::connect(cluster_, limits);
   observe_collectives();
   require_same_precision(group_, options_.precision);
+  machine_.choose_cores(options_, group_, device_);
   strategy_ = make_strategy(with_reduce_dtype(options_.strategy, options_.precision, cluster_.world_size),
                             cluster_.world_size, cluster_.local_world_size);
   accumulation_ = std::make_shared<Accumulation>(options_.gradient_accumulation, group_);

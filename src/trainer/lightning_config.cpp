@@ -20,8 +20,7 @@ struct OnlyInCode {
   std::string_view name;
   std::vector<std::string_view> idle;
 };
-const OnlyInCode kOnlyInCode[] = {{"benchmark", {"false"}},
-                                  {"callbacks", {}},
+const OnlyInCode kOnlyInCode[] = {{"callbacks", {}},
                                   {"enable_autolog_hparams", {"true"}},
                                   {"logger", {"true", "false"}},
                                   {"model_registry", {}},
@@ -89,7 +88,8 @@ class LightningTranslator {
 
   [[noreturn]] void refuse_argument(const std::string& name, const FileValue& value) const {
     std::vector<std::string> names{
-        "accelerator", "accumulate_grad_batches", "deterministic", "devices", "num_nodes", "precision", "strategy"};
+        "accelerator", "accumulate_grad_batches", "benchmark", "deterministic", "devices", "num_nodes", "precision",
+        "strategy"};
     for (const auto& option : known_)
       if (option.name.starts_with("trainer.")) names.push_back(option.name.substr(8));
     for (const auto& one : kOnlyInCode) names.emplace_back(one.name);

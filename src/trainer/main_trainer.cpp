@@ -26,7 +26,9 @@ using T = TrainerOptions;
 using R = RuntimeOptions;
 constexpr OfRuntime kOfRuntime[] = {
     {"accelerator", [](T& to, const R& from) { to.accelerator = from.accelerator; }},
+    {"affinity", [](T& to, const R& from) { to.affinity = from.affinity; }},
     {"backend", [](T& to, const R& from) { to.backend = from.backend; }},
+    {"benchmark", [](T& to, const R& from) { to.benchmark = from.benchmark; }},
     {"deterministic", [](T& to, const R& from) { to.deterministic = from.deterministic; }},
     {"devices", [](T& to, const R&) { to.devices = {}; }},
     {"grad_scaler.backoff_factor",
@@ -42,6 +44,7 @@ constexpr OfRuntime kOfRuntime[] = {
     {"gradient_accumulation.weighting",
      [](T& to, const R& from) { to.gradient_weighting = from.gradient_accumulation.weighting; }},
     {"keep_memory", [](T& to, const R& from) { to.keep_memory = from.keep_memory; }},
+    {"matmul_precision", [](T& to, const R& from) { to.matmul_precision = from.matmul_precision; }},
     {"num_nodes", [](T& to, const R& from) { to.num_nodes = from.num_nodes; }},
     {"precision", [](T& to, const R& from) { to.precision = from.precision; }},
     {"timeout", [](T& to, const R& from) { to.timeout = from.timeout; }},

@@ -159,7 +159,9 @@ TrainerOptions with_given_options(TrainerOptions values, const Environment& vari
 RuntimeOptions runtime_options(const TrainerOptions& options) {
   auto result = runtime::fabric(
       {.accelerator = options.accelerator,
+       .affinity = options.affinity,
        .backend = options.backend,
+       .benchmark = options.benchmark,
        .deterministic = options.deterministic,
        .device_backend = options.device_backend,
        .devices = options.devices,
@@ -168,6 +170,7 @@ RuntimeOptions runtime_options(const TrainerOptions& options) {
                                  .sync_with_dataloader = false,  // the loops know the last batch of several loaders
                                  .weighting = options.gradient_weighting},
        .keep_memory = options.keep_memory,
+       .matmul_precision = options.matmul_precision,
        .num_nodes = options.num_nodes,
        .precision = options.precision,
        .strategy = options.strategy,

@@ -20,7 +20,8 @@ constexpr const char* kLightning =
     "seed_everything: 1\ntrainer:\n  accelerator: cpu\n  strategy:\n"
     "    class_path: lightning.pytorch.strategies.FSDPStrategy\n    init_args:\n      sharding_strategy: "
     "SHARD_GRAD_OP\n"
-    "  devices: 2\n  precision: bf16-mixed\n  max_epochs: 3\n  callbacks:\n    - {class_path: EarlyStopping}\n"
+    "  devices: 2\n  precision: bf16-mixed\n  max_epochs: 3\n  benchmark: true\n  deterministic: warn\n  callbacks:\n  "
+    "  - {class_path: EarlyStopping}\n"
     "  logger: null\nmodel: {width: 8}\ndata: {batch_size: 4}\n";
 
 TEST(ConfigFile, RunFollowsTheFileOfAccelerate) {
@@ -71,7 +72,10 @@ TEST(ConfigFile, OfLightningTheTrainerIsFollowedAndTheRestIsTheProgram) {
     EXPECT_EQ(shown.at("trainer.max_epochs"), "3");
     EXPECT_EQ(shown.at("accelerator"), "cpu");
   }
-  const auto ended = user.call({"config", "show", "--config_file", user.write("cli.yaml", kLightning)});
+  const auto shown = user.shown({"--config_file", user.write("cli.yaml", kLightning)});
+  EXPECT_EQ(shown.at("benchmark"), "true");
+  EXPECT_EQ(shown.at("deterministic"), "warn");
+  const auto ended = user.call({"config", "show", "--config_file", file});
   EXPECT_NE(ended.out.find("FSDPStrategy"), std::string::npos) << ended.out;
   EXPECT_NE(ended.out.find("fsdp.reshard_after_forward  false"), std::string::npos) << ended.out;
   EXPECT_NE(ended.error.find("left to the program: seed_everything, model, data\n"), std::string::npos) << ended.error;

@@ -24,7 +24,9 @@ namespace {
 
 /// Another value than the default for every option that text can set.
 const Values kRuntime{{"accelerator", "cpu"},
+                      {"affinity", "false"},
                       {"backend", "gloo"},
+                      {"benchmark", "true"},
                       {"deterministic", "true"},
                       {"device_backend", "none"},
                       {"dispatch_batches", "true"},
@@ -41,6 +43,7 @@ const Values kRuntime{{"accelerator", "cpu"},
                       {"gradient_accumulation.sync_with_dataloader", "false"},
                       {"gradient_accumulation.weighting", "sum"},
                       {"keep_memory", "off"},
+                      {"matmul_precision", "medium"},
                       {"precision", "bf16-mixed"},
                       {"project.automatic_checkpoint_naming", "true"},
                       {"project.directory", "out"},
@@ -134,6 +137,19 @@ TEST(OptionWays, ByTheFile) {
   std::filesystem::remove(file);
 }
 
+TEST(OptionWays, AKindOfDeterminismIsGivenToTheSwitch) {
+  for (const auto* text : {"true", "false", "warn"})
+    expect_resolved({{"deterministic", text}}, {std::string("--deterministic=") + text});
+  expect_resolved({{"deterministic", "false"}}, {"--no-deterministic"});
+  for (const auto& [flag, words] : {std::pair("--deterministic=maybe", "true, false or warn"),
+                                    {"--matmul-precision=higher", "one of auto, highest, high, medium"}}) {
+    Process process(muster_run({flag, rank_program(), "options"}));
+    EXPECT_NE(process.wait(), 0);
+    for (const auto* part : {"MU002", words})
+      EXPECT_NE(process.error().find(part), std::string::npos) << part << " in " << process.error();
+  }
+}
+
 TEST(OptionWays, DoorsCopyWhatTheyShareWithTheRuntime) {
   const auto other = [](auto& options) {
     runtime::visit_options([&](const char* name, auto get, const options::Description&) {
@@ -162,15 +178,15 @@ TEST(OptionWays, DoorsCopyWhatTheyShareWithTheRuntime) {
 
 TEST(OptionWays, TheTableHasEveryFieldOfTheRuntime) {
   // A field that is added to the struct breaks this line: give it a line in option_fields.h, too.
-  [[maybe_unused]] const auto& [accelerator, backend, callbacks, cluster_reader, deterministic, device_backend, devices,
-                                dispatch_batches, even_batches, fp32_modules, grad_scaler, gradient_accumulation,
-                                keep_memory, num_nodes, precision, project, split_batches,
-                                step_scheduler_with_optimizer, strategy, synced_generators, timeout, two_level_sums] =
-      RuntimeOptions();
+  [[maybe_unused]] const auto& [accelerator, affinity, backend, benchmark, callbacks, cluster_reader, deterministic,
+                                device_backend, devices, dispatch_batches, even_batches, fp32_modules, grad_scaler,
+                                gradient_accumulation, keep_memory, matmul_precision, num_nodes, precision, project,
+                                split_batches, step_scheduler_with_optimizer, strategy, synced_generators, timeout,
+                                two_level_sums] = RuntimeOptions();
   std::set<std::string> fields;
   for (const auto& option : runtime::runtime_option_table().options)
     fields.insert(option.description.name.substr(0, option.description.name.find('.')));
-  EXPECT_EQ(fields.size(), 22u);
+  EXPECT_EQ(fields.size(), 25u);
 }
 
 TEST(OptionWays, TheApisShareDefaultsWithTheRuntime) {
@@ -184,17 +200,17 @@ TEST(OptionWays, TheApisShareDefaultsWithTheRuntime) {
 TEST(OptionWays, TheTableHasEveryFieldThatTheApisShareWithTheRuntime) {
   // A field that is added to one of the structs breaks its line: give it a line in option_fields.h, too.
   [[maybe_unused]] const auto& [a1, a2, a3, a4, a5, a6, a7, a8, a9, a10, a11, a12, a13, a14, a15, a16, a17, a18, a19,
-                                a20, a21, a22, a23] = AcceleratorOptions();
-  [[maybe_unused]] const auto& [f1, f2, f3, f4, f5, f6, f7, f8, f9, f10, f11, f12, f13, f14, f15, f16, f17, f18, f19] =
-      FabricOptions();
+                                a20, a21, a22, a23, a24, a25, a26] = AcceleratorOptions();
+  [[maybe_unused]] const auto& [f1, f2, f3, f4, f5, f6, f7, f8, f9, f10, f11, f12, f13, f14, f15, f16, f17, f18, f19,
+                                f20, f21, f22] = FabricOptions();
   std::set<std::string> accelerator, fabric;
   runtime::visit_options([&](const char* name, auto get, const options::Description&) {
     const std::string path(name), field = path.substr(0, path.find('.'));
     if constexpr (requires(AcceleratorOptions& options) { get(options); }) accelerator.insert(field);
     if constexpr (requires(FabricOptions& options) { get(options); }) fabric.insert(field);
   });
-  EXPECT_EQ(accelerator.size(), 20u) << "apart from cpu, gradient_accumulation_steps and mixed_precision";
-  EXPECT_EQ(fabric.size(), 19u);
+  EXPECT_EQ(accelerator.size(), 23u) << "apart from cpu, gradient_accumulation_steps and mixed_precision";
+  EXPECT_EQ(fabric.size(), 22u);
 }
 
 TEST(OptionWays, EveryOptionNamesAnExistingTestOfItsEffect) {

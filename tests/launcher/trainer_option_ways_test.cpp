@@ -129,19 +129,28 @@ TEST(TrainerOptionWays, WhatCannotWorkIsRefusedBeforeAProcessStarts) {  // MU002
   expect_resolved({{"trainer.check_val_every_n_epoch", "none"}}, {"--trainer-check-val-every-n-epoch", "none"});
 }
 
+TEST(TrainerOptionWays, TheRuntimeGetsHowKernelsAndCoresAreChosen) {
+  const auto options = trainer::runtime_options(
+      {.affinity = false, .benchmark = true, .deterministic = "warn", .matmul_precision = "high"});
+  EXPECT_FALSE(options.affinity);
+  EXPECT_EQ(options.benchmark, true);
+  EXPECT_TRUE(options.deterministic.warns());
+  EXPECT_EQ(options.matmul_precision, MatmulPrecision("high"));
+}
+
 TEST(TrainerOptionWays, TheTableHasEveryFieldThatTheRuntimeHasNot) {
   // A field that is added to the struct breaks this line: give it a line in option_fields.cpp, too.
-  [[maybe_unused]] const auto& [accelerator, accumulate_grad_batches, backend, barebones, callbacks,
-                                check_val_every_n_epoch, default_root_dir, detect_anomaly, deterministic,
+  [[maybe_unused]] const auto& [accelerator, accumulate_grad_batches, affinity, backend, barebones, benchmark,
+                                callbacks, check_val_every_n_epoch, default_root_dir, detect_anomaly, deterministic,
                                 device_backend, devices, enable_checkpointing, enable_model_summary,
                                 enable_progress_bar, fast_dev_run, grad_scaler, gradient_clip_algorithm,
                                 gradient_clip_val, gradient_weighting, inference_mode, keep_memory,
                                 limit_predict_batches, limit_test_batches, limit_train_batches, limit_val_batches,
-                                log_every_n_steps, logger, max_epochs, max_steps, max_time, min_epochs, min_steps,
-                                num_nodes, num_sanity_val_steps, overfit_batches, precision,
+                                log_every_n_steps, logger, matmul_precision, max_epochs, max_steps, max_time,
+                                min_epochs, min_steps, num_nodes, num_sanity_val_steps, overfit_batches, precision,
                                 reload_dataloaders_every_n_epochs, requeue, strategy, sync_batchnorm, timeout,
                                 two_level_sums, val_check_interval] = TrainerOptions();
-  constexpr size_t kFields = 43, kOfTheRuntime = 14;
+  constexpr size_t kFields = 46, kOfTheRuntime = 17;
   EXPECT_EQ(trainer::option_table().options.size(), kFields - kOfTheRuntime);
 }
 

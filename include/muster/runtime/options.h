@@ -15,10 +15,12 @@ namespace muster {
 struct FabricOptions {
   /// "auto", "cpu", "cuda" or "gpu".
   std::string accelerator = "auto";
-  std::string backend = "auto";  ///< as in AcceleratorOptions
+  bool affinity = true;                ///< as in AcceleratorOptions
+  std::string backend = "auto";        ///< as in AcceleratorOptions
+  std::optional<bool> benchmark = {};  ///< as in AcceleratorOptions
   std::vector<std::shared_ptr<FabricCallback>> callbacks = {};
   ClusterReader cluster_reader = {};
-  bool deterministic = false;
+  Deterministic deterministic = false;
   DeviceBackend device_backend = {};  ///< as in AcceleratorOptions
   Devices devices = {};
   std::optional<bool> dispatch_batches = {};
@@ -27,6 +29,7 @@ struct FabricOptions {
   GradScalerOptions grad_scaler = {};
   GradientAccumulationOptions gradient_accumulation = {};
   KeepMemory keep_memory = "auto";
+  MatmulPrecision matmul_precision = "auto";
   int num_nodes = 1;
   Precision precision = "32-true";
   ProjectOptions project = {};
@@ -47,10 +50,12 @@ struct ClipGradientsOptions {
 /// Options of the runtime behind Accelerator and Fabric; presets.h derives them from the options of either.
 struct RuntimeOptions {
   std::string accelerator = "auto";
+  bool affinity = true;
   std::string backend = "auto";
+  std::optional<bool> benchmark = {};
   std::vector<std::shared_ptr<FabricCallback>> callbacks = {};
   ClusterReader cluster_reader = {};
-  bool deterministic = false;
+  Deterministic deterministic = false;
   DeviceBackend device_backend = {};
   /// Unset: as many as the launcher started. Otherwise launch() starts them.
   std::optional<Devices> devices = {};
@@ -60,6 +65,7 @@ struct RuntimeOptions {
   GradScalerOptions grad_scaler = {};
   GradientAccumulationOptions gradient_accumulation = {};
   KeepMemory keep_memory = "auto";
+  MatmulPrecision matmul_precision = "auto";
   int num_nodes = 1;
   Precision precision = "32-true";
   ProjectOptions project = {};

@@ -23,7 +23,7 @@ namespace muster::options {
 template <class T>
 struct Value;
 
-/// `kType` is the type for the reference page.
+/// `kType` is the type for the reference page; one that is true or false and more has kIsSwitch.
 // NOLINTBEGIN(bugprone-macro-parentheses): the argument is a type
 #define MUSTER_OPTION_VALUE(T, words)                           \
   template <>                                                   \
@@ -56,7 +56,7 @@ struct Description {
   bool takes_list = false;        ///< a text that may be a list in the file
   std::string type = {};          ///< filled in from the field: "whole number"; for code only: ""
   std::string default_text = {};  ///< filled in from the struct's initialiser
-  bool is_switch = false;         ///< a bool: flags --name and --no-name, without a value
+  bool is_switch = false;         ///< as a bool: flags --name and --no-name, which need no value
   bool code_only = false;         ///< no text can set it: a callback, a predicate, a type
 
   std::string flag() const;
@@ -80,7 +80,7 @@ Option<Struct> option_at(std::string name, Get get, Description description) {
     const Struct defaults{};
     description.type = Value<T>::kType;
     description.default_text = Value<T>::write(get(defaults));
-    description.is_switch = std::is_same_v<T, bool>;
+    description.is_switch = std::is_same_v<T, bool> || requires { Value<T>::kIsSwitch; };
     return {std::move(description),
             [get](Struct& values, const std::string& text) { return Value<T>::read(text, get(values)); },
             [get](const Struct& values) { return Value<T>::write(get(values)); }};

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "muster/base/detail/word.h"
 #include "muster/cluster/detail/options.h"
 #include "muster/data/options.h"
 #include "muster/device/detail/options.h"
@@ -32,6 +33,36 @@ class Devices {
 
  private:
   std::string text_ = "auto";
+};
+
+namespace runtime {
+struct MatmulPrecisionWords {
+  static constexpr std::string_view kAll[] = {"auto", "highest", "high", "medium"};
+};
+struct WarnWords {
+  static constexpr std::string_view kAll[] = {"warn"};
+};
+}  // namespace runtime
+
+/// How float32 matrices are multiplied, as torch.set_float32_matmul_precision has it: "highest", in float32; "high", in
+/// TF32 where the device has it; "medium", in bfloat16 or TF32 where it has them. "auto": as LibTorch has it, which the
+/// program may have set itself.
+using MatmulPrecision = Word<runtime::MatmulPrecisionWords>;
+
+/// Whether only deterministic kernels are used: true, false, or "warn".
+class Deterministic {
+ public:
+  constexpr Deterministic(bool on) : Deterministic(on, false) {}  // NOLINT(google-explicit-constructor)
+  consteval Deterministic(const char* text)                       // NOLINT(google-explicit-constructor)
+      : Deterministic(true, Word<runtime::WarnWords>(text).text() == "warn") {}
+  static constexpr Deterministic warn() { return {true, true}; }
+  constexpr explicit operator bool() const noexcept { return on_; }
+  constexpr bool warns() const noexcept { return warns_; }
+  friend constexpr bool operator==(Deterministic, Deterministic) = default;
+
+ private:
+  constexpr Deterministic(bool on, bool warns) : on_(on), warns_(warns) {}
+  bool on_, warns_;
 };
 
 /// How the gradients of a window of micro-batches on all ranks are combined.
@@ -80,12 +111,18 @@ struct LoadStateOptions {
 
 /// Options of muster::Accelerator, with Accelerate's names and defaults.
 struct AcceleratorOptions {
+  /// The threads of a rank whose GPU is near some of the cores keep to these; ranks near the same cores share them out.
+  bool affinity = true;
   std::string backend = "auto";  ///< the first of "shm", "hierarchical" (hosts that have shm) and "gloo" that works
+  /// cuDNN tries its kernels for each new shape and takes the fastest. Unset: as LibTorch has it, but off if only
+  /// deterministic kernels are used.
+  std::optional<bool> benchmark = {};
   std::vector<std::shared_ptr<FabricCallback>> callbacks = {};  ///< called by the runtime and by call()
   /// Asked before Muster's own readers who this process is among the ranks; for a launcher that Muster does not know.
   ClusterReader cluster_reader = {};
-  bool cpu = false;            ///< use the CPU even if there is an accelerator
-  bool deterministic = false;  ///< use only deterministic kernels; an operator that has none throws
+  bool cpu = false;  ///< use the CPU even if there is an accelerator
+  /// Use only deterministic kernels; an operation that has none throws, or under "warn" warns.
+  Deterministic deterministic = false;
   /// Over what ranks exchange tensors of the accelerator: "auto", which takes NCCL for CUDA if its object is there,
   /// "none" (through host memory), "nccl" or another object's name, or std::make_shared<comm::BackendEntry>(...), see
   /// muster/comm/rendezvous.h.
@@ -105,6 +142,7 @@ struct AcceleratorOptions {
   /// Short for gradient_accumulation.num_steps; set only one of the two.
   int gradient_accumulation_steps = 1;
   KeepMemory keep_memory = "auto";
+  MatmulPrecision matmul_precision = "auto";
   Precision mixed_precision = "no";
   int num_nodes = 1;
   ProjectOptions project = {};

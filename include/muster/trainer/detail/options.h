@@ -86,15 +86,17 @@ class CheckInterval : public BatchLimit {
 struct TrainerOptions {
   std::string accelerator = "auto";
   int accumulate_grad_batches = 1;  ///< the optimizer steps once for so many batches, and at the end of an epoch
+  bool affinity = true;             ///< as in AcceleratorOptions
   std::string backend = "auto";     ///< "shm", shared memory of one host, where all ranks can; else "gloo"
   /// Nothing but training: no checkpoints, no sanity check, and log() does nothing. Callbacks still run.
   bool barebones = false;
+  std::optional<bool> benchmark = {};  ///< as in AcceleratorOptions
   std::vector<std::shared_ptr<Callback>> callbacks = {};
   /// Validate in epochs whose number, from 1, divides by this; unset: val_check_interval counts through all epochs.
   std::optional<int64_t> check_val_every_n_epoch = 1;
   std::filesystem::path default_root_dir = ".";
   bool detect_anomaly = false;  ///< backward names the operator that made a gradient NaN; slow
-  bool deterministic = false;
+  Deterministic deterministic = false;
   DeviceBackend device_backend = {};  ///< as in AcceleratorOptions
   Devices devices = {};
   bool enable_checkpointing = true;  ///< a ModelCheckpoint is added if `callbacks` has none
@@ -117,6 +119,7 @@ struct TrainerOptions {
   /// What log() writes to: {.log_with = {"csv", "tensorboard"}}; empty: nothing. A relative root is taken from
   /// default_root_dir.
   TrackersOptions logger = {.log_with = {}};
+  MatmulPrecision matmul_precision = "auto";  ///< as in AcceleratorOptions
   /// Unset: 1000, unless max_steps or max_time is given; -1: no limit.
   std::optional<int64_t> max_epochs = {};
   int64_t max_steps = -1;  ///< updates of all optimizers; -1: no limit
