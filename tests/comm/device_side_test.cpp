@@ -8,8 +8,7 @@
 #include <ATen/Functions.h>
 #include <gtest/gtest.h>
 
-#include "comm/device_world.h"
-#include "comm/every_operation.h"
+#include "comm/device_results.h"
 #include "device/site_filter.h"
 #include "muster/base/error.h"
 #include "muster/comm/detail/device_agreement.h"
@@ -24,53 +23,12 @@ using testing::difference_in_bits;
 
 constexpr int kSeeds = 10;
 
-using Results = std::vector<std::vector<at::Tensor>>;
-
-/// A mean for which two streams wait, as the second one reads it. What one rank does alone, only its stream orders.
-at::Tensor read_on_another_stream(const Communicator& comm, at::Device device) {
-  const at::Tensor mean = values(comm.rank(), 64, at::kFloat).to(device);
-  auto work = comm.start_all_reduce(mean, ReduceOp::mean);
-  work.wait();
-  if (device.is_cpu() || comm.size() == 1) return mean;
-  const c10::StreamGuard other(c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device, false));
-  work.wait();
-  return mean.cpu();
-}
-
-std::vector<at::Tensor> all_results(const Communicator& comm, at::ScalarType dtype, at::Device device = at::kCPU) {
-  auto all = results_of(comm, 29, dtype, device);
-  all.push_back(read_on_another_stream(comm, device));
-  return all;
-}
-
-/// What every operation gives on the CPU, by rank.
-Results expected(int world, at::ScalarType dtype) {
-  Results all(static_cast<std::size_t>(world));
-  EXPECT_EQ(errors_of(run_thread_world(world, {},
-                                       [&](const Communicator& comm) {
-                                         all[static_cast<std::size_t>(comm.rank())] = all_results(comm, dtype);
-                                       })),
-            "");
-  return all;
-}
-
-/// Which of two zeros a backend of its own takes for the least is its affair.
-at::Tensor compared_value(const at::Tensor& result, const DeviceWorld& how) {
-  const auto host = result.cpu();
-  return how.device_backend ? host + at::zeros({}, host.options()) : host;
-}
-
 /// The first difference, and errors.
 std::string compared(const DeviceWorld& how, const Results& wanted, at::ScalarType dtype) {
   std::vector<std::string> differences(wanted.size());
   auto text = run_device_world(static_cast<int>(wanted.size()), how, [&](const Communicator& comm, at::Device device) {
     const auto rank = static_cast<std::size_t>(comm.rank());
-    const auto got = all_results(comm, dtype, device);
-    if (got.size() != wanted[rank].size()) differences[rank] = "another number of results";
-    for (std::size_t i = 0; i < got.size() && differences[rank].empty(); ++i)
-      if (auto difference = difference_in_bits(compared_value(got[i], how), compared_value(wanted[rank][i], how));
-          !difference.empty())
-        differences[rank] = "result " + std::to_string(i) + ": " + difference;
+    differences[rank] = first_difference(all_results(comm, dtype, device), wanted[rank], how.device_backend);
   });
   for (const auto& difference : differences) text += difference;
   return text;
@@ -83,7 +41,7 @@ using DeviceTensors = Simulated;
 
 TEST_F(DeviceTensors, AreStagedThroughHostMemory) {
   for (const auto dtype : {at::kFloat, at::kBFloat16, at::kLong}) {
-    const auto wanted = expected(3, dtype);
+    const auto wanted = results_on_the_cpu(3, dtype);
     for (int seed = 0; seed < kSeeds; ++seed) {
       sim::set_seed(static_cast<uint64_t>(seed));
       EXPECT_EQ(compared({.side_stream = seed % 2 == 1}, wanted, dtype), "") << "seed " << seed;
@@ -93,7 +51,7 @@ TEST_F(DeviceTensors, AreStagedThroughHostMemory) {
 
 TEST_F(DeviceTensors, GoOverTheBackendOfTheDevice) {
   for (const auto dtype : {at::kFloat, at::kLong}) {
-    const auto wanted = expected(3, dtype);
+    const auto wanted = results_on_the_cpu(3, dtype);
     for (int seed = 0; seed < kSeeds; ++seed) {
       sim::set_seed(static_cast<uint64_t>(seed));
       EXPECT_EQ(compared({.device_backend = true, .side_stream = seed % 2 == 1}, wanted, dtype), "") << "seed " << seed;
@@ -103,7 +61,7 @@ TEST_F(DeviceTensors, GoOverTheBackendOfTheDevice) {
 
 TEST_F(DeviceTensors, OfDtypesThatTheBackendLacksTravelAsOthers) {
   for (const auto dtype : {at::kShort, at::kBool}) {
-    const auto wanted = expected(3, dtype);
+    const auto wanted = results_on_the_cpu(3, dtype);
     for (int seed = 0; seed < kSeeds; ++seed) {
       sim::set_seed(static_cast<uint64_t>(seed));
       const DeviceWorld how{.device_backend = true, .side_stream = seed % 2 == 1, .without = {at::kShort, at::kBool}};
@@ -157,7 +115,7 @@ TEST_F(DeviceTensors, NeverMakeTheHostWaitForABackendOfTheDevice) {
 
 TEST_F(DeviceTensors, OfAWorldOfOneStayAsTheyAre) {
   sim::set_seed(2);
-  const auto wanted = expected(1, at::kFloat);
+  const auto wanted = results_on_the_cpu(1, at::kFloat);
   EXPECT_EQ(compared({}, wanted, at::kFloat), "");
   const Communicator alone;
   const at::Tensor tensor = at::arange(5, at::TensorOptions(at::kFloat).device(sim::device(1)));
@@ -340,7 +298,7 @@ const std::set<std::string> kOfSpeed{
 };
 
 TEST_F(DeviceTensors, NeedEverySite) {
-  const auto wanted = expected(2, at::kFloat);
+  const auto wanted = results_on_the_cpu(2, at::kFloat);
   sim::set_on_race(sim::OnRace::ignore);  // which would end each run at the first wait, with ranks left behind
   const device::SiteFilter filter;
   for (const bool device_backend : {false, true}) {

@@ -20,10 +20,9 @@
 #include "muster/cluster/cluster.h"
 #include "muster/cluster/detail/listening_socket.h"
 #include "muster/comm/rendezvous.h"
-#include "muster/sim/backend.h"
-#include "muster/sim/sim.h"
 #include "muster/testing/thrown.h"
 #include "muster/testing/world.h"
+#include "on_device/test_backend.h"
 
 namespace muster::comm {
 namespace {
@@ -31,22 +30,21 @@ namespace {
 using std::chrono::steady_clock;
 
 constexpr int kRanks = 3;
-constexpr std::chrono::milliseconds kTimeout(2000);
+/// The first operation of a GPU may load its kernels.
+std::chrono::milliseconds timeout() { return std::chrono::seconds(testing::on_cuda() ? 10 : 2); }
 
 enum class Fault { hang, mismatch, dead, dead_in_a_part, frozen };
 
-/// As NCCL's: nothing but abort() ends an operation in which a rank is missing or does something else.
+/// NCCL's, or as these: nothing but abort() ends an operation in which a rank is missing or does something else.
 GroupOptions options_of_ranks() {
-  BackendEntry entry{.device = c10::DeviceType::PrivateUse1,
-                     .make = [](const auto& store, int rank, int size, const auto&) {
-                       return sim::make_backend(store, rank, size, {.hangs = true});
-                     }};
-  return {.device_backend = std::make_shared<const BackendEntry>(std::move(entry)), .timeout = kTimeout};
+  return {.device_backend = testing::collectives_of_device(/*hangs=*/true), .timeout = timeout()};
 }
+
+struct WatchOverADevice : testing::BackendOfDevice {};
 
 /// What this rank does after all has gone well once. Returns when the group has ended.
 void plant(Fault fault, const Communicator& world, const Communicator& part, c10d::Store& store) {
-  const at::Tensor tensor = at::ones({100}, sim::device(world.rank()));
+  const at::Tensor tensor = at::ones({100}, testing::test_device(world.rank()));
   const bool dies = fault == Fault::dead || fault == Fault::dead_in_a_part;
   if (dies && world.rank() == 2) ::_exit(3);
   if (fault == Fault::frozen && world.rank() == 0) {
@@ -79,13 +77,13 @@ ClusterEnvironment over_tcp(ClusterEnvironment cluster, c10d::Store& file) {
 }
 
 int run_rank(Fault fault, const ClusterEnvironment& cluster) {
-  sim::install();
-  const c10::DeviceGuard on_device(sim::device(cluster.rank));
+  testing::use_test_device();
+  const c10::DeviceGuard on_device(testing::test_device(cluster.rank));
   const StoreFile file(cluster, 60);
   const bool has_server = fault == Fault::hang || fault == Fault::dead_in_a_part || fault == Fault::frozen;
   auto world = connect(has_server ? over_tcp(cluster, *file.store()) : cluster, options_of_ranks());
   auto part = world.subgroup({1, 2});
-  const at::Tensor first = at::ones({10}, sim::device(cluster.rank));
+  const at::Tensor first = at::ones({10}, testing::test_device(cluster.rank));
   world.all_reduce(first);
   if (cluster.rank > 0) part.all_reduce(first);
   EXPECT_EQ(first.cpu()[9].item<float>(), cluster.rank > 0 ? 6 : 3);
@@ -139,7 +137,7 @@ void expect_one_cause(Fault fault, const std::string& id, const std::string& res
       if (cause.empty() && fault != Fault::frozen) cause = message.substr(7);  // each speaks for itself then
       EXPECT_NE(message.find(cause), std::string::npos) << message << " is not " << cause << ", round " << round;
       if (rounds > 1) {
-        EXPECT_LT(seconds, std::chrono::duration<double>(kTimeout).count() + 2) << "round " << round;
+        EXPECT_LT(seconds, std::chrono::duration<double>(timeout()).count() + 2) << "round " << round;
       }
     }
   }
@@ -149,25 +147,25 @@ void expect_one_cause(Fault fault, const std::string& id, const std::string& res
 /// 100 in all in the full suite.
 int rounds() { return std::getenv("MUSTER_TEST_FULL") ? 25 : 1; }
 
-TEST(DeviceWatch, NamesTheRankThatHangs) {
+TEST_F(WatchOverADevice, NamesTheRankThatHangs) {
   expect_one_cause(Fault::hang, "MU051",
                    "s for rank 1 in all_reduce(sum) of float32 [100], operation 1 of the device's "
                    "operations in group world, which that rank has not called",
                    rounds());
 }
 
-TEST(DeviceWatch, NamesBothCallsOfRanksThatDisagree) {
+TEST_F(WatchOverADevice, NamesBothCallsOfRanksThatDisagree) {
   expect_one_cause(Fault::mismatch, "MU050", "rank 1 called broadcast(root 0) of float32 [100]", rounds());
 }
 
-TEST(DeviceWatch, NamesTheRankThatHasDied) {
+TEST_F(WatchOverADevice, NamesTheRankThatHasDied) {
   expect_one_cause(Fault::dead, "MU052",
                    "lost rank 2 in all_reduce(sum) of float32 [100], operation 1 of the "
                    "device's operations in group world",
                    rounds());
 }
 
-TEST(DeviceWatch, NamesTheRankOfAPartThatHasDiedToRanksOutsideOfIt) {
+TEST_F(WatchOverADevice, NamesTheRankOfAPartThatHasDiedToRanksOutsideOfIt) {
   expect_one_cause(
       Fault::dead_in_a_part, "MU052",
       "rank 1 lost rank 2 in all_reduce(sum) of float32 [100], operation 1 of the device's operations in group world/0",
@@ -222,7 +220,7 @@ std::string operations(const std::vector<std::string>& names) {
   return text;
 }
 
-TEST(DeviceWatch, SaysWhatTheBackendReports) {
+TEST(CauseOnADevice, IsWhatTheBackendReports) {
   const DeviceSuspicion suspicion{.group = "world", .ranks = {0, 1}, .backend = "own", .error = "it has failed"};
   const auto all = operations({"a", "b"});
   const auto cause = find_cause(suspicion, 1, {{0, all}, {1, all}});
@@ -232,7 +230,7 @@ TEST(DeviceWatch, SaysWhatTheBackendReports) {
   EXPECT_EQ(find_cause(suspicion, 1, {{0, operations({"a", "c"})}, {1, all}}).id, "MU050");
 }
 
-TEST(DeviceWatch, DoesNotBlameARankThatIsAhead) {
+TEST(CauseOnADevice, IsNoRankThatIsAhead) {
   Header header;
   header.kind = OperationKind::all_reduce;
   header.sequence = 1;

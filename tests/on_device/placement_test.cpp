@@ -7,8 +7,8 @@
 #include "muster/accelerator.h"
 #include "muster/fabric.h"
 #include "muster/runtime/extras.h"
-#include "muster/sim/sim.h"
 #include "muster/testing/thrown.h"
+#include "on_device/test_device.h"
 #include "runtime/ranks.h"
 
 namespace muster {
@@ -21,7 +21,7 @@ DataLoader<at::Tensor> counting() {
 /// In a process of its own, since an accelerator that is installed stays.
 void with_an_accelerator(const std::function<void()>& body) {
   testing::as_ranks(1, [&] {
-    sim::install();
+    testing::use_test_device();
     body();
   });
 }

@@ -12,9 +12,9 @@
 #include "muster/parallel/options.h"
 #include "muster/parallel/sharded_options.h"
 #include "muster/runtime/extras.h"
-#include "muster/sim/sim.h"
 #include "muster/testing/compare.h"
 #include "muster/trainer.h"
+#include "on_device/test_device.h"
 
 namespace muster::on_device {
 namespace {
@@ -88,13 +88,15 @@ DataLoader<Batch> points(const Case& one) {
 struct Job {
   Job(const Case& one, bool on_cpu, uint64_t seed = 3)
       : accelerator({.cpu = on_cpu,
+                     .device_backend = "none",
                      .grad_scaler = kScaler,
                      .gradient_accumulation_steps = one.use == "accumulation" ? 3 : 1,
                      .mixed_precision = Precision::parse(one.precision),
                      .strategy = strategy_of(one)}),
         net(net_of(one, seed)), model(accelerator.prepare(net)), optimizer(optimizer_of(one)),
         batches(accelerator.prepare(points(one))) {
-    EXPECT_EQ(accelerator.device(), on_cpu ? at::Device(at::kCPU) : sim::device(accelerator.local_process_index()));
+    EXPECT_EQ(accelerator.device(),
+              on_cpu ? at::Device(at::kCPU) : testing::test_device(accelerator.local_process_index()));
   }
 
   Optimizer optimizer_of(const Case& one) {
@@ -221,6 +223,7 @@ Weights by_trainer(const Case& one, bool on_cpu) {
   auto module = std::make_shared<Trained>(one);
   Trainer trainer({.accelerator = on_cpu ? "cpu" : "auto",
                    .accumulate_grad_batches = 2,
+                   .device_backend = "none",
                    .enable_checkpointing = false,
                    .enable_model_summary = false,
                    .enable_progress_bar = false,

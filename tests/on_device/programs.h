@@ -7,7 +7,8 @@
 
 #include <ATen/core/Tensor.h>
 
-/// Programs of the public API that train a small net, and their results.
+/// Programs of the public API that train a small net, and their results. Tensors of the device are staged between
+/// ranks.
 namespace muster::on_device {
 
 /// What a program is made of, and on how many ranks it runs.
