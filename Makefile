@@ -1,7 +1,8 @@
 # Thin: every target is one command; what it does is in tools/.
 #   make demo      build, then train digits on two ranks beside one rank
 #   make fsdp      train a book on two ranks, replicated and sharded, and draw loss and memory of both
-#   make test      build and run every test; the last line counts them
+#   make test      build and run every test on the CPU, then those of tests/gpu where a GPU and a build of them are (make cuda); the last line counts
+#                  them, and says whether GPU tests ran
 #   make test-full the same, with faults put at many more places, and Muster built as shared libraries within a project
 #   make test-services installs MLflow, tensorboard, SLURM and validators of jobs, and tries what we write for them
 #   make test-large trains 400 million parameters in less memory than a rank of replicated training needs
@@ -38,10 +39,10 @@ fsdp: setup
 	@tools/fsdp.sh
 
 test: build
-	@python3 tools/run_tests.py $(BUILD) $(TEST) --without large
+	@python3 tools/run_tests.py $(BUILD) $(TEST) --without large --gpu build-cuda
 
 test-full: build
-	@MUSTER_TEST_FULL=1 python3 tools/run_tests.py $(BUILD) $(TEST) --without large --patience 8
+	@MUSTER_TEST_FULL=1 python3 tools/run_tests.py $(BUILD) $(TEST) --without large --patience 8 --gpu build-cuda
 
 test-large: build
 	@python3 tools/run_tests.py $(BUILD) --label large

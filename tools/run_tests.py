@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
 """Runs every test that CMake registered and closes with one line: N passed, N failed, N skipped.
 
-    run_tests.py BUILD [NAME...] [--label LABEL] [--without LABEL] [--patience FACTOR]
+    run_tests.py BUILD [NAME...] [--label LABEL] [--without LABEL] [--patience FACTOR] [--gpu BUILD]
 
 A test labelled gtest counts its cases; one labelled script counts by its own closing line of the same form;
 any other counts as one. Exit code 77 means skipped, with the reason as its last line.
 Tests run two at a time, one from the front and one from the back: most of them bring up several ranks and wait for one another half
 of their time. Beside them run those labelled sources, which read and compile files, on the cores that the ranks leave idle.
 The time-out of each is multiplied by the factor.
+All of them run on the CPU, whatever the machine has. With --gpu, and unless tests are named, those labelled cuda, of this build or the one
+given, run after them where a GPU is, and the last line goes on after its counts: which ones ran. Why they did not is the line before it.
 """
 import argparse
 import collections
@@ -23,9 +25,11 @@ import tempfile
 import threading
 import time
 
+import gpu
+
 # Tests beside the others get what these leave of the cores; the kernel may weigh whole sessions.
 BESIDE, LEAST_URGENT = "sources", ["sh", "-c", '{ echo 19 > /proc/self/autogroup; } 2>/dev/null; exec nice -n 19 "$0" "$@"']
-# Ranks cannot meet on an accelerator yet, and would take one where the machine has some.
+# "auto" would take an accelerator where the machine has one, and results are compared with those of the CPU.
 NO_ACCELERATOR = {"CUDA_VISIBLE_DEVICES": "-1"}
 # Two programs at once have more threads than there are cores. Those that wait by spinning take the core of those that they wait for.
 NO_SPINNING = {"OMP_WAIT_POLICY": "passive"}
@@ -40,6 +44,7 @@ class Test:
     timeout: float
     directory: str
     environment: dict
+    on_gpu: bool = False   # it sees the accelerators
 
 
 @dataclasses.dataclass
@@ -71,7 +76,8 @@ def run_command(command, test, extra_environment):
     with tempfile.TemporaryFile("w+", errors="replace") as log:
         niceness = LEAST_URGENT if BESIDE in test.labels else []
         process = subprocess.Popen(niceness + command, cwd=test.directory, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
-                                   env={**os.environ, **NO_ACCELERATOR, **NO_SPINNING, **test.environment, **extra_environment}, start_new_session=True)
+                                   env={**os.environ, **({} if test.on_gpu else NO_ACCELERATOR), **NO_SPINNING, **test.environment,
+                                        **extra_environment}, start_new_session=True)
         try:
             code = process.wait(test.timeout)
         except subprocess.TimeoutExpired:
@@ -224,23 +230,44 @@ def show(result):
         print("\n".join("    | " + line for line in lines), flush=True)
 
 
-def main():
+def on_gpu(builds, patience):
+    """The tests of the first build that has some for a GPU, and what the last line says of them."""
+    if reason := gpu.why_none():
+        return [], f"GPU tests did not run: {reason}"
+    for build in builds:
+        if not os.path.exists(os.path.join(build, "CTestTestfile.cmake")):
+            continue
+        found = [dataclasses.replace(test, on_gpu=True) for test in registered(build, patience) if "cuda" in test.labels]
+        if found and all(os.access((test.command or [""])[0], os.X_OK) for test in found):
+            return found, f"GPU tests ran: {', '.join(test.name for test in found)} of {build}"
+    return [], "GPU tests did not run: there is a GPU, but no build of them for CUDA (make cuda)"
+
+
+def parse():
     parser = argparse.ArgumentParser()
     parser.add_argument("build")
     parser.add_argument("names", nargs="*")
     parser.add_argument("--label", action="append", default=[])
     parser.add_argument("--without", action="append", default=[])
     parser.add_argument("--patience", type=float, default=1)
-    arguments = parser.parse_args()
+    parser.add_argument("--gpu", metavar="BUILD", help="a build against LibTorch for CUDA, if there is one")
+    return parser.parse_args()
+
+
+def main():
+    arguments = parse()
     tests = [test for test in registered(arguments.build, arguments.patience)
              if (not arguments.names or test.name in arguments.names) and (not arguments.label or set(arguments.label) & set(test.labels))
              and not set(arguments.without) & set(test.labels)]
     unknown = set(arguments.names) - {test.name for test in tests}
     if unknown or not tests:
         sys.exit(f"run_tests: no such test: {', '.join(sorted(unknown))}" if unknown else "run_tests: there is nothing to run")
-    results = run_beside_each_other(tests)
+    more, told = on_gpu((arguments.build, arguments.gpu), arguments.patience) if arguments.gpu and not arguments.names else ([], "")
+    results = run_beside_each_other(tests) + run_in_turn(iter([*more, None]).__next__)
     passed, failed, skipped = (sum(getattr(r, key) for r in results) for key in ("passed", "failed", "skipped"))
-    print(f"{passed} passed, {failed} failed, {skipped} skipped")
+    if told and not more:
+        print(told)
+    print(f"{passed} passed, {failed} failed, {skipped} skipped" + (f"; {told}" if more else ""))
     return 1 if failed or not passed else 0
 
 

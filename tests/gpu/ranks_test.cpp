@@ -45,7 +45,7 @@ void expect_every_operation_as_on_the_cpu(bool own_backend) {
     for (const auto dtype : {at::kFloat, at::kDouble, at::kBFloat16, at::kHalf, at::kLong, at::kInt, at::kShort,
                              at::kChar, at::kByte, at::kBool}) {
       const auto wanted = comm::results_on_the_cpu(2, dtype)[static_cast<size_t>(world.rank())];
-      const auto got = comm::results_of(world, comm::kElements, dtype, device);
+      const auto got = comm::all_results(world, dtype, device);
       EXPECT_EQ(comm::first_difference(got, wanted, own_backend), "") << c10::toString(dtype);
     }
   });

@@ -3,13 +3,17 @@
 
     runner_test.py ROOT
 """
+import os
 import pathlib
 import subprocess
 import sys
 import tempfile
 import unittest
+from unittest import mock
 
 ROOT = pathlib.Path(sys.argv.pop(1) if len(sys.argv) > 1 else pathlib.Path(__file__).parents[2])
+sys.path[:0] = [str(ROOT / "tools")]
+import gpu  # noqa: E402
 
 REPORT = '''
 import json, os, sys
@@ -20,23 +24,29 @@ json.dump({"testsuites": [{"testsuite": cases[:int(sys.argv[1])] + cases[2:int(s
 '''
 
 
-def run_suite(tests, *arguments):
-    """Runs {name: (labels, timeout, python source, arguments)}; (exit code, output)."""
+def write_suite(tests, folder):
+    """A build folder of {name: (labels, timeout, python source, arguments)}."""
+    lines = []
+    for name, (labels, timeout, source, *words) in tests.items():
+        path = pathlib.Path(folder, f"{name}.py")
+        path.write_text(source)
+        command = " ".join(f'"{word}"' for word in [sys.executable, str(path), *words])
+        lines += [f'add_test({name} {command})', f'set_tests_properties({name} PROPERTIES LABELS "{labels}" TIMEOUT "{timeout}")']
+    pathlib.Path(folder, "CTestTestfile.cmake").write_text("\n".join(lines) + "\n")
+
+
+def run_suite(tests, *arguments, variables=None):
+    """Exit code and output."""
     with tempfile.TemporaryDirectory() as folder:
-        lines = []
-        for name, (labels, timeout, source, *words) in tests.items():
-            path = pathlib.Path(folder, f"{name}.py")
-            path.write_text(source)
-            command = " ".join(f'"{word}"' for word in [sys.executable, str(path), *words])
-            lines += [f'add_test({name} {command})', f'set_tests_properties({name} PROPERTIES LABELS "{labels}" TIMEOUT "{timeout}")']
-        pathlib.Path(folder, "CTestTestfile.cmake").write_text("\n".join(lines) + "\n")
-        outcome = subprocess.run([sys.executable, ROOT / "tools" / "run_tests.py", folder, *arguments], capture_output=True, text=True)
+        write_suite(tests, folder)
+        outcome = subprocess.run([sys.executable, ROOT / "tools" / "run_tests.py", folder, *arguments], capture_output=True, text=True,
+                                 env={**os.environ, **(variables or {})})
         return outcome.returncode, outcome.stdout + outcome.stderr
 
 
 class Runner(unittest.TestCase):
-    def closes(self, tests, code, line, *shown, arguments=()):
-        found, output = run_suite(tests, *arguments)
+    def closes(self, tests, code, line, *shown, arguments=(), variables=None):
+        found, output = run_suite(tests, *arguments, variables=variables)
         self.assertEqual(output.splitlines()[-1], line, output)
         self.assertEqual(found, code, output)
         for text in shown:
@@ -118,6 +128,46 @@ class Runner(unittest.TestCase):
                      "s": ("script;sources", 20, notes.format("s"))}
             self.closes(suite, 0, "4 passed, 0 failed, 0 skipped")
             self.assertEqual(pathlib.Path(folder, "order").read_text(), "scba")
+
+    SEES = ("import os; sees = os.environ.get('CUDA_VISIBLE_DEVICES') != '-1'\n"
+            "print('2 passed, 0 failed, 1 skipped' if sees == {} else '0 passed, 1 failed, 0 skipped')")
+
+    def on_gpu(self, line, of_cuda, *shown, code=0):
+        """A suite of the CPU, beside the build of `of_cuda`, on a machine whose driver lists a GPU."""
+        with tempfile.TemporaryDirectory() as other, tempfile.TemporaryDirectory() as programs:
+            if of_cuda is not None:
+                write_suite(of_cuda, other)
+            path = pathlib.Path(programs, "nvidia-smi")
+            path.write_text("#!/bin/sh\necho 'NVIDIA H100, 580.1, 81559 MiB'\n")
+            path.chmod(0o755)
+            variables = {"PATH": f"{programs}:{os.environ['PATH']}", "CUDA_VISIBLE_DEVICES": "0"}
+            self.closes({"a": ("script", 20, self.SEES.format(False))}, code, line.format(other=other), *shown,
+                        arguments=["--gpu", other], variables=variables)
+
+    def test_tests_of_a_gpu_run_after_the_others_and_see_it(self):
+        cuda = {"gpu": ("script;cuda", 20, self.SEES.format(True)), "other": ("script", 20, "raise SystemExit(1)")}
+        self.on_gpu("4 passed, 0 failed, 2 skipped; GPU tests ran: gpu of {other}", cuda)
+        self.on_gpu("2 passed, 1 failed, 1 skipped; GPU tests ran: gpu of {other}", {"gpu": ("script;cuda", 20, "raise SystemExit(1)")}, code=1)
+
+    def test_a_gpu_without_a_build_for_it_is_told(self):
+        for of_cuda in (None, {"a": ("script", 20, "")}):
+            self.on_gpu("2 passed, 0 failed, 1 skipped", of_cuda, "\nGPU tests did not run: there is a GPU, but no build of them for CUDA (make cuda)\n")
+
+    def test_a_machine_without_a_gpu_is_told(self):
+        suite = {"a": ("script", 20, self.SEES.format(False))}
+        self.closes(suite, 0, "2 passed, 0 failed, 1 skipped", "\nGPU tests did not run: CUDA_VISIBLE_DEVICES hides every GPU\n",
+                    arguments=["--gpu", "/nowhere"], variables={"CUDA_VISIBLE_DEVICES": "-1"})
+        # Nothing is said where tests are named.
+        self.closes(suite, 0, "2 passed, 0 failed, 1 skipped", arguments=["a", "--gpu", "/nowhere"])
+
+    def test_a_gpu_is_a_device_or_what_its_driver_lists(self):
+        with mock.patch.dict(os.environ), mock.patch.object(gpu, "DEVICE", "/nowhere"), mock.patch.object(gpu, "listed", lambda: []):
+            os.environ.pop("CUDA_VISIBLE_DEVICES", None)
+            self.assertIn("this machine has no GPU: there is no /nowhere, and nvidia-smi lists none", gpu.why_none())
+            with mock.patch.object(gpu, "listed", lambda: ["H100"]):
+                self.assertEqual(gpu.why_none(), "")
+            with mock.patch.object(gpu, "DEVICE", "/dev/null"):
+                self.assertEqual(gpu.why_none(), "")
 
     def test_an_empty_suite_fails(self):
         self.closes({}, 1, "run_tests: there is nothing to run")
