@@ -6,6 +6,7 @@
 #   make test-full the same, with faults put at many more places, and Muster built as shared libraries within a project
 #   make test-services installs MLflow, tensorboard, SLURM and validators of jobs, and tries what we write for them
 #   make test-large trains 400 million parameters in less memory than a rank of replicated training needs
+#   make bench-gpu measures steps, loaders and checkpoints where a GPU is, in the build of `make cuda`; ON=cpu tries the same programs on the CPU
 #   make cuda      builds library and tests against LibTorch's CUDA build, which it puts into .venv-cuda; needs no CUDA toolkit
 # Variables:
 #   TORCH_INDEX=https://download.pytorch.org/whl/cpu   the index to take LibTorch from (plain pip elsewhere brings the CUDA build)
@@ -18,9 +19,9 @@ JOBS ?=
 TORCH ?=
 TORCH_INDEX ?=
 PREFIX ?= /usr/local
-export BUILD JOBS TORCH TORCH_INDEX CUDA_INDEX
+export BUILD JOBS TORCH TORCH_INDEX CUDA_INDEX ON
 
-.PHONY: all setup build demo fsdp test test-full test-large test-services cuda sanitize fuzz bench clang tidy format install clean
+.PHONY: all setup build demo fsdp test test-full test-large test-services cuda sanitize fuzz bench bench-gpu clang tidy format install clean
 
 all: build
 
@@ -64,6 +65,9 @@ fuzz: setup
 
 bench: setup
 	@tools/bench.sh $(BENCH)
+
+bench-gpu:
+	@tools/bench_gpu.sh $(BENCH)
 
 clang: export SETUP_ALSO = clang-16
 clang: setup

@@ -1,5 +1,6 @@
 // Checkpoints of 512 MiB in 128 tensors: saved whole, by two ranks, and while training goes on; loaded into tensors
-// that exist, whole and by two ranks from a checkpoint of four. Argument: a folder on a disk.
+// that exist, whole and by two ranks from a checkpoint of four. Arguments: a folder on a disk; a device, cpu if there
+// is none; then "tiny", to try the program and measure nothing.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -8,6 +9,7 @@
 #include <optional>
 #include <string>
 
+#include <ATen/DeviceAccelerator.h>
 #include <torch/torch.h>
 
 #include "muster/checkpoint/checkpoint.h"
@@ -23,13 +25,13 @@ namespace fs = std::filesystem;
 using muster::Durability;
 using muster::State;
 
-constexpr int kTensors = 128;
+constexpr int kTensors = 128, kFewTensors = 4;
 constexpr int64_t kElements = 1 << 20;
 
-std::vector<torch::Tensor> make_tensors() {
+std::vector<torch::Tensor> make_tensors(at::Device device, int count) {
   std::vector<torch::Tensor> tensors;
   const auto ramp = torch::arange(kElements, torch::kFloat).view({1024, 1024});
-  for (int i = 0; i < kTensors; ++i) tensors.push_back(ramp / 1024 + i);
+  for (int i = 0; i < count; ++i) tensors.push_back((ramp / 1024 + i).to(device));
   return tensors;
 }
 
@@ -42,7 +44,8 @@ torch::Tensor rows(const torch::Tensor& tensor, int rank, int world) {
 
 class Bench {
  public:
-  explicit Bench(const fs::path& folder) {
+  Bench(const fs::path& folder, at::Device device, bool tiny)
+      : device_(device), tensors_(make_tensors(device, tiny ? kFewTensors : kTensors)) {
     group_ = muster::comm::connect(muster::read_cluster_environment());
     work_ = folder / (group_.size() > 1 ? std::string("ours") : "ours-" + std::to_string(::getpid()));
     if (group_.rank() == 0) fs::remove_all(work_);
@@ -51,7 +54,7 @@ class Bench {
       own_.push_back(group_.size() > 1 ? rows(tensor, group_.rank(), group_.size()) : tensor);
       empty_.push_back(torch::zeros_like(own_.back()));
     }
-    for (int i = 0; i < kTensors; ++i) {
+    for (int i = 0; i < count(); ++i) {
       if (i % 4 == 0)
         empty_module_->register_module(name_of(i).substr(0, name_of(i).find('.')),
                                        std::make_shared<torch::nn::Module>());
@@ -75,16 +78,18 @@ class Bench {
   }
 
  private:
+  int count() const { return static_cast<int>(tensors_.size()); }
+
   muster::CheckpointContents contents() const {
     muster::CheckpointContents result;
     if (group_.size() > 1) {
-      for (int i = 0; i < kTensors; ++i)
+      for (int i = 0; i < count(); ++i)
         result.shards.push_back(
             {name_of(i), {1024, 1024}, kElements * group_.rank() / group_.size(), own_[static_cast<std::size_t>(i)]});
       return result;
     }
     State::Map weights;
-    for (int i = 0; i < kTensors; ++i) weights.emplace_back(name_of(i), own_[static_cast<std::size_t>(i)]);
+    for (int i = 0; i < count(); ++i) weights.emplace_back(name_of(i), own_[static_cast<std::size_t>(i)]);
     result.shared = State(std::move(weights));
     return result;
   }
@@ -92,7 +97,7 @@ class Bench {
   void fill(const fs::path& path, muster::CheckpointCheck check) {
     const muster::Checkpoint checkpoint(path, {.check = check});
     if (group_.size() > 1) {
-      for (int i = 0; i < kTensors; ++i)
+      for (int i = 0; i < count(); ++i)
         checkpoint.read(name_of(i), kElements * group_.rank() / group_.size(), empty_[static_cast<std::size_t>(i)]);
       return;
     }
@@ -182,7 +187,10 @@ class Bench {
       started_ = true;
     }
     fs::remove_all(path);
-    const double seconds = bench::seconds([&] { writer_->start(contents(), path); });
+    const double seconds = bench::seconds([&] {
+      writer_->start(contents(), path);
+      if (!device_.is_cpu()) at::accelerator::synchronizeDevice(device_.index());  // it copies before it goes on
+    });
     writer_->wait();
     clear();
     fill(path, muster::CheckpointCheck::everything);
@@ -208,7 +216,7 @@ class Bench {
     constexpr int kWorld = 4;
     const auto failures = muster::comm::run_thread_world(kWorld, {}, [&](muster::comm::Communicator four) {
       muster::CheckpointContents part;
-      for (int i = 0; i < kTensors; ++i)
+      for (int i = 0; i < count(); ++i)
         part.shards.push_back({name_of(i),
                                {1024, 1024},
                                kElements * four.rank() / kWorld,
@@ -221,7 +229,8 @@ class Bench {
 
   muster::comm::Communicator group_;
   fs::path work_;
-  std::vector<torch::Tensor> tensors_ = make_tensors();
+  at::Device device_;
+  std::vector<torch::Tensor> tensors_;
   std::vector<torch::Tensor> own_, empty_, copies_;
   std::shared_ptr<torch::nn::Module> empty_module_ =
       std::make_shared<torch::nn::Module>();  ///< Has empty_ as its buffers.
@@ -233,6 +242,6 @@ class Bench {
 }  // namespace
 
 int main(int argc, char** argv) {
-  Bench bench(argc > 1 ? argv[1] : ".");
+  Bench bench(argc > 1 ? argv[1] : ".", at::Device(argc > 2 ? argv[2] : "cpu"), argc > 3);
   return bench::serve([&](const std::string& name) { return bench.run(name); });
 }

@@ -54,12 +54,12 @@ def together(answers):
 class Ranks:
     """A contender that stays alive: one process per rank, each on a core of its own, asked by a line on standard input."""
 
-    def __init__(self, command, ranks, threads, setting="plain"):
+    def __init__(self, command, ranks, threads, setting="plain", more=None):
         cores = sorted(os.sched_getaffinity(0))
         port = free_port()
         self.processes = []
         for rank in range(ranks):
-            variables = environment(threads, setting)
+            variables = environment(threads, setting) | (more or {})
             if ranks > 1:
                 variables |= dict(zip(LAUNCHERS, map(str, (rank, ranks, rank, ranks, "127.0.0.1", port))))
             own = set(cores[rank * threads % len(cores):][:threads]) or set(cores)
@@ -184,7 +184,7 @@ def start(contender, case, setting, muster):
     if case.whole:
         return Whole(contender.command, contender.variables)
     if contender.starts_ranks:
-        return Ranks(contender.command, 1, case.threads * case.ranks, setting)
+        return Ranks(contender.command, 1, case.threads * case.ranks, setting, contender.variables)
     if setting == "as found":
         return Launched(launcher_of(contender, case.ranks, muster), case.ranks)
-    return Ranks(contender.command, case.ranks, case.threads, setting)
+    return Ranks(contender.command, case.ranks, case.threads, setting, contender.variables)

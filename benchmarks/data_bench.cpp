@@ -3,16 +3,21 @@
 //             torch (torch::data, one sample at a time), batch (torch::data, whole batches by get_batch),
 //             loop (calls get on as many threads and drops what it gives)
 //   WORKLOAD  images (3 x 32 x 32 bytes to floats, batches of 64) or tokens (rows of 256, batches of 32)
+// Arguments, if any: a device to which our loader brings its batches, cpu or cuda; then "tiny", to try the program and
+// measure nothing.
 #include <algorithm>
 #include <map>
 #include <memory>
 #include <numeric>
+#include <optional>
 #include <random>
 #include <sstream>
 #include <thread>
 
+#include <ATen/DeviceAccelerator.h>
 #include <torch/torch.h>
 
+#include "muster/accelerator.h"
 #include "muster/data/loader.h"
 #include "protocol.h"
 
@@ -114,17 +119,37 @@ Pass torch_pass(Dataset dataset, int64_t batch_size, int workers) {
   };
 }
 
-template <class W>
-Pass make_pass(const std::string& who, const W& work, int workers) {
-  const muster::DataLoaderOptions options{
-      .batch_size = W::kBatch, .prefetch = 4, .seed = 1, .shuffle = true, .workers = workers};
-  if (who == "get" || who == "place") {
-    auto loader =
-        who == "get" ? muster::DataLoader(BySample<W>(work), options) : muster::DataLoader(InPlace<W>{work}, options);
+/// What the arguments say.
+struct Place {
+  std::optional<muster::Accelerator> accelerator;
+  double seconds = 0.3;
+};
+Place& place() {
+  static auto* const place = new Place;  // as long as the process lives
+  return *place;
+}
+
+/// With a device, a pass ends when the last batch is there.
+template <class Loader>
+Pass muster_pass(Loader loader) {
+  if (!place().accelerator) {
     return [loader](const auto& f) {
       for (auto& batch : loader) f(batch);
     };
   }
+  return [loader = place().accelerator->prepare(loader)](const auto& f) {
+    for (auto& batch : loader) f(batch);
+    const auto device = place().accelerator->device();
+    if (!device.is_cpu()) at::accelerator::synchronizeDevice(device.index());
+  };
+}
+
+template <class W>
+Pass make_pass(const std::string& who, const W& work, int workers) {
+  const muster::DataLoaderOptions options{
+      .batch_size = W::kBatch, .prefetch = 4, .seed = 1, .shuffle = true, .workers = workers};
+  if (who == "get") return muster_pass(muster::DataLoader(BySample<W>(work), options));
+  if (who == "place") return muster_pass(muster::DataLoader(InPlace<W>{work}, options));
   if (who == "torch") return torch_pass(BySample<W>(work).map(torch::data::transforms::Stack<>()), W::kBatch, workers);
   if (who == "batch") return torch_pass(ByBatch<W>(work), W::kBatch, workers);
   auto order = std::make_shared<std::vector<size_t>>(W::kSize);
@@ -173,7 +198,7 @@ bench::Measured measure(const std::string& name) {
   const auto& contender = contenders.at(name);
   int64_t samples = 0;
   double seconds = 0;
-  while (seconds < 0.3) {
+  while (seconds < place().seconds) {
     seconds += bench::seconds([&] { contender.pass([](const Example&) {}); });
     samples += contender.samples;
   }
@@ -182,7 +207,9 @@ bench::Measured measure(const std::string& name) {
 
 }  // namespace
 
-int main() {
+int main(int argc, char** argv) {
   at::set_num_threads(1);
+  if (argc > 1) place().accelerator.emplace(muster::AcceleratorOptions{.cpu = std::string(argv[1]) == "cpu"});
+  if (argc > 2) place().seconds = 0.01;
   return bench::serve(measure);
 }

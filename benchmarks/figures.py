@@ -13,6 +13,9 @@ import re
 import sys
 
 HERE = pathlib.Path(__file__).parent
+sys.path[:0] = [str(HERE.parent / "tools")]
+import gpu  # noqa: E402
+
 COLUMNS = ["benchmark", "case", "setting", "ours", "peer", "peer_value", "ratio", "ratio_p10", "ratio_p90", "unit", "rounds", "repeats", "floor", "goal",
            "verified", "note", "processor", "software"]
 PAIR = ("benchmark", "case", "peer")
@@ -33,6 +36,13 @@ def processor(cpuinfo="/proc/cpuinfo", cores=None):
     count = cores or len(os.sched_getaffinity(0))
     return f"{fields.get('model name', 'unknown processor')}, {count} cores{clock}: {', '.join(has) or 'none of'}" + (
         f"; no {', '.join(lacks)}" if lacks else "")
+
+
+def accelerator():
+    """The GPU and its driver, and the processor beside it."""
+    listed = gpu.listed()
+    named = " and ".join(dict.fromkeys(line.replace(", ", ", driver ", 1) for line in listed)) or "unknown GPU"
+    return f"{named}: {len(listed)} of them, beside {processor()}"
 
 
 def short(text):

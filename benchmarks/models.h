@@ -1,6 +1,6 @@
 #pragma once
 
-// The models of the ddp benchmark, as in peers/models.py: the same operators, names and order of construction.
+// The models of the benchmarks of training, as in peers/models.py: the same operators, names and order of construction.
 
 #include <string>
 
@@ -8,46 +8,57 @@
 
 namespace bench {
 
-inline constexpr int64_t kVocabulary = 8192, kContext = 256, kWidth = 256, kLayers = 6, kHeads = 8;
+struct GPTShape {
+  int64_t vocabulary, context, width, layers, heads;
+  bool tied = false;  ///< the head has the weights of the tokens' embedding
+};
+inline constexpr GPTShape kGPT9M{8192, 256, 256, 6, 8}, kGPT124M{50304, 1024, 768, 12, 12, true},
+    kTinyGPT{512, 32, 64, 2, 4, true};
 
 struct BlockImpl : torch::nn::Module {
-  BlockImpl() {
-    norm1 = register_module("norm1", torch::nn::LayerNorm(torch::nn::LayerNormOptions({kWidth})));
-    qkv = register_module("qkv", torch::nn::Linear(kWidth, 3 * kWidth));
-    out = register_module("out", torch::nn::Linear(kWidth, kWidth));
-    norm2 = register_module("norm2", torch::nn::LayerNorm(torch::nn::LayerNormOptions({kWidth})));
-    up = register_module("up", torch::nn::Linear(kWidth, 4 * kWidth));
-    down = register_module("down", torch::nn::Linear(4 * kWidth, kWidth));
+  explicit BlockImpl(const GPTShape& shape) : heads(shape.heads) {
+    const auto width = shape.width;
+    norm1 = register_module("norm1", torch::nn::LayerNorm(torch::nn::LayerNormOptions({width})));
+    qkv = register_module("qkv", torch::nn::Linear(width, 3 * width));
+    out = register_module("out", torch::nn::Linear(width, width));
+    norm2 = register_module("norm2", torch::nn::LayerNorm(torch::nn::LayerNormOptions({width})));
+    up = register_module("up", torch::nn::Linear(width, 4 * width));
+    down = register_module("down", torch::nn::Linear(4 * width, width));
   }
   torch::Tensor forward(torch::Tensor x) {
     const auto batch = x.size(0), length = x.size(1), width = x.size(2);
-    auto parts = qkv(norm1(x)).view({batch, length, 3, kHeads, width / kHeads}).permute({2, 0, 3, 1, 4});
+    auto parts = qkv(norm1(x)).view({batch, length, 3, heads, width / heads}).permute({2, 0, 3, 1, 4});
     auto a = at::scaled_dot_product_attention(parts[0], parts[1], parts[2], {}, 0.0, true)
                  .transpose(1, 2)
                  .reshape({batch, length, width});
     x = x + out(a);
     return x + down(torch::gelu(up(norm2(x))));
   }
+  int64_t heads;
   torch::nn::LayerNorm norm1{nullptr}, norm2{nullptr};
   torch::nn::Linear qkv{nullptr}, out{nullptr}, up{nullptr}, down{nullptr};
 };
 TORCH_MODULE(Block);
 
-/// 9.0 million parameters. Takes tokens [batch, length + 1] and returns the loss of guessing each next token.
+/// Takes tokens [batch, length + 1] and returns the loss of guessing each next token.
 struct GPTImpl : torch::nn::Module {
-  GPTImpl() {
-    tokens = register_module("tokens", torch::nn::Embedding(kVocabulary, kWidth));
-    positions = register_module("positions", torch::nn::Embedding(kContext, kWidth));
+  explicit GPTImpl(const GPTShape& shape = kGPT9M) {
+    tokens = register_module("tokens", torch::nn::Embedding(shape.vocabulary, shape.width));
+    positions = register_module("positions", torch::nn::Embedding(shape.context, shape.width));
     blocks = register_module("blocks", torch::nn::ModuleList());
-    for (int i = 0; i < kLayers; ++i) blocks->push_back(Block());
-    norm = register_module("norm", torch::nn::LayerNorm(torch::nn::LayerNormOptions({kWidth})));
-    head = register_module("head", torch::nn::Linear(torch::nn::LinearOptions(kWidth, kVocabulary).bias(false)));
+    for (int64_t i = 0; i < shape.layers; ++i) blocks->push_back(Block(shape));
+    norm = register_module("norm", torch::nn::LayerNorm(torch::nn::LayerNormOptions({shape.width})));
+    if (shape.tied) return;
+    head =
+        register_module("head", torch::nn::Linear(torch::nn::LinearOptions(shape.width, shape.vocabulary).bias(false)));
   }
   torch::Tensor forward(torch::Tensor text) {
     auto given = text.slice(1, 0, -1), wanted = text.slice(1, 1);
-    auto x = tokens(given) + positions(torch::arange(given.size(1)));
+    auto x = tokens(given) + positions(torch::arange(given.size(1), given.options()));
     for (const auto& block : *blocks) x = block->as<Block>()->forward(x);
-    return torch::nn::functional::cross_entropy(head(norm(x)).view({-1, kVocabulary}), wanted.reshape({-1}));
+    x = norm(x);
+    x = head ? head(x) : torch::nn::functional::linear(x, tokens->weight);
+    return torch::nn::functional::cross_entropy(x.flatten(0, 1), wanted.reshape({-1}));
   }
   torch::nn::Embedding tokens{nullptr}, positions{nullptr};
   torch::nn::ModuleList blocks{nullptr};
@@ -76,9 +87,13 @@ struct DeepImpl : WideImpl {
 };
 TORCH_MODULE(Deep);
 
+inline torch::Tensor make_text(const GPTShape& shape, int64_t batch) {
+  return torch::randint(0, shape.vocabulary, {batch, shape.context + 1}, torch::kLong);
+}
+
 inline torch::Tensor make_input(const std::string& name, int rank) {
   torch::manual_seed(100 + rank);
-  return name == "gpt-9m" ? torch::randint(0, kVocabulary, {4, kContext + 1}, torch::kLong) : torch::randn({32, 2048});
+  return name == "gpt-9m" ? make_text(kGPT9M, 4) : torch::randn({32, 2048});
 }
 
 }  // namespace bench

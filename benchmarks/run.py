@@ -2,6 +2,8 @@
 """Measures Muster beside its peers: interleaved, verified, one row per pair and setting.
 
     run.py --build BUILD [NAME...] [--rounds N] [--list]      NAME: a benchmark, a case ("ddp/gpt-9m"), or "table": what README.md shows
+    run.py --build BUILD --on cuda [NAME...]                  the cases of gpu_table.py; without a GPU it ends with 69
+    run.py --build BUILD --on cpu [NAME...]                   the same on the CPU with tiny models, in one round: whether they run. No figures.
 
 Writes BUILD/bench/results.csv (a row per pair), rounds.csv (what each round measured) and table.md, and prints the table on standard
 output; everything else goes to standard error.
@@ -16,6 +18,7 @@ import argparse
 import csv
 import importlib.metadata
 import importlib.util
+import math
 import pathlib
 import platform
 import re
@@ -27,6 +30,8 @@ import time
 
 import contenders as start_up
 import figures
+import gpu
+import gpu_table
 import table
 
 FAILURES = (RuntimeError, OSError, ValueError, subprocess.TimeoutExpired)
@@ -42,6 +47,11 @@ def percentile(values, share):
     low = int(place)
     high = min(low + 1, len(ordered) - 1)
     return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
+
+
+def ratio(one, other):
+    """Counts, such as waits, may be 0."""
+    return one / other if other else 1.0 if one == other else math.inf
 
 
 def last_line(reason):
@@ -119,7 +129,7 @@ class Rounds:
                 return row | {"rounds": "0", "verified": "not measured", "note": f"{key[1]}: {last_line(self.failed[key])}"[:200]}
         good = all(agree(one, other, case.tolerance) for one, other in zip(*(self.found[key] for key in keys)))
         own, theirs = (self.values(key) for key in keys)
-        ratios = [b / a if case.lower_is_better else a / b for a, b in zip(own, theirs)]
+        ratios = [ratio(b, a) if case.lower_is_better else ratio(a, b) for a, b in zip(own, theirs)]
         return row | {"rounds": str(len(ratios)), "ours": f"{statistics.median(own):.5g}", "peer_value": f"{statistics.median(theirs):.5g}",
                       "ratio": f"{statistics.median(ratios):.3f}", "ratio_p10": f"{percentile(ratios, 0.1):.3f}",
                       "ratio_p90": f"{percentile(ratios, 0.9):.3f}", "verified": "yes" if good else "no"}
@@ -190,13 +200,14 @@ def parse():
     parser.add_argument("--build", default="build")
     parser.add_argument("--rounds", type=int, default=0, help="of every case; 0: as table.py says")
     parser.add_argument("--list", action="store_true")
+    parser.add_argument("--on", choices=("cuda", "cpu"), help="the device of gpu_table.py's cases")
     parser.add_argument("names", nargs="*")
     return parser.parse_args()
 
 
-def measure(cases, rounds, build, folder):
+def measure(cases, rounds, build, folder, machine):
     """All rows, and why there are no more; what is measured so far is in the folder at any time."""
-    rows, told = [], {"processor": figures.processor(), "software": software()}
+    rows, told = [], {"processor": machine, "software": software()}
     say(f"# {told['processor']}\n# {told['software']}\n# equal: every contender has {start_up.tuned_text()}")
     say(",".join(figures.COLUMNS[:-2]))
     with open(folder / "rounds.csv", "w", newline="") as file:
@@ -235,14 +246,18 @@ def finish(rows, ended, minutes):
 def main():
     arguments = parse()
     build = pathlib.Path(arguments.build).resolve()
-    cases = table.cases(build)
+    if arguments.on == "cuda" and (reason := gpu.why_none()):
+        say(f"no figures of a GPU: {reason}. They need a GPU of NVIDIA's and its driver; '--on cpu' tries all programs without one")
+        sys.exit(gpu.UNAVAILABLE)
+    cases = gpu_table.cases(build, arguments.on) if arguments.on else table.cases(build)
     if arguments.list:
         return print("\n".join(dict.fromkeys(case.benchmark for case in cases)))
     wanted = chosen(cases, arguments.names)
-    folder = build / "bench"
+    folder = build / "bench" / {None: "", "cuda": "gpu", "cpu": "tried"}[arguments.on]
     folder.mkdir(parents=True, exist_ok=True)
     begin = time.monotonic()
-    rows, ended = measure(wanted, arguments.rounds, build, folder)
+    machine = figures.accelerator() if arguments.on == "cuda" else figures.processor()
+    rows, ended = measure(wanted, arguments.rounds, build, folder, f"no figures, tried on {machine}" if arguments.on == "cpu" else machine)
     text = figures.text(rows)
     (folder / "table.md").write_text(text)
     print(text, end="")

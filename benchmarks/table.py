@@ -16,7 +16,7 @@ class Contender:
     variants: tuple = ()      # or several: each is tried before the rounds, and the best one runs in them
     package: str = "torch"    # a contender in Python needs it
     needs: tuple = ()         # programs without which it cannot run
-    variables: dict = dataclasses.field(default_factory=dict)   # its environment has these, too; only where `whole`
+    variables: dict = dataclasses.field(default_factory=dict)   # its environment has these, too; not under its own launcher
     starts_ranks: bool = False   # the driver starts one process, which starts all ranks and answers for them
 
 

@@ -1,4 +1,5 @@
-"""The same checkpoints by Python: safetensors, torch.save, torch.distributed.checkpoint. Arguments: a folder on a disk, safetensors|torch|dcp."""
+"""The same checkpoints by Python: safetensors, torch.save, torch.distributed.checkpoint. Arguments: a folder on a disk,
+safetensors|torch|dcp; a device, cpu if there is none; then "tiny"."""
 import os
 import pathlib
 import shutil
@@ -10,14 +11,14 @@ import torch.distributed as dist
 
 from protocol import serve
 
-kind = sys.argv[2]
+kind, device = sys.argv[2], (sys.argv[3:] or ["cpu"])[0]
 rank, world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
 folder = pathlib.Path(sys.argv[1]) / kind
 if rank == 0:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
 ramp = torch.arange(1 << 20, dtype=torch.float32).view(1024, 1024)
-tensors = {f"layer{i // 4}.w{i % 4}": ramp / 1024 + i for i in range(128)}
+tensors = {f"layer{i // 4}.w{i % 4}": (ramp / 1024 + i).to(device) for i in range(4 if sys.argv[4:] else 128)}
 
 
 def sync(path):
@@ -65,7 +66,9 @@ class Dcp:
         from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
         self.dcp = dcp
         self.planner = lambda: DefaultSavePlanner(enable_plan_caching=True)
-        self.stager = DefaultStager(StagingOptions(False, False, False, False))  # keeps its memory; what else there is needs an accelerator
+        # It keeps its memory. From a device it copies into pinned memory without waiting for each copy; staged when the call returns, as ours is.
+        pinned = device != "cpu"
+        self.stager = DefaultStager(StagingOptions(use_pinned_memory=pinned, use_shared_memory=False, use_async_staging=False, use_non_blocking_copy=pinned))
         if not dist.is_initialized():
             os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
             os.environ.setdefault("MASTER_PORT", "0")
@@ -149,6 +152,8 @@ def start(variant):
     remove(path)
     begin = time.perf_counter()
     future = peer.start(path, variant)
+    if device == "cuda":
+        torch.cuda.synchronize()  # see the other side
     seconds = time.perf_counter() - begin
     wait(future)
     clear()

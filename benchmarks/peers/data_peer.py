@@ -1,7 +1,9 @@
 """Samples a second through torch.utils.data.DataLoader, asked as "HOW WORKLOAD WORKERS"; the same data as data_bench.cpp.
-HOW is "single", one sample at a time, or "batch": whole batches by a list of indices, which a BatchSampler as sampler gives."""
+HOW is "single", one sample at a time, or "batch": whole batches by a list of indices, which a BatchSampler as sampler gives.
+Arguments, if any: a device to which batches are copied, from pinned memory; then "tiny"."""
 import functools
 import multiprocessing
+import sys
 import time
 
 import torch
@@ -10,6 +12,7 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler
 import protocol
 
 IMAGES, PIXELS, ROWS, WINDOW = 20000, 3 * 32 * 32, 15000, 256
+DEVICE, SECONDS = (sys.argv[1:2] or [None])[0], 0.01 if sys.argv[2:] else 0.3
 
 
 class Images(Dataset):
@@ -51,7 +54,7 @@ def contender(case):
     batches = {"batch_size": dataset.batch, "shuffle": True}
     if how == "batch":
         batches = {"batch_size": None, "sampler": BatchSampler(RandomSampler(dataset), dataset.batch, drop_last=False)}
-    loader = DataLoader(dataset, num_workers=int(workers), persistent_workers=int(workers) > 0, **batches)
+    loader = DataLoader(dataset, num_workers=int(workers), persistent_workers=int(workers) > 0, pin_memory=DEVICE == "cuda", **batches)
     check = sum(data.sum(dtype=torch.float64).item() + 3 * target.sum(dtype=torch.float64).item() for data, target in loader)
     return loader, len(dataset), check
 
@@ -59,9 +62,12 @@ def contender(case):
 def measure(case):
     loader, size, check = contender(case)
     samples, start = 0, time.perf_counter()
-    while time.perf_counter() - start < 0.3:
-        for _ in loader:
-            pass
+    while time.perf_counter() - start < SECONDS:
+        for batch in loader:
+            if DEVICE:
+                batch = [part.to(DEVICE, non_blocking=True) for part in batch]
+        if DEVICE == "cuda":
+            torch.cuda.synchronize()
         samples += size
     return samples / (time.perf_counter() - start), check
 

@@ -19,6 +19,7 @@ ROOT = pathlib.Path(sys.argv.pop(1) if len(sys.argv) > 1 else pathlib.Path(__fil
 sys.path[:0] = [str(ROOT / "benchmarks")]
 import contenders  # noqa: E402
 import figures  # noqa: E402
+import gpu_table  # noqa: E402
 import run  # noqa: E402
 import table  # noqa: E402
 
@@ -37,6 +38,10 @@ ranks = [subprocess.Popen([sys.executable, *sys.argv[1:]], env={**os.environ, "R
 sys.exit(max(rank.wait() for rank in ranks))
 """
 PLAIN = {"package": "os"}   # a made-up contender in Python needs no package
+
+
+NOWHERE = pathlib.Path("/nowhere")
+ALL_CASES = table.cases(NOWHERE) + gpu_table.cases(NOWHERE, "cuda") + gpu_table.cases(NOWHERE, "cpu")
 
 
 class Scripted:
@@ -79,6 +84,12 @@ class Driver(unittest.TestCase):
     def test_turns_the_ratio_where_more_is_better(self):
         row, = rows(case("ours", "peer", lower_is_better=False), [], {"ours": ([9, 6],), "peer": ([9, 3],)}, 1)
         self.assertEqual(row["ratio"], "2.000")
+
+    def test_counts_may_be_nothing(self):
+        for own, theirs, expected in ((0, 0, "1.000"), (0, 2, "inf"), (2, 0, "0.000")):
+            row, = rows(case("ours", "peer"), [], {"ours": ([9, own],), "peer": ([9, theirs],)}, 1)
+            self.assertEqual(row["ratio"], expected)
+            figures.section("P", [row | {"software": ""}])
 
     def test_interleaves_and_turns_the_order(self):
         log = []
@@ -175,6 +186,14 @@ class Contenders(unittest.TestCase):
                 self.assertEqual(len(ranks.processes), 1)
                 self.assertEqual(ranks.measure("3")["value"], 3.0)
                 self.assertEqual(os.sched_getaffinity(ranks.processes[0].pid), set(sorted(os.sched_getaffinity(0))[:2]))
+            finally:
+                ranks.close()
+
+    def test_has_the_variables_of_its_contender(self):
+        with contender_file(CONTENDER.replace('int(os.environ.get("RANK", 0))', 'int(os.environ["GIVEN"])')) as (command, _):
+            ranks = contenders.start(table.Contender(command, variables={"GIVEN": "5"}), table.Case("b", "c", "us", {}), "plain", "muster")
+            try:
+                self.assertEqual(ranks.measure("3")["value"], 8.0)
             finally:
                 ranks.close()
 
@@ -294,7 +313,7 @@ class Whole(unittest.TestCase):
         self.assertEqual([entry.name for entry in run.chosen(cases, ["ddp/gpt-9m"])], ["gpt-9m"])
 
     def test_every_peer_script_and_program_exists(self):
-        for entry in table.cases(pathlib.Path("/nowhere")):
+        for entry in ALL_CASES:
             for contender in entry.contenders.values():
                 for word in contender.command:
                     if word.startswith("/nowhere/benchmarks/"):
@@ -304,7 +323,7 @@ class Whole(unittest.TestCase):
                         self.assertTrue(pathlib.Path(word).exists(), word)
 
     def test_floors_and_goals_are_of_contenders(self):
-        for entry in table.cases(pathlib.Path("/nowhere")):
+        for entry in ALL_CASES:
             self.assertLessEqual({*entry.floors, *entry.goals}, set(entry.contenders), entry.name)
 
 
