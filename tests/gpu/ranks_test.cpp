@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "comm/device_results.h"
+#include "muster/comm/detail/device_agreement.h"
 #include "muster/comm/rendezvous.h"
 #include "muster/parallel/sharded_options.h"
 #include "muster/testing/world.h"
@@ -42,6 +43,7 @@ void as_two_ranks(bool own_backend, const std::function<void(const Communicator&
 /// A sum of two numbers has one order, and is rounded once: NCCL has no other bits than the CPU.
 void expect_every_operation_as_on_the_cpu(bool own_backend) {
   as_two_ranks(own_backend, [&](const Communicator& world, at::Device device) {
+    EXPECT_EQ(comm::device_backend_of(world).empty(), !own_backend);
     for (const auto dtype : {at::kFloat, at::kDouble, at::kBFloat16, at::kHalf, at::kLong, at::kInt, at::kShort,
                              at::kChar, at::kByte, at::kBool}) {
       const auto wanted = comm::results_on_the_cpu(2, dtype)[static_cast<size_t>(world.rank())];
