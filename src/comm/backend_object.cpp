@@ -36,8 +36,7 @@ std::string way_to_get(const std::string& name) {
   const std::string folders = formatted("put its folder into {}", kObjectFolders);
   if (name != "nccl") return folders;
   return "it is built with Muster where LibTorch has CUDA and the headers of CUDA and NCCL are found (make cuda, or "
-         "the "
-         "CUDA toolkit); or " +
+         "the CUDA toolkit); or " +
          folders;
 }
 
@@ -77,12 +76,6 @@ FoundBackend find_device_backend(const DeviceBackend& wanted, c10::DeviceType de
                                          "device_backend auto or none, or a machine that has it",
                                          name, kind_of(found.entry->device), kind_of(device)));
   return found;
-}
-
-std::string place_of_object(const std::string& name) {
-  for (const auto& place : places_of(name))
-    if (is_there(place)) return place.string();
-  return "";
 }
 
 }  // namespace muster::comm

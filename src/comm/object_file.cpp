@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "muster/base/detail/environment.h"
+#include "muster/comm/detail/backend_object.h"
 
 namespace muster::comm {
 namespace {
@@ -37,6 +38,12 @@ std::filesystem::path own_folder() {
   const auto place = reinterpret_cast<void*>(&own_folder);
   const bool is_library = ::dladdr(place, &where) != 0 && where.dli_fname && std::strchr(where.dli_fname, '/');
   return std::filesystem::canonical(is_library ? where.dli_fname : "/proc/self/exe", ignored).parent_path();
+}
+
+std::string place_of_object(const std::string& name) {
+  for (const auto& place : places_of(name))
+    if (is_there(place)) return place.string();
+  return "";
 }
 
 ObjectFile open_object(const std::string& name) {
