@@ -28,4 +28,4 @@ fi
 
 TORCH=$torch tools/setup.sh
 BUILD=build-cuda TORCH=$torch CMAKE_ARGS="-DMUSTER_PYTHON=$PWD/$environment/bin/python3 ${CMAKE_ARGS:-}" tools/build.sh "$@"
-echo "cuda: built in build-cuda; 'python3 tools/run_tests.py build-cuda --without large' runs its tests on the CPU"
+echo "cuda: built in build-cuda; 'python3 tools/run_tests.py build-cuda --without large' runs its tests on the CPU, and 'make test' its GPU tests where a GPU is"
