@@ -13,7 +13,9 @@ import tempfile
 
 
 def call(program, *arguments, **variables):
-    return subprocess.run([program, *arguments], capture_output=True, text=True, timeout=100, env={**os.environ, **variables})
+    """Without the variables that are None."""
+    environment = {name: value for name, value in {**os.environ, **variables}.items() if value is not None}
+    return subprocess.run([program, *arguments], capture_output=True, text=True, timeout=100, env=environment)
 
 
 def env_names_versions_and_devices(muster):
@@ -51,7 +53,7 @@ def env_names_the_gpus(muster):
         smi.write_text("#!/bin/sh\necho no driver >&2\nexit 9\n")
         outcome = call(muster, "env", PATH=path)
         assert outcome.returncode == 0 and "nvidia-smi ended with code 9: no driver" in outcome.stdout, outcome.stdout + outcome.stderr
-    lines = call(muster, "env", PATH="/nothing").stdout
+    lines = call(muster, "env", PATH="/nothing", CUDA_VISIBLE_DEVICES=None).stdout
     assert re.search("^visible +all$", lines, re.MULTILINE) and re.search("^driver +", lines, re.MULTILINE), lines
 
 
