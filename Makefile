@@ -43,6 +43,7 @@ test: build
 	@python3 tools/run_tests.py $(BUILD) $(TEST) --without large --gpu build-cuda
 
 test-full: build
+	@tools/build.sh checkpoint_bench data_bench
 	@MUSTER_TEST_FULL=1 python3 tools/run_tests.py $(BUILD) $(TEST) --without large --patience 8 --gpu build-cuda
 
 test-large: build

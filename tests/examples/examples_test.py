@@ -131,11 +131,11 @@ def check_book():
         folder = pathlib.Path(scratch)
         with open(folder / "book", "w") as book:
             subprocess.run(["bible", "-f", "gen1:1-gen50:26"], stdin=subprocess.DEVNULL, stdout=book, check=True)
-        whole = read_book(folder, "2", "ddp", "32-true", "auto", "128")
-        sharded = [read_book(folder, "2", "fsdp", "32-true", wrapping, "128") for wrapping in ("auto", "wrap")]
+        whole = read_book(folder, "2", "ddp", "32-true", "auto", "64")
+        sharded = [read_book(folder, "2", "fsdp", "32-true", wrapping, "64") for wrapping in ("auto", "wrap")]
         same = [losses_of(course) for course in (whole, *sharded)]
         report("the book's losses are alike", None if len(same[0]) == 12 and same[0] == same[1] == same[2] else f"{same}")
-        read_book(folder, "1", "fsdp", "32-true", "auto", "128")
+        read_book(folder, "1", "fsdp", "32-true", "auto", "64")
         for precision, wrapping in (("bf16-mixed", "auto"), ("16-mixed", "wrap")):  # a narrow model: not every processor computes them itself
             read_book(folder, "2", "fsdp", precision, wrapping, "32")
         whole.rename(folder / "ddp")

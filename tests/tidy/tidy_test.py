@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 
-COMMITS, SOURCES = 20, 3   # 40 s a source
+COMMITS, SOURCES = 20, 2   # 40 s a source, two at once
 VERSION = "16."
 TIDY = pathlib.Path(__file__).resolve().parents[2] / "tools/tidy.sh"
 
