@@ -6,7 +6,7 @@ build=${BUILD:-build}
 out=${OUT:-out/demo}
 mkdir -p "$out"
 run="$build/bin/muster run --accelerator cpu --threads 1"
-echo "demo: on the CPU; accelerators cannot be used yet"
+echo "demo: two ranks on the CPU, whatever the machine has"
 echo "== two ranks"
 $run --devices 2 "$build/examples/demo" "$out/two" "${EPOCHS:-12}"
 echo "== one rank"

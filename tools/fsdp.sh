@@ -9,7 +9,7 @@ mkdir -p "$out"
 export MUSTER_KEEP_MEMORY=0   # else the picture shows what is kept for the next step, too
 command -v bible >/dev/null || { echo "fsdp: no book; install Debian's package bible-kjv" >&2; exit 77; }
 bible -f 'gen1:1-rev22:21' </dev/null >"$out/book.txt"
-echo "fsdp: on the CPU; accelerators cannot be used yet"
+echo "fsdp: two ranks on the CPU, whatever the machine has"
 for strategy in ddp fsdp; do
   echo "== $strategy"
   "$build/bin/muster" run --accelerator cpu --devices 2 --threads 1 "$build/examples/fsdp" "$out/book.txt" "$out/$strategy" $strategy 32-true auto "$steps"

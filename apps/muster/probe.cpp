@@ -96,8 +96,25 @@ int execute(std::string path, std::string argument) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
-void declare(CLI::App& app, int& ranks) {
-  app.add_option("--devices", ranks, "how many ranks [2]")->check(CLI::PositiveNumber);
+struct SelfTest {
+  int ranks = 2;
+  std::string accelerator = "cpu";
+};
+
+void declare(CLI::App& app, SelfTest& wanted) {
+  app.add_option("--devices", wanted.ranks, "how many ranks [2]")->check(CLI::PositiveNumber);
+  app.add_option("--accelerator", wanted.accelerator, "on what: cpu, cuda, or auto, which takes an accelerator [cpu]");
+}
+
+/// A machine may have fewer accelerators than ranks are wanted, so they are tried when asked for.
+void tell_where(const SelfTest& wanted) {
+  const int present = launcher::count_accelerators(Environment::of_process());
+  if (wanted.accelerator != "cpu" || present == 0) return;
+  std::printf(
+      "muster test: on the CPU; 'muster test --accelerator auto --devices %d' tries the %d accelerator%s of this "
+      "machine\n",
+      present, present, present == 1 ? "" : "s");
+  std::fflush(stdout);
 }
 
 }  // namespace
@@ -128,29 +145,25 @@ int print_env(const Arguments& arguments) {
 
 std::vector<options::Description> test_flags() {
   CLI::App app;
-  int ranks = 2;
-  declare(app, ranks);
+  SelfTest wanted;
+  declare(app, wanted);
   return described(app);
 }
 
 int self_test(const Arguments& arguments) {
   CLI::App app("Tries launch, collectives, data, training and weights on this machine; takes a few seconds.",
                "muster test");
-  int ranks = 2;
-  declare(app, ranks);
+  SelfTest wanted;
+  declare(app, wanted);
   if (parse(app, arguments)) return 0;
   const auto probe = find_probe();
   if (!probe)
     throw LaunchError(
         "MU031", log::str("cannot execute '", kProbe, "': it is missing beside muster; build or install it again"));
-  if (const int present = launcher::count_accelerators(Environment::of_process()))
-    std::printf("muster test: on the CPU; the %d accelerator%s of this machine cannot be used yet\n", present,
-                present == 1 ? "" : "s");
-  std::fflush(stdout);
+  tell_where(wanted);
   RunOptions options;
-  // By default the ranks would use an accelerator, on which they cannot communicate yet.
-  options.accelerator = "cpu";
-  options.devices = std::to_string(ranks);
+  options.accelerator = wanted.accelerator;
+  options.devices = std::to_string(wanted.ranks);
   options.prefix = false;
   return muster::run(options, {*probe, "test"});
 }
