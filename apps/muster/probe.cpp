@@ -107,7 +107,7 @@ void declare(CLI::App& app, SelfTest& wanted) {
 }
 
 /// A machine may have fewer accelerators than ranks are wanted, so they are tried when asked for.
-void tell_where(const SelfTest& wanted) {
+void print_where(const SelfTest& wanted) {
   const int present = launcher::count_accelerators(Environment::of_process());
   if (wanted.accelerator != "cpu" || present == 0) return;
   std::printf(
@@ -160,7 +160,7 @@ int self_test(const Arguments& arguments) {
   if (!probe)
     throw LaunchError(
         "MU031", log::str("cannot execute '", kProbe, "': it is missing beside muster; build or install it again"));
-  tell_where(wanted);
+  print_where(wanted);
   RunOptions options;
   options.accelerator = wanted.accelerator;
   options.devices = std::to_string(wanted.ranks);
