@@ -14,20 +14,11 @@ import subprocess
 import sys
 import tempfile
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from counted import close, report, skip  # noqa: E402
+
 source, build = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
 python_folder = pathlib.Path(sys.executable).parent
-counts = {"passed": 0, "failed": 0, "skipped": 0}
-
-
-def report(name, error):
-    counts["failed" if error else "passed"] += 1
-    if error:
-        print(f"FAILED {name}: {error}")
-
-
-def skip(name, reason):
-    counts["skipped"] += 1
-    print(f"skipped {name}: {reason}")
 
 
 def problem_of(command, folder=None):
@@ -244,5 +235,4 @@ with concurrent.futures.ThreadPoolExecutor(2) as pool:   # half of the time is o
     check_gallery(pool)
     for (name, _), problem in zip(launches, pool.map(problem_of, [command for _, command in launches])):
         report(name, problem)
-print(f"{counts['passed']} passed, {counts['failed']} failed, {counts['skipped']} skipped")
-sys.exit(1 if counts["failed"] else 0)
+close()

@@ -12,7 +12,8 @@ import sys
 import tempfile
 import time
 
-from counted import close, report, skip
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from counted import close, report, skip  # noqa: E402
 
 source, build = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
 ADDRESSES = ["10.213.7.1", "10.213.7.2"]

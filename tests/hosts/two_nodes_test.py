@@ -10,7 +10,8 @@ import subprocess
 import sys
 import tempfile
 
-from counted import close, report
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from counted import close, report  # noqa: E402
 
 source, build = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
 

@@ -10,20 +10,16 @@ import subprocess
 import sys
 import tempfile
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from counted import close, report  # noqa: E402
+
 source, build = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
 ranks_program, mpirun = build / "tests/mpi_ranks", shutil.which("mpirun")
-counts = {"passed": 0, "failed": 0, "skipped": 0}
 
 if not ranks_program.exists() or not mpirun:
     print("mpi: skipped: " + ("mpirun is not installed" if ranks_program.exists() else "CMake found no MPI (Debian: libopenmpi-dev)"))
     print("0 passed, 0 failed, 1 skipped")
     sys.exit(77)
-
-
-def report(name, problem):
-    counts["failed" if problem else "passed"] += 1
-    if problem:
-        print(f"FAILED {name}: {problem}")
 
 
 def run(ranks, *command, **variables):
@@ -123,5 +119,4 @@ with tempfile.TemporaryDirectory() as scratch:
     refused("ranks of another launcher are refused", "MU569", alone.stdout)
     same_training(pathlib.Path(scratch))
     what_cannot_be_loaded(pathlib.Path(scratch))
-print(", ".join(f"{count} {word}" for word, count in counts.items()))
-sys.exit(counts["failed"] > 0)
+close()
