@@ -12,6 +12,7 @@
 #include "comm/disagreements.h"
 #include "comm/every_operation.h"
 #include "comm/group.h"
+#include "comm/overlapping_groups.h"
 #include "comm/simulated_mpi.h"
 #include "muster/comm/detail/mpi_ranks.h"
 #include "muster/testing/compare.h"
@@ -60,22 +61,7 @@ TEST(MpiTransport, GivesTheBitsOfOtherTransports) {
   }
 }
 
-TEST(MpiTransport, GroupsOverlap) {
-  over_simulated_mpi(3, [](const Communicator& comm) {
-    const Communicator again = comm.duplicate(), ends = comm.subgroup({0, 2}), part = ends.duplicate();
-    std::vector<at::Tensor> tensors;
-    std::vector<Work> works;
-    for (int i = 0; i < 12; ++i) {
-      tensors.push_back(at::full({i % 3 ? 9 : 200'000}, comm.rank() + i, at::kFloat));
-      works.push_back((i % 2 ? comm : again).start_all_reduce(tensors.back()));
-    }
-    EXPECT_EQ(part.all_gather(at::full({3}, comm.rank()))[part.size() - 1][1].item<int>(), comm.rank() == 1 ? 1 : 2);
-    for (int i = 0; i < 12; ++i) {
-      works[i].wait();
-      EXPECT_EQ(tensors[i][8].item<float>(), 3.f * static_cast<float>(i + 1)) << i;
-    }
-  });
-}
+TEST(MpiTransport, GroupsOverlap) { over_simulated_mpi(3, expect_groups_overlap); }
 
 TEST(MpiTransport, MismatchesAreErrorsOnAll) {
   for (int world : {2, 3})

@@ -18,6 +18,7 @@
 
 #include "comm/disagreements.h"
 #include "comm/every_operation.h"
+#include "comm/overlapping_groups.h"
 #include "comm/samples.h"
 #include "comm/thread_transport.h"
 #include "muster/testing/compare.h"
@@ -94,26 +95,7 @@ TEST_F(OwnTransport, MismatchesAreErrorsOnAll) {
       "", over_sockets());
 }
 
-TEST_F(OwnTransport, GroupsOverlap) {
-  testing::expect_processes(
-      3,
-      [](const Communicator& comm) {
-        const Communicator again = comm.duplicate(), ends = comm.subgroup({0, 2}), part = ends.duplicate();
-        std::vector<at::Tensor> tensors;
-        std::vector<Work> works;
-        for (int i = 0; i < 12; ++i) {
-          tensors.push_back(at::full({i % 3 ? 9 : 200'000}, comm.rank() + i, at::kFloat));
-          works.push_back((i % 2 ? comm : again).start_all_reduce(tensors.back()));
-        }
-        EXPECT_EQ(part.all_gather(at::full({3}, comm.rank()))[part.size() - 1][1].item<int>(),
-                  comm.rank() == 1 ? 1 : 2);
-        for (int i = 0; i < 12; ++i) {
-          works[i].wait();
-          EXPECT_EQ(tensors[i][8].item<float>(), 3.f * static_cast<float>(i + 1)) << i;
-        }
-      },
-      "", over_sockets());
-}
+TEST_F(OwnTransport, GroupsOverlap) { testing::expect_processes(3, expect_groups_overlap, "", over_sockets()); }
 
 TEST_F(OwnTransport, AKilledRankIsNoticedByAllAtOnce) {
   const auto body = [](const Communicator& comm) {

@@ -2,9 +2,7 @@
 // does in a step, but for the flag of loss scaling, which is read when the step after it is queued.
 #include <cmath>
 #include <cstdint>
-#include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
@@ -12,30 +10,22 @@
 #include <torch/torch.h>
 
 #include "muster/accelerator.h"
-#include "muster/device/detail/order.h"
 #include "muster/parallel/sharded_options.h"
 #include "muster/runtime/extras.h"
 #include "muster/strategy/options.h"
 #include "muster/trainer.h"
+#include "runtime/counted_waits.h"
 #include "runtime/device_course.h"
 
 namespace muster::program_waits {
 namespace {
 
 using Batch = torch::data::Example<>;
-using Waits = std::map<std::string, int64_t>;
+using testing::kWaitForFlag;
+using testing::Waits;
+using testing::WaitsBySite;
 
-constexpr const char* kFlag = "optimizer: the host reads the flag of the step before";
 constexpr int64_t kFirst = 2, kLast = 6;  // the batches between which waits are counted
-
-std::mutex sites_mutex;
-Waits waits_by_site;
-
-bool count_waits(const device::Site& site, device::Ordering what) {
-  const std::lock_guard lock(sites_mutex);
-  if (what == device::Ordering::host_wait) ++waits_by_site[site.name];
-  return true;
-}
 
 struct NetImpl : torch::nn::Module {
   explicit NetImpl(bool hooks) : hooks(hooks) {}
@@ -88,17 +78,16 @@ DataLoader<Batch> points(int64_t count) {
 }
 
 /// Counts between the two batches.
-struct Counted {
-  Waits by_cause, by_site;
+struct Counted : testing::CountedWaits {
   void at(int64_t batch) {
-    if (batch == kFirst) sim::reset_stats(), waits_by_site.clear();
-    if (batch == kLast) by_cause = sim::stats().host_waits, by_site = waits_by_site;
+    if (batch == kFirst) begin();
+    if (batch == kLast) end();
   }
 };
 
 void expect_flags_only(const Counted& counted, int64_t flags) {
   EXPECT_EQ(counted.by_cause, flags > 0 ? Waits({{"event", flags}}) : Waits());
-  EXPECT_EQ(counted.by_site, flags > 0 ? Waits({{kFlag, flags}}) : Waits());
+  EXPECT_EQ(counted.by_site, flags > 0 ? Waits({{kWaitForFlag, flags}}) : Waits());
 }
 
 Counted waits_of(const std::string& strategy, const char* precision, const Use& use) {
@@ -138,7 +127,7 @@ Counted waits_of(const std::string& strategy, const char* precision, const Use& 
 }
 
 void expect_no_waits(const std::string& strategy, const Use& use) {
-  device::set_order_filter(count_waits);
+  const WaitsBySite counting;
   for (const char* precision : {"no", "fp16"}) {
     SCOPED_TRACE(strategy + ", " + precision + ": " + use.text());
     sim::set_seed(1);
@@ -146,7 +135,6 @@ void expect_no_waits(const std::string& strategy, const Use& use) {
     const int64_t steps = use.accumulation ? 2 : 4;
     expect_flags_only(waits_of(strategy, precision, use), scales ? steps : 0);
   }
-  device::set_order_filter(nullptr);
 }
 
 TEST(WaitsOfPrograms, AreNoneOnOneRank) {
@@ -224,9 +212,8 @@ void expect_no_waits_of_a_trainer(const std::string& strategy, const char* preci
   const auto module = std::make_shared<Logging>();
   module->from_first = !scales;
   Trainer trainer(options);
-  device::set_order_filter(count_waits);
+  const WaitsBySite counting;
   trainer.fit(module, points(40 * world));
-  device::set_order_filter(nullptr);
   expect_flags_only(module->counted, scales ? 2 : 0);
 }
 

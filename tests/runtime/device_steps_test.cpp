@@ -1,6 +1,4 @@
 #include <functional>
-#include <map>
-#include <mutex>
 #include <string>
 #include <vector>
 
@@ -12,6 +10,7 @@
 #include "muster/schedule/schedulers.h"
 #include "muster/testing/thrown.h"
 #include "muster/testing/world.h"
+#include "runtime/counted_waits.h"
 #include "runtime/device_course.h"
 
 namespace muster {
@@ -21,24 +20,12 @@ using testing::CourseNet;
 using testing::difference_in_bits;
 using testing::inputs;
 
-constexpr const char* kFlag = "optimizer: the host reads the flag of the step before";
-
-std::mutex waits_mutex;
-std::map<std::string, int> waits;  ///< of the host, by site
-
-bool count_waits(const device::Site& site, device::Ordering what) {
-  const std::lock_guard lock(waits_mutex);
-  if (what == device::Ordering::host_wait) ++waits[site.name];
-  return true;
-}
-
 /// In a process of its own, where the accelerator is the simulated one.
 void on_device(const std::function<void()>& body) {
   testing::as_device_ranks(1, [&] {
     sim::set_seed(1);
-    device::set_order_filter(count_waits);
+    const testing::WaitsBySite counting;
     body();
-    device::set_order_filter(nullptr);
   });
 }
 
@@ -63,16 +50,14 @@ void expect_no_waits(const char* precision, Optimizer optimizer, const CourseNet
   auto [model, prepared] = accelerator.prepare(net, std::move(optimizer));
   std::vector<GradNorm> norms;
   for (int step = 0; step < 6; ++step) {
-    if (step == 1) {
-      sim::reset_stats();
-      waits.clear();
-    }
+    if (step == 1) testing::CountedWaits::begin();
     accelerator.backward(model(batches[static_cast<size_t>(step)]).to(at::kFloat).pow(2).mean());
     norms.push_back(accelerator.clip_grad_norm_(model, 0.5));
     prepared.step();
     prepared.zero_grad();
   }
-  EXPECT_EQ(waits[kFlag], reads);
+  auto waits = testing::WaitsBySite::counted();
+  EXPECT_EQ(waits[testing::kWaitForFlag], reads);
   EXPECT_EQ(waits.size(), 1U);  // the name above, if it has a count
   const auto stats = sim::stats();
   EXPECT_EQ(stats.all_host_waits(), reads);
@@ -115,7 +100,7 @@ TEST(DeviceSteps, NeedTheWaitForTheFlag) {
     sim::set_on_race(sim::OnRace::collect);
     {
       const device::SiteFilter filter;
-      device::expect_each_needed({kFlag, "optimizer: the flag of a step goes to pinned memory"},
+      device::expect_each_needed({testing::kWaitForFlag, "optimizer: the flag of a step goes to pinned memory"},
                                  {"optimizer: the flag of a step goes to pinned memory"}, noticed);
     }
     sim::set_on_race(sim::OnRace::raise);

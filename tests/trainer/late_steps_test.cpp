@@ -6,7 +6,6 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <set>
 #include <string>
 #include <utility>
@@ -15,11 +14,11 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "muster/device/detail/order.h"
 #include "muster/parallel/sharded_options.h"
 #include "muster/runtime/extras.h"
 #include "muster/testing/compare.h"
 #include "muster/trainer.h"
+#include "runtime/counted_waits.h"
 #include "runtime/device_course.h"
 #include "runtime/temporary_folder.h"
 #include "trainer/counting_module.h"
@@ -28,20 +27,10 @@ namespace muster::late_steps {
 namespace {
 
 using Batch = torch::data::Example<>;
-using Waits = std::map<std::string, int64_t>;
+using testing::Waits;
 
-constexpr const char* kFlag = "optimizer: the host reads the flag of the step before";
 /// Losses overflow at first, and the scale grows again later.
 constexpr GradScalerOptions kOverflowing{.backoff_factor = 1.0 / 64, .growth_interval = 3, .init_scale = 1U << 30U};
-
-std::mutex sites_mutex;
-Waits waits_by_site;
-
-bool count_waits(const device::Site& site, device::Ordering what) {
-  const std::lock_guard lock(sites_mutex);
-  if (what == device::Ordering::host_wait) ++waits_by_site[site.name];
-  return true;
-}
 
 /// Three layers, to be cut into units.
 struct Net : TrainerModule {
@@ -97,16 +86,15 @@ void expect_waits_for_flags_only(const std::string& name, const Strategy& strate
   SCOPED_TRACE(name);
   sim::set_seed(1);
   const auto net = seeded_net();
-  Waits by_cause, by_site;
+  testing::CountedWaits counted;
   net->in_step = [&](Net&, int64_t batch_idx) {
-    if (batch_idx == 2) sim::reset_stats(), waits_by_site.clear();
-    if (batch_idx == 6) by_cause = sim::stats().host_waits, by_site = waits_by_site;
+    if (batch_idx == 2) counted.begin();
+    if (batch_idx == 6) counted.end();
   };
-  device::set_order_filter(count_waits);
+  const testing::WaitsBySite counting;
   Trainer(options_of(strategy)).fit(net, points());
-  device::set_order_filter(nullptr);
-  EXPECT_EQ(by_cause, (Waits{{"event", 4}}));
-  EXPECT_EQ(by_site, (Waits{{kFlag, 4}}));
+  EXPECT_EQ(counted.by_cause, (Waits{{"event", 4}}));
+  EXPECT_EQ(counted.by_site, (Waits{{testing::kWaitForFlag, 4}}));
 }
 
 FSDP sharded(ShardStage stage, int group = 0) {
