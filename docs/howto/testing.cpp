@@ -40,3 +40,9 @@ TEST(MeanOfAll, WorksBetweenProcesses) {
 }
 
 }  // namespace
+
+int main(int argc, char** argv) {
+  muster::testing::start_fork_server(argc, argv);
+  ::testing::InitGoogleTest(&argc, argv);
+  return RUN_ALL_TESTS();
+}

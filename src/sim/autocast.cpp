@@ -6,6 +6,7 @@
 #include <torch/library.h>
 
 #include "sim/call.h"
+#include "sim/kernels.h"
 #include "sim/registration.h"
 
 namespace muster::sim {
@@ -89,13 +90,13 @@ const std::vector<std::string>& widest() {
 }  // namespace
 
 void register_autocast() {
-  auto* rest = new torch::Library(torch::Library::IMPL, "_", kKey, __FILE__, __LINE__);
-  rest->fallback(torch::CppFunction::makeFallthrough());  // without it every other operator fails under autocast
-  auto* library = new torch::Library(torch::Library::IMPL, "aten", kKey, __FILE__, __LINE__);
-  register_all<&in_lower_precision>(*library, lower_precision());
-  register_all<&in_float>(*library, single_precision());
-  register_all<&to_float>(*library, single_results());
-  register_all<&in_widest>(*library, widest());
+  // Without it every other operator fails under autocast.
+  kept_library("_", kKey).fallback(torch::CppFunction::makeFallthrough());
+  auto& library = kept_library("aten", kKey);
+  register_all<&in_lower_precision>(library, lower_precision());
+  register_all<&in_float>(library, single_precision());
+  register_all<&to_float>(library, single_results());
+  register_all<&in_widest>(library, widest());
 }
 
 }  // namespace muster::sim

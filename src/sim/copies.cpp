@@ -70,8 +70,7 @@ void record_stream(at::Tensor& self, c10::Stream stream) {
 void register_copies(torch::Library& library) {
   // Conjugates and negative views are resolved by a copy, which would be resolved first.
   for (const auto key : {c10::DispatchKey::Conjugate, c10::DispatchKey::Negative})
-    (new torch::Library(torch::Library::IMPL, "aten", key, __FILE__, __LINE__))
-        ->impl("_copy_from", torch::CppFunction::makeFallthrough());
+    kept_library("aten", key).impl("_copy_from", torch::CppFunction::makeFallthrough());
   library.impl("_copy_from", &copy_from);
   library.impl("_copy_from_and_resize", &copy_from_and_resize);
   library.impl("_local_scalar_dense", &item);

@@ -1,3 +1,4 @@
+#include <deque>
 #include <memory>
 #include <tuple>
 #include <vector>
@@ -61,17 +62,20 @@ void register_composed(torch::Library& library) {
 
 }  // namespace
 
+torch::Library& kept_library(const char* name_space, DispatchKey key) {
+  static auto& all = *new std::deque<torch::Library>;  // a destructor would unregister the kernels
+  return all.emplace_back(torch::Library::IMPL, name_space, key, __FILE__, __LINE__);
+}
+
 void register_operators() {
-  // Kept for ever: their destructors would unregister.
-  auto* rest = new torch::Library(torch::Library::IMPL, "_", DispatchKey::PrivateUse1, __FILE__, __LINE__);
-  rest->fallback(boxed());
-  auto* library = new torch::Library(torch::Library::IMPL, "aten", DispatchKey::PrivateUse1, __FILE__, __LINE__);
-  register_storage(*library);
-  register_copies(*library);
-  register_recurrent(*library);
-  library->impl("native_dropout", &dropout);
-  library->impl("_fused_sdp_choice", &plain_attention);
-  register_composed(*library);
+  kept_library("_", DispatchKey::PrivateUse1).fallback(boxed());
+  auto& library = kept_library("aten", DispatchKey::PrivateUse1);
+  register_storage(library);
+  register_copies(library);
+  register_recurrent(library);
+  library.impl("native_dropout", &dropout);
+  library.impl("_fused_sdp_choice", &plain_attention);
+  register_composed(library);
 }
 
 }  // namespace muster::sim

@@ -22,6 +22,7 @@
 #include "muster/base/format.h"
 #include "muster/base/temporary_folder.h"
 #include "muster/testing/world.h"
+#include "testing/fork_server.h"
 
 namespace muster::testing {
 namespace {
@@ -60,28 +61,35 @@ struct Child {
   int output = -1;
 };
 
-Child start(const std::vector<std::string>& arguments, const std::vector<std::string>& environment) {
-  int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0)
-    throw LaunchError("MU064", formatted("no pipe for a test rank: {}", std::generic_category().message(errno)));
-  std::string program = std::filesystem::read_symlink("/proc/self/exe").string();
-  std::vector<char*> argv{program.data()}, envp;
+[[noreturn]] void start_program_again(const std::vector<std::string>& arguments,
+                                      const std::vector<std::string>& environment, const std::string& program,
+                                      pid_t parent, int output) {
+  std::vector<char*> argv{const_cast<char*>(program.c_str())}, envp;
   for (const auto& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
   for (const auto& line : environment) envp.push_back(const_cast<char*>(line.c_str()));
   argv.push_back(nullptr);
   envp.push_back(nullptr);
-  pid_t parent = ::getpid();
-  pid_t pid = ::fork();
-  if (pid == 0) {
-    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (::getppid() != parent) ::_exit(127);
-    ::dup2(ends[1], 1);
-    ::dup2(ends[1], 2);
-    ::execve(program.c_str(), argv.data(), envp.data());
-    ::execve("/proc/self/exe", argv.data(), envp.data());  // the file may have been built anew meanwhile
-    constexpr std::string_view kWhy = "this program could not be started again for a rank\n";
-    [[maybe_unused]] const auto written = ::write(2, kWhy.data(), kWhy.size());
-    ::_exit(127);
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (::getppid() != parent) ::_exit(127);
+  ::dup2(output, 1);
+  ::dup2(output, 2);
+  ::execve(program.c_str(), argv.data(), envp.data());
+  ::execve("/proc/self/exe", argv.data(), envp.data());  // the file may have been built anew meanwhile
+  constexpr std::string_view kWhy = "this program could not be started again for a rank\n";
+  [[maybe_unused]] const auto written = ::write(2, kWhy.data(), kWhy.size());
+  ::_exit(127);
+}
+
+Child start(const std::vector<std::string>& arguments, const std::vector<std::string>& environment) {
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0)
+    throw LaunchError("MU064", formatted("no pipe for a test rank: {}", std::generic_category().message(errno)));
+  pid_t pid = fork_from_server(arguments, environment, ends[1]).value_or(-1);
+  if (pid < 0) {
+    const std::string program = std::filesystem::read_symlink("/proc/self/exe").string();
+    const pid_t parent = ::getpid();
+    pid = ::fork();
+    if (pid == 0) start_program_again(arguments, environment, program, parent, ends[1]);
   }
   ::close(ends[1]);
   if (pid < 0) {

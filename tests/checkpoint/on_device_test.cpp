@@ -247,10 +247,11 @@ TEST_F(CheckpointOnDevice, NeedsEverySite) {
       count += saved_bytes(folder / "x") != expected;
       CheckpointWriter writer({}, kQuickly);
       writer.start(job.contents(), folder / "y");
-      fail_to_save(job);
       job.step(3);
       writer.wait();
       count += saved_bytes(folder / "y") != expected;
+      fail_to_save(job);  // its waits would come before those of the writer's thread
+      job.step(3);
       const auto read = torch::zeros({kLarge}, sim::device(0)), first = torch::zeros({kLarge}, sim::device(0)),
                  second = torch::zeros({kLarge}, sim::device(0));
       Checkpoint(folder / "x").read("large", 0, read);

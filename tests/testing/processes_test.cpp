@@ -1,9 +1,14 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <iostream>
+#include <iterator>
 #include <stdexcept>
+#include <string>
 
 #include <ATen/Functions.h>
 #include <gtest/gtest.h>
@@ -65,6 +70,44 @@ TEST(Processes, CallsOfOneTestAreToldApart) {
   auto first = say("first"), second = say("second");
   EXPECT_NE(first[0].output.find("this is the first"), std::string::npos) << first[0].output;
   EXPECT_NE(second[0].output.find("this is the second"), std::string::npos) << second[0].output;
+}
+
+std::string command_line() {
+  std::ifstream file("/proc/self/cmdline");
+  std::string all(std::istreambuf_iterator<char>(file), {});
+  std::replace(all.begin(), all.end(), '\0', ' ');
+  return all;
+}
+
+TEST(ForkServer, RanksAreChildrenOfTheTestInItsFolderAndEnvironment) {
+  if (std::getenv("MUSTER_TEST_FULL")) GTEST_SKIP() << "make test-full starts the program again for each rank";
+#ifdef __SANITIZE_THREAD__
+  GTEST_SKIP() << "under ThreadSanitizer the program is started again for each rank";
+#endif
+  const auto former = std::filesystem::current_path();
+  std::filesystem::current_path("/");
+  ::setenv("MUSTER_TEST_WORD", "given", 1);
+  const auto results = run_test_processes(2, [](const comm::Communicator&) {
+    const auto* word = std::getenv("MUSTER_TEST_WORD");
+    std::cout << ::getppid() << " " << std::filesystem::current_path().string() << " " << (word ? word : "") << " "
+              << command_line() << std::endl;
+  });
+  ::unsetenv("MUSTER_TEST_WORD");
+  std::filesystem::current_path(former);
+  for (const auto& result : results) {
+    EXPECT_TRUE(result.ok()) << result.output;
+    EXPECT_NE(result.output.find(std::to_string(::getpid()) + " / given " + command_line()), std::string::npos)
+        << result.output;
+  }
+}
+
+TEST(ForkServer, AProgramIsStartedAgainWhereLibrariesReadOtherVariablesAtLoad) {
+  ::setenv("OMP_NUM_THREADS", "1", 1);
+  const auto results =
+      run_test_processes(1, [](const comm::Communicator&) { std::cout << command_line() << std::endl; });
+  ::unsetenv("OMP_NUM_THREADS");
+  EXPECT_NE(results[0].output.find("--gtest_filter=ForkServer.AProgramIsStartedAgain"), std::string::npos)
+      << results[0].output;
 }
 
 TEST(Processes, WithoutAFolderNothingStarts) {

@@ -32,11 +32,21 @@ struct ProcessWorldOptions {
 };
 
 /// Runs `body` as `size` ranks, which are processes. It executes this program again `size` times with the arguments of
-/// the options. Each new process reaches this call, runs `body` there as its rank, and exits with the value that `body`
-/// returned (70 if it threw). The call in the first process waits for all ranks and returns how they ended, in rank
-/// order. In a rank, calls with another label or size return at once with `size` successful results.
-/// Requires: no two calls of a program at once. Throws: LaunchError (MU064) if processes cannot be started.
+/// the options, or forks where start_fork_server() has been called. Each new process reaches this call, runs `body`
+/// there as its rank, and exits with the value that `body` returned (70 if it threw). The call in the first process
+/// waits for all ranks and returns how they ended, in rank order. In a rank, calls with another label or size return at
+/// once with `size` successful results. Requires: no two calls of a program at once. Throws: LaunchError (MU064) if
+/// processes cannot be started.
 std::vector<RankResult> run_processes(int size, const std::function<int(const ClusterEnvironment&)>& body,
                                       const ProcessWorldOptions& options = {});
+
+/// Makes the ranks of run_processes() forks of this process as it is now, instead of starting the program again, which
+/// takes 0.3 s of a processor for LibTorch alone. Python's multiprocessing calls this the start method "forkserver".
+/// Call it first in main(), before a thread or an open device is there. A rank returns from this call, too, with its
+/// own arguments. Ranks have the environment and the folder of the process that asks for them; where variables that
+/// libraries read at load have changed (OMP_, LD_, ...), the program is started again. Their addresses are equal, so
+/// what depends on the order of pointers is only seen without it. Throws: LaunchError (MU064) if the server cannot be
+/// started.
+void start_fork_server(int& argc, char**& argv);
 
 }  // namespace muster::testing

@@ -1,0 +1,205 @@
+#include "testing/fork_server.h"
+
+#include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <string_view>
+#include <system_error>
+
+#include "muster/base/error.h"
+#include "muster/base/format.h"
+#include "muster/testing/world.h"
+
+namespace muster::testing {
+namespace {
+
+/// What libraries read when they are loaded; a fork has the values of the server.
+constexpr std::string_view kReadAtLoad[] = {"LD_",     "OMP_",   "GOMP_",  "KMP_",  "MKL_",
+                                            "MALLOC_", "GLIBC_", "TORCH_", "GTEST_"};
+
+using Lines = std::vector<std::string>;
+
+Lines read_at_load(const Lines& environment) {
+  Lines found;
+  std::copy_if(environment.begin(), environment.end(), std::back_inserter(found), [](const std::string& line) {
+    return std::any_of(std::begin(kReadAtLoad), std::end(kReadAtLoad),
+                       [&](std::string_view name) { return line.starts_with(name); });
+  });
+  std::sort(found.begin(), found.end());
+  return found;
+}
+
+Lines own_environment() {
+  Lines lines;
+  for (char** line = environ; *line; ++line) lines.emplace_back(*line);
+  return lines;
+}
+
+/// The end of the process that asks.
+struct Client {
+  int socket = -1;
+  Lines read_at_load;
+};
+Client& client() {
+  static Client one;
+  return one;
+}
+
+/// The first part is the folder, the second the number of arguments, which come next; the rest is the environment.
+std::string encoded(const Lines& arguments, const Lines& environment) {
+  std::string all = std::filesystem::current_path().string() + '\0' + std::to_string(arguments.size()) + '\0';
+  for (const auto* lines : {&arguments, &environment})
+    for (const auto& line : *lines) all += line + '\0';
+  return all;
+}
+
+struct Request {
+  std::string folder;
+  Lines arguments, environment;
+  int output = -1;
+};
+
+Request decoded(std::string_view all, int output) {
+  Lines parts;
+  while (!all.empty()) {
+    const auto end = all.find('\0');
+    parts.emplace_back(all.substr(0, end));
+    all.remove_prefix(end + 1);
+  }
+  const auto arguments = parts.begin() + 2, environment = arguments + std::stoi(parts[1]);
+  return {parts[0], {arguments, environment}, {environment, parts.end()}, output};
+}
+
+constexpr std::size_t kLargest = std::size_t{1} << 20;
+
+/// One message, and a file descriptor with it.
+struct Message {
+  explicit Message(iovec* bytes) {
+    header.msg_iov = bytes;
+    header.msg_iovlen = 1;
+    header.msg_control = control.data();
+    header.msg_controllen = control.size();
+  }
+  msghdr header{};
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
+};
+
+bool send_request(int socket, std::string text, int output) {
+  iovec bytes{text.data(), text.size()};
+  Message message(&bytes);
+  auto* right = CMSG_FIRSTHDR(&message.header);
+  right->cmsg_level = SOL_SOCKET;
+  right->cmsg_type = SCM_RIGHTS;
+  right->cmsg_len = CMSG_LEN(sizeof(int));
+  std::memcpy(CMSG_DATA(right), &output, sizeof(int));
+  return ::sendmsg(socket, &message.header, MSG_NOSIGNAL) == static_cast<ssize_t>(text.size());
+}
+
+std::optional<Request> receive_request(int socket) {
+  std::string text(kLargest, '\0');
+  iovec bytes{text.data(), text.size()};
+  Message message(&bytes);
+  const auto got = ::recvmsg(socket, &message.header, MSG_CMSG_CLOEXEC);
+  const auto* right = got > 0 ? CMSG_FIRSTHDR(&message.header) : nullptr;
+  if (!right) return std::nullopt;
+  int output = -1;
+  std::memcpy(&output, CMSG_DATA(right), sizeof(int));
+  return decoded(std::string_view(text).substr(0, static_cast<std::size_t>(got)), output);
+}
+
+/// In the new process: what starting the program would have set up.
+void become(Request request, pid_t owner, pid_t between, int& argc, char**& argv) {
+  while (::getppid() == between) ::sched_yield();
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (::getppid() != owner || ::chdir(request.folder.c_str()) != 0) ::_exit(127);
+  ::dup2(request.output, 1);
+  ::dup2(request.output, 2);
+  ::close(request.output);
+  static Lines lines, words;  // for as long as the process lives
+  lines = std::move(request.environment);
+  ::clearenv();
+  for (auto& line : lines) ::putenv(line.data());
+  words = std::move(request.arguments);
+  static std::vector<char*> pointers;
+  pointers = {argv[0]};
+  for (auto& word : words) pointers.push_back(word.data());
+  argc = static_cast<int>(pointers.size());
+  pointers.push_back(nullptr);
+  argv = pointers.data();
+}
+
+/// Returns only in a rank. A rank is the child of a child that ends at once, so that it becomes one of the owner, which
+/// asked for such orphans; so the owner waits for it as for any child.
+void serve(int socket, pid_t owner, int& argc, char**& argv) {
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  auto* const rank =
+      static_cast<pid_t*>(::mmap(nullptr, sizeof(pid_t), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
+  if (rank == MAP_FAILED) ::_exit(127);
+  while (auto request = receive_request(socket)) {
+    *rank = -1;
+    const pid_t between = ::fork();
+    if (between == 0) {
+      const pid_t parent = ::getpid(), child = ::fork();
+      if (child == 0) {
+        ::close(socket);
+        return become(std::move(*request), owner, parent, argc, argv);
+      }
+      *rank = child;
+      ::_exit(0);
+    }
+    ::close(request->output);
+    while (between > 0 && ::waitpid(between, nullptr, 0) < 0 && errno == EINTR) {}
+    const pid_t made = *rank;
+    ::send(socket, &made, sizeof(made), MSG_NOSIGNAL);
+  }
+  ::_exit(0);
+}
+
+[[noreturn]] void fail_to_start() {
+  throw LaunchError(
+      "MU064", formatted("no process from which test ranks are forked: {}", std::generic_category().message(errno)));
+}
+
+}  // namespace
+
+std::optional<pid_t> fork_from_server(const Lines& arguments, const Lines& environment, int output) {
+  const auto& [socket, at_load] = client();
+  if (socket < 0 || read_at_load(environment) != at_load) return std::nullopt;
+  int former = 0;
+  ::prctl(PR_GET_CHILD_SUBREAPER, &former);
+  ::prctl(PR_SET_CHILD_SUBREAPER, 1);
+  pid_t rank = -1;
+  const bool asked = send_request(socket, encoded(arguments, environment), output);
+  if (!asked || ::recv(socket, &rank, sizeof(rank), 0) != sizeof(rank)) rank = -1;
+  ::prctl(PR_SET_CHILD_SUBREAPER, former);
+  return rank > 0 ? std::optional(rank) : std::nullopt;
+}
+
+void start_fork_server(int& argc, char**& argv) {
+  std::array<int, 2> ends{};
+  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends.data()) != 0) fail_to_start();
+  constexpr int kBytes = kLargest;
+  ::setsockopt(ends[0], SOL_SOCKET, SO_SNDBUF, &kBytes, sizeof(kBytes));
+  const pid_t owner = ::getpid(), server = ::fork();
+  if (server < 0) fail_to_start();
+  if (server == 0) {
+    ::close(ends[0]);
+    return serve(ends[1], owner, argc, argv);
+  }
+  ::close(ends[1]);
+  client() = {ends[0], read_at_load(own_environment())};
+}
+
+}  // namespace muster::testing
