@@ -39,7 +39,7 @@ std::optional<std::int64_t> number_in(std::string_view name) {
 }
 
 /// Why this is not to be removed; empty for a checkpoint of ours with nothing else in it.
-std::string reason_to_keep(const fs::path& path) {
+std::string reason_to_keep_folder(const fs::path& path) {
   try {
     if (fs::symlink_status(path).type() != fs::file_type::directory) return "it is no folder";
     for (const auto& entry : fs::directory_iterator(path)) {
@@ -159,7 +159,8 @@ fs::path NumberedFolder::next() const { return next_numbered(folder_, numbered_i
 
 void NumberedFolder::keep_highest(int count) const {
   checkpoint::keep_highest(
-      numbered_in(folder_), count, [](const fs::path& path) { return reason_to_keep(path); }, format::remove_folder);
+      numbered_in(folder_), count, [](const fs::path& path) { return reason_to_keep_folder(path); },
+      format::remove_folder);
 }
 
 }  // namespace checkpoint

@@ -20,7 +20,7 @@
 namespace muster::comm {
 namespace {
 
-[[noreturn]] void refuse(const std::string& backend, const std::string& why) {
+[[noreturn]] void refuse_transport(const std::string& backend, const std::string& why) {
   throw ConfigError("MU577", formatted("the transport of the backend {} cannot be used: {}", backend, why));
 }
 
@@ -32,9 +32,9 @@ bool is_part_of_a_symbol(const std::string& name) {
 TransportFactory factory_of(const std::string& name, const void* symbol, const std::string& file) {
   const auto& object = *static_cast<const TransportObject*>(symbol);
   if (std::strcmp(object.built_with, MUSTER_BACKEND_OBJECT_BUILT_WITH) != 0)
-    refuse(name, formatted("{} was built with {}, and this program with {}; build both with the same", file,
-                           object.built_with, MUSTER_BACKEND_OBJECT_BUILT_WITH));
-  if (!object.make) refuse(name, formatted("{} has no factory for it; set TransportObject::make", file));
+    refuse_transport(name, formatted("{} was built with {}, and this program with {}; build both with the same", file,
+                                     object.built_with, MUSTER_BACKEND_OBJECT_BUILT_WITH));
+  if (!object.make) refuse_transport(name, formatted("{} has no factory for it; set TransportObject::make", file));
   return object.make;
 }
 
@@ -60,13 +60,15 @@ FoundTransport find_transport(const std::string& name) {
   if (const void* own = ::dlsym(RTLD_DEFAULT, symbol.c_str()))
     return {factory_of(name, own, "the program"), "of the program"};
   const auto opened = open_object(name);
-  if (!opened.problem.empty()) refuse(name, formatted("{} cannot be opened: {}", opened.path, opened.problem));
+  if (!opened.problem.empty())
+    refuse_transport(name, formatted("{} cannot be opened: {}", opened.path, opened.problem));
   if (!opened.handle) return {};
   const void* own = ::dlsym(opened.handle, symbol.c_str());
   if (!own)
-    refuse(name, formatted("{} does not define {}, see docs/howto/transports.md; what it has may be a backend of a "
-                           "device, for the option device_backend",
-                           opened.path, symbol));
+    refuse_transport(name,
+                     formatted("{} does not define {}, see docs/howto/transports.md; what it has may be a backend of a "
+                               "device, for the option device_backend",
+                               opened.path, symbol));
   return {factory_of(name, own, opened.path), "from " + opened.path};
 }
 
@@ -74,10 +76,11 @@ std::unique_ptr<Collectives> make_over_own(const OwnTransportSetup& setup, const
                                            const MakeTransport& make) {
   return connecting_by(setup.backend, group, rank, [&]() -> std::unique_ptr<Collectives> {
     auto transport = make();
-    if (!transport) refuse(setup.backend, formatted("none was made for group {}", group));
+    if (!transport) refuse_transport(setup.backend, formatted("none was made for group {}", group));
     if (transport->rank() != rank || transport->size() != size)
-      refuse(setup.backend, formatted("what was made for rank {} of {} in group {} says that it is rank {} of {}", rank,
-                                      size, group, transport->rank(), transport->size()));
+      refuse_transport(setup.backend,
+                       formatted("what was made for rank {} of {} in group {} says that it is rank {} of {}", rank,
+                                 size, group, transport->rank(), transport->size()));
     shake_hands(*transport, setup.secret, group, setup.connect_timeout);
     return std::make_unique<OverOwn>(setup, std::move(transport));
   });

@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <iterator>
 #include <set>
 #include <stdexcept>
 #include <string>
@@ -45,6 +46,7 @@ std::vector<std::string> pairs_of(const Case& one) {
 /// Few cases with all pairs that there are, found greedily.
 std::vector<Case> cover(std::set<std::string>& left_out) {
   std::vector<Case> all, chosen;
+  std::vector<std::vector<std::string>> pairs;  // of each of all
   std::set<std::string> missing;
   for (const auto& strategy : kStrategies)
     for (const auto& precision : kPrecisions)
@@ -56,16 +58,18 @@ std::vector<Case> cover(std::set<std::string>& left_out) {
             continue;
           }
           all.push_back(one);
-          for (auto& pair : pairs_of(one)) missing.insert(std::move(pair));
+          pairs.push_back(pairs_of(one));
+          missing.insert(pairs.back().begin(), pairs.back().end());
         }
-  const auto gain = [&](const Case& one) {
-    const auto pairs = pairs_of(one);
-    return std::count_if(pairs.begin(), pairs.end(), [&](const auto& pair) { return missing.contains(pair); });
+  const auto gain = [&](const std::vector<std::string>& of) {
+    return std::count_if(of.begin(), of.end(), [&](const auto& pair) { return missing.contains(pair); });
   };
   while (!missing.empty()) {
-    chosen.push_back(
-        *std::max_element(all.begin(), all.end(), [&](const auto& a, const auto& b) { return gain(a) < gain(b); }));
-    for (const auto& pair : pairs_of(chosen.back())) missing.erase(pair);
+    std::vector<std::ptrdiff_t> gains;
+    std::transform(pairs.begin(), pairs.end(), std::back_inserter(gains), gain);
+    const auto best = std::max_element(gains.begin(), gains.end()) - gains.begin();
+    chosen.push_back(all[static_cast<size_t>(best)]);
+    for (const auto& pair : pairs[static_cast<size_t>(best)]) missing.erase(pair);
   }
   return chosen;
 }
