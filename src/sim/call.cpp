@@ -15,8 +15,9 @@
 namespace muster::sim {
 namespace {
 
-Values called(const c10::OperatorHandle& op, c10::DispatchKey key, Values arguments) {
-  torch::jit::Stack stack(std::move(arguments));
+/// The arguments outlive the call: LibTorch 2.11 returns a tuple's references to tensors that it has dropped by then.
+Values called(const c10::OperatorHandle& op, c10::DispatchKey key, const Values& arguments) {
+  torch::jit::Stack stack(arguments);
   op.redispatchBoxed(c10::DispatchKeySet(key), &stack);
   return stack;
 }
@@ -32,9 +33,9 @@ at::Tensor on_cpu_like(const at::Tensor& tensor) {
 }
 
 /// Queued with the results that were foretold, which it fills from what the CPU's kernel returns.
-void run_kernel(const c10::OperatorHandle& op, Values arguments, const std::vector<at::Tensor>& targets) {
+void run_kernel(const c10::OperatorHandle& op, const Values& arguments, const std::vector<at::Tensor>& targets) {
   const AsKernel plain;
-  const auto results = tensors_in(called(op, c10::DispatchKey::CPU, std::move(arguments)));
+  const auto results = tensors_in(called(op, c10::DispatchKey::CPU, arguments));
   for (size_t i = 0; i < targets.size(); ++i) {
     const auto& target = targets[i];
     if (!target.defined()) continue;
@@ -205,9 +206,7 @@ void Call::enqueue(const Values& results) const {
     add_access(command.accesses, target, true);
     target = kernel_tensor(target);
   }
-  command.run = [op = op_, arguments = for_kernel(), targets]() mutable {
-    run_kernel(op, std::move(arguments), targets);
-  };
+  command.run = [op = op_, arguments = for_kernel(), targets] { run_kernel(op, arguments, targets); };
   Machine::get().enqueue(current_stream(device_.index()), std::move(command));
 }
 
