@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cstdlib>
+#include <filesystem>
 #include <functional>
 #include <string>
 
@@ -22,7 +23,9 @@ inline void act_as_started_by_mpirun(const ClusterEnvironment& cluster) {
   set("OMPI_COMM_WORLD_SIZE", std::to_string(cluster.world_size));
   set("OMPI_COMM_WORLD_LOCAL_RANK", std::to_string(cluster.rank));
   set("OMPI_COMM_WORLD_LOCAL_SIZE", std::to_string(cluster.world_size));
-  set("PMIX_NAMESPACE", "test" + std::to_string(getppid()) + "-" + std::to_string(cluster.world_size));
+  // Of each world its own, so that one whose ranks were killed leaves nothing that the next one reads.
+  const auto folder = std::filesystem::path(cluster.store_path).parent_path().filename().string();
+  set("PMIX_NAMESPACE", "test" + std::to_string(getppid()) + "-" + folder);
 }
 
 /// Runs `body` as each of `size` ranks, which are processes in which a Runtime finds the others; every rank must end

@@ -37,7 +37,18 @@ TEST(TorchSave, OfShardedParametersNamesWhatToCall) {  // MU161
       EXPECT_NE(text.find("save_model"), std::string::npos) << text;
       EXPECT_EQ(text.find("frame #"), std::string::npos) << text;
       EXPECT_EQ(testing::thrown_id([&] { torch::save(net.ptr(), file); }), "MU161");
-      // Past the overloads, as from a source that does not include Muster, LibTorch's own exception has the id.
+      accelerator.summon_full_params(
+          model, [&] { EXPECT_EQ(testing::thrown_id([&] { torch::save(net, file); }), "no error"); });
+    });
+  });
+}
+
+// As from a source that does not include Muster.
+TEST(TorchSave, PastTheOverloadsIsAnExceptionOfLibTorchWithTheId) {
+  if (TORCH_VERSION_MINOR < 13) GTEST_SKIP() << "LibTorch 2.11 writes without asking the storage, and crashes";
+  testing::as_ranks(2, [] {
+    after_a_step("fsdp", [](Accelerator&, const Linear& net, const auto&) {
+      std::ostringstream file;
       torch::serialize::OutputArchive archive;
       net->save(archive);
       std::string directly;
@@ -47,8 +58,6 @@ TEST(TorchSave, OfShardedParametersNamesWhatToCall) {  // MU161
         directly = error.what_without_backtrace();
       }
       EXPECT_TRUE(directly.starts_with("MU161: the values of unit")) << directly;
-      accelerator.summon_full_params(
-          model, [&] { EXPECT_EQ(testing::thrown_id([&] { torch::save(net, file); }), "no error"); });
     });
   });
 }
