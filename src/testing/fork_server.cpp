@@ -18,6 +18,7 @@
 #include <string_view>
 #include <system_error>
 
+#include "muster/base/detail/environment.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
 #include "muster/testing/world.h"
@@ -39,12 +40,6 @@ Lines read_at_load(const Lines& environment) {
   });
   std::sort(found.begin(), found.end());
   return found;
-}
-
-Lines own_environment() {
-  Lines lines;
-  for (char** line = environ; *line; ++line) lines.emplace_back(*line);
-  return lines;
 }
 
 /// The end of the process that asks.
@@ -122,10 +117,8 @@ std::optional<Request> receive_request(int socket) {
 /// In the new process: what starting the program would have set up.
 void become(Request request, pid_t owner, pid_t between, int& argc, char**& argv) {
   while (::getppid() == between) ::sched_yield();
-  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (::getppid() != owner || ::chdir(request.folder.c_str()) != 0) ::_exit(127);
-  ::dup2(request.output, 1);
-  ::dup2(request.output, 2);
+  attach_to(owner, request.output);
+  if (::chdir(request.folder.c_str()) != 0) ::_exit(127);
   ::close(request.output);
   static Lines lines, words;  // for as long as the process lives
   lines = std::move(request.environment);
@@ -172,7 +165,23 @@ void serve(int socket, pid_t owner, int& argc, char**& argv) {
       "MU064", formatted("no process from which test ranks are forked: {}", std::generic_category().message(errno)));
 }
 
+/// A signal must not leave the answer unread: the rank would be started twice.
+pid_t receive_rank(int socket) {
+  pid_t rank = -1;
+  ssize_t got = -1;
+  do got = ::recv(socket, &rank, sizeof(rank), 0);
+  while (got < 0 && errno == EINTR);
+  return got == sizeof(rank) ? rank : -1;
+}
+
 }  // namespace
+
+void attach_to(pid_t parent, int output) {
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (::getppid() != parent) ::_exit(127);
+  ::dup2(output, 1);
+  ::dup2(output, 2);
+}
 
 std::optional<pid_t> fork_from_server(const Lines& arguments, const Lines& environment, int output) {
   const auto& [socket, at_load] = client();
@@ -180,9 +189,8 @@ std::optional<pid_t> fork_from_server(const Lines& arguments, const Lines& envir
   int former = 0;
   ::prctl(PR_GET_CHILD_SUBREAPER, &former);
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
-  pid_t rank = -1;
   const bool asked = send_request(socket, encoded(arguments, environment), output);
-  if (!asked || ::recv(socket, &rank, sizeof(rank), 0) != sizeof(rank)) rank = -1;
+  const pid_t rank = asked ? receive_rank(socket) : -1;
   ::prctl(PR_SET_CHILD_SUBREAPER, former);
   return rank > 0 ? std::optional(rank) : std::nullopt;
 }
@@ -199,7 +207,7 @@ void start_fork_server(int& argc, char**& argv) {
     return serve(ends[1], owner, argc, argv);
   }
   ::close(ends[1]);
-  client() = {ends[0], read_at_load(own_environment())};
+  client() = {ends[0], read_at_load(Environment::of_process().lines())};
 }
 
 }  // namespace muster::testing

@@ -1,7 +1,6 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
-#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -69,10 +68,7 @@ struct Child {
   for (const auto& line : environment) envp.push_back(const_cast<char*>(line.c_str()));
   argv.push_back(nullptr);
   envp.push_back(nullptr);
-  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (::getppid() != parent) ::_exit(127);
-  ::dup2(output, 1);
-  ::dup2(output, 2);
+  attach_to(parent, output);
   ::execve(program.c_str(), argv.data(), envp.data());
   ::execve("/proc/self/exe", argv.data(), envp.data());  // the file may have been built anew meanwhile
   constexpr std::string_view kWhy = "this program could not be started again for a rank\n";

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -21,7 +22,7 @@
 #include "muster/testing/compare.h"
 #include "on_device/programs.h"
 #include "on_device/test_device.h"
-#include "runtime/ranks.h"
+#include "runtime/device_course.h"
 
 namespace muster::on_device {
 namespace {
@@ -110,14 +111,13 @@ fs::path folder_of(int process) { return fs::temp_directory_path() / ("muster_co
 void expect_results_of_cpu(int world) {
   std::set<std::string> left_out;
   const auto cases = cover(left_out);
-  muster::testing::as_ranks(
+  muster::testing::as_device_ranks(
       world,
       [&] {
-        testing::use_test_device();
         for (const auto& one : cases)
           if (one.world == world) expect_results_of_cpu(one, folder_of(::getppid()));
       },
-      std::to_string(world), std::chrono::minutes(9));
+      std::chrono::minutes(9));
   fs::remove_all(folder_of(::getpid()));
   std::printf(
       "%d of %zu cases of the cover ran under %d seeds; left out:\n",

@@ -76,7 +76,6 @@ void expect_results(const Way& way, const testing::Weights& expected, uint64_t s
 /// Under seed 0 nothing runs late.
 TEST(RecurrentOnDevice, HaveTheSameResultsUnderEachStrategyAndSeed) {
   const auto train_on_each = [] {
-    testing::use_test_device();
     for (const char* precision : {"no", "bf16", "16-mixed"}) {
       const auto expected = train({"ddp", "ddp", precision}, 0);
       const uint64_t seeds = std::getenv("MUSTER_TEST_FULL") ? 30 : 3;
@@ -90,7 +89,7 @@ TEST(RecurrentOnDevice, HaveTheSameResultsUnderEachStrategyAndSeed) {
       }
     }
   };
-  testing::as_ranks(2, train_on_each, {}, std::chrono::minutes(9));  // ThreadSanitizer takes minutes
+  testing::as_device_ranks(2, train_on_each, std::chrono::minutes(9));  // ThreadSanitizer takes minutes
 }
 
 }  // namespace

@@ -16,7 +16,7 @@
 #include "muster/sim/sim.h"
 #include "muster/testing/compare.h"
 #include "on_device/test_device.h"
-#include "runtime/ranks.h"
+#include "runtime/device_course.h"
 
 namespace muster {
 namespace {
@@ -89,13 +89,7 @@ void as_device_ranks(int size, const std::function<void(const fs::path& folder)>
   const auto folder = [](int process) {
     return fs::temp_directory_path() / ("muster_saving_" + std::to_string(process));
   };
-  testing::as_ranks(
-      size,
-      [&] {
-        testing::use_test_device();
-        body(folder(::getppid()));
-      },
-      std::to_string(size));
+  testing::as_device_ranks(size, [&] { body(folder(::getppid())); });
   fs::remove_all(folder(::getpid()));
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <string>
@@ -96,14 +97,15 @@ inline void expect_bits_of_cpu(const Course& course, int seeds = 3) {
   }
 }
 
-inline void as_device_ranks(int size, const std::function<void()>& body) {
+inline void as_device_ranks(int size, const std::function<void()>& body,
+                            std::chrono::milliseconds timeout = std::chrono::minutes(1)) {
   as_ranks(
       size,
       [&] {
         use_test_device();
         body();
       },
-      std::to_string(size));
+      std::to_string(size), timeout);
 }
 
 }  // namespace muster::testing
