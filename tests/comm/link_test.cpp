@@ -2,6 +2,7 @@
 
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -43,11 +44,22 @@ Descriptor bind_at(const fs::path& path) {
   return socket;
 }
 
+int process_that_has_ended() {
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(0);
+  ::waitpid(child, nullptr, 0);
+  return child;
+}
+
 TEST(LinkListener, RemovesWhatKilledRanksLeftAndNothingElse) {
   const fs::path folder = private_folder();
   const fs::path abandoned = folder / "link-1-abandoned", born = folder / "unnamed-link-1-born",
-                 forgotten = folder / "unnamed-link-1-forgotten";
+                 forgotten = folder / "unnamed-link-1-forgotten",
+                 of_a_dead_rank = folder / unnamed_socket(process_that_has_ended()),
+                 of_a_living_one = folder / unnamed_socket(::getpid());
   bind_at(abandoned);
+  bind_at(of_a_dead_rank);
+  bind_at(of_a_living_one);
   bind_at(forgotten);
   fs::last_write_time(forgotten, fs::file_time_type::clock::now() - std::chrono::hours(2));
   const Descriptor not_listening_yet = bind_at(born);
@@ -59,10 +71,13 @@ TEST(LinkListener, RemovesWhatKilledRanksLeftAndNothingElse) {
     EXPECT_FALSE(fs::exists(abandoned));
     EXPECT_FALSE(fs::exists(forgotten));
     EXPECT_TRUE(fs::exists(born));
+    EXPECT_FALSE(fs::exists(of_a_dead_rank));
+    EXPECT_TRUE(fs::exists(of_a_living_one));
     EXPECT_TRUE(fs::exists(path));
   }
   EXPECT_FALSE(fs::exists(path));
   fs::remove(born);
+  fs::remove(of_a_living_one);
 }
 
 TEST(Link, HandsOverMemoryAndSeesTheEnd) {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <fstream>
 #include <optional>
 #include <stdexcept>
 #include <utility>
@@ -10,6 +9,7 @@
 
 #include "comm/hierarchical/hosts.h"
 #include "comm/rank_index.h"
+#include "comm/shared_memory/link.h"
 #include "comm/shared_memory/process_areas.h"
 #include "comm/words.h"
 #include "muster/base/detail/environment.h"
@@ -25,9 +25,7 @@ std::string host_of(const ClusterEnvironment& cluster) {
   if (const auto named = Environment::of_process().find("MUSTER_HOST")) return "name " + *named;
   if (cluster.launcher != LauncherKind::none && cluster.launcher != LauncherKind::environment)
     return formatted("node {}", cluster.node_rank);
-  std::ifstream file("/proc/sys/kernel/random/boot_id");
-  std::string boot;
-  file >> boot;
+  const std::string boot = boot_id();
   return boot.empty() ? formatted("rank {}", cluster.rank) : "boot " + boot;
 }
 

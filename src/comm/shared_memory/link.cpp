@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <signal.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -13,11 +14,14 @@
 #include <cerrno>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <stdexcept>
 #include <system_error>
 
+#include "muster/base/detail/fnv.h"
 #include "muster/base/detail/random_word.h"
 #include "muster/base/format.h"
 #include "muster/base/temporary_folder.h"
@@ -30,7 +34,7 @@ namespace fs = std::filesystem;
 constexpr std::size_t kMostDescriptors = 2, kMostText = 512;
 constexpr char kWake = 'w';
 constexpr const char* kSocketName = "link-";
-constexpr const char* kUnnamed = "unnamed-link-";  // until somebody listens
+constexpr const char* kUnnamed = "unnamed-link-";
 
 [[noreturn]] void fail_link(const char* call) { throw std::system_error(errno, std::generic_category(), call); }
 
@@ -75,6 +79,20 @@ bool is_abandoned(const fs::path& path) {
   return probe && connect_to(probe, path) != 0 && errno == ECONNREFUSED;
 }
 
+/// Of unnamed sockets of this machine and its container, whose processes know each other by number.
+std::string unnamed_here() {
+  struct stat numbers {};
+  ::stat("/proc/self/ns/pid", &numbers);
+  return kUnnamed + std::to_string(Fnv1a().add_all(boot_id()).add(numbers.st_ino).value()) + "-";
+}
+
+/// It was killed between its socket and the socket's name.
+bool has_lost_its_maker(const std::string& unnamed) {
+  const std::string here = unnamed_here();
+  const int maker = unnamed.starts_with(here) ? std::atoi(unnamed.c_str() + here.size()) : 0;
+  return maker > 0 && ::kill(maker, 0) != 0 && errno == ESRCH;
+}
+
 /// A rank that was killed before it was connected leaves its socket.
 void remove_stale_sockets(const fs::path& folder) {
   std::error_code ignored;
@@ -82,12 +100,21 @@ void remove_stale_sockets(const fs::path& folder) {
     const std::string name = entry->path().filename().string();
     const auto age = fs::file_time_type::clock::now() - fs::last_write_time(entry->path(), ignored);
     if ((name.starts_with(kSocketName) && is_abandoned(entry->path())) ||
-        (name.starts_with(kUnnamed) && !ignored && age > std::chrono::hours(1)))
+        (name.starts_with(kUnnamed) && (has_lost_its_maker(name) || (!ignored && age > std::chrono::hours(1)))))
       ::unlink(entry->path().c_str());
   }
 }
 
 }  // namespace
+
+std::string boot_id() {
+  std::ifstream file("/proc/sys/kernel/random/boot_id");
+  std::string id;
+  file >> id;
+  return id;
+}
+
+std::string unnamed_socket(int maker) { return unnamed_here() + std::to_string(maker) + "-" + random_hex(8); }
 
 std::pair<Link, Descriptor> Link::make_pair() {
   std::array<int, 2> ends{};
@@ -178,10 +205,9 @@ Descriptor Link::watch_process() const noexcept {
 LinkListener::LinkListener(int size) : socket_(new_socket()) {
   const fs::path folder = private_folder();
   remove_stale_sockets(folder);
-  const std::string place = formatted("{}-{}", ::getpid(), random_hex(8));
   // Others remove sockets of that name at which nobody listens, so it gets the name once it is listened at.
-  const fs::path unnamed = folder / (kUnnamed + place);
-  path_ = (folder / (kSocketName + place)).string();
+  const fs::path unnamed = folder / unnamed_socket(::getpid());
+  path_ = (folder / formatted("{}{}-{}", kSocketName, ::getpid(), random_hex(8))).string();
   const int bound = with_address(
       unnamed, [&](const sockaddr* address, socklen_t bytes) { return ::bind(socket_.get(), address, bytes); });
   if (bound != 0) fail_link("bind");

@@ -10,6 +10,11 @@
 
 namespace muster::comm {
 
+/// Of this machine since it started; empty where the system does not say.
+std::string boot_id();
+/// A new name for a socket in the private folder until somebody listens at it. `maker`: the number of the process.
+std::string unnamed_socket(int maker);
+
 /// A message between two ranks of one host: a line of text, and descriptors that the other process gets.
 struct LinkMessage {
   std::string text;
