@@ -114,23 +114,30 @@ std::optional<Request> receive_request(int socket) {
   return decoded(std::string_view(text).substr(0, static_cast<std::size_t>(got)), output);
 }
 
+/// As main() and the C library have them, with a null at the end.
+std::vector<char*> pointers_to(Lines& lines) {
+  std::vector<char*> all;
+  for (auto& line : lines) all.push_back(line.data());
+  all.push_back(nullptr);
+  return all;
+}
+
 /// In the new process: what starting the program would have set up.
 void become(Request request, pid_t owner, pid_t between, int& argc, char**& argv) {
   while (::getppid() == between) ::sched_yield();
   attach_to(owner, request.output);
   if (::chdir(request.folder.c_str()) != 0) ::_exit(127);
   ::close(request.output);
-  static Lines lines, words;  // for as long as the process lives
-  lines = std::move(request.environment);
-  ::clearenv();
-  for (auto& line : lines) ::putenv(line.data());
+  static Lines words, variables;  // for as long as the process lives
+  static std::vector<char*> arguments, environment;
   words = std::move(request.arguments);
-  static std::vector<char*> pointers;
-  pointers = {argv[0]};
-  for (auto& word : words) pointers.push_back(word.data());
-  argc = static_cast<int>(pointers.size());
-  pointers.push_back(nullptr);
-  argv = pointers.data();
+  words.insert(words.begin(), argv[0]);
+  variables = std::move(request.environment);
+  arguments = pointers_to(words);
+  environment = pointers_to(variables);
+  argc = static_cast<int>(words.size());
+  argv = arguments.data();
+  environ = environment.data();
 }
 
 /// Returns only in a rank. A rank is the child of a child that ends at once, so that it becomes one of the owner, which
