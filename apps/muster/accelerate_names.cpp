@@ -27,8 +27,8 @@ constexpr AccelerateName kGeneral[] = {
     {"config_file", general, Follow::in_code, "the file to read; without it ours, else Accelerate's"},
     {"quiet", general, Follow::in_code, "do not say which file is read", "", true},
     {"module", general, Follow::refused, "a program is executed as it is; drop --module", "false", true},
-    {"no_python", general, Follow::idle, "a program is executed as it is", "", true},
-    {"debug", general, Follow::idle, "ranks always check what they exchange", "", true},
+    {"no_python", general, Follow::ignored, "a program is executed as it is", "", true},
+    {"debug", general, Follow::ignored, "ranks always check what they exchange", "", true},
     {"cpu", hardware, Follow::in_code, "train on the CPU: --accelerator cpu", "", true},
     {"multi_gpu", hardware, Follow::in_code, "several ranks", "", true},
     {"tpu", hardware, Follow::refused, kNoTpu, "false", true},
@@ -36,13 +36,13 @@ constexpr AccelerateName kGeneral[] = {
     {"num_processes", resources, Follow::in_code, "ranks on all machines together: --devices on each"},
     {"num_machines", resources, Follow::option, "nodes"},
     {"num_cpu_threads_per_process", resources, Follow::option, "threads"},
-    {"enable_cpu_affinity", resources, Follow::idle, "ranks keep near their GPUs unless --no-affinity is given", "",
+    {"enable_cpu_affinity", resources, Follow::ignored, "ranks keep near their GPUs unless --no-affinity is given", "",
      true},
-    {"dynamo_backend", resources, Follow::noted, kNoCompiler, "no"},
-    {"dynamo_mode", resources, Follow::idle, kNoCompiler},
-    {"dynamo_use_fullgraph", resources, Follow::idle, kNoCompiler, "", true},
-    {"dynamo_use_dynamic", resources, Follow::idle, kNoCompiler, "", true},
-    {"dynamo_use_regional_compilation", resources, Follow::idle, kNoCompiler, "", true},
+    {"dynamo_backend", resources, Follow::warned, kNoCompiler, "no"},
+    {"dynamo_mode", resources, Follow::ignored, kNoCompiler},
+    {"dynamo_use_fullgraph", resources, Follow::ignored, kNoCompiler, "", true},
+    {"dynamo_use_dynamic", resources, Follow::ignored, kNoCompiler, "", true},
+    {"dynamo_use_regional_compilation", resources, Follow::ignored, kNoCompiler, "", true},
     {"use_deepspeed", paradigm, Follow::in_code, "--strategy zero1, zero2 or zero3, by --zero_stage", "", true},
     {"use_fsdp", paradigm, Follow::in_code, "--strategy fsdp, with the flags of FSDP", "", true},
     {"use_parallelism_config", paradigm, Follow::in_code, "follow the flags of ParallelismConfig", "", true},
@@ -51,24 +51,24 @@ constexpr AccelerateName kGeneral[] = {
 
 constexpr AccelerateName kDistributed[] = {
     {"gpu_ids", distributed, Follow::in_code, "accelerators of this machine, such as 0,2: --devices 0,2"},
-    {"same_network", distributed, Follow::idle, "ranks always rendezvous at --main_process_ip", "", true},
+    {"same_network", distributed, Follow::ignored, "ranks always rendezvous at --main_process_ip", "", true},
     {"machine_rank", distributed, Follow::option, "node_rank"},
     {"main_process_ip", distributed, Follow::option, "main_address"},
     {"main_process_port", distributed, Follow::option, "main_port"},
-    {"tee", distributed, Follow::idle, "output is always shown, and written into --log_dir too"},
+    {"tee", distributed, Follow::ignored, "output is always shown, and written into --log_dir too"},
     {"log_dir", distributed, Follow::option, "log_dir"},
-    {"role", distributed, Follow::noted, "ranks have no roles", "default"},
-    {"rdzv_backend", distributed, Follow::idle, "ranks always rendezvous at --main_process_ip"},
-    {"rdzv_conf", distributed, Follow::noted, "--timeout bounds the rendezvous"},
+    {"role", distributed, Follow::warned, "ranks have no roles", "default"},
+    {"rdzv_backend", distributed, Follow::ignored, "ranks always rendezvous at --main_process_ip"},
+    {"rdzv_conf", distributed, Follow::warned, "--timeout bounds the rendezvous"},
     {"max_restarts", distributed, Follow::option, "max_restarts", "0"},
-    {"monitor_interval", distributed, Follow::idle, "an end is noticed at once"},
+    {"monitor_interval", distributed, Follow::ignored, "an end is noticed at once"},
     {"mpirun_hostfile", mpi, Follow::refused, "start the program by mpirun itself: mpirun --hostfile FILE PROGRAM"},
     {"tpu_cluster", tpu, Follow::refused, kNoTpu, "false", true},
-    {"tpu_use_sudo", tpu, Follow::idle, kWithTpu, "", true},
-    {"vm", tpu, Follow::idle, kWithTpu},
-    {"env", tpu, Follow::idle, kWithTpu},
-    {"main_training_function", tpu, Follow::idle, "main() is executed"},
-    {"downcast_bf16", tpu, Follow::idle, kWithTpu, "", true},
+    {"tpu_use_sudo", tpu, Follow::ignored, kWithTpu, "", true},
+    {"vm", tpu, Follow::ignored, kWithTpu},
+    {"env", tpu, Follow::ignored, kWithTpu},
+    {"main_training_function", tpu, Follow::ignored, "main() is executed"},
+    {"downcast_bf16", tpu, Follow::ignored, kWithTpu, "", true},
     {"aws_access_key_id", aws, Follow::refused, kAwsKeys},
     {"aws_secret_access_key", aws, Follow::refused, kAwsKeys},
 };
@@ -79,13 +79,13 @@ constexpr AccelerateName kSharding[] = {
     {"zero_stage", deepspeed, Follow::in_code, "0: --strategy ddp; 1, 2, 3: zero1, zero2, zero3"},
     {"offload_optimizer_device", deepspeed, Follow::refused, kNoOffload, "none"},
     {"offload_param_device", deepspeed, Follow::refused, kNoOffload, "none"},
-    {"offload_optimizer_nvme_path", deepspeed, Follow::idle, "counts with offloading alone, which is refused"},
-    {"offload_param_nvme_path", deepspeed, Follow::idle, "counts with offloading alone, which is refused"},
+    {"offload_optimizer_nvme_path", deepspeed, Follow::ignored, "counts with offloading alone, which is refused"},
+    {"offload_param_nvme_path", deepspeed, Follow::ignored, "counts with offloading alone, which is refused"},
     {"gradient_accumulation_steps", deepspeed, Follow::option, "gradient_accumulation.num_steps", "auto"},
     {"gradient_clipping", deepspeed, Follow::refused,
      "the program clips, by clip_grad_norm_(); a Trainer does by --trainer-gradient-clip-val", "none auto 0 0.0"},
-    {"zero3_init_flag", deepspeed, Follow::idle, "each rank reads its own part of a checkpoint"},
-    {"zero3_save_16bit_model", deepspeed, Follow::idle, "save_model() always writes full weights"},
+    {"zero3_init_flag", deepspeed, Follow::ignored, "each rank reads its own part of a checkpoint"},
+    {"zero3_save_16bit_model", deepspeed, Follow::ignored, "save_model() always writes full weights"},
     {"deepspeed_hostfile", deepspeed, Follow::refused, kEachNode},
     {"deepspeed_exclusion_filter", deepspeed, Follow::refused, kEachNode},
     {"deepspeed_inclusion_filter", deepspeed, Follow::refused, kEachNode},
@@ -110,14 +110,15 @@ constexpr AccelerateName kSharding[] = {
     {"parallelism_config_dp_shard_size", parallelism, Follow::sharding, "dp_shard_size"},
     {"parallelism_config_tp_size", parallelism, Follow::sharding, "tp_size"},
     {"parallelism_config_cp_size", parallelism, Follow::sharding, "cp_size"},
-    {"parallelism_config_cp_backend", parallelism, Follow::idle, "counts with cp_size alone, which is refused"},
-    {"parallelism_config_cp_comm_strategy", parallelism, Follow::idle, "counts with cp_size alone, which is refused"},
+    {"parallelism_config_cp_backend", parallelism, Follow::ignored, "counts with cp_size alone, which is refused"},
+    {"parallelism_config_cp_comm_strategy", parallelism, Follow::ignored,
+     "counts with cp_size alone, which is refused"},
     {"parallelism_config_sp_size", parallelism, Follow::sharding, "sp_size"},
-    {"parallelism_config_sp_backend", parallelism, Follow::idle, "counts with sp_size alone, which is refused"},
-    {"parallelism_config_sp_seq_length", parallelism, Follow::idle, "counts with sp_size alone, which is refused"},
-    {"parallelism_config_sp_seq_length_is_variable", parallelism, Follow::idle,
+    {"parallelism_config_sp_backend", parallelism, Follow::ignored, "counts with sp_size alone, which is refused"},
+    {"parallelism_config_sp_seq_length", parallelism, Follow::ignored, "counts with sp_size alone, which is refused"},
+    {"parallelism_config_sp_seq_length_is_variable", parallelism, Follow::ignored,
      "counts with sp_size alone, which is refused"},
-    {"parallelism_config_sp_attn_implementation", parallelism, Follow::idle,
+    {"parallelism_config_sp_attn_implementation", parallelism, Follow::ignored,
      "counts with sp_size alone, which is refused"},
 };
 
@@ -167,17 +168,17 @@ constexpr AccelerateName kOfFile[] = {
     {"fp16", file, Follow::in_code, "as mixed_precision: fp16"},
     {"fsdp_ignored_modules", file, Follow::sharding, "ignored_modules"},
     {"fsdp_backward_prefetch_policy", file, Follow::sharding, "backward_prefetch"},
-    {"mpirun_ccl", file, Follow::idle, "counts with mpirun alone, which is refused"},
-    {"fp8_amax_history_length", file, Follow::idle, kWithFp8},
-    {"fp8_amax_compute_algorithm", file, Follow::idle, kWithFp8},
-    {"fp8_optimization_level", file, Follow::idle, kWithFp8},
+    {"mpirun_ccl", file, Follow::ignored, "counts with mpirun alone, which is refused"},
+    {"fp8_amax_history_length", file, Follow::ignored, kWithFp8},
+    {"fp8_amax_compute_algorithm", file, Follow::ignored, kWithFp8},
+    {"fp8_optimization_level", file, Follow::ignored, kWithFp8},
     {"tpu_use_cluster", file, Follow::refused, kNoTpu, "false"},
-    {"tpu_name", file, Follow::idle, kWithTpu},
-    {"tpu_zone", file, Follow::idle, kWithTpu},
-    {"tpu_vm", file, Follow::idle, kWithTpu},
-    {"tpu_env", file, Follow::idle, kWithTpu},
-    {"command_file", file, Follow::idle, kWithTpu},
-    {"commands", file, Follow::idle, kWithTpu},
+    {"tpu_name", file, Follow::ignored, kWithTpu},
+    {"tpu_zone", file, Follow::ignored, kWithTpu},
+    {"tpu_vm", file, Follow::ignored, kWithTpu},
+    {"tpu_env", file, Follow::ignored, kWithTpu},
+    {"command_file", file, Follow::ignored, kWithTpu},
+    {"commands", file, Follow::ignored, kWithTpu},
 };
 constexpr std::string_view kOfSageMaker[] = {"ec2_instance_type",
                                              "iam_role_name",
@@ -210,14 +211,14 @@ std::span<const AccelerateName> accelerate_names() {
                              std::span<const AccelerateName>(kSharding), std::span<const AccelerateName>(kOfFile)})
       names.insert(names.end(), some.begin(), some.end());
     for (const auto word : kMegatron)
-      names.push_back({kept("megatron_lm_" + std::string(word)), megatron, Follow::idle, kWithMegatron});
+      names.push_back({kept("megatron_lm_" + std::string(word)), megatron, Follow::ignored, kWithMegatron});
     for (const auto word : kFp8)
       names.push_back({.name = kept("fp8_" + std::string(word)),
                        .group = fp8,
-                       .follow = Follow::idle,
+                       .follow = Follow::ignored,
                        .text = kWithFp8,
                        .is_switch = word == "use_autocast_during_eval"});
-    for (const auto word : kOfSageMaker) names.push_back({word, file, Follow::idle, kWithSageMaker});
+    for (const auto word : kOfSageMaker) names.push_back({word, file, Follow::ignored, kWithSageMaker});
     return names;
   }();
   return all;
@@ -237,8 +238,8 @@ std::string followed_as(const AccelerateName& one) {
   switch (one.follow) {
     case Follow::option: return "as the option " + text;
     case Follow::sharding: return "as the field of FSDP " + text;
-    case Follow::idle:
-    case Follow::noted: return "no effect: " + text;
+    case Follow::ignored:
+    case Follow::warned: return "no effect: " + text;
     case Follow::refused: return "refused: " + text;
     case Follow::in_code: break;
   }

@@ -32,18 +32,18 @@ enum class Follow {
   in_code,   ///< translate_accelerate() decides, as it depends on other names
   option,    ///< an option of ours, which `text` names
   sharding,  ///< an option of sharded training, which `text` names as Accelerate's plugin does
-  idle,      ///< changes nothing here; `text` says why
-  noted,     ///< has no effect, and a line says so; `idle` has the values that ask for nothing
-  refused    ///< MU481; `idle` has the values that ask for nothing, and `text` says what to do
+  ignored,   ///< changes nothing here; `text` says why
+  warned,    ///< has no effect, and a line says so, except for the values in `accepted`
+  refused    ///< MU481, except for the values in `accepted`; `text` says what to do
 };
 
 /// A flag of `accelerate launch`, or a key of its file; both have the same names.
 struct AccelerateName {
   std::string_view name;
   AccelerateGroup group = AccelerateGroup::general;
-  Follow follow = Follow::idle;
+  Follow follow = Follow::ignored;
   std::string_view text = "";
-  std::string_view idle = "";  ///< words, separated by blanks
+  std::string_view accepted = "";  ///< values that ask for nothing, separated by blanks
   bool is_switch = false;
 };
 

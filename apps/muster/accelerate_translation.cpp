@@ -156,10 +156,10 @@ class Translator {
   void take(const AccelerateName& known, const std::string& name, const Found& found) {
     using enum AccelerateGroup;
     if (known.group == deepspeed && !uses_deepspeed() && !is_flag(found)) return;
-    const bool idle = is_one_of(found.text, known.idle);
+    const bool idle = is_one_of(found.text, known.accepted);
     const bool is_loaded = name == "tpu" && own_.accelerator;
     if (known.follow == Follow::refused && !idle && !is_loaded) refuse_value(name, found, known.text);
-    if (known.follow == Follow::noted && !idle) result_.without_effect.push_back(name);
+    if (known.follow == Follow::warned && !idle) result_.without_effect.push_back(name);
     if (known.follow != Follow::option) return;
     const auto option = std::string(known.text);
     if (described(option)) {
@@ -304,7 +304,7 @@ void check_variables(const Environment& variables) {
   for (const auto& [variable, name] : kVariables) {
     const auto text = variables.find(variable);
     const auto* known = find_accelerate_name(name);
-    if (text && !is_one_of(*text, known->idle) && !is_one_of(*text, "0 false"))
+    if (text && !is_one_of(*text, known->accepted) && !is_one_of(*text, "0 false"))
       refuse_value(name, {*text, std::string("variable ") + variable}, known->text);
   }
   if (const auto file = variables.find("ACCELERATE_DEEPSPEED_CONFIG_FILE"); file && !is_one_of(*file, "none"))

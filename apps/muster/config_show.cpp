@@ -49,7 +49,7 @@ void show_config(const LaunchSources& call, bool all) {
   const auto where = options.nodes == NodeRange(1) ? std::string("on this node")
                                                    : "(" + std::to_string(choice.count) + " on each of " +
                                                          options::Value<NodeRange>::write(options.nodes) + " nodes)";
-  std::printf("ranks  %d %s\n\n", choice.count * options.nodes.most, where.c_str());
+  std::printf("ranks  %d %s\n\n", choice.count * options.nodes.max, where.c_str());
   std::vector<Row> rows{{"option", "value", "source"}};
   for (const auto& option : all_options()) {
     const auto found = given.find(option.name);

@@ -10,7 +10,7 @@ namespace {
 bool are_several_nodes(const options::RawOptions& texts) {
   const auto found = texts.find("nodes");
   NodeRange nodes;
-  return found != texts.end() && options::Value<NodeRange>::read(found->second.text, nodes).empty() && nodes.most > 1;
+  return found != texts.end() && options::Value<NodeRange>::read(found->second.text, nodes).empty() && nodes.max > 1;
 }
 
 }  // namespace

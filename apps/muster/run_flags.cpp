@@ -181,7 +181,7 @@ OwnChoices own_choices(const options::Sources& sources) {
                  .devices = text("devices").has_value(),
                  .strategy = text("strategy").has_value()};
   if (NodeRange nodes; options::Value<NodeRange>::read(text("nodes").value_or(""), nodes).empty())
-    own.nodes = nodes.most;
+    own.nodes = nodes.max;
   return own;
 }
 

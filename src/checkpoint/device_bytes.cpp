@@ -18,13 +18,13 @@
 namespace muster::checkpoint {
 namespace {
 
-constexpr device::Site kOwnStream{"saving: copies run on a stream of their own"};
-constexpr device::Site kValues{"saving: copies come after what the current stream holds"};
-constexpr device::Site kToHost{"saving: from the device to pinned memory"};
-constexpr device::Site kOnHost{"saving: the host reads pinned memory after the copy"};
-constexpr device::Site kLeft{"saving: after a failure tensors are changed only when copies are done"};
-constexpr device::Site kToDevice{"loading: from pinned memory to the device"};
-constexpr device::Site kReuse{"loading: pinned memory is written again after its copy"};
+constexpr device::SyncPoint kOwnStream{"saving: copies run on a stream of their own"};
+constexpr device::SyncPoint kValues{"saving: copies come after what the current stream holds"};
+constexpr device::SyncPoint kToHost{"saving: from the device to pinned memory"};
+constexpr device::SyncPoint kOnHost{"saving: the host reads pinned memory after the copy"};
+constexpr device::SyncPoint kLeft{"saving: after a failure tensors are changed only when copies are done"};
+constexpr device::SyncPoint kToDevice{"loading: from pinned memory to the device"};
+constexpr device::SyncPoint kReuse{"loading: pinned memory is written again after its copy"};
 
 at::Tensor pinned_bytes(std::size_t bytes) {
   return at::empty({static_cast<int64_t>(bytes)}, at::TensorOptions(at::kByte).pinned_memory(true));

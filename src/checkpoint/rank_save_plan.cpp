@@ -82,8 +82,8 @@ std::vector<format::ShardEntry> stored(std::vector<format::ShardEntry> shards) {
   return shards;
 }
 
-constexpr device::Site kStaged{"asynchronous saves: from the device to pinned memory"};
-constexpr device::Site kWritten{"asynchronous saves: the thread reads pinned memory after the copies"};
+constexpr device::SyncPoint kStaged{"asynchronous saves: from the device to pinned memory"};
+constexpr device::SyncPoint kWritten{"asynchronous saves: the thread reads pinned memory after the copies"};
 
 /// The device from which bytes go through pinned memory: that of the first tensor on one.
 std::optional<at::Device> device_of(const NamedTensors& tensors) {

@@ -48,7 +48,7 @@ void refuse_half_set(const Environment& variables) {
                              " set, but not both RANK and WORLD_SIZE; set both, or none of them to run alone"));
 }
 
-bool pmi_is_slurms(const Environment& variables) {
+bool pmi_set_by_slurm(const Environment& variables) {
   return cluster::find_slurm(variables) == cluster::SlurmPresence::task &&
          variables.find("PMI_RANK") == variables.find("SLURM_PROCID") &&
          variables.find("PMI_SIZE") == variables.find("SLURM_NTASKS");
@@ -97,7 +97,7 @@ ClusterEnvironment read_cluster_environment(const Environment& variables) {
   refuse_half_set(variables);
   if (!present(variables, {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"}).empty()) return read_open_mpi(variables);
   if (!present(variables, {"MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"}).empty()) return read_mvapich(variables);
-  if (!present(variables, {"PMI_RANK", "PMI_SIZE"}).empty() && !pmi_is_slurms(variables)) return read_pmi(variables);
+  if (!present(variables, {"PMI_RANK", "PMI_SIZE"}).empty() && !pmi_set_by_slurm(variables)) return read_pmi(variables);
   if (find_slurm(variables) == SlurmPresence::task) return read_slurm(variables);
   if (variables.has("JSM_NAMESPACE_RANK")) return read_jsrun(variables);
   refuse_unknown_launcher(variables);

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "comm/backend_calls.h"
-#include "comm/words.h"
+#include "comm/error_text.h"
 #include "muster/base/detail/listing.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"

@@ -128,7 +128,7 @@ DeviceCause CauseExchange::agree(const std::optional<DeviceSuspicion>& own) {
 
 DeviceCause CauseExchange::ask_all(const DeviceSuspicion& own) {
   set(kQuestion, own.group);
-  std::map<int, std::string> operations{{setup_.rank, setup_.ledger->operations_of(own.group)}};
+  std::map<int, std::string> operations{{setup_.rank, setup_.flight_recorder->operations_of(own.group)}};
   std::vector<std::string> answers;
   for (const int rank : own.ranks)
     if (rank != setup_.rank) answers.push_back(answer_of(rank));
@@ -145,7 +145,7 @@ std::optional<DeviceCause> CauseExchange::answer() {
   const auto until = Clock::now() + kVerdict;
   if (!wait_for({kQuestion}, until)) return std::nullopt;
   const auto group = call([this] { return setup_.store->get_to_str(kQuestion); });
-  set(answer_of(setup_.rank), setup_.ledger->operations_of(group));
+  set(answer_of(setup_.rank), setup_.flight_recorder->operations_of(group));
   if (!wait_for({kCause}, until)) return std::nullopt;
   return cause_of(call([this] { return setup_.store->get_to_str(kCause); }));
 }

@@ -17,15 +17,15 @@
 namespace muster::comm {
 
 /// Finds one cause with the other ranks of the job, through its store: the first rank with a suspicion asks all others
-/// for their ledgers, and says what the cause is. A call of the store whose holder is frozen never returns, not even
-/// with a time-out, so a thread of its own makes these calls, and is left behind if need be. Thread-safe.
+/// for their flight recorders, and says what the cause is. A call of the store whose holder is frozen never returns,
+/// not even with a time-out, so a thread of its own makes these calls, and is left behind if need be. Thread-safe.
 class CauseExchange {
  public:
   struct Setup {
     c10::intrusive_ptr<c10d::Store> store;  ///< this object's alone: a connection, and names, of its own
     StoreHolder holder;
     int rank, size;
-    std::shared_ptr<DeviceLedger> ledger;
+    std::shared_ptr<FlightRecorder> flight_recorder;
   };
   /// Its thread holds it, until leave() was called and the store has answered.
   static std::shared_ptr<CauseExchange> start(Setup setup);
@@ -50,7 +50,7 @@ class CauseExchange {
   DeviceCause agree(const std::optional<DeviceSuspicion>& own);
   DeviceCause ask_all(const DeviceSuspicion& own);
   std::optional<DeviceCause> answer();
-  /// Whose process may hold the store: it stays until the others know.
+  /// For a rank whose process may hold the store: keeps it alive until the others have read the cause.
   void stay_until_known();
   bool wait_for(const std::vector<std::string>& keys, Clock::time_point until);
   void rest(std::chrono::milliseconds time);

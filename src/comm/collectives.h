@@ -24,8 +24,8 @@ class Collectives {
   virtual bool takes_device_tensors() const noexcept { return false; }
   /// Whether it has shared_buffer.
   virtual bool shares_memory() const noexcept { return false; }
-  /// PeerAccess::read_in_row: of how many bytes a part has to be a multiple; 0: it has none such.
-  virtual std::size_t row_multiple() const noexcept { return 0; }
+  /// PeerAccess::read_contiguous: of how many bytes a part has to be a multiple; 0: it has none such.
+  virtual std::size_t part_alignment() const noexcept { return 0; }
   virtual void abort(const std::string& cause) noexcept = 0;
   virtual void close() noexcept = 0;
   /// Collective among `ranks`, all members.

@@ -3,16 +3,18 @@
 #include <exception>
 #include <string>
 
-#include "comm/words.h"
+#include "comm/error_text.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
 #include "muster/comm/transport.h"
 
 namespace muster::comm {
 
-/// Runs `make`, which connects a group by `what`; its failure to reach a rank becomes a CommError (MU058).
+/// Runs `make`, which connects a group by `what`; its failure to reach a rank becomes a CommError (MU058) that ends
+/// with `hint`.
 template <class F>
-auto connecting_by(const std::string& what, const std::string& name, int rank, F make) {
+auto connect_or_throw(const std::string& what, const std::string& name, int rank, F make,
+                      const char* hint = "Look for the first failure in the output of the other ranks.") {
   std::string reason;
   try {
     return make();
@@ -28,9 +30,8 @@ auto connecting_by(const std::string& what, const std::string& name, int rank, F
   } catch (const std::exception& failure) {
     reason = failure.what();
   }
-  throw CommError("MU058", formatted("rank {} could not connect group {} by {}: {}. Look for the first failure in the "
-                                     "output of the other ranks.",
-                                     rank, name, what, short_error_text(reason)));
+  throw CommError("MU058", formatted("rank {} could not connect group {} by {}: {}. {}", rank, name, what,
+                                     short_error_text(reason), hint));
 }
 
 }  // namespace muster::comm

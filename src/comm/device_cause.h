@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/device_ledger.h"
+#include "comm/flight_recorder.h"
 
 namespace muster::comm {
 
@@ -32,8 +32,8 @@ struct StoreHolder {
   int rank = -1;     ///< of the job; -1: no rank
 };
 
-/// What held an operation up, found by the ranks' ledgers. `operations`: operations_of() the group of the ranks that
-/// have answered.
+/// What held an operation up, found by the ranks' flight recorders. `operations`: operations_of() the group of the
+/// ranks that have answered.
 DeviceCause find_cause(const DeviceSuspicion& suspicion, int own_rank, const std::map<int, std::string>& operations);
 
 // The causes of a rank that could not learn of the others'.

@@ -13,12 +13,13 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
+#include "comm/connecting.h"
+#include "comm/error_text.h"
 #include "comm/handshake.h"
 #include "comm/header.h"
 #include "comm/rank_index.h"
-#include "comm/transport_watch.h"
+#include "comm/transport_watchdog.h"
 #include "comm/wait_policy.h"
-#include "comm/words.h"
 #include "muster/base/detail/environment.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
@@ -30,7 +31,7 @@ using c10d::ProcessGroupGloo;
 using Device = std::shared_ptr<::gloo::transport::Device>;
 using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 
-// gloo ends the process if a message meets a receive of another size, so the tag of a block is its size and frames,
+// gloo ends the process if a message matches a receive of another size, so the tag of a block is its size and frames,
 // which have one size, have a tag of their own.
 constexpr int kFrameTag = 0;
 /// Nothing is sent with it.
@@ -110,24 +111,13 @@ class SigpipeBlocker {
   sigset_t before_;
 };
 
-/// Runs `make`; what gloo throws becomes a CommError. The threads that it starts never see SIGPIPE.
+/// The threads that gloo starts in `make` never see SIGPIPE.
 template <class F>
-auto connecting(const std::string& name, int rank, F make) {
+auto connect_gloo(const std::string& name, int rank, F make) {
   SigpipeBlocker blocker;
-  std::string reason;
-  try {
-    return make();
-  } catch (const TransportFailure& failure) {
-    reason = failure.detail;
-  } catch (const CommError&) {
-    throw;  // a peer or a value that was refused
-  } catch (const std::exception& failure) {
-    reason = failure.what();
-  }
-  throw CommError("MU058",
-                  formatted("rank {} could not connect group {} by gloo: {}. Check that the ranks reach each other, "
-                            "and name the network interface (GLOO_SOCKET_IFNAME).",
-                            rank, name, short_error_text(reason)));
+  return connect_or_throw("gloo", name, rank, make,
+                          "Check that the ranks reach each other, and name the network interface "
+                          "(GLOO_SOCKET_IFNAME).");
 }
 
 /// Why a wait failed, in gloo's words; empty if it did not.
@@ -147,7 +137,7 @@ class GlooTransport final : public Transport {
  public:
   GlooTransport(GlooSetup setup, Device device, const std::string& name, int rank, int size)
       : setup_(std::move(setup)), device_(std::move(device)), name_(name), rank_(rank), size_(size),
-        gloo_(connect_gloo(setup_, device_, name, rank, size)), peers_(size), watch_(TransportWatch::of_process()) {
+        gloo_(connect_gloo(setup_, device_, name, rank, size)), peers_(size), watch_(TransportWatchdog::of_process()) {
     for (int peer = 0; peer < size; ++peer) {
       if (peer == rank) continue;
       peers_[peer] = std::make_unique<Peer>();
@@ -274,7 +264,7 @@ class GlooTransport final : public Transport {
   unsigned looks_ = 0;  ///< since that wait began
   std::vector<WorkPtr> silent_receives_;
 
-  const std::shared_ptr<TransportWatch> watch_;
+  const std::shared_ptr<TransportWatchdog> watch_;
 };
 
 void GlooTransport::wait(const WorkPtr& work, int peer, TimePoint deadline) {
@@ -357,7 +347,7 @@ void GlooTransport::close() noexcept {
 
 std::unique_ptr<Transport> GlooTransport::split(const std::vector<int>& ranks, const std::string& name) {
   int new_rank = rank_index(ranks, rank_);
-  return connecting(name, new_rank, [&] {
+  return connect_gloo(name, new_rank, [&] {
     auto transport = std::make_unique<GlooTransport>(setup_, device_, name, new_rank, static_cast<int>(ranks.size()));
     shake_hands(*transport, setup_.secret, name, setup_.connect_timeout);
     return transport;
@@ -367,7 +357,7 @@ std::unique_ptr<Transport> GlooTransport::split(const std::vector<int>& ranks, c
 }  // namespace
 
 std::unique_ptr<Transport> make_gloo_transport(const GlooSetup& setup, const std::string& name, int rank, int size) {
-  return connecting(name, rank, [&] {
+  return connect_gloo(name, rank, [&] {
     auto transport = std::make_unique<GlooTransport>(setup, make_device(setup), name, rank, size);
     // Afterwards no rank needs the store any more to connect, and each has proved that it belongs to the job.
     shake_hands(*transport, setup.secret, name, setup.connect_timeout);
@@ -376,7 +366,7 @@ std::unique_ptr<Transport> make_gloo_transport(const GlooSetup& setup, const std
 }
 
 c10::intrusive_ptr<c10d::Backend> make_raw_gloo(const GlooSetup& setup, const std::string& name, int rank, int size) {
-  return connecting(name, rank, [&]() -> c10::intrusive_ptr<c10d::Backend> {
+  return connect_gloo(name, rank, [&]() -> c10::intrusive_ptr<c10d::Backend> {
     return connect_gloo(setup, make_device(setup), name, rank, size);
   });
 }

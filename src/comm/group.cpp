@@ -7,8 +7,8 @@
 
 #include <ATen/core/grad_mode.h>
 
+#include "comm/error_text.h"
 #include "comm/staging.h"
-#include "comm/words.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
 #include "muster/comm/detail/device_agreement.h"
@@ -40,8 +40,8 @@ bool Work::is_completed() const {
 namespace {
 constexpr std::chrono::milliseconds kDrain(5000);  ///< for operations that were started when the group goes
 
-GroupIdentity with_ledger(GroupIdentity identity, bool has_device_side) {
-  if (has_device_side && !identity.ledger) identity.ledger = std::make_shared<DeviceLedger>();
+GroupIdentity with_flight_recorder(GroupIdentity identity, bool has_device) {
+  if (has_device && !identity.flight_recorder) identity.flight_recorder = std::make_shared<FlightRecorder>();
   return identity;
 }
 
@@ -53,22 +53,24 @@ std::vector<int> job_ranks_of(const GroupIdentity& identity, int size) {
 }
 }  // namespace
 
-Group::Group(GroupIdentity identity, std::unique_ptr<Collectives> collectives, std::unique_ptr<DeviceSide> device_side)
-    : identity_(with_ledger(std::move(identity), device_side != nullptr)), collectives_(std::move(collectives)),
-      device_side_(std::move(device_side)), rank_(collectives_->rank()), size_(collectives_->size()),
-      job_ranks_(job_ranks_of(identity_, size_)), pending_(DeviceWatch::patience(identity_.timeout)),
-      pair_sequences_(collectives_->size()), heard_piggybacks_(collectives_->size()) {
-  if (device_side_) identity_.ledger->add(identity_.name, job_ranks_);
-  if (device_side_ && identity_.watch) identity_.watch->add(*this);
+Group::Group(GroupIdentity identity, std::unique_ptr<Collectives> collectives,
+             std::unique_ptr<DeviceCollectives> device_collectives)
+    : identity_(with_flight_recorder(std::move(identity), device_collectives != nullptr)),
+      collectives_(std::move(collectives)), device_collectives_(std::move(device_collectives)),
+      rank_(collectives_->rank()), size_(collectives_->size()), job_ranks_(job_ranks_of(identity_, size_)),
+      pending_(DeviceWatchdog::query_after(identity_.timeout)), pair_sequences_(collectives_->size()),
+      heard_piggybacks_(collectives_->size()) {
+  if (device_collectives_) identity_.flight_recorder->add(identity_.name, job_ranks_);
+  if (device_collectives_ && identity_.watch) identity_.watch->add(*this);
 }
 
 Group::~Group() {
-  if (device_side_ && identity_.watch) identity_.watch->remove(*this);
+  if (device_collectives_ && identity_.watch) identity_.watch->remove(*this);
   const auto until = Clock::now() + std::min(identity_.timeout, kDrain);
   end_worker(until);
-  if (!device_side_) return;
-  drain_device_side(until);
-  identity_.ledger->remove(identity_.name);
+  if (!device_collectives_) return;
+  drain_device(until);
+  identity_.flight_recorder->remove(identity_.name);
 }
 
 void Group::end_worker(TimePoint until) {
@@ -112,7 +114,7 @@ void Group::listen(const Operation& operation) {
 
 void Group::run(Operation& operation) {
   if (stays_on_host(operation)) return run_on_host(operation);
-  if (goes_to_device_side(operation)) return start_on_device(operation)->wait();
+  if (goes_to_device(operation)) return start_on_device(operation)->wait();
   stage(operation);
   run_on_host(operation);
   operation.staging->move_results(operation);
@@ -146,7 +148,7 @@ void Group::run_on_host(Operation& operation) {
 
 std::shared_ptr<Work::State> Group::start(Operation operation) {
   if (!stays_on_host(operation)) {
-    if (goes_to_device_side(operation)) return std::make_shared<Work::State>(start_on_device(std::move(operation)));
+    if (goes_to_device(operation)) return std::make_shared<Work::State>(start_on_device(std::move(operation)));
     stage(operation);
   }
   return start_on_host(std::move(operation));
@@ -245,7 +247,7 @@ void Group::fail(const Failure& failure) {
   if (failure_->peer >= 0) report_lost_rank(failure_->peer, failure_->id + ": " + failure_->text);
   collectives_->abort(failure_->id + ": " + failure_->text);
   collectives_->close();
-  abort_device_side();
+  abort_device();
   throw CommError(failure_->id, failure_->text);
 }
 
@@ -291,7 +293,7 @@ Group::Failure Group::explain(const Operation& operation, const TransportFailure
 void Group::abort(const std::string& cause) {
   if (!keep({"MU053", formatted("rank {} ended group {}: {}", rank_, identity_.name, cause), -1})) return;
   collectives_->abort(cause);
-  abort_device_side();
+  abort_device();
 }
 
 void Group::observe(Communicator::Observer observer) {
@@ -334,15 +336,16 @@ std::shared_ptr<Group> Group::subgroup(const std::vector<int>& ranks, const Oper
     identity.ranks.push_back(job_ranks_.at(static_cast<std::size_t>(rank)));
   }
   const bool is_alone = ranks.size() == 1 && identity.backend != "fake";
-  auto device_side = device_side_ && !is_alone ? device_side_->split(ranks, identity.name) : nullptr;
+  auto device_collectives =
+      device_collectives_ && !is_alone ? device_collectives_->split(ranks, identity.name) : nullptr;
   if (!member) return nullptr;
   if (is_alone) {
     identity.backend = "none";
     identity.starts_inline = true;
     return std::make_shared<Group>(std::move(identity), make_solo());
   }
-  auto host_side = collectives_->split(ranks, identity.name);
-  return std::make_shared<Group>(identity, std::move(host_side), std::move(device_side));
+  auto host_collectives = collectives_->split(ranks, identity.name);
+  return std::make_shared<Group>(identity, std::move(host_collectives), std::move(device_collectives));
 }
 
 std::shared_ptr<SharedBuffer> Group::share(std::size_t bytes, PeerAccess access, const OperationLabel& label) {

@@ -14,9 +14,9 @@
 #include <vector>
 
 #include "comm/collectives.h"
-#include "comm/device_ledger.h"
-#include "comm/device_side.h"
-#include "comm/device_watch.h"
+#include "comm/device_collectives.h"
+#include "comm/device_watchdog.h"
+#include "comm/flight_recorder.h"
 #include "comm/wait_policy.h"
 #include "muster/cluster/detail/report.h"
 
@@ -28,11 +28,11 @@ struct GroupIdentity {
   std::string backend_reason{};   ///< why it was chosen; empty: it was asked for
   std::shared_ptr<void> keeps{};  ///< kept alive by the group and its subgroups
   std::string name = "world";
-  std::vector<int> ranks{};                ///< their ranks in the job; empty: as in the group
-  cluster::Report report{};                ///< where this rank reports lost ranks
-  std::shared_ptr<DeviceLedger> ledger{};  ///< of the group and its subgroups; null: of no device
-  std::shared_ptr<DeviceWatch> watch{};    ///< of the same; null: nobody watches
-  bool starts_inline = false;              ///< operations never wait, so nothing needs a thread
+  std::vector<int> ranks{};                           ///< their ranks in the job; empty: as in the group
+  cluster::Report report{};                           ///< where this rank reports lost ranks
+  std::shared_ptr<FlightRecorder> flight_recorder{};  ///< of the group and its subgroups; null: of no device
+  std::shared_ptr<DeviceWatchdog> watch{};            ///< of the same; null: nobody watches
+  bool starts_inline = false;                         ///< operations never wait, so nothing needs a thread
   std::chrono::milliseconds timeout{600'000};
   std::shared_ptr<WaitPolicy> waiting = std::make_shared<WaitPolicy>();
 };
@@ -42,10 +42,10 @@ struct GroupIdentity {
 /// it takes of the operations on tensors of its device, at once and in an order of its own; other tensors of a device
 /// are staged through host memory. The first failure ends the group: it is sent to the peers and thrown by all later
 /// operations. One that the watch of the devices finds ends all groups that it watches.
-class Group : public DeviceWatch::Watched {
+class Group : public DeviceWatchdog::Watched {
  public:
   Group(GroupIdentity identity, std::unique_ptr<Collectives> collectives,
-        std::unique_ptr<DeviceSide> device_side = nullptr);
+        std::unique_ptr<DeviceCollectives> device_collectives = nullptr);
   ~Group() override;
   Group(const Group&) = delete;
   Group& operator=(const Group&) = delete;
@@ -68,7 +68,7 @@ class Group : public DeviceWatch::Watched {
   /// Collective: memory for tensors that all ranks of the group have; null where they share none, or one of them cannot
   /// have it.
   std::shared_ptr<SharedBuffer> share(std::size_t bytes, PeerAccess access, const OperationLabel& label);
-  std::size_t row_multiple() const noexcept { return collectives_->row_multiple(); }
+  std::size_t part_alignment() const noexcept { return collectives_->part_alignment(); }
   // Called by the watch, in its thread.
   std::optional<DeviceSuspicion> suspicion(TimePoint now) override;
   void end(const DeviceCause& cause) override;
@@ -93,7 +93,7 @@ class Group : public DeviceWatch::Watched {
   std::shared_ptr<Work::State> start_on_host(Operation operation);
   /// Whether the host side runs the operation as it is.
   bool stays_on_host(const Operation& operation) const;
-  bool goes_to_device_side(const Operation& operation) const;
+  bool goes_to_device(const Operation& operation) const;
   std::shared_ptr<DeviceWork> start_on_device(Operation operation);
   void note_on_device(const Operation& operation);
   void stage(Operation& operation);
@@ -103,8 +103,8 @@ class Group : public DeviceWatch::Watched {
   /// Keeps the first failure. Returns whether this is the first.
   bool keep(const Failure& failure);
   /// Waits until the device has ended what this rank has started; what is left then ends by an abort.
-  void drain_device_side(TimePoint until) noexcept;
-  void abort_device_side() noexcept;
+  void drain_device(TimePoint until) noexcept;
+  void abort_device() noexcept;
   Failure explain(const Operation& operation, const TransportFailure& failure, Clock::time_point begin) const;
   void check_alive();
   void listen(const Operation& operation);
@@ -115,7 +115,7 @@ class Group : public DeviceWatch::Watched {
 
   const GroupIdentity identity_;
   const std::unique_ptr<Collectives> collectives_;
-  const std::unique_ptr<DeviceSide> device_side_;  ///< null: there is none
+  const std::unique_ptr<DeviceCollectives> device_collectives_;  ///< null: there is none
   const int rank_;
   const int size_;
   const std::vector<int> job_ranks_;  ///< of each of the group's ranks, the one in the whole job

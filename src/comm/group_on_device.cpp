@@ -3,35 +3,36 @@
 #include <thread>
 #include <vector>
 
+#include "comm/error_text.h"
 #include "comm/group.h"
 #include "comm/rank_index.h"
 #include "comm/staging.h"
-#include "comm/words.h"
 #include "muster/base/detail/log.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
 
 namespace muster::comm {
 
-std::string Group::device_backend() const { return device_side_ ? device_side_->name() : std::string(); }
+std::string Group::device_backend() const { return device_collectives_ ? device_collectives_->name() : std::string(); }
 
 bool Group::stays_on_host(const Operation& operation) const {
   return device_of(operation).is_cpu() || collectives_->takes_device_tensors();
 }
 
-bool Group::goes_to_device_side(const Operation& operation) const {
-  return device_side_ && device_side_->takes(operation, device_of(operation).type());
+bool Group::goes_to_device(const Operation& operation) const {
+  return device_collectives_ && device_collectives_->takes(operation, device_of(operation).type());
 }
 
 std::shared_ptr<DeviceWork> Group::start_on_device(Operation operation) {
   check_alive();
-  device_side_->require_dtype(operation);
+  device_collectives_->require_dtype(operation);
   const auto asked = Clock::now();
   // Messages are numbered apart: ranks need not agree on them.
   operation.sequence = is_point_to_point(operation.kind) ? device_messages_++ : device_sequence_++;
   note_on_device(operation);
   try {
-    auto work = identity_.watch ? device_side_->start(operation, pending_) : device_side_->start(operation);
+    auto work =
+        identity_.watch ? device_collectives_->start(operation, pending_) : device_collectives_->start(operation);
     notify_observers(operation, asked);
     return work;
   } catch (const std::exception& error) {
@@ -42,7 +43,7 @@ std::shared_ptr<DeviceWork> Group::start_on_device(Operation operation) {
   }
 }
 
-void Group::drain_device_side(TimePoint until) noexcept {
+void Group::drain_device(TimePoint until) noexcept {
   try {
     const auto begin = Clock::now();
     auto left = pending_.oldest_unended();
@@ -60,17 +61,17 @@ void Group::drain_device_side(TimePoint until) noexcept {
   }
 }
 
-void Group::abort_device_side() noexcept {
-  if (!device_side_) return;
+void Group::abort_device() noexcept {
+  if (!device_collectives_) return;
   pending_.clear();
-  device_side_->abort();
+  device_collectives_->abort();
 }
 
 std::optional<DeviceSuspicion> Group::suspicion(TimePoint now) {
   if (has_failed_.load(std::memory_order_acquire)) return std::nullopt;
-  DeviceSuspicion found{.group = identity_.name, .ranks = job_ranks_, .backend = device_side_->name()};
+  DeviceSuspicion found{.group = identity_.name, .ranks = job_ranks_, .backend = device_collectives_->name()};
   try {
-    found.error = device_side_->error();
+    found.error = device_collectives_->error();
     if (const auto oldest = pending_.oldest(now)) {
       found.operation = oldest->header;
       found.seconds = oldest->seconds.count();
@@ -87,19 +88,20 @@ void Group::end(const DeviceCause& cause) {
   if (cause.rank >= 0 && cause.rank != job_ranks_.at(static_cast<std::size_t>(rank_)))
     identity_.report.lost(cause.rank, cause.id + ": " + cause.text);
   if (keep({cause.id, cause.text, -1})) collectives_->abort(cause.id + ": " + cause.text);
-  abort_device_side();
+  abort_device();
 }
 
 void Group::note_on_device(const Operation& operation) {
-  if (!is_point_to_point(operation.kind)) identity_.ledger->note(identity_.name, make_header(operation, nullptr, 0));
+  if (!is_point_to_point(operation.kind))
+    identity_.flight_recorder->note(identity_.name, make_header(operation, nullptr, 0));
 }
 
 void Group::compare_device_operations(const Communicator& through) {
-  if (!device_side_) return;
+  if (!device_collectives_) return;
   const auto difference =
-      find_disagreement(identity_.name, job_ranks_, through.all_gather_bytes(identity_.ledger->digests()));
+      find_disagreement(identity_.name, job_ranks_, through.all_gather_bytes(identity_.flight_recorder->digests()));
   if (!difference) return;
-  const auto operations = through.all_gather_bytes(identity_.ledger->operations_of(difference->group));
+  const auto operations = through.all_gather_bytes(identity_.flight_recorder->operations_of(difference->group));
   const auto of = [&](int rank) { return operations.at(static_cast<std::size_t>(rank_index(job_ranks_, rank))); };
   fail({"MU050",
         formatted("{} of the device's operations in group {}. All ranks must call the same operations in the same "

@@ -52,12 +52,12 @@ bool same_kind(const Header& a, int a_rank, const Header& b, int b_rank) {
 
 bool same_label(const Header& a, const Header& b) {
   return a.source == b.source && a.label_hash == b.label_hash && a.tensor_index == b.tensor_index &&
-         a.tensor_count == b.tensor_count && a.gradient_step == b.gradient_step && a.order == b.order;
+         a.tensor_count == b.tensor_count && a.gradient_step == b.gradient_step && a.history_hash == b.history_hash;
 }
 
 const char* gradient_mismatch_hint(const Header& a, const Header& b) {
   const auto averages = [](const Header& one) {
-    return one.source == Source::library && shown_label(one).find("gradients of") != std::string::npos;
+    return one.source == Source::library && shown_label(one).find(kGradientsLabel) != std::string::npos;
   };
   if (!averages(a) || !averages(b)) return "";
   return " The loss of one rank did not use a model that the losses of other ranks used, or ranks use models in "
@@ -72,13 +72,13 @@ constexpr const char* kForwardsNeedAllRanks =
 
 /// Where one rank runs a forward of a model whose parameters are sharded over ranks, this is what its user reads first.
 std::string mismatch_hint(const Header& a, const Header& b) {
-  if (a.label_hash == b.label_hash && a.order != b.order)
+  if (a.label_hash == b.label_hash && a.history_hash != b.history_hash)
     return std::string(
                " Before that, the ranks used or updated units of a sharded model in different orders, or one "
                "rank used a unit that another one did not.") +
            kForwardsNeedAllRanks;
   const auto evaluates = [](const Header& one) {
-    return one.source == Source::library && shown_label(one).starts_with("evaluation, unit");
+    return one.source == Source::library && shown_label(one).starts_with(kEvaluationLabel);
   };
   if (evaluates(a) == evaluates(b)) return gradient_mismatch_hint(a, b);
   return kForwardsNeedAllRanks;
@@ -116,7 +116,7 @@ Header make_header(const Operation& operation, const at::Tensor* sent, uint64_t 
   header.tensor_index = operation.label.tensor_index;
   header.tensor_count = operation.label.tensor_count;
   header.gradient_step = operation.label.gradient_step;
-  header.order = operation.label.order;
+  header.history_hash = operation.label.history_hash;
   header.label_hash = operation.label.text.empty() ? 0 : hash(operation.label.text);
   operation.label.text.copy(header.label, kMaxLabel);
   header.bytes = bytes;
@@ -142,9 +142,9 @@ uint64_t digest_of(const Header& header) {
   uint64_t digest = kMagic;
   for (const uint64_t word : {pair(small, header.root), pair(header.tensor_index, header.tensor_count),
                               static_cast<uint64_t>(header.dims), static_cast<uint64_t>(header.gradient_step),
-                              static_cast<uint64_t>(header.order), static_cast<uint64_t>(header.sequence),
+                              static_cast<uint64_t>(header.history_hash), static_cast<uint64_t>(header.sequence),
                               static_cast<uint64_t>(header.shape_hash), static_cast<uint64_t>(header.label_hash)}) {
-    // Each step maps one value to one, so that headers that differ in one word never have one digest.
+    // Each step is a bijection: headers that differ in exactly one word have different digests.
     digest = (digest ^ word) * 0x9e3779b97f4a7c15ULL;
     digest ^= digest >> 32;
   }

@@ -30,7 +30,7 @@ struct Header {
   int32_t tensor_index = 0;
   int32_t tensor_count = 1;
   int64_t gradient_step = -1;
-  int64_t order = 0;
+  int64_t history_hash = 0;
   int64_t sequence = 0;
   int64_t shape_hash = 0;           ///< of all dims, including those that do not fit
   int64_t label_hash = 0;           ///< 0 if there is no label

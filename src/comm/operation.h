@@ -63,7 +63,7 @@ struct Operation {
   std::vector<uint64_t> piggybacks{};             ///< values received from the ranks, if this rank sent one
 };
 
-/// The properties that ranks must agree on.
+/// "all_reduce", "broadcast", ...
 std::string_view name_of(OperationKind kind);
 std::string_view name_of(ReduceOp op);
 /// "float32", "bfloat16", ...

@@ -6,7 +6,7 @@
 namespace muster::comm {
 namespace {
 
-constexpr device::Site kEnded{"watch: whether the device has ended an operation"};
+constexpr device::SyncPoint kEnded{"watch: whether the device has ended an operation"};
 
 }  // namespace
 
@@ -44,7 +44,7 @@ bool PendingOperations::drop_ended(TimePoint now) {
   if (operations_.empty() || !operations_.front()->has_ended()) return false;
   operations_.pop_front();
   // Between the last look at it, if there was one, and now. Later would give the next one more than its time.
-  last_end_ = std::max({last_end_, seen_running_, now - patience_});
+  last_end_ = std::max({last_end_, seen_running_, now - query_after_});
   return true;
 }
 
@@ -53,7 +53,7 @@ std::optional<PendingOperations::Oldest> PendingOperations::oldest(TimePoint now
   while (!operations_.empty()) {
     const auto& front = *operations_.front();
     const auto begin = std::max(front.asked(), last_end_);
-    if (front.asked() + patience_ > now) return std::nullopt;
+    if (front.asked() + query_after_ > now) return std::nullopt;
     if (drop_ended(now)) continue;
     seen_running_ = now;
     return Oldest{front.header(), now - begin};

@@ -42,17 +42,18 @@ class PendingOperation {
 /// operations that are some seconds old, or many. Thread-safe.
 class PendingOperations {
  public:
-  /// `patience`: how old an operation is when the device is asked about it.
-  explicit PendingOperations(std::chrono::milliseconds patience) : patience_(patience) {}
+  /// `query_after`: how old an operation is when the device is asked about it.
+  explicit PendingOperations(std::chrono::milliseconds query_after) : query_after_(query_after) {}
 
   std::shared_ptr<PendingOperation> add(const Operation& operation);
 
   struct Oldest {
     Header header;
-    /// Since it was asked for, and the one before it had ended, or up to `patience` longer where nobody saw that end.
+    /// Since it was asked for, and the one before it had ended, or up to `query_after` longer where nobody saw that
+    /// end.
     std::chrono::duration<double> seconds;
   };
-  /// The oldest one that has not ended, if it is older than the patience. Throws: what the device throws.
+  /// The oldest one that has not ended, if it is older than that. Throws: what the device throws.
   std::optional<Oldest> oldest(TimePoint now);
   /// The oldest one that has not ended, whatever its age. Throws: what the device throws.
   std::optional<Header> oldest_unended();
@@ -62,7 +63,7 @@ class PendingOperations {
   static constexpr std::size_t kMany = 128;
   bool drop_ended(TimePoint now);
 
-  const std::chrono::milliseconds patience_;
+  const std::chrono::milliseconds query_after_;
   std::mutex mutex_;
   std::deque<std::shared_ptr<PendingOperation>> operations_;
   TimePoint last_end_{}, seen_running_{};

@@ -10,12 +10,13 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
+#include "comm/custom_transport.h"
+#include "comm/error_text.h"
 #include "comm/gloo_transport.h"
 #include "comm/group.h"
 #include "comm/group_options.h"
 #include "comm/hierarchical/hierarchical.h"
 #include "comm/mpi/mpi_transport.h"
-#include "comm/own_transport.h"
 #include "comm/plugged.h"
 #include "comm/shared_memory/handover.h"
 #include "comm/shared_memory/shared_collectives.h"
@@ -23,7 +24,6 @@
 #include "comm/store_file.h"
 #include "comm/store_server.h"
 #include "comm/warning_timeout.h"
-#include "comm/words.h"
 #include "muster/base/detail/environment.h"
 #include "muster/base/detail/listing.h"
 #include "muster/base/detail/log.h"
@@ -198,7 +198,7 @@ void check_marks(const ClusterEnvironment& cluster, c10d::Store& store, const cl
   check_device_backends(cluster, marks);
 }
 
-DeviceMaker maker_of(const BackendEntry& entry, const StorePtr& store, const GroupOptions& options) {
+DeviceBackendFactory maker_of(const BackendEntry& entry, const StorePtr& store, const GroupOptions& options) {
   const auto kind = c10::DeviceTypeName(entry.device, /*lower_case=*/true);  // a group may have one of each
   return {entry, options, [store, kind](const std::string& name) {
             return c10::make_intrusive<c10d::PrefixStore>(formatted("backend for {}/{}", kind, name), store);
@@ -268,12 +268,12 @@ std::unique_ptr<Collectives> make_over_found(const HostSetup& setup, const Found
   identity.backend = options.backend;
   identity.backend_reason = "the transport " + found.place;
   auto store = c10::make_intrusive<c10d::PrefixStore>("transport", setup.store);
-  return make_over_own({options.backend, options.rendezvous_timeout, setup.secret}, identity.name, rank, size,
-                       [&] { return found.make(store, rank, size, options); });
+  return make_over_custom({options.backend, options.rendezvous_timeout, setup.secret}, identity.name, rank, size,
+                          [&] { return found.make(store, rank, size, options); });
 }
 
 /// The collectives of "gloo", "shm", "hierarchical", "auto" or MPI, which the identity then names.
-std::unique_ptr<Collectives> make_host_side(const HostSetup& setup, GroupIdentity& identity) {
+std::unique_ptr<Collectives> make_host_collectives(const HostSetup& setup, GroupIdentity& identity) {
   const auto& [cluster, options, store, secret] = setup;
   if (auto mpi = mpi_setup_of(options.backend)) return make_over_mpi(setup, std::move(*mpi), identity);
   SharedAttempt shared;
@@ -299,35 +299,37 @@ std::optional<at::Device> current_device(c10::DeviceType type) {
 }
 
 /// Also gives the identity what all groups of this device share.
-std::unique_ptr<DeviceSide> make_device_side(const BackendEntry& entry, const HostSetup& setup,
-                                             GroupIdentity& identity) {
+std::unique_ptr<DeviceCollectives> make_device_collectives(const BackendEntry& entry, const HostSetup& setup,
+                                                           GroupIdentity& identity) {
   const int rank = setup.cluster.rank, size = setup.cluster.world_size;
   auto maker = maker_of(entry, setup.store, setup.options);
   auto backend = maker.make(identity.name, rank, size);
-  identity.ledger = std::make_shared<DeviceLedger>();
+  identity.flight_recorder = std::make_shared<FlightRecorder>();
   auto watched = c10::make_intrusive<c10d::PrefixStore>("device watch", setup.store->clone());
-  identity.watch = std::make_shared<DeviceWatch>(
-      CauseExchange::Setup{std::move(watched), holder_of(setup.cluster), rank, size, identity.ledger},
+  identity.watch = std::make_shared<DeviceWatchdog>(
+      CauseExchange::Setup{std::move(watched), holder_of(setup.cluster), rank, size, identity.flight_recorder},
       current_device(entry.device));
-  return std::make_unique<DeviceSide>(std::move(backend), std::move(maker));
+  return std::make_unique<DeviceCollectives>(std::move(backend), std::move(maker));
 }
 
 Communicator plug_in(const BackendEntry& entry, HostSetup setup, GroupIdentity identity) {
   const std::string name = std::exchange(setup.options.backend, "auto");
-  std::unique_ptr<Collectives> host_side;
-  std::unique_ptr<DeviceSide> device_side;
+  std::unique_ptr<Collectives> host_collectives;
+  std::unique_ptr<DeviceCollectives> device_collectives;
   if (entry.device != c10::DeviceType::CPU) {
-    host_side = make_host_side(setup, identity);
-    device_side = make_device_side(entry, setup, identity);
+    host_collectives = make_host_collectives(setup, identity);
+    device_collectives = make_device_collectives(entry, setup, identity);
   } else {
     const auto make = [maker = maker_of(entry, setup.store, setup.options)](
                           const std::string& group, int rank, int size) { return maker.make(group, rank, size); };
-    host_side = make_plugged(make(identity.name, setup.cluster.rank, setup.cluster.world_size), make);
-    if (const auto& beside = setup.options.device_backend) device_side = make_device_side(*beside, setup, identity);
+    host_collectives = make_plugged(make(identity.name, setup.cluster.rank, setup.cluster.world_size), make);
+    if (const auto& beside = setup.options.device_backend)
+      device_collectives = make_device_collectives(*beside, setup, identity);
   }
   identity.backend = name;
   identity.backend_reason.clear();
-  return Communicator(std::make_shared<Group>(std::move(identity), std::move(host_side), std::move(device_side)));
+  return Communicator(
+      std::make_shared<Group>(std::move(identity), std::move(host_collectives), std::move(device_collectives)));
 }
 
 /// Returns the transport of the backend if it is none of Muster's or of `more`.
@@ -370,10 +372,12 @@ Communicator connect(const ClusterEnvironment& cluster, const GroupOptions& opti
   const HostSetup setup{cluster, options, store, secret};
   if (auto entry = more.find(options.backend); entry != more.end())
     return plug_in(entry->second, setup, std::move(identity));
-  auto host_side = transport.make ? make_over_found(setup, transport, identity) : make_host_side(setup, identity);
-  std::unique_ptr<DeviceSide> device_side;
-  if (options.device_backend) device_side = make_device_side(*options.device_backend, setup, identity);
-  return Communicator(std::make_shared<Group>(std::move(identity), std::move(host_side), std::move(device_side)));
+  auto host_collectives =
+      transport.make ? make_over_found(setup, transport, identity) : make_host_collectives(setup, identity);
+  std::unique_ptr<DeviceCollectives> device_collectives;
+  if (options.device_backend) device_collectives = make_device_collectives(*options.device_backend, setup, identity);
+  return Communicator(
+      std::make_shared<Group>(std::move(identity), std::move(host_collectives), std::move(device_collectives)));
 }
 
 }  // namespace muster::comm

@@ -25,12 +25,12 @@ at::Tensor shared_zeros(const Communicator& group, int64_t elements, const at::T
   return shared.defined() ? shared : at::zeros({elements}, options);
 }
 
-std::size_t row_multiple(const Communicator& group) { return group.group()->row_multiple(); }
+std::size_t part_alignment(const Communicator& group) { return group.group()->part_alignment(); }
 
-SharedRow try_shared_row(const Communicator& group, int64_t elements, const at::TensorOptions& options) {
+SharedTensor try_shared_tensor(const Communicator& group, int64_t elements, const at::TensorOptions& options) {
   const std::size_t bytes = static_cast<std::size_t>(elements) * options.dtype().itemsize();
-  if (bytes == 0 || !options.device().is_cpu() || row_multiple(group) == 0) return {};
-  const auto buffer = group.group()->share(bytes, PeerAccess::read_in_row,
+  if (bytes == 0 || !options.device().is_cpu() || part_alignment(group) == 0) return {};
+  const auto buffer = group.group()->share(bytes, PeerAccess::read_contiguous,
                                            {.text = "one copy in shared memory", .source = Source::library});
   if (!buffer) return {};
   const auto tensor = [&](std::byte* data, int64_t count) {

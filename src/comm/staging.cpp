@@ -7,12 +7,12 @@
 namespace muster::comm {
 namespace {
 
-constexpr device::Site kOwnStream{"staging: copies run on a stream of their own"};
-constexpr device::Site kGiven{"staging: the copy to the host reads after the caller's work"};
-constexpr device::Site kToHost{"staging: from the device to pinned memory"};
-constexpr device::Site kFilled{"staging: the host reads after the copy to it"};
-constexpr device::Site kToDevice{"staging: from pinned memory to the device"};
-constexpr device::Site kDone{"staging: the caller reads after the copy to the device"};
+constexpr device::SyncPoint kOwnStream{"staging: copies run on a stream of their own"};
+constexpr device::SyncPoint kGiven{"staging: the copy to the host reads after the caller's work"};
+constexpr device::SyncPoint kToHost{"staging: from the device to pinned memory"};
+constexpr device::SyncPoint kFilled{"staging: the host reads after the copy to it"};
+constexpr device::SyncPoint kToDevice{"staging: from pinned memory to the device"};
+constexpr device::SyncPoint kDone{"staging: the caller reads after the copy to the device"};
 
 /// Whether the operation reads what it then writes.
 bool works_in_place(OperationKind kind) {

@@ -7,7 +7,7 @@
 
 namespace muster::comm {
 
-/// Where an operation is on a device: nothing if its tensors are in host memory, or it has none.
+/// The device of the tensors of an operation; the CPU if they are in host memory, or it has none.
 at::Device device_of(const Operation& operation);
 
 /// Runs an operation on tensors of a device as one on copies in pinned host memory, which go over a stream of their

@@ -29,15 +29,14 @@ std::filesystem::path placed(const std::filesystem::path& path) {
 }
 
 /// A file of this user under no other name; made if it is missing.
-int open_own(const std::filesystem::path& path) {
-  const int descriptor = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
+Descriptor open_own(const std::filesystem::path& path) {
+  Descriptor file(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600));
   const int error = errno;
   struct stat status {};
-  const bool is_there = descriptor >= 0 ? ::fstat(descriptor, &status) == 0 : ::lstat(path.c_str(), &status) == 0;
+  const bool is_there = file ? ::fstat(file.get(), &status) == 0 : ::lstat(path.c_str(), &status) == 0;
   // One that was removed since has no name at all.
   const bool is_own = S_ISREG(status.st_mode) && status.st_uid == ::geteuid() && status.st_nlink <= 1;
-  if (descriptor >= 0 && is_own) return descriptor;
-  if (descriptor >= 0) ::close(descriptor);
+  if (file && is_own) return file;
   if (is_there && !is_own)
     throw CommError(
         "MU069",
@@ -65,19 +64,12 @@ FileLock::FileLock(std::filesystem::path path, double timeout_seconds) : path_(s
 }
 
 bool FileLock::try_lock() {
-  descriptor_ = open_own(path_);
+  file_ = open_own(path_);
   struct stat held {
   }, named{};
   // The last holder may have removed the file meanwhile; a lock of a removed file excludes no other rank.
-  if (::flock(descriptor_, LOCK_EX | LOCK_NB) == 0 && ::fstat(descriptor_, &held) == 0 &&
-      ::stat(path_.c_str(), &named) == 0 && held.st_ino == named.st_ino && held.st_dev == named.st_dev)
-    return true;
-  ::close(std::exchange(descriptor_, -1));
-  return false;
-}
-
-FileLock::~FileLock() {
-  if (descriptor_ >= 0) ::close(descriptor_);
+  return ::flock(file_.get(), LOCK_EX | LOCK_NB) == 0 && ::fstat(file_.get(), &held) == 0 &&
+         ::stat(path_.c_str(), &named) == 0 && held.st_ino == named.st_ino && held.st_dev == named.st_dev;
 }
 
 void FileLock::remove() noexcept { ::unlink(path_.c_str()); }
@@ -86,7 +78,10 @@ StoreFile::StoreFile(const ClusterEnvironment& cluster, double timeout_seconds) 
   // Joining and leaving exclude each other: no rank joins by a file that is about to be removed. Making a FileStore
   // writes to the file already.
   const FileLock lock(lock_path(), timeout_seconds);
-  ::close(open_own(path_));
+  open_own(path_);
+  users_ = open_own(users_path());
+  if (::flock(users_.get(), LOCK_EX | LOCK_NB) == 0) std::filesystem::resize_file(path_, 0);
+  ::flock(users_.get(), LOCK_SH);
   store_ = c10::make_intrusive<c10d::PrefixStore>(cluster.store_prefix + "muster",
                                                   c10::make_intrusive<c10d::FileStore>(path_.string(), -1));
   store_->add("connected", 1);
@@ -100,12 +95,11 @@ StoreFile::~StoreFile() {
     store_.reset();  // ending it writes to the file, too
     if (!last) return;
     ::unlink(path_.c_str());
+    ::unlink(users_path().c_str());
     lock.remove();
   } catch (const std::exception&) {
     // The folder is gone, or others are stuck: the file stays.
   }
 }
-
-std::filesystem::path StoreFile::lock_path() const { return path_.string() + ".lock"; }
 
 }  // namespace muster::comm

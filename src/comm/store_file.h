@@ -5,6 +5,7 @@
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
+#include "muster/base/detail/descriptor.h"
 #include "muster/cluster/cluster.h"
 
 namespace muster::comm {
@@ -16,20 +17,18 @@ class FileLock {
   /// Throws: CommError (MU058) if the file cannot be made or the lock does not come in time; (MU069) if it is not this
   /// user's.
   FileLock(std::filesystem::path path, double timeout_seconds);
-  ~FileLock();
-  FileLock(const FileLock&) = delete;
-  FileLock& operator=(const FileLock&) = delete;
   /// Removes the file; the lock is still held until this object is destroyed.
   void remove() noexcept;
 
  private:
   bool try_lock();
 
-  int descriptor_ = -1;
+  Descriptor file_;
   std::filesystem::path path_;
 };
 
-/// A rendezvous file. The last of the ranks that used it removes it, however many groups were formed with it.
+/// A rendezvous file. The last of the ranks that used it removes it, however many groups were formed with it; what
+/// ranks wrote of which none lives any more, the next one that joins removes.
 class StoreFile {
  public:
   /// Joins at cluster.store_path; a path without a folder is in private_folder().
@@ -47,9 +46,12 @@ class StoreFile {
   int64_t turn() const noexcept { return turn_; }
 
  private:
-  std::filesystem::path lock_path() const;
+  std::filesystem::path lock_path() const { return path_.string() + ".lock"; }
+  std::filesystem::path users_path() const { return path_.string() + ".users"; }
 
   std::filesystem::path path_;
+  /// Holds a shared lock while the rank uses the store, whose own file is locked by each of its calls.
+  Descriptor users_;
   c10::intrusive_ptr<c10d::Store> store_;
   int64_t turn_ = 0;
 };

@@ -24,21 +24,22 @@ struct Rank {
   int size;
 };
 
-std::exception_ptr run_rank(const Join& join, const GroupIdentity& identity, Rank place, const DeviceMaker& maker,
-                            const std::function<void(Communicator)>& body) {
+std::exception_ptr run_rank(const Join& join, const GroupIdentity& identity, Rank place,
+                            const DeviceBackendFactory& maker, const std::function<void(Communicator)>& body) {
   try {
-    auto host_side = identity.starts_inline ? make_solo() : join(place.rank);
-    std::unique_ptr<DeviceSide> device_side;
+    auto host_collectives = identity.starts_inline ? make_solo() : join(place.rank);
+    std::unique_ptr<DeviceCollectives> device_collectives;
     if (maker.entry.make && place.size > 1)
-      device_side = std::make_unique<DeviceSide>(maker.make(identity.name, place.rank, place.size), maker);
-    body(Communicator(std::make_shared<Group>(identity, std::move(host_side), std::move(device_side))));
+      device_collectives =
+          std::make_unique<DeviceCollectives>(maker.make(identity.name, place.rank, place.size), maker);
+    body(Communicator(std::make_shared<Group>(identity, std::move(host_collectives), std::move(device_collectives))));
   } catch (...) {
     return std::current_exception();
   }
   return nullptr;
 }
 
-DeviceMaker device_maker(const ThreadWorldOptions& options) {
+DeviceBackendFactory device_maker(const ThreadWorldOptions& options) {
   if (!options.device_backend) return {};
   return {*options.device_backend,
           {.timeout = options.timeout},
@@ -94,7 +95,7 @@ std::vector<std::exception_ptr> run_thread_world(int size, const ThreadWorldOpti
   identity.starts_inline = size == 1;
   if (schedule) identity.waiting = schedule;
   const Join join = join_of(size, identity, options);
-  const DeviceMaker maker = device_maker(options);
+  const DeviceBackendFactory maker = device_maker(options);
 
   std::vector<std::exception_ptr> errors(size);
   std::vector<std::thread> threads;

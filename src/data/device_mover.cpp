@@ -9,13 +9,13 @@
 namespace muster::data {
 namespace {
 
-constexpr device::Site kOwnStream{"batches: copies run on a stream of their own"};
-constexpr device::Site kMade{"batches: copies come after what a worker did on the device"};
-constexpr device::Site kCopy{"batches: from pinned memory to the device"};
-constexpr device::Site kArrived{"batches: the current stream reads after the copy"};
-constexpr device::Site kMemory{"batches: memory of the copying stream is in use by the current one"};
-constexpr device::Site kGiven{"batches: a dataset writes pinned memory of its own after the copy"};
-constexpr device::Site kReuse{"batches: pinned memory is written again after its copy"};
+constexpr device::SyncPoint kOwnStream{"batches: copies run on a stream of their own"};
+constexpr device::SyncPoint kMade{"batches: copies come after what a worker did on the device"};
+constexpr device::SyncPoint kCopy{"batches: from pinned memory to the device"};
+constexpr device::SyncPoint kArrived{"batches: the current stream reads after the copy"};
+constexpr device::SyncPoint kMemory{"batches: memory of the copying stream is in use by the current one"};
+constexpr device::SyncPoint kGiven{"batches: a dataset writes pinned memory of its own after the copy"};
+constexpr device::SyncPoint kReuse{"batches: pinned memory is written again after its copy"};
 
 /// Copies are quicker than steps. Where they are not, what is more goes back to LibTorch's allocator.
 constexpr std::size_t kMostKept = 8;
@@ -30,7 +30,7 @@ BatchCopy DeviceMover::start(BatchBox& box, const device::Event& made) {
   if (!stream_) return copy;
   const device::StreamScope on_own_stream(kOwnStream, stream_);
   device::stream_wait(kMade, made, device_);
-  const bool later = non_blocking_ && device::passes(kCopy, device::Ordering::async_copy);
+  const bool later = non_blocking_ && device::passes(kCopy, device::SyncKind::async_copy);
   bool given = false;
   box.visit([&](at::Tensor& t) {
     const auto* before = t.unsafeGetTensorImpl();

@@ -31,7 +31,7 @@ namespace {
   std::_Exit(1);
 }
 
-constexpr device::Site kDevice{"batches: workers make them on the loader's device"};
+constexpr device::SyncPoint kDevice{"batches: workers make them on the loader's device"};
 
 /// Datasets may make tensors on the device, on the current stream of the worker's thread.
 device::Event event_of(BatchBox& box, at::Device device) {

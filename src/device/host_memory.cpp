@@ -1,5 +1,6 @@
 #include "muster/device/detail/host_memory.h"
 
+#include "muster/base/detail/quantities.h"
 #include "muster/base/format.h"
 
 #if defined(__GLIBC__)
@@ -28,13 +29,11 @@ KeepMemory requested_by(const Environment& variables) {
   return KeepMemory::parse(text);
 }
 
-double mib(double bytes) { return bytes / (1 << 20); }
-
 std::string limit_of_process() {
   for (const auto& [kind, name] : {std::pair{RLIMIT_DATA, "RLIMIT_DATA"}, std::pair{RLIMIT_AS, "RLIMIT_AS"}}) {
     rlimit limit{};
     if (::getrlimit(kind, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
-      return formatted("{} is {:.0f} MiB", name, mib(static_cast<double>(limit.rlim_cur)));
+      return formatted("{} is {}", name, size_text(limit.rlim_cur));
   }
   return {};
 }
@@ -49,7 +48,7 @@ std::optional<double> number_in(const std::string& path) {
 std::string limit_of_container() {
   const auto limit = number_in("/sys/fs/cgroup/memory.max"), used = number_in("/sys/fs/cgroup/memory.current");
   if (!limit || !used || *used * 2 < *limit) return {};
-  return formatted("the container's limit of {:.0f} MiB is near", mib(*limit));
+  return formatted("the container's limit of {} is near", size_text(static_cast<uint64_t>(*limit)));
 }
 
 }  // namespace

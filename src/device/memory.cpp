@@ -4,6 +4,7 @@
 #include <ATen/core/CachingHostAllocator.h>
 #include <c10/core/CachingDeviceAllocator.h>
 
+#include "muster/base/detail/quantities.h"
 #include "muster/base/format.h"
 #include "muster/device/detail/device.h"
 
@@ -24,11 +25,9 @@ std::optional<MemoryUse> memory_use(at::Device device) {
 std::string describe_memory(at::Device device) {
   const auto use = memory_use(device);
   if (!use) return "";
-  const auto mib = [](int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); };
-  return formatted(
-      "{} holds {:.1f} MiB in tensors now and held {:.1f} MiB at most; {:.1f} MiB are reserved, and {:.1f} MiB were at "
-      "most",
-      device.str(), mib(use->allocated), mib(use->peak), mib(use->reserved), mib(use->reserved_peak));
+  const auto size = [](int64_t bytes) { return size_text(static_cast<uint64_t>(bytes)); };
+  return formatted("{} holds {} in tensors now and held {} at most; {} are reserved, and {} were at most", device.str(),
+                   size(use->allocated), size(use->peak), size(use->reserved), size(use->reserved_peak));
 }
 
 int64_t pinned_bytes(at::Device device) try {

@@ -8,7 +8,7 @@
 namespace muster::device {
 namespace {
 
-std::atomic<OrderFilter> order_filter{nullptr};
+std::atomic<SyncFilter> order_filter{nullptr};
 
 c10::Stream current_of(at::Device device) { return c10::impl::VirtualGuardImpl(device.type()).getStream(device); }
 
@@ -20,11 +20,11 @@ c10::Event recorded(c10::Stream stream) {
 
 }  // namespace
 
-void set_order_filter(OrderFilter filter) noexcept { order_filter.store(filter); }
+void set_sync_filter(SyncFilter filter) noexcept { order_filter.store(filter); }
 
-bool passes(const Site& site, Ordering what) {
+bool passes(const SyncPoint& point, SyncKind what) {
   const auto filter = order_filter.load(std::memory_order_relaxed);
-  return !filter || filter(site, what);
+  return !filter || filter(point, what);
 }
 
 Stream stream_from_pool(at::Device device) {
@@ -45,26 +45,26 @@ Event record(at::Device device) {
 
 namespace detail {
 
-void stream_wait(const Site& site, const c10::Event& event, at::Device device) {
-  if (passes(site, Ordering::stream_wait)) event.block(current_of(device));
+void stream_wait(const SyncPoint& point, const c10::Event& event, at::Device device) {
+  if (passes(point, SyncKind::stream_wait)) event.block(current_of(device));
 }
 
-void stream_wait(const Site& site, const StreamEvents& events, at::Device device) {
-  if (!passes(site, Ordering::stream_wait)) return;
+void stream_wait(const SyncPoint& point, const StreamEvents& events, at::Device device) {
+  if (!passes(point, SyncKind::stream_wait)) return;
   const auto current = current_of(device);
   for (const auto& [stream, event] : events)
     if (stream != current) event.block(current);
 }
 
-void wait_stream(const Site& site, c10::Stream waiting, c10::Stream awaited) {
-  if (waiting != awaited && passes(site, Ordering::stream_wait)) recorded(awaited).block(waiting);
+void wait_stream(const SyncPoint& point, c10::Stream waiting, c10::Stream awaited) {
+  if (waiting != awaited && passes(point, SyncKind::stream_wait)) recorded(awaited).block(waiting);
 }
 
-void host_wait(const Site& site, const c10::Event& event) {
-  if (passes(site, Ordering::host_wait)) event.synchronize();
+void host_wait(const SyncPoint& point, const c10::Event& event) {
+  if (passes(point, SyncKind::host_wait)) event.synchronize();
 }
 
-bool query(const Site& site, const c10::Event& event) { return !passes(site, Ordering::query) || event.query(); }
+bool query(const SyncPoint& point, const c10::Event& event) { return !passes(point, SyncKind::query) || event.query(); }
 
 }  // namespace detail
 
@@ -75,9 +75,9 @@ bool StreamUses::add_current(at::Device device) {
   return true;
 }
 
-void StreamUses::wait_for_others(const Site& site, at::Device device) {
+void StreamUses::wait_for_others(const SyncPoint& point, at::Device device) {
   const auto current = current_of(device);
-  for (const auto& stream : streams_) detail::wait_stream(site, current, stream);
+  for (const auto& stream : streams_) detail::wait_stream(point, current, stream);
   streams_.assign(1, current);
 }
 
@@ -88,18 +88,18 @@ StreamEvents StreamUses::record() {
   return events;
 }
 
-void StreamUses::wait_for_current(const Site& site, at::Device device) const {
-  for (const auto& stream : streams_) detail::wait_stream(site, stream, current_of(device));
+void StreamUses::wait_for_current(const SyncPoint& point, at::Device device) const {
+  for (const auto& stream : streams_) detail::wait_stream(point, stream, current_of(device));
 }
 
-void async_copy(const Site& site, const at::Tensor& to, const at::Tensor& from) {
+void async_copy(const SyncPoint& point, const at::Tensor& to, const at::Tensor& from) {
   const bool host_only = to.is_cpu() && from.is_cpu();
-  to.copy_(from, /*non_blocking=*/!host_only && passes(site, Ordering::async_copy));
+  to.copy_(from, /*non_blocking=*/!host_only && passes(point, SyncKind::async_copy));
 }
 
-void record_stream(const Site& site, const at::Tensor& tensor, at::Device device) {
+void record_stream(const SyncPoint& point, const at::Tensor& tensor, at::Device device) {
   if (device.is_cpu() || !tensor.defined() || tensor.device() != device) return;
-  if (passes(site, Ordering::record_stream)) tensor.record_stream(current_of(device));
+  if (passes(point, SyncKind::record_stream)) tensor.record_stream(current_of(device));
 }
 
 }  // namespace muster::device

@@ -35,15 +35,15 @@ constexpr milliseconds kForkTime{30000};
 constexpr milliseconds kForkTimeAfterSignal{2000};  // it takes milliseconds, unless the fork server does not run
 
 /// While it lives, this process becomes the parent of descendants that lose theirs.
-class Adoption {
+class SubreaperGuard {
  public:
-  Adoption() {
+  SubreaperGuard() {
     prctl(PR_GET_CHILD_SUBREAPER, &before_);
     prctl(PR_SET_CHILD_SUBREAPER, 1);
   }
-  ~Adoption() { prctl(PR_SET_CHILD_SUBREAPER, before_); }
-  Adoption(const Adoption&) = delete;
-  Adoption& operator=(const Adoption&) = delete;
+  ~SubreaperGuard() { prctl(PR_SET_CHILD_SUBREAPER, before_); }
+  SubreaperGuard(const SubreaperGuard&) = delete;
+  SubreaperGuard& operator=(const SubreaperGuard&) = delete;
 
  private:
   int before_ = 0;
@@ -94,7 +94,7 @@ struct Wait {
   Console* console = nullptr;  ///< forwards what is printed meanwhile
   int interrupt = -1;          ///< once it is readable, the wait lasts no longer than `grace`
   milliseconds grace{0};
-  const ForkServer::Meanwhile* meanwhile = nullptr;
+  const ForkServer::OnWait* on_wait = nullptr;
 };
 
 /// The next reply; `failed` with the reason if there is none in time.
@@ -105,7 +105,7 @@ ForkReply receive_reply(int socket, Wait wait) {
     std::vector<pollfd> entries{{socket, POLLIN, 0}, {wait.interrupt, POLLIN, 0}};
     if (wait.console) wait.console->add_to(entries);
     auto left = std::chrono::ceil<milliseconds>(end - Clock::now()).count();
-    if (left > 0 && wait.meanwhile && *wait.meanwhile) left = std::min(left, (*wait.meanwhile)().count());
+    if (left > 0 && wait.on_wait && *wait.on_wait) left = std::min(left, (*wait.on_wait)().count());
     if (Clock::now() >= end) return no_reply(late);
     if (poll(entries.data(), entries.size(), static_cast<int>(std::max<milliseconds::rep>(left, 0))) <= 0) continue;
     ForkReply reply;
@@ -160,9 +160,8 @@ ForkServer::ForkServer(const Program& program, int interrupt)
   if (!usable_) log::debug("ranks are spawned: ", program.path, " does not link Muster, or another version");
 }
 
-std::vector<Child> ForkServer::start(const std::vector<RankStart>& ranks, Console& console,
-                                     const Meanwhile& meanwhile) {
-  meanwhile_ = meanwhile;
+std::vector<Child> ForkServer::start(const std::vector<RankStart>& ranks, Console& console, const OnWait& on_wait) {
+  on_wait_ = on_wait;
   if (usable_ && !server_) load(ranks.front(), console);
   if (usable_) check_variables(ranks);
   return usable_ ? fork_ranks(ranks) : std::vector<Child>();
@@ -171,7 +170,7 @@ std::vector<Child> ForkServer::start(const std::vector<RankStart>& ranks, Consol
 void ForkServer::load(const RankStart& first, Console& console) {
   execute(first);
   if (!usable_) return;
-  const auto reply = receive_reply(socket_.get(), {kLoadTime, &console, interrupt_, {}, &meanwhile_});
+  const auto reply = receive_reply(socket_.get(), {kLoadTime, &console, interrupt_, {}, &on_wait_});
   if (reply.kind != ForkReply::Kind::ready) return refuse(reply.reason);
   log::debug("ranks are forked from process ", server_->pid(), ", which has loaded ", program_.path);
 }
@@ -202,7 +201,7 @@ void ForkServer::check_variables(const std::vector<RankStart>& ranks) {
 }
 
 std::vector<Child> ForkServer::fork_ranks(const std::vector<RankStart>& ranks) {
-  const Adoption adoption;
+  const SubreaperGuard adoption;
   std::vector<cluster::Report> reports;
   for (std::size_t i = 0; i < ranks.size(); ++i)
     cluster::promise_to_print(reports.emplace_back(cluster::Report::make()));
@@ -233,7 +232,7 @@ std::vector<pid_t> ForkServer::request(const std::vector<RankStart>& ranks, cons
   };
   const auto reply = [&](ForkReply::Kind wanted) {
     const auto received =
-        receive_reply(socket_.get(), {kForkTime, nullptr, interrupt_, kForkTimeAfterSignal, &meanwhile_});
+        receive_reply(socket_.get(), {kForkTime, nullptr, interrupt_, kForkTimeAfterSignal, &on_wait_});
     if (received.kind != wanted)
       refuse(received.number ? std::generic_category().message(received.number) : received.reason);
     return received.number;

@@ -8,7 +8,7 @@
 
 #include "child.h"
 #include "console.h"
-#include "descriptor.h"
+#include "muster/base/detail/descriptor.h"
 #include "muster/base/detail/environment.h"
 
 namespace muster::launcher {
@@ -27,7 +27,7 @@ struct RankStart {
 class ForkServer {
  public:
   /// Called while it waits, again after the time that it returns: launchers of other nodes expect signs of life.
-  using Meanwhile = std::function<std::chrono::milliseconds()>;
+  using OnWait = std::function<std::chrono::milliseconds()>;
 
   /// Executes nothing yet. `interrupt` is a descriptor that becomes readable when waiting for the program is to end.
   ForkServer(const Program& program, int interrupt);
@@ -35,7 +35,7 @@ class ForkServer {
   /// Starts one round of ranks. Empty if they must be spawned instead; then the debug log says why, and no later round
   /// is forked either. The first call executes the program, with the streams of the first rank, which `console` reads.
   /// Throws: LaunchError (MU034) if the program cannot be executed.
-  std::vector<Child> start(const std::vector<RankStart>& ranks, Console& console, const Meanwhile& meanwhile = {});
+  std::vector<Child> start(const std::vector<RankStart>& ranks, Console& console, const OnWait& on_wait = {});
 
  private:
   void load(const RankStart& first, Console& console);
@@ -50,7 +50,7 @@ class ForkServer {
 
   Environment environment_;  // of the fork server
   int interrupt_;
-  Meanwhile meanwhile_;
+  OnWait on_wait_;
   Program program_;
   std::optional<Child> server_;
   Descriptor socket_;

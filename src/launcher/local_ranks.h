@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "child.h"
-#include "descriptor.h"
+#include "muster/base/detail/descriptor.h"
 #include "muster/launcher/detail/options.h"
 #include "rank_environment.h"
 #include "supervisor.h"

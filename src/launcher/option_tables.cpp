@@ -35,7 +35,7 @@ std::vector<options::Option<RunOptions>> placement_options() {
               .variable = "MUSTER_NODE_RANK",
               .tested_by = "RankEnvironment.IsReadBackAsTheRankThatWasMeant"}),
       option("nodes", &RunOptions::nodes,
-             {.help = "number of nodes, or the least and the most of them, such as 1:4",
+             {.help = "number of nodes, or a minimum and a maximum, such as 1:4",
               .variable = "MUSTER_NODES",
               .aliases = {"num_nodes"},
               .tested_by = "RankEnvironment.IsReadBackAsTheRankThatWasMeant",
@@ -104,17 +104,17 @@ std::vector<options::Option<RunOptions>> rendezvous_options() {
 std::string options::Value<NodeRange>::read(const std::string& text, NodeRange& value) {
   const auto colon = text.find(':');
   NodeRange result;
-  auto wanted = Value<int>::read(text.substr(0, colon), result.least);
-  if (colon == std::string::npos) result.most = result.least;
-  else if (wanted.empty()) wanted = Value<int>::read(text.substr(colon + 1), result.most);
-  if (!wanted.empty()) return "a number of nodes, or the least and the most of them, such as 1:4,";
+  auto wanted = Value<int>::read(text.substr(0, colon), result.min);
+  if (colon == std::string::npos) result.max = result.min;
+  else if (wanted.empty()) wanted = Value<int>::read(text.substr(colon + 1), result.max);
+  if (!wanted.empty()) return "a number of nodes, or a minimum and a maximum, such as 1:4,";
   value = result;
   return "";
 }
 
 std::string options::Value<NodeRange>::write(const NodeRange& value) {
-  const auto least = std::to_string(value.least);
-  return value.least == value.most ? least : least + ":" + std::to_string(value.most);
+  const auto min = std::to_string(value.min);
+  return value.min == value.max ? min : min + ":" + std::to_string(value.max);
 }
 
 const options::Table<RunOptions>& run_option_table() {

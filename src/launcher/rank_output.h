@@ -5,7 +5,7 @@
 #include <string_view>
 #include <utility>
 
-#include "descriptor.h"
+#include "muster/base/detail/descriptor.h"
 #include "screen.h"
 
 namespace muster::launcher {

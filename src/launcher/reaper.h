@@ -2,7 +2,7 @@
 
 #include <sys/types.h>
 
-#include "descriptor.h"
+#include "muster/base/detail/descriptor.h"
 
 namespace muster::launcher {
 

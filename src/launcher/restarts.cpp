@@ -10,7 +10,7 @@ using log::str;
 using std::chrono::milliseconds;
 
 constexpr milliseconds kSoon{60000};  // of programs that report no steps
-constexpr int kMostTooSoon = 4;
+constexpr int kMaxTooSoon = 4;
 constexpr std::size_t kMostLines = 20;
 
 }  // namespace
@@ -18,7 +18,7 @@ constexpr std::size_t kMostLines = 20;
 std::optional<milliseconds> Restarts::next(const Failure& failure) {
   causes_.push_back(failure.what);
   too_soon_ = failure.made_steps || failure.after >= kSoon ? 0 : too_soon_ + 1;
-  refused_ = count_ >= most_ || too_soon_ >= kMostTooSoon;
+  refused_ = count_ >= max_restarts_ || too_soon_ >= kMaxTooSoon;
   if (refused_) return std::nullopt;
   ++count_;
   wait_ = milliseconds(too_soon_ > 1 ? 1000 << (too_soon_ - 2) : 0);
@@ -27,16 +27,16 @@ std::optional<milliseconds> Restarts::next(const Failure& failure) {
 
 std::string Restarts::announcement() const {
   return str("all ranks are started again", wait_.count() > 0 ? " in " + seconds_text(wait_) : "", " (restart ", count_,
-             " of ", most_, ")");
+             " of ", max_restarts_, ")");
 }
 
 std::vector<std::string> Restarts::summary() const {
-  if (most_ == 0 || causes_.empty()) return {};
+  if (max_restarts_ == 0 || causes_.empty()) return {};
   std::vector<std::string> lines;
-  if (refused_ && too_soon_ >= kMostTooSoon)
-    lines.push_back(str("MU471", ": the job is not restarted again: each of the last ", kMostTooSoon,
+  if (refused_ && too_soon_ >= kMaxTooSoon)
+    lines.push_back(str("MU471", ": the job is not restarted again: each of the last ", kMaxTooSoon,
                         " rounds failed soon, before its first step"));
-  else if (refused_) lines.push_back(str("the job is not restarted again: max restarts is ", most_));
+  else if (refused_) lines.push_back(str("the job is not restarted again: max restarts is ", max_restarts_));
   const auto times = counted(static_cast<std::int64_t>(causes_.size()), "time");
   const auto first = causes_.size() > kMostLines ? causes_.size() - kMostLines : 0;
   lines.push_back(str("the job failed ", times, first > 0 ? str("; the last ", kMostLines) : "", ":"));

@@ -9,12 +9,13 @@
 
 namespace muster::launcher {
 
-/// How a round ended: the time between one start of all ranks and the end of the last of them.
+/// Why a round failed.
 struct Failure {
   std::chrono::milliseconds after{0};  ///< between the start of the round and its root cause
   bool made_steps = false;             ///< some rank has reported a step of an optimizer
   std::string what = {};               ///< one line
 };
+/// A round lasts from one start of all ranks until the last of them has ended; this is how it ended.
 struct Round {
   int code = 0;
   std::optional<Failure> failure;  ///< none: it succeeded, or a signal stopped it
@@ -27,7 +28,7 @@ struct Round {
 /// four there is no next one.
 class Restarts {
  public:
-  explicit Restarts(int most) : most_(most) {}
+  explicit Restarts(int max_restarts) : max_restarts_(max_restarts) {}
 
   /// How long to wait before the next round; std::nullopt: there is none.
   std::optional<std::chrono::milliseconds> next(const Failure& failure);
@@ -42,7 +43,7 @@ class Restarts {
  private:
   std::vector<std::string> causes_;
   int count_ = 0;
-  int most_;
+  int max_restarts_;
   bool refused_ = false;  // next() has refused another round
   int too_soon_ = 0;      // rounds in a row
   std::chrono::milliseconds wait_{0};

@@ -60,7 +60,7 @@ Job plan_job(const RunOptions& options, const Environment& variables) {
   job.cores = count_cores();
   job.device_indices = choice.indices;
   job.node_rank = options.node_rank;
-  job.nodes = options.nodes.most;
+  job.nodes = options.nodes.max;
   job.options = options_for_ranks(options);
   job.processes = choice.count;
   job.given_secret = !options.secret_file.empty() || cluster::read_secret(variables).is_given();
@@ -119,13 +119,13 @@ void start_ranks(const Job& job, const Program& program, const cluster::Listenin
   const auto nothing = no_input();
   std::vector<Console::Ends> ends;
   const auto ranks = ranks_to_start(job, store, signals, console, ends, nothing.get());
-  ForkServer::Meanwhile meanwhile;
+  ForkServer::OnWait on_wait;
   if (agent)
-    meanwhile = [agent] {
+    on_wait = [agent] {
       agent->attend();
       return std::chrono::milliseconds(std::clamp(agent->poll_timeout(), 1, 100));
     };
-  if (forks) children = forks->start(ranks, console, meanwhile);
+  if (forks) children = forks->start(ranks, console, on_wait);
   if (children.empty()) spawn_ranks(program, ranks, children);
   // The last start may have ended within a line.
   for (int local_rank = 0; job.restarts > 0 && local_rank < job.processes; ++local_rank)

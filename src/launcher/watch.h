@@ -6,7 +6,7 @@
 
 #include "child.h"
 #include "console.h"
-#include "descriptor.h"
+#include "muster/base/detail/descriptor.h"
 #include "supervisor.h"
 
 namespace muster::launcher {

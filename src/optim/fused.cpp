@@ -128,7 +128,7 @@ void FusedOptimizer::Impl::step_unless(const at::Tensor& found_inf) {
   watch_.clear();
 }
 
-void FusedOptimizer::Impl::take_back_step() {
+void FusedOptimizer::Impl::undo_step_count() {
   if (rule_ != UpdateRule::sgd)
     for (auto* impl : counted_)
       if (const auto found = inner_->state().find(impl); found != inner_->state().end())
@@ -183,7 +183,7 @@ void FusedOptimizer::add_flat_parameters(FlatParameters& flat_parameters) {
 at::Tensor FusedOptimizer::step(const lib::Optimizer::LossClosure& closure) { return impl_->step(closure); }
 void FusedOptimizer::step_unless(const at::Tensor& found_inf) { impl_->step_unless(found_inf); }
 bool FusedOptimizer::takes_found_inf() { return impl_->takes_found_inf(); }
-void FusedOptimizer::take_back_step() { impl_->take_back_step(); }
+void FusedOptimizer::undo_step_count() { impl_->undo_step_count(); }
 void FusedOptimizer::zero_grad(bool set_to_none) { impl_->zero_grad(set_to_none); }
 void FusedOptimizer::note_backward() { impl_->note_backward(); }
 void FusedOptimizer::note_load() { impl_->note_load(); }

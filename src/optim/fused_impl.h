@@ -28,7 +28,7 @@ class FusedOptimizer::Impl {
   at::Tensor step(const lib::Optimizer::LossClosure& closure);
   void step_unless(const at::Tensor& found_inf);
   bool takes_found_inf();
-  void take_back_step();
+  void undo_step_count();
   void zero_grad(bool set_to_none);
   void note_backward() {
     if (stepping_ || another_steps_) return;

@@ -131,7 +131,7 @@ class SyncNorm final : public torch::autograd::Function<SyncNorm> {
     const auto normal = (x - along_channels(mean, x)) * along_channels(scale, x);
     const auto sum_dy = dy.sum(dims), sum_dy_normal = (dy * normal).sum(dims);
     const auto all = at::cat({sum_dy, sum_dy_normal});
-    holder->group.internal("gradients of a batch normalization").all_reduce(all);
+    holder->group.internal(std::string(comm::kGradientsLabel) + "a batch normalization").all_reduce(all);
     const auto channels = mean.numel();
     auto dx = dy - along_channels(all.narrow(0, 0, channels) / count, x) -
               normal * along_channels(all.narrow(0, channels, channels) / count, x);

@@ -48,9 +48,7 @@ void Accumulation::begin(const MicroBatch& batch, std::function<void(double)> re
   const bool others_go_on = joined_ && last && !full && batch.samples_left > 0;
   if (last) counter_ = 0;
   if (full || !last) batch_.samples_left = 0;  // of other windows than this one
-  advance(others_go_on   ? WindowEvent::begin_joining
-          : full || last ? WindowEvent::begin_last
-                         : WindowEvent::begin_middle);
+  advance(others_go_on ? WindowEvent::begin_leave : full || last ? WindowEvent::begin_last : WindowEvent::begin_middle);
   ++micro_batches_;
   count_ = static_cast<double>(batch.local);
   if (batch.total == 0) known_by_all_ = false;

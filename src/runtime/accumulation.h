@@ -83,7 +83,7 @@ class Accumulation {
   /// Number of micro-batches so far in an unfinished window; 0 between windows.
   int open_micro_batches() const noexcept { return sync() ? 0 : micro_batches_; }
   /// True in a window that this rank has not finished, and could go on with.
-  bool unfinished() const noexcept { return state_ == WindowState::open || state_ == WindowState::middle; }
+  bool unfinished() const noexcept { return state_ == WindowState::open || state_ == WindowState::open_uncounted; }
 
   /// The state of the window on this rank, with its number of steps.
   State state_dict() const;

@@ -47,12 +47,12 @@ void outside_forward_scope(PreparedModel& model, c10::function_ref<void()> f) {
 }
 
 void in_forward_scope(PreparedModel& model, c10::function_ref<void()> forward) {
-  const auto explain = [&](c10::Error& error) {
-    if (model.explain) model.explain(error);
+  const auto add_error_context = [&](c10::Error& error) {
+    if (model.add_error_context) model.add_error_context(error);
   };
-  explained(explain, [&] {
+  with_error_context(add_error_context, [&] {
     const ForwardScope scope(model);
-    explained(explain, forward);  // while what is gathered is still there
+    with_error_context(add_error_context, forward);  // while what is gathered is still there
   });
 }
 

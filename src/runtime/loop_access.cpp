@@ -33,9 +33,9 @@ bool any_rank_has_gradients(RuntimeRef runtime, const Optimizer& optimizer) {
   return runtime.state().gradient_processing().join_other_ranks(*optimizer.prepared());
 }
 
-bool step_is_known(const Optimizer& optimizer) { return optimizer.prepared()->step_is_known(); }
-void when_step_is_known(const Optimizer& optimizer, std::function<void()> call) {
-  optimizer.prepared()->when_known(std::move(call));
+bool found_inf_is_ready(const Optimizer& optimizer) { return optimizer.prepared()->found_inf_is_ready(); }
+void when_found_inf_is_ready(const Optimizer& optimizer, std::function<void()> call) {
+  optimizer.prepared()->when_found_inf_is_ready(std::move(call));
 }
 
 CaughtSignals::CaughtSignals(RuntimeRef runtime) : runtime_(runtime) {

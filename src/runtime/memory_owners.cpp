@@ -7,6 +7,7 @@
 #include <string_view>
 #include <unordered_set>
 
+#include "muster/base/detail/quantities.h"
 #include "muster/base/format.h"
 #include "muster/device/detail/memory.h"
 #include "muster/optim/optimizer_state.h"
@@ -42,10 +43,10 @@ struct Owners {
 void add(const PreparedModel& model, DistinctMemory& memory, Owners& owners) {
   for (const auto& buffer : model.module->buffers()) owners.parameters += memory.add(buffer);
   if (const auto* sharded = dynamic_cast<const parallel::ShardedModel*>(model.managed->sharded_parameters())) {
-    const auto figures = sharded->figures();
-    owners.gradients += figures.gradient_bytes;
-    owners.parameters += figures.held_bytes - figures.gradient_bytes;
-    owners.pools += figures.temporary_bytes;
+    const auto stats = sharded->stats();
+    owners.gradients += stats.gradient_bytes;
+    owners.parameters += stats.held_bytes - stats.gradient_bytes;
+    owners.pools += stats.temporary_bytes;
     return;
   }
   for (const auto& parameter : model.module->parameters()) {
@@ -61,23 +62,23 @@ void add(const PreparedOptimizer& optimizer, DistinctMemory& memory, Owners& own
                           [&](const at::Tensor& state) { owners.states += memory.add(state); });
 }
 
-double mib(int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); }
+std::string size(int64_t bytes) { return size_text(static_cast<uint64_t>(bytes)); }
 
 /// The call that failed is over, and what it had is free again, so the rest is measured at the peak.
 std::string text_of(const Owners& owners, at::Device device, const device::MemoryUse& use) {
   return formatted(
-      "{}: of the {:.1f} MiB that tensors on {} took at most, {:.1f} MiB are parameters and buffers, {:.1f} MiB "
-      "gradients, {:.1f} MiB optimizer state, {:.1f} MiB pools of full parameters and gradients, and up to {:.1f} MiB "
-      "activations and the program's own; {:.1f} MiB are reserved, and {:.1f} MiB of the host's memory are pinned",
-      kId, mib(use.peak), device.str(), mib(owners.parameters), mib(owners.gradients), mib(owners.states),
-      mib(owners.pools), mib(std::max<int64_t>(use.peak - owners.sum(), 0)), mib(use.reserved),
-      mib(device::pinned_bytes(device)));
+      "{}: of the {} that tensors on {} took at most, {} are parameters and buffers, {} "
+      "gradients, {} optimizer state, {} pools of full parameters and gradients, and up to {} "
+      "activations and the program's own; {} are reserved, and {} of the host's memory are pinned",
+      kId, size(use.peak), device.str(), size(owners.parameters), size(owners.gradients), size(owners.states),
+      size(owners.pools), size(std::max<int64_t>(use.peak - owners.sum(), 0)), size(use.reserved),
+      size(device::pinned_bytes(device)));
 }
 
 }  // namespace
 
-void explain_memory(c10::Error& error, at::Device device, const std::vector<std::shared_ptr<PreparedModel>>& models,
-                    const PreparedOptimizers& optimizers) {
+void add_memory_owners(c10::Error& error, at::Device device, const std::vector<std::shared_ptr<PreparedModel>>& models,
+                       const PreparedOptimizers& optimizers) {
   const auto use = device::memory_use(device);
   const std::string_view text = error.what_without_backtrace();
   if (!use || text.find(kId) != text.npos || !is_out_of_memory(std::current_exception())) return;

@@ -13,16 +13,16 @@ namespace muster::runtime {
 
 /// Adds to an error for want of the device's memory who holds it (MU576), once; leaves other errors as they are.
 /// Requires: the error is being handled.
-void explain_memory(c10::Error& error, at::Device device, const std::vector<std::shared_ptr<PreparedModel>>& models,
-                    const PreparedOptimizers& optimizers);
+void add_memory_owners(c10::Error& error, at::Device device, const std::vector<std::shared_ptr<PreparedModel>>& models,
+                       const PreparedOptimizers& optimizers);
 
-/// Runs f. LibTorch's errors are given to `explain` on their way.
-template <class Explain, class F>
-decltype(auto) explained(const Explain& explain, F&& f) {
+/// Runs f. LibTorch's errors are given to `add_context` on their way.
+template <class AddContext, class F>
+decltype(auto) with_error_context(const AddContext& add_context, F&& f) {
   try {
     return std::forward<F>(f)();
   } catch (c10::Error& error) {
-    explain(error);
+    add_context(error);
     throw;
   }
 }

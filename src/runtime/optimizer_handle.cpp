@@ -69,8 +69,8 @@ namespace muster {
 
 Optimizer::Optimizer(std::shared_ptr<runtime::PreparedOptimizer> prepared) : prepared_(std::move(prepared)) {}
 at::Tensor Optimizer::step(const torch::optim::Optimizer::LossClosure& closure) {
-  const auto explain = [&](c10::Error& error) { prepared_->explain(error); };
-  return runtime::explained(explain, [&] { return prepared_->step(closure); });
+  const auto add_error_context = [&](c10::Error& error) { prepared_->add_error_context(error); };
+  return runtime::with_error_context(add_error_context, [&] { return prepared_->step(closure); });
 }
 void Optimizer::zero_grad(bool set_to_none) { prepared_->zero_grad(set_to_none); }
 void Optimizer::add_param_group(const torch::optim::OptimizerParamGroup& group) { prepared_->add_param_group(group); }

@@ -23,9 +23,9 @@ void visit_placement_options(Visit&& visit) {
       "backend", MUSTER_FIELD(backend),
       {.help =
            "how ranks exchange values: shm (shared memory of one host), hierarchical (the same on each host, and gloo "
-           "between hosts), gloo, mpi (where mpirun starts the ranks), mpi_collectives (MPI's own sums, not to the bit "
-           "as gloo), a transport of the program's own, or auto: the first of shm, hierarchical and gloo that all "
-           "ranks can",
+           "between hosts), gloo, mpi (where mpirun starts the ranks), mpi_collectives (MPI's own sums, not "
+           "bit-identical to gloo), a transport of the program's own, or auto: the first of shm, hierarchical and gloo "
+           "that all ranks can",
        .tested_by = "Launcher.TheBackendIsChosen"});
   visit("benchmark", MUSTER_FIELD(benchmark),
         {.help = "cuDNN tries its kernels for each new shape and takes the fastest; auto: as LibTorch has it, but off "
@@ -63,10 +63,10 @@ void visit_placement_options(Visit&& visit) {
          .unit = "seconds",
          .aliases = {"timeout_seconds"},
          .tested_by = "Launcher.ATimeOutReachesTheGroupAndTheMeeting"});
-  visit(
-      "two_level_sums", MUSTER_FIELD(two_level_sums),
-      {.help = "the backend hierarchical adds up on each host first, and then the hosts' sums; not to the bit as gloo",
-       .tested_by = "Launcher.SumsOfTwoLevelsAreChosen"});
+  visit("two_level_sums", MUSTER_FIELD(two_level_sums),
+        {.help =
+             "the backend hierarchical adds up on each host first, and then the hosts' sums; not bit-identical to gloo",
+         .tested_by = "Launcher.SumsOfTwoLevelsAreChosen"});
 }
 
 /// The same for the options of data and files.

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "muster/base/detail/options.h"
+#include "muster/base/detail/word_value.h"
 #include "muster/runtime/options.h"
 
 /// Text of the types that only RuntimeOptions has.
@@ -93,15 +94,7 @@ struct Value<Deterministic> {
 };
 
 template <>
-struct Value<MatmulPrecision> {
-  static constexpr const char* kType = "one of auto, highest, high, medium";
-  static std::string read(const std::string& text, MatmulPrecision& value) {
-    const auto word = MatmulPrecision::parse(text);
-    if (word) value = *word;
-    return word ? "" : kType;
-  }
-  static std::string write(const MatmulPrecision& value) { return std::string(value.text()); }
-};
+struct Value<MatmulPrecision> : WordValue<runtime::MatmulPrecisionWords> {};
 
 template <>
 struct Value<GradientWeighting> {

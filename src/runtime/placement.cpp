@@ -22,9 +22,9 @@ PlacementScope::PlacementScope(RuntimeState& state, const PrepareOptions& option
   std::deque<bool> moves;
   for (size_t i = 0; i < placed.size(); ++i)
     if (placed[i]) moves.push_back(answers[answers.size() == 1 ? 0 : i]);
-  state_.set_placement(std::move(moves));
+  state_.set_move_to_device(std::move(moves));
 }
 
-PlacementScope::~PlacementScope() { state_.set_placement({}); }
+PlacementScope::~PlacementScope() { state_.set_move_to_device({}); }
 
 }  // namespace muster::runtime

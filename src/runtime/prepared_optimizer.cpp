@@ -209,7 +209,7 @@ at::Tensor PreparedOptimizer::step(const torch::optim::Optimizer::LossClosure& c
   const auto flag = send_flag();
   skipped_ = !flag.defined() && scaler_ && !gradients_are_finite();
   skipped_ = std::exchange(skip_next_, false) || skipped_;
-  if (flag.defined() && (closure || skipped_ || context_.step_is_awaited || !fused_.takes_found_inf())) {
+  if (flag.defined() && (closure || skipped_ || context_.needs_found_inf_at_once || !fused_.takes_found_inf())) {
     const bool left_out = skipped_;
     wait_for_step();
     skipped_ = skipped_ || left_out;

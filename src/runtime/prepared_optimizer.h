@@ -33,13 +33,13 @@ using PreparedOptimizers = std::vector<std::weak_ptr<PreparedOptimizer>>;
 struct OptimizerContext {
   std::shared_ptr<Accumulation> accumulation;
   std::function<void(Optimizer&)> after_step;
-  std::function<void()> before_reduction;         ///< before a reduction of gradients for which this rank has no loss
-  std::function<void(c10::Error&)> explain = {};  ///< called with LibTorch's errors of a step
+  std::function<void()> before_reduction;  ///< before a reduction of gradients for which this rank has no loss
+  std::function<void(c10::Error&)> add_error_context = {};  ///< called with LibTorch's errors of a step
   comm::Communicator group;
   std::shared_ptr<const PreparedOptimizers> optimizers;  ///< all of them
   std::shared_ptr<ModelRegistry> registry;
   std::optional<GradScalerOptions> scaling;  ///< set if losses are scaled
-  bool step_is_awaited = false;              ///< somebody must know of each step at once whether it was made
+  bool needs_found_inf_at_once = false;      ///< somebody must know of each step at once whether it was made
   std::shared_ptr<Trace> trace;
 };
 
@@ -49,8 +49,8 @@ class PreparedOptimizer : public std::enable_shared_from_this<PreparedOptimizer>
  public:
   PreparedOptimizer(std::shared_ptr<torch::optim::Optimizer> inner, OptimizerContext context);
   at::Tensor step(const torch::optim::Optimizer::LossClosure& closure);
-  void explain(c10::Error& error) const {
-    if (context_.explain) context_.explain(error);
+  void add_error_context(c10::Error& error) const {
+    if (context_.add_error_context) context_.add_error_context(error);
   }
   void zero_grad(bool set_to_none);
   /// As Optimizer::add_param_group().
@@ -74,12 +74,12 @@ class PreparedOptimizer : public std::enable_shared_from_this<PreparedOptimizer>
   /// The host waits where the step is not known yet.
   bool step_was_skipped();
   /// On a device, whether a step is made is known later than step() returns: see StepFlag.
-  bool step_is_known() const noexcept { return !flag_.pending(); }
+  bool found_inf_is_ready() const noexcept { return !flag_.pending(); }
   /// Waits until the last step is known, and acts on it.
   /// Throws: UsageError (MU175) for a norm that had to be finite; (MU318) if the loss scale fell too low.
   void wait_for_step();
   /// Calls it when the last step is known.
-  void when_known(std::function<void()> call) { flag_.then(std::move(call)); }
+  void when_found_inf_is_ready(std::function<void()> call) { flag_.then(std::move(call)); }
   /// Waits where a scheduler waits for it.
   void wait_for_schedules() {
     if (flag_.has_calls()) wait_for_step();

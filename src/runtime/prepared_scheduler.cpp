@@ -92,10 +92,11 @@ void RuntimeState::follow(PreparedScheduler& scheduler,
       for (int i = 0; i < count; ++i) one.step();
     };
     for (const auto& entry : optimizers)
-      if (const auto optimizer = entry.lock(); optimizer && !optimizer->step_is_known())
-        return optimizer->when_known([steps, weak = std::weak_ptr(own)] {  // which keeps the optimizer alive
-          if (const auto alive = weak.lock()) steps(*alive);
-        });
+      if (const auto optimizer = entry.lock(); optimizer && !optimizer->found_inf_is_ready())
+        return optimizer->when_found_inf_is_ready(
+            [steps, weak = std::weak_ptr(own)] {  // which keeps the optimizer alive
+              if (const auto alive = weak.lock()) steps(*alive);
+            });
     steps(*own);
   };
 }

@@ -198,7 +198,7 @@ std::shared_ptr<PreparedModel> RuntimeState::prepare_model(const std::shared_ptr
                                           sharded ? sharded->forward_casts() : precision::ForwardCasts{});
   auto model = std::make_shared<PreparedModel>(PreparedModel{module, std::move(managed), policy,
                                                              device_type_of(*module, device_), trace_,
-                                                             grad_norm_of(*module, weak_from_this()), explainer()});
+                                                             grad_norm_of(*module, weak_from_this()), error_context()});
   registry_->reductions().set_votes([weak = weak_from_this()] {
     const auto state = weak.lock();
     return state ? state->own_votes() : 0U;
@@ -220,12 +220,12 @@ Optimizer RuntimeState::prepare_optimizer(std::shared_ptr<torch::optim::Optimize
   OptimizerContext context{.accumulation = accumulation_,
                            .after_step = {},
                            .before_reduction = {},
-                           .explain = explainer(),
+                           .add_error_context = error_context(),
                            .group = group_,
                            .optimizers = optimizers_,
                            .registry = registry_,
                            .scaling = {},
-                           .step_is_awaited = !options_.callbacks.empty(),
+                           .needs_found_inf_at_once = !options_.callbacks.empty(),
                            .trace = trace_};
   if (scales_losses()) context.scaling = options_.grad_scaler;
   context.before_reduction = [weak = weak_from_this()] {
@@ -244,20 +244,20 @@ Optimizer RuntimeState::prepare_optimizer(std::shared_ptr<torch::optim::Optimize
   return Optimizer(std::move(prepared));
 }
 
-void RuntimeState::explain(c10::Error& error) const {
-  explain_memory(error, device_, registry_->models(), *optimizers_);
+void RuntimeState::add_error_context(c10::Error& error) const {
+  add_memory_owners(error, device_, registry_->models(), *optimizers_);
 }
 
-std::function<void(c10::Error&)> RuntimeState::explainer() {
+std::function<void(c10::Error&)> RuntimeState::error_context() {
   return [weak = weak_from_this()](c10::Error& error) {
-    if (const auto state = weak.lock()) state->explain(error);
+    if (const auto state = weak.lock()) state->add_error_context(error);
   };
 }
 
-bool RuntimeState::next_moves() {
-  if (placement_.empty()) return true;
-  const bool moves = placement_.front();
-  placement_.pop_front();
+bool RuntimeState::next_move_to_device() {
+  if (move_to_device_.empty()) return true;
+  const bool moves = move_to_device_.front();
+  move_to_device_.pop_front();
   return moves;
 }
 
@@ -327,15 +327,15 @@ std::string RuntimeState::plan() const {
 }
 
 std::shared_ptr<PreparedModel> prepare_model(RuntimeState& state, const std::shared_ptr<torch::nn::Module>& module) {
-  return explained([&](c10::Error& error) { state.explain(error); },
-                   [&] { return state.prepare_model(module, state.next_moves()); });
+  return with_error_context([&](c10::Error& error) { state.add_error_context(error); },
+                            [&] { return state.prepare_model(module, state.next_move_to_device()); });
 }
 Optimizer prepare_optimizer(RuntimeState& state, std::shared_ptr<torch::optim::Optimizer> optimizer) {
   return state.prepare_optimizer(std::move(optimizer));
 }
 std::shared_ptr<const data::ShardSpec> prepare_loader(RuntimeState& state, const data::LoaderState& loader) {
   auto shard = std::make_shared<data::ShardSpec>(state.prepare_loader(loader));
-  if (!state.next_moves()) shard->device = at::kCPU;
+  if (!state.next_move_to_device()) shard->device = at::kCPU;
   return shard;
 }
 void keep_loader(RuntimeState& state, const std::shared_ptr<data::LoaderState>& loader, bool saved) {

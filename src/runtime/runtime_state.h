@@ -73,14 +73,14 @@ class RuntimeState : public std::enable_shared_from_this<RuntimeState> {
   std::shared_ptr<PreparedModel> prepared(const torch::nn::Module& module) const { return registry_->find(module); }
   Optimizer prepare_optimizer(std::shared_ptr<torch::optim::Optimizer> optimizer);
   /// An error for want of the device's memory says who holds it. Requires: the error is being handled.
-  void explain(c10::Error& error) const;
+  void add_error_context(c10::Error& error) const;
   Scheduler prepare_scheduler(std::shared_ptr<muster::LRScheduler> scheduler);
   Scheduler prepare_scheduler(std::shared_ptr<torch::optim::LRScheduler> scheduler);
   Scheduler prepare_scheduler(std::shared_ptr<torch::optim::ReduceLROnPlateauScheduler> scheduler);
   data::ShardSpec prepare_loader(const data::LoaderState& loader);
   /// Whether the modules and loaders that are prepared next are moved to the device; after the last, all are.
-  void set_placement(std::deque<bool> moves) { placement_ = std::move(moves); }
-  bool next_moves();
+  void set_move_to_device(std::deque<bool> moves) { move_to_device_ = std::move(moves); }
+  bool next_move_to_device();
   /// Begins the next micro-batch of the loader in use.
   std::shared_ptr<Accumulation> next_micro_batch();
   /// For these models; for all prepared ones if the list is empty.
@@ -122,8 +122,8 @@ class RuntimeState : public std::enable_shared_from_this<RuntimeState> {
   void connect();
   void observe_collectives();
   std::string device_tensors_note() const;
-  /// Calls explain() as long as this object lives.
-  std::function<void(c10::Error&)> explainer();
+  /// Calls add_error_context() as long as this object lives.
+  std::function<void(c10::Error&)> error_context();
   /// This rank's votes (its flags), one bit each.
   unsigned own_votes() noexcept;
   /// Called after an optimizer step; warns once if all ranks draw the same random numbers.
@@ -151,7 +151,7 @@ class RuntimeState : public std::enable_shared_from_this<RuntimeState> {
   std::optional<uint64_t> seed_;
   std::optional<GeneratorCheck> generators_;  // from connect() on; empty if they are synchronised on purpose
   MachineUse machine_;
-  std::deque<bool> placement_;
+  std::deque<bool> move_to_device_;
   std::vector<std::string> notes_;  // lines of plan() beyond the fixed ones
   const int exceptions_before_ = std::uncaught_exceptions();
   bool launched_ = false;

@@ -85,7 +85,7 @@ void PreparedOptimizer::wait_for_step() {
   if (!flag_.pending()) return;
   const auto known = flag_.known();
   skipped_ = known.skipped;
-  if (std::exchange(flag_decides_, false) && skipped_) fused_.take_back_step();
+  if (std::exchange(flag_decides_, false) && skipped_) fused_.undo_step_count();
   const auto calls = flag_.take_calls();
   if (known.scaler) follow_scale(*known.scaler);  // before calls, which may throw
   for (const auto& call : calls) call();

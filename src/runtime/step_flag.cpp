@@ -13,8 +13,8 @@
 namespace muster::runtime {
 namespace {
 
-constexpr device::Site kToHost{"optimizer: the flag of a step goes to pinned memory"};
-constexpr device::Site kRead{"optimizer: the host reads the flag of the step before"};
+constexpr device::SyncPoint kToHost{"optimizer: the flag of a step goes to pinned memory"};
+constexpr device::SyncPoint kRead{"optimizer: the host reads the flag of the step before"};
 
 }  // namespace
 

@@ -12,8 +12,8 @@
 namespace muster::runtime {
 
 void Training::backward(const at::Tensor& loss, BackwardOptions options) {
-  explained([this](c10::Error& error) { state_->explain(error); },
-            [&] { state_->gradient_processing().backward(loss, options.retain_graph); });
+  with_error_context([this](c10::Error& error) { state_->add_error_context(error); },
+                     [&] { state_->gradient_processing().backward(loss, options.retain_graph); });
 }
 
 std::shared_ptr<Accumulation> Training::next_micro_batch() { return state_->next_micro_batch(); }

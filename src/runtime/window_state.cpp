@@ -7,19 +7,19 @@ namespace muster::runtime {
 namespace {
 
 using Next = std::optional<WindowState>;
-using Row = std::array<Next, 7>;  // by event: begin_middle, begin_last, begin_joining, count, end, reset, resume
+using Row = std::array<Next, 7>;  // by event: begin_middle, begin_last, begin_leave, count, end, reset, resume
 
 constexpr Next kNever = std::nullopt, kClosed = WindowState::closed, kOpen = WindowState::open,
-               kMiddle = WindowState::middle, kLast = WindowState::last, kJoining = WindowState::joining,
-               kJoined = WindowState::joined;
+               kMiddle = WindowState::open_uncounted, kLast = WindowState::last_uncounted,
+               kLeave = WindowState::left_uncounted, kLeft = WindowState::left;
 
 constexpr std::array<Row, 6> kTable{{
-    {kMiddle, kLast, kJoining, kClosed, kClosed, kClosed, kOpen},  // closed
-    {kMiddle, kLast, kJoining, kOpen, kNever, kClosed, kOpen},     // open
-    {kNever, kNever, kNever, kOpen, kLast, kClosed, kOpen},        // middle
-    {kNever, kNever, kNever, kClosed, kLast, kClosed, kOpen},      // last
-    {kNever, kNever, kNever, kJoined, kNever, kClosed, kOpen},     // joining
-    {kMiddle, kLast, kJoining, kJoined, kNever, kClosed, kOpen},   // joined
+    {kMiddle, kLast, kLeave, kClosed, kClosed, kClosed, kOpen},  // closed
+    {kMiddle, kLast, kLeave, kOpen, kNever, kClosed, kOpen},     // open
+    {kNever, kNever, kNever, kOpen, kLast, kClosed, kOpen},      // open_uncounted
+    {kNever, kNever, kNever, kClosed, kLast, kClosed, kOpen},    // last_uncounted
+    {kNever, kNever, kNever, kLeft, kNever, kClosed, kOpen},     // left_uncounted
+    {kMiddle, kLast, kLeave, kLeft, kNever, kClosed, kOpen},     // left
 }};
 
 }  // namespace

@@ -10,28 +10,20 @@
 #include <system_error>
 #include <vector>
 
+#include "muster/base/detail/descriptor.h"
+
 namespace muster::sim {
 namespace {
 
 constexpr size_t kPage = 4096;
 
-/// An open file.
-class Descriptor {
- public:
-  Descriptor(int number, const char* what) : number_(number) {
-    if (number < 0) throw std::system_error(errno, std::generic_category(), what);
-  }
-  ~Descriptor() { ::close(number_); }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  int number() const { return number_; }
-
- private:
-  int number_;
-};
+Descriptor opened(int number, const char* what) {
+  if (number < 0) throw std::system_error(errno, std::generic_category(), what);
+  return Descriptor(number);
+}
 
 void* map(const Descriptor& file, size_t bytes) {
-  void* at = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, file.number(), 0);
+  void* at = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, file.get(), 0);
   if (at == MAP_FAILED) throw std::system_error(errno, std::generic_category(), "memory for ranks of a group");
   return at;
 }
@@ -60,11 +52,11 @@ Segment::Segment(const c10::intrusive_ptr<c10d::Store>& store, int rank, int siz
     : ranks_(static_cast<size_t>(size)), own_(static_cast<size_t>(rank)), hangs_(options.hangs) {
   const auto timeout = options.timeout;
   if (rank == 0) {
-    const Descriptor file(::memfd_create("muster_sim", MFD_CLOEXEC), "memory for ranks of a group");
-    if (::ftruncate(file.number(), static_cast<off_t>(bytes())) != 0)
+    const Descriptor file = opened(::memfd_create("muster_sim", MFD_CLOEXEC), "memory for ranks of a group");
+    if (::ftruncate(file.get(), static_cast<off_t>(bytes())) != 0)
       throw std::system_error(errno, std::generic_category(), "memory for ranks of a group");
     begin_ = static_cast<char*>(map(file, bytes()));
-    store->set("path", "/proc/" + std::to_string(::getpid()) + "/fd/" + std::to_string(file.number()));
+    store->set("path", "/proc/" + std::to_string(::getpid()) + "/fd/" + std::to_string(file.get()));
     member(own_).process = ::getpid();
     store->set(mark_of(own_), "1");
     store->wait(marks(ranks_), timeout);  // the file is closed here
@@ -72,7 +64,7 @@ Segment::Segment(const c10::intrusive_ptr<c10d::Store>& store, int rank, int siz
   }
   store->wait({"path"}, timeout);
   const auto path = store->get_to_str("path");
-  const Descriptor file(::open(path.c_str(), O_RDWR | O_CLOEXEC), path.c_str());
+  const Descriptor file = opened(::open(path.c_str(), O_RDWR | O_CLOEXEC), path.c_str());
   begin_ = static_cast<char*>(map(file, bytes()));
   member(own_).process = ::getpid();
   store->set(mark_of(own_), "1");

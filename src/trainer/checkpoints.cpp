@@ -95,12 +95,12 @@ void Core::load_callbacks(State& state) {
 /// What a program of Accelerator's or Fabric's saved: it does not say where a Trainer's loops stood.
 void Core::load_foreign() {
   if (runtime.is_main())
-    log::info(opened_->folder().string(),
+    log::info(resumed_checkpoint_->folder().string(),
               " was not written by a Trainer: weights, optimizers and schedules are loaded, and epoch 0 begins");
-  opened_->load_models();
+  resumed_checkpoint_->load_models();
   set_up_optimizers();
-  opened_->load_optimizers();
-  opened_.reset();
+  resumed_checkpoint_->load_optimizers();
+  resumed_checkpoint_.reset();
 }
 
 /// Weights and counters of a checkpoint of Python's Lightning; an epoch that it has begun begins again.
@@ -120,11 +120,11 @@ void Core::load_for_fit(const fs::path& folder) {
                      folder.string() +
                          " holds weights only, so training cannot be resumed from it: name another checkpoint, "
                          "or load the weights by load_model() and start anew");
-  opened_.emplace(runtime, folder);
-  State state = trainer_entry(opened_->shared());
+  resumed_checkpoint_.emplace(runtime, folder);
+  State state = trainer_entry(resumed_checkpoint_->shared());
   if (state.empty()) return load_foreign();
   hooks.module(Hook::on_load_checkpoint, &TrainerModule::on_load_checkpoint, state);
-  opened_->load_models();
+  resumed_checkpoint_->load_models();
   load_callbacks(state);
   if (task_.data)
     if (const auto* own = state.find("data_module")) task_.data->load_state_dict(*own);
@@ -135,7 +135,7 @@ void Core::load_for_fit(const fs::path& folder) {
   window_.begins = state.at("window_begins").boolean();
   window_.has_loss = state.at("window_has_loss").boolean();
   set_up_optimizers();
-  opened_->load_optimizers();
+  resumed_checkpoint_->load_optimizers();
   const auto& steps = state.at("steps").list();
   const auto* plateau_steps = state.find("plateau_steps");
   auto& optimizers = trained_module->optimizers;
@@ -161,13 +161,13 @@ void Core::load_position(const State& state) {
   resumed_loaders_ = state.at("loaders");
   if (progress.batches > 0) load_modes(state.at("modes").text());
   if (state.at("interrupted").boolean() && runtime.is_main())
-    log::warning(opened_->folder().string(),
+    log::warning(resumed_checkpoint_->folder().string(),
                  " was written inside of a batch, which cannot be continued: training goes on with the next one; "
                  "ckpt_path = \"last\" chooses the newest that was written between batches");
 }
 
 void Core::prepare_loaders_in_saved_order() {
-  if (!opened_) return;
+  if (!resumed_checkpoint_) return;
   for (const auto& saved : resumed_loaders_.list()) {
     const auto kind = static_cast<StepKind>(saved.integer());
     if (task_.feeds[static_cast<std::size_t>(kind)]) feed(kind);  // also if this run does not validate
@@ -176,9 +176,9 @@ void Core::prepare_loaders_in_saved_order() {
 
 /// Requires: loaders are prepared in the order in which they were when the checkpoint was saved.
 void Core::load_progress() {
-  opened_->load_progress();
+  resumed_checkpoint_->load_progress();
   const bool other_world = std::ssize(resumed_ranks_.list()) != runtime.world_size();
-  const bool again = !window_.begins && (other_world || opened_->shared().at("window").find("again"));
+  const bool again = !window_.begins && (other_world || resumed_checkpoint_->shared().at("window").find("again"));
   load_states_of_ranks(resumed_ranks_.list(), again);
   if (again) go_back_to_window_begin();
   count_batches_done();

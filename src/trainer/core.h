@@ -96,7 +96,7 @@ class Core {
   void forget_feed(StepKind kind);
   void transfer(const StepTable& steps, void* batch, int64_t loader);
   // fit_loop.cpp
-  void fit_here(const FitOptions& how);
+  void fit_impl(const FitOptions& how);
   void sanity_check();
   void train();
   bool steps_done();
@@ -128,7 +128,7 @@ class Core {
   void evaluation_batch(StepKind kind, const StepTable& steps, void* batch, const KeepOutput& keep);
   // experiment_steps.cpp
   void log_hyperparameters();
-  void warn_of_rare_rows();
+  void warn_log_every_n_steps();
   void log_training_step();
   void log_epoch(LogBook& book, int64_t step);
   void log_evaluation_step(StepKind kind);
@@ -166,7 +166,7 @@ class Core {
   void resume_epoch_end();
   void resume_batch_end(const std::optional<int64_t>& interval);
   // termination.cpp
-  void heed_votes();
+  void handle_votes();
   void save_for_signal(int signal);
   // callback.cpp
   bool is_bare();
@@ -177,7 +177,7 @@ class Core {
   Task task_;
   std::optional<Stage> stage_;
   std::array<PreparedFeed, kStepKinds> feeds_;
-  std::optional<OpenedCheckpoint> opened_;  // while fit() resumes
+  std::optional<OpenedCheckpoint> resumed_checkpoint_;  // while fit() resumes
   LogBook training_book_{latest}, evaluation_book_{latest};
   LogContext context_;
   BatchPlace place_;

@@ -194,7 +194,7 @@ void Core::evaluate_loader(StepKind kind, std::size_t index, int64_t first, std:
     filler_ = loader.samples().local_real == 0;
     evaluation_batch(kind, *part.steps, part.batch_in(*box), keep);
     filler_ = false;
-    if (progress.point == SavePoint::in_validation) heed_votes();
+    if (progress.point == SavePoint::in_validation) handle_votes();
   }
 }
 

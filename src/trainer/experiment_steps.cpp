@@ -15,7 +15,7 @@ void Core::log_hyperparameters() {
   experiment.log_hyperparams(of_data);
 }
 
-void Core::warn_of_rare_rows() {
+void Core::warn_log_every_n_steps() {
   const auto batches = batches_of_pass(StepKind::training).front();
   if (!experiment.active() || !runtime.is_main() || !batches || *batches >= options.log_every_n_steps) return;
   log::warning("an epoch has ", *batches, " batches, and log_every_n_steps is ", options.log_every_n_steps,

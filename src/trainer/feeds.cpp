@@ -38,7 +38,8 @@ PreparedFeed& Core::feed(StepKind kind) {
     throw UsageError("MU444", std::string("the list of loaders for ") + names.call + "() is empty; give at least one");
   // A checkpoint that is resumed may be of a run that did not validate: it knows nothing of these loaders.
   const auto is_kind = [&](const State& one) { return one.integer() == static_cast<int64_t>(kind); };
-  const bool saved = stage_ == Stage::fit && (!opened_ || std::ranges::any_of(resumed_loaders_.list(), is_kind));
+  const bool saved =
+      stage_ == Stage::fit && (!resumed_checkpoint_ || std::ranges::any_of(resumed_loaders_.list(), is_kind));
   const bool in_order = !options.overfit_batches.none() && index <= static_cast<std::size_t>(StepKind::validation);
   for (const auto& part : prepared.feed.parts) {
     const auto* steps = part.steps ? part.steps : prepared.feed.joint_steps;

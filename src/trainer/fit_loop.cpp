@@ -43,11 +43,11 @@ void Core::fit(Task task, const FitOptions& how) {
   progress.epoch_done = progress.last_batch = false;
   if (options.fast_dev_run == 0) termination_.emplace(runtime);
   const auto finish = c10::make_scope_exit([&] { termination_.reset(); });
-  run(std::move(task), Stage::fit, [&] { fit_here(begins); });
+  run(std::move(task), Stage::fit, [&] { fit_impl(begins); });
   if (termination_ && termination_->signals().received() == SIGTERM) throw Terminated();
 }
 
-void Core::fit_here(const FitOptions& how) {
+void Core::fit_impl(const FitOptions& how) {
   std::optional<torch::autograd::DetectAnomalyGuard> anomalies;
   if (options.detect_anomaly) anomalies.emplace();
   clock_.begin(RunClock::now());
@@ -58,12 +58,12 @@ void Core::fit_here(const FitOptions& how) {
   else load_for_fit(folder);
   hooks.both(Hook::on_fit_start, &Callback::on_fit_start, &TrainerModule::on_fit_start);
   task_.module->zero_grad();
-  const bool in_epoch = opened_ && progress.batches > 0;
+  const bool in_epoch = resumed_checkpoint_ && progress.batches > 0;
   prepare_loaders_in_saved_order();
   if (validates() && options.num_sanity_val_steps != 0 && !in_epoch) sanity_check();
   if (!options.limit_train_batches.none()) train();
   hooks.both(Hook::on_fit_end, &Callback::on_fit_end, &TrainerModule::on_fit_end);
-  heed_votes();
+  handle_votes();
 }
 
 bool Core::validates() const {
@@ -110,12 +110,12 @@ std::string Core::nothing_to_train() {
 void Core::train() {
   feed(StepKind::training);
   if (validates()) feed(StepKind::validation);
-  if (opened_) load_progress();
+  if (resumed_checkpoint_) load_progress();
   training = true;
-  if (opened_) resume_epoch_end();
+  if (resumed_checkpoint_) resume_epoch_end();
   // An epoch that is resumed at its start makes its loaders anew, as it would have without the interruption.
-  first_epoch_ = opened_ ? -1 : progress.epoch;
-  opened_.reset();
+  first_epoch_ = resumed_checkpoint_ ? -1 : progress.epoch;
+  resumed_checkpoint_.reset();
   read_clock();
   clock_.note_validation(RunClock::now());
   stop.agree();
@@ -124,7 +124,7 @@ void Core::train() {
     if (runtime.is_main()) log::warning("fit() trains nothing: ", why);
     return finish_savers();
   }
-  warn_of_rare_rows();
+  warn_log_every_n_steps();
   hooks.both(Hook::on_train_start, &Callback::on_train_start, &TrainerModule::on_train_start);
   stop.agree();
   if (in_epoch) training_epoch();

@@ -55,7 +55,7 @@ namespace muster::trainer {
 
 void TrainedOptimizer::note_step() {
   pending = true;
-  if (step_is_known(prepared)) wait_for_step();
+  if (found_inf_is_ready(prepared)) wait_for_step();
 }
 
 void TrainedOptimizer::wait_for_step() {
@@ -73,7 +73,7 @@ void TrainedOptimizer::step_schedules(bool epoch_ends) {
     return !one.plateau && one.config.interval == ScheduleInterval("step");
   };
   schedules_wait = pending && std::ranges::any_of(schedules, follows);
-  if (schedules_wait) when_step_is_known(prepared, [this] { wait_for_step(); });
+  if (schedules_wait) when_found_inf_is_ready(prepared, [this] { wait_for_step(); });
   step_due_schedules(std::exchange(updated, false), epoch_ends);
 }
 

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "muster/base/detail/options.h"
+#include "muster/base/detail/word_value.h"
 #include "muster/trainer/detail/options.h"
 
 /// Text of the types that only TrainerOptions has.
@@ -50,15 +51,7 @@ struct Value<std::optional<double>> : OptionalNumber<double> {
 };
 
 template <>
-struct Value<ClipAlgorithm> {
-  static constexpr const char* kType = "one of norm, value";
-  static std::string read(const std::string& text, ClipAlgorithm& value) {
-    const auto word = ClipAlgorithm::parse(text);
-    if (word) value = *word;
-    return word ? "" : kType;
-  }
-  static std::string write(const ClipAlgorithm& value) { return std::string(value.text()); }
-};
+struct Value<ClipAlgorithm> : WordValue<trainer::ClipWords> {};
 
 /// A number with a point is a part, one without it a number of batches.
 template <>

@@ -188,7 +188,7 @@ void Core::run(Task task, Stage stage, const std::function<void()>& body) {
   const auto leave = [&] {
     task_.module->core_ = nullptr;
     stage_.reset();
-    opened_.reset();
+    resumed_checkpoint_.reset();
     sanity_checking = evaluating_ = false;
     if (stage != Stage::fit) feeds_ = std::move(of_fit);
   };

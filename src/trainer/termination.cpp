@@ -72,7 +72,7 @@ fs::path newest_hpc_checkpoint(const fs::path& folder) {
 }
 
 /// Acts on what ranks vote on: stops, signals, and checkpoints that are due by time.
-void Core::heed_votes() {
+void Core::handle_votes() {
   if (termination_ && runtime.is_main())
     for (const auto& callback : hooks.callbacks())
       if (const auto* saver = dynamic_cast<const ModelCheckpoint*>(callback.get()); saver && saver->time_is_up())

@@ -98,7 +98,7 @@ bool Core::training_batch(const StepTable& steps, void* batch, bool last) {
 /// What follows a batch before the next one.
 void Core::finish_batch(const std::optional<int64_t>& interval) {
   progress.point = SavePoint::batch_done;
-  if (window_.begins) heed_votes();
+  if (window_.begins) handle_votes();
   read_clock();
   if (validation_due(progress.last_batch, interval)) validate_in_fit();
   finish_validation();

@@ -14,7 +14,7 @@
 #include "checkpoint/checkpoint_cases.h"
 #include "checkpoint/device_bytes.h"
 #include "checkpoint/quick.h"
-#include "device/site_filter.h"
+#include "device/sync_point_filter.h"
 #include "format/checks.h"
 #include "muster/checkpoint/state_dict.h"
 #include "muster/sim/sim.h"
@@ -215,7 +215,7 @@ TEST_F(CheckpointOnDevice, IsRefusedWhereTheHostHasNoRoom) {
   EXPECT_FALSE(fs::exists(folder / "x"));
 }
 
-/// Sites without which bytes are right on the simulated device, and why they are there.
+/// Synchronization points without which bytes are right on the simulated device, and why they are there.
 const std::set<std::string> kOfSpeed{
     "asynchronous saves: from the device to pinned memory",  // else the host waits for each copy
     "loading: from pinned memory to the device",
@@ -231,13 +231,13 @@ void fail_to_save(const Job& job) {
   } catch (const std::runtime_error&) {}
 }
 
-TEST_F(CheckpointOnDevice, NeedsEverySite) {
+TEST_F(CheckpointOnDevice, NeedsEverySyncPoint) {
   const auto expected = bytes_of_cpu(1);
   sim::set_on_race(sim::OnRace::collect);
-  const device::SiteFilter filter;
+  const device::SyncPointFilter filter;
   const Job host(at::kCPU);
-  const auto noticed = [&](const std::string& site) {
-    device::SiteFilter::leave_out(site);
+  const auto noticed = [&](const std::string& point) {
+    device::SyncPointFilter::leave_out(point);
     int count = 0;
     for (uint64_t seed = 1; seed <= 3; ++seed) {
       sim::set_seed(seed);
@@ -265,9 +265,9 @@ TEST_F(CheckpointOnDevice, NeedsEverySite) {
     return count + static_cast<int>(sim::take_races().size());
   };
   EXPECT_EQ(noticed(""), 0);
-  const auto sites = device::SiteFilter::passed();
-  EXPECT_EQ(sites.size(), 9U);
-  device::expect_each_needed(sites, kOfSpeed, noticed);
+  const auto points = device::SyncPointFilter::passed();
+  EXPECT_EQ(points.size(), 9U);
+  device::expect_each_needed(points, kOfSpeed, noticed);
   sim::set_on_race(sim::OnRace::raise);
 }
 

@@ -19,6 +19,7 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
+#include "comm/store_file.h"
 #include "muster/base/detail/environment.h"
 #include "muster/base/error.h"
 #include "muster/base/temporary_folder.h"
@@ -347,6 +348,33 @@ TEST(Rendezvous, AFileIsGoneAfterwards) {
   two_ranks(file_cluster(0, 2, path), file_cluster(1, 2, path), sum_is_two);
   EXPECT_FALSE(std::filesystem::exists(path));
   EXPECT_FALSE(std::filesystem::exists(path.string() + ".lock"));
+  EXPECT_FALSE(std::filesystem::exists(path.string() + ".users"));
+}
+
+/// Rank 0 joins in a process of its own, which then is killed.
+void join_and_be_killed(const ClusterEnvironment& cluster) {
+  const pid_t rank = ::fork();
+  if (rank == 0) {
+    const StoreFile file(cluster, 10);
+    ::raise(SIGKILL);
+  }
+  ::waitpid(rank, nullptr, 0);
+}
+
+TEST(Rendezvous, AFileThatKilledRanksLeftIsBegunAnew) {
+  const auto path = temporary_file("muster-killed-");
+  join_and_be_killed(file_cluster(0, 2, path));
+  ASSERT_TRUE(std::filesystem::exists(path));
+  {
+    const StoreFile first(file_cluster(0, 2, path), 10);
+    EXPECT_EQ(first.turn(), 1);
+    join_and_be_killed(file_cluster(1, 2, path));  // rank 0 lives, so the file stays as it is
+    const StoreFile second(file_cluster(1, 2, path), 10);
+    EXPECT_EQ(second.turn(), 2);
+  }
+  join_and_be_killed(file_cluster(0, 2, path));
+  two_ranks(file_cluster(0, 2, path), file_cluster(1, 2, path), sum_is_two);
+  EXPECT_FALSE(std::filesystem::exists(path));
 }
 
 }  // namespace

@@ -274,8 +274,8 @@ TEST(SharedMemory, ATensorOfAGroupOutlivesIt) {
 
 TEST(SharedMemory, ARowIsOneTensorOfWhichEachRankWritesItsPart) {
   const auto body = [](Communicator comm) {
-    const auto elements = static_cast<int64_t>(2 * row_multiple(comm) / sizeof(float));
-    auto [whole, own] = try_shared_row(comm, elements, at::kFloat);
+    const auto elements = static_cast<int64_t>(2 * part_alignment(comm) / sizeof(float));
+    auto [whole, own] = try_shared_tensor(comm, elements, at::kFloat);
     ASSERT_EQ(whole.numel(), 3 * elements);
     EXPECT_EQ(permissions_of(own.const_data_ptr()), "rw-s");
     for (int rank = 0; rank < 3; ++rank)
@@ -302,7 +302,7 @@ TEST(SharedMemory, NoRankHasARowIfOneHasNoMemoryForIt) {
     if (comm.rank() == 1) {
       ASSERT_TRUE(refuse_memory());
     }
-    const auto row = try_shared_row(comm, 4096, at::kFloat);
+    const auto row = try_shared_tensor(comm, 4096, at::kFloat);
     EXPECT_FALSE(row.whole.defined());
     EXPECT_FALSE(row.own.defined());
     comm.barrier();

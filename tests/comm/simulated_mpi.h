@@ -39,17 +39,17 @@ class SimulatedMpi final : public Calls {
   SimulatedMpi(std::shared_ptr<SimulatedMessages> messages, int rank, int size)
       : messages_(std::move(messages)), rank_(rank), size_(size) {}
 
-  std::string other_library() override { return ""; }
+  std::string version_mismatch() override { return ""; }
   std::string initialize() override { return ""; }
   ThreadLevel thread_level() override { return ThreadLevel::multiple; }
-  void before_end(std::function<void()>) override {}
+  void on_finalize(std::function<void()>) override {}
   void fail() noexcept override {}
-  void set_patience(std::chrono::milliseconds) noexcept override {}
+  void set_finalize_timeout(std::chrono::milliseconds) noexcept override {}
   int may_call() noexcept override { return 0; }
-  std::string text_of(int code) override { return "error " + std::to_string(code); }
+  std::string error_string(int code) override { return "error " + std::to_string(code); }
   Handle world() override { return 1; }
   Handle communicator_of(int handle) override { return static_cast<Handle>(handle); }
-  int place_in(Handle, int& rank, int& size) override { return rank = rank_, size = size_, 0; }
+  int rank_and_size(Handle, int& rank, int& size) override { return rank = rank_, size = size_, 0; }
   int tag_bound() override { return 32767; }
   int duplicate(Handle of, std::chrono::steady_clock::time_point, Handle& made) override { return made = of, 0; }
   void free(Handle) noexcept override {}

@@ -15,7 +15,7 @@
 #include <torch/torch.h>
 
 #include "data/device_mover.h"
-#include "device/site_filter.h"
+#include "device/sync_point_filter.h"
 #include "muster/comm/detail/thread_world.h"
 #include "muster/data/detail/shard_spec.h"
 #include "muster/data/loader.h"
@@ -294,9 +294,9 @@ TEST_F(BatchesOnDevice, ThatRankZeroReadsHaveTheBitsOfTheCpu) {
   }
 }
 
-/// What fails without a site.
-int noticed(const std::string& site, at::DeviceType there) {
-  device::SiteFilter::leave_out(site);
+/// What fails without a point.
+int noticed(const std::string& point, at::DeviceType there) {
+  device::SyncPointFilter::leave_out(point);
   const auto expected = result_of(Rows(), at::kCPU, {}), expected_of_own = result_of(OwnPinnedMemory(), at::kCPU, {});
   int count = 0;
   for (int seed = 1; seed <= kSeeds; ++seed) {
@@ -326,19 +326,20 @@ int noticed(const std::string& site, at::DeviceType there) {
   return count + static_cast<int>(sim::take_races().size());
 }
 
-/// Sites without which results are right on the simulated device, and why they are there.
+/// Synchronization points without which results are right on the simulated device, and why they are there.
 const std::set<std::string> kOfSpeed{
     "batches: copies run on a stream of their own",  // beside the work of the current stream
     "batches: from pinned memory to the device",     // else the host waits for each copy
 };
 
-TEST_F(BatchesOnDevice, NeedEverySite) {
+TEST_F(BatchesOnDevice, NeedEverySyncPoint) {
   sim::set_on_race(sim::OnRace::collect);
-  const device::SiteFilter filter;
+  const device::SyncPointFilter filter;
   EXPECT_EQ(noticed("", at::kPrivateUse1), 0);
-  const auto sites = device::SiteFilter::passed();
-  EXPECT_EQ(sites.size(), 8U);
-  device::expect_each_needed(sites, kOfSpeed, [](const std::string& site) { return noticed(site, at::kPrivateUse1); });
+  const auto points = device::SyncPointFilter::passed();
+  EXPECT_EQ(points.size(), 8U);
+  device::expect_each_needed(points, kOfSpeed,
+                             [](const std::string& point) { return noticed(point, at::kPrivateUse1); });
   sim::set_on_race(sim::OnRace::raise);
 }
 

@@ -70,7 +70,7 @@ TEST(KeepMemory, IsOffUnderALimit) {
       const rlimit limit{rlim_t{4} << 30, rlim_t{4} << 30};
       ::setrlimit(kind, &limit);
       const auto choice = choose_kept_memory("auto", true, {});
-      return before && !choice.kept && choice.reason.find("is 4096 MiB") != std::string::npos;
+      return before && !choice.kept && choice.reason.find("is 4.0 GiB") != std::string::npos;
     }));
 }
 

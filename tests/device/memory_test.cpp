@@ -29,7 +29,7 @@ TEST(Memory, OfADeviceIsCountedByItsAllocator) {
   EXPECT_GE(after.peak, before.allocated + (4 << 20));
   EXPECT_EQ(memory_use(sim::device(3))->peak, 0);
   EXPECT_EQ(describe_memory(device),
-            "sim:2 holds 0.0 MiB in tensors now and held 4.0 MiB at most; 4.0 MiB are reserved, and 4.0 MiB were at "
+            "sim:2 holds 0 B in tensors now and held 4.0 MiB at most; 4.0 MiB are reserved, and 4.0 MiB were at "
             "most");
 }
 

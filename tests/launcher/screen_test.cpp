@@ -7,7 +7,7 @@
 
 #include <gtest/gtest.h>
 
-#include "launcher/descriptor.h"
+#include "muster/base/detail/descriptor.h"
 
 namespace muster::launcher {
 namespace {

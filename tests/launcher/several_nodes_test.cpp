@@ -10,8 +10,8 @@
 
 #include <gtest/gtest.h>
 
-#include "launcher/descriptor.h"
 #include "launcher/process.h"
+#include "muster/base/detail/descriptor.h"
 #include "muster/cluster/detail/listening_socket.h"
 
 // The launchers of several nodes, all of them on this host.

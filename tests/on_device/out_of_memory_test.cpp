@@ -72,7 +72,7 @@ TEST(OutOfMemory, SaysWhoHoldsTheMemory) {
     }
     step_on(rows(accelerator, 1));
     const std::string held =
-        "1.0 MiB are parameters and buffers, 1.0 MiB gradients, 2.0 MiB optimizer state, 0.0 MiB pools of full "
+        "1.0 MiB are parameters and buffers, 1.0 MiB gradients, 2.0 MiB optimizer state, 0 B pools of full "
         "parameters and gradients, and up to 1";
     const auto x = rows(accelerator, 8);
     expect_parts(message_of([&, &m = model] { (void)m(x); }),
@@ -98,7 +98,7 @@ TEST(OutOfMemory, CountsShardsAndPoolsOfShardedModels) {
     const auto x = rows(accelerator, 6);
     const auto message = message_of([&, &m = model] { (void)m(x); });
     expect_parts(message, {"1.0 MiB are parameters and buffers, 1.0 MiB gradients, 2.0 MiB optimizer state, "});
-    EXPECT_EQ(message.find(", 0.0 MiB pools of full parameters and gradients"), std::string::npos) << message;
+    EXPECT_EQ(message.find(", 0 B pools of full parameters and gradients"), std::string::npos) << message;
   });
 }
 

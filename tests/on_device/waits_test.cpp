@@ -23,7 +23,7 @@ namespace {
 using Batch = torch::data::Example<>;
 using testing::kWaitForFlag;
 using testing::Waits;
-using testing::WaitsBySite;
+using testing::WaitsBySyncPoint;
 
 constexpr int64_t kFirst = 2, kLast = 6;  // the batches between which waits are counted
 
@@ -87,7 +87,7 @@ struct Counted : testing::CountedWaits {
 
 void expect_flags_only(const Counted& counted, int64_t flags) {
   EXPECT_EQ(counted.by_cause, flags > 0 ? Waits({{"event", flags}}) : Waits());
-  EXPECT_EQ(counted.by_site, flags > 0 ? Waits({{kWaitForFlag, flags}}) : Waits());
+  EXPECT_EQ(counted.by_sync_point, flags > 0 ? Waits({{kWaitForFlag, flags}}) : Waits());
 }
 
 Counted waits_of(const std::string& strategy, const char* precision, const Use& use) {
@@ -127,7 +127,7 @@ Counted waits_of(const std::string& strategy, const char* precision, const Use& 
 }
 
 void expect_no_waits(const std::string& strategy, const Use& use) {
-  const WaitsBySite counting;
+  const WaitsBySyncPoint counting;
   for (const char* precision : {"no", "fp16"}) {
     SCOPED_TRACE(strategy + ", " + precision + ": " + use.text());
     sim::set_seed(1);
@@ -212,7 +212,7 @@ void expect_no_waits_of_a_trainer(const std::string& strategy, const char* preci
   const auto module = std::make_shared<Logging>();
   module->from_first = !scales;
   Trainer trainer(options);
-  const WaitsBySite counting;
+  const WaitsBySyncPoint counting;
   trainer.fit(module, points(40 * world));
   expect_flags_only(module->counted, scales ? 2 : 0);
 }

@@ -69,7 +69,7 @@ TEST_F(DeviceStep, IsLeftOutByAFlag) {
         sim::reset_stats();
         flagged.optimizer.step_unless(found);
         EXPECT_EQ(sim::stats().all_host_waits(), 0);
-        if (skip) flagged.optimizer.take_back_step();
+        if (skip) flagged.optimizer.undo_step_count();
         ++by_flag;
       } else if (!skip) {
         flagged.optimizer.step();

@@ -10,7 +10,7 @@
 namespace muster::parallel::on_device {
 namespace {
 
-constexpr device::Site kTest{"a test: one stream waits for another"};
+constexpr device::SyncPoint kTest{"a test: one stream waits for another"};
 
 TEST(DeviceMemory, IsTakenAgainAfterAllStreamsThatHaveUsedIt) {
   sim::install();
@@ -74,12 +74,12 @@ TEST(DeviceMemory, IsNeverRecordedForAStream) {
   sim::install();
   static int recorded;
   recorded = 0;
-  device::set_order_filter([](const device::Site& site, device::Ordering what) {
-    recorded += what == device::Ordering::record_stream && std::string(site.name).find("batches") != 0;
+  device::set_sync_filter([](const device::SyncPoint& point, device::SyncKind what) {
+    recorded += what == device::SyncKind::record_stream && std::string(point.name).find("batches") != 0;
     return true;
   });
   (void)peaks({.name = "fsdp", .streams = Streams::two}, 1);
-  device::set_order_filter(nullptr);
+  device::set_sync_filter(nullptr);
   EXPECT_EQ(recorded, 0);
 }
 

@@ -37,9 +37,9 @@ TEST(FullValues, AreWholeOnEveryRankAndFreedAfter) {
           },
           {.writeback = false});
       EXPECT_EQ(calls, 1);
-      EXPECT_EQ(model.figures().temporary_bytes, 0);
+      EXPECT_EQ(model.stats().temporary_bytes, 0);
       if (options.stage == ShardStage::full) {
-        EXPECT_EQ(model.figures().gathered_bytes, 0);
+        EXPECT_EQ(model.stats().gathered_bytes, 0);
         EXPECT_EQ(id_of([&] { net->head->weight.norm(); }), "MU161");
       }
     });
@@ -64,7 +64,7 @@ TEST(FullValues, WritesBackWhatWasWritten) {
               net->encoder->layers[1]->as<nn::TransformerEncoderLayer>()->linear1->bias[3] = 7;
             },
             {.rank0_only = rank0_only});
-        EXPECT_EQ(model.figures().temporary_bytes, 0);
+        EXPECT_EQ(model.stats().temporary_bytes, 0);
         {
           at::NoGradGuard no_grad;
           plain->head->weight.fill_(0.5);
@@ -117,7 +117,7 @@ void expect_nothing_written_after_a_failure(const comm::Communicator& group, con
               "MU191: nothing was written back by summon_full_params, since its function failed on another rank: rank "
               "1: the user's own");
   expect_state(model, plain, true);
-  EXPECT_TRUE(options.stage != ShardStage::full || model.figures().gathered_bytes == 0);
+  EXPECT_TRUE(options.stage != ShardStage::full || model.stats().gathered_bytes == 0);
   const at::NoGradGuard no_grad;
   const auto words = words_of(0, 0);
   EXPECT_TRUE(forward(model, net, words).equal(plain->forward(words)));

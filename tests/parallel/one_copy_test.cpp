@@ -92,7 +92,7 @@ TEST(OneCopy, IsHeldOnceAndNothingIsGathered) {
           Training one(group, options), own(group, without(options));
           one.step();
           own.step();
-          const auto mine = one.model.figures(), theirs = own.model.figures();
+          const auto mine = one.model.stats(), theirs = own.model.stats();
           EXPECT_EQ(mine.gathers, 0) << text_of(options);
           EXPECT_EQ(mine.peak_gathered_bytes, 0) << text_of(options);
           EXPECT_GT(theirs.gathers, 0) << text_of(options);
@@ -106,7 +106,7 @@ TEST(OneCopy, IsHeldOnceAndNothingIsGathered) {
   on_seeded_ranks(2, [&](comm::Communicator group) {
     Training apart(group, {});
     apart.step();
-    EXPECT_GT(apart.model.figures().gathers, 0) << "ranks that share no memory gather";
+    EXPECT_GT(apart.model.stats().gathers, 0) << "ranks that share no memory gather";
     EXPECT_EQ(apart.model.describe().find(kSays), std::string::npos) << apart.model.describe();
   });
 }
@@ -148,7 +148,7 @@ TEST(OneCopy, IsOneForEachGroupOfShards) {
             own.step();
             if (group.rank() < 2) forward(own.model, own.net, words_of(1, 1));
           }
-          EXPECT_EQ(one.model.figures().gathers, 0);
+          EXPECT_EQ(one.model.stats().gathers, 0);
           expect_same(one.results(), own.results(), text_of(options));
         },
         /*shared_memory=*/true);
@@ -191,7 +191,7 @@ TEST(OneCopy, FullValuesAreWrittenBackFromACopy) {
                           "MU190");
               }
               training->step();
-              EXPECT_EQ(training->model.figures().temporary_bytes, 0);
+              EXPECT_EQ(training->model.stats().temporary_bytes, 0);
             }
             expect_same(one.results(), own.results(), text_of(options));
           },
@@ -269,7 +269,7 @@ TEST(OneCopy, OfProcessesGivesTheBitsOfOwnCopies) {
             training->net->head->weight.add_(1);
           });
       }
-      EXPECT_EQ(one.model.figures().gathers, 0);
+      EXPECT_EQ(one.model.stats().gathers, 0);
       expect_same(one.results(), own.results(), text_of(options));
     }
   }));

@@ -149,8 +149,8 @@ TEST(ShardedCosts, HoldsTheBytesOfTheFormulas) {
           if (s == 0)
             continue;  // the optimizer has its state from its first step on, and nothing is gathered ahead before
           EXPECT_GE(double(memory.peak()), wanted.peak - 2 * unit) << "step " << s;
-          const auto figures = model.figures();
-          EXPECT_NEAR(double(figures.held_bytes + figures.temporary_bytes) + 2 * all / world, double(memory.live()),
+          const auto stats = model.stats();
+          EXPECT_NEAR(double(stats.held_bytes + stats.temporary_bytes) + 2 * all / world, double(memory.live()),
                       wanted.rest / 100);
         }
         batch(false);
@@ -180,7 +180,7 @@ TEST(ShardedCosts, GathersTheNextUnitAheadAndMoreUnderALimit) {
       }
       static void note(int64_t model, int64_t log) {
         reinterpret_cast<std::vector<int64_t>*>(log)->push_back(
-            reinterpret_cast<ShardedModel*>(model)->figures().gathered_bytes);
+            reinterpret_cast<ShardedModel*>(model)->stats().gathered_bytes);
       }
     };
     for (const double limit : {0.0, 3.5 * double(unit) / (1 << 20)}) {
@@ -200,8 +200,8 @@ TEST(ShardedCosts, GathersTheNextUnitAheadAndMoreUnderALimit) {
       EXPECT_EQ(seen[0], most * unit);  // the first layer is in use, the others are on their way
       EXPECT_EQ(seen[3], std::min(most, 3) * unit);
       EXPECT_EQ(seen[5], unit);  // nothing comes after the last one
-      EXPECT_LE(model.figures().peak_gathered_bytes, (most + 1) * unit);
-      EXPECT_EQ(model.figures().gathers, 24);  // no prefetch was in vain
+      EXPECT_LE(model.stats().peak_gathered_bytes, (most + 1) * unit);
+      EXPECT_EQ(model.stats().gathers, 24);  // no prefetch was in vain
     }
   });
 }

@@ -29,9 +29,9 @@ TEST(ShardedFaults, StaysUsableAfterExceptionsInForwardAndBackward) {
               net->head(hidden.narrow(2, 0, 3));  // shapes do not fit
             },
             c10::Error);
-        EXPECT_EQ(model.figures().temporary_bytes, 0);
+        EXPECT_EQ(model.stats().temporary_bytes, 0);
         if (options.stage == ShardStage::full) {
-          EXPECT_EQ(model.figures().gathered_bytes, 0);
+          EXPECT_EQ(model.stats().gathered_bytes, 0);
         }
         model.enter_forward();
         auto hidden = Throwing::apply(net->embed(words));
@@ -157,7 +157,7 @@ TEST(ShardedFaults, RetainedGraphsAndInferenceMode) {
         c10::InferenceMode inference;
         EXPECT_TRUE(torch::equal(forward(model, net, words), plain(words)));
       }
-      EXPECT_EQ(model.figures().temporary_bytes, 0);
+      EXPECT_EQ(model.stats().temporary_bytes, 0);
       const auto size = [&] { return model.gradient_power_sum(net->parameters(), 1); };
       auto loss = loss_of(forward(model, net, words), words);
       model.before_backward();

@@ -164,16 +164,16 @@ TEST(ShardedModel, HoldsItsPartAndGathersOneUnitBesideTheRoot) {
       EXPECT_EQ(model.find(parameter)->value.numel() % 64, 0);
     }
     EXPECT_NEAR(double(held), whole / 2.0, 4 * 64);
-    EXPECT_EQ(model.figures().gathered_bytes, 0);
+    EXPECT_EQ(model.stats().gathered_bytes, 0);
     auto words = words_of(0, group.rank());
     auto loss = loss_of(forward(model, net, words), words);
-    EXPECT_EQ(model.figures().gathers, 4);
-    EXPECT_EQ(model.figures().gathered_bytes, 4 * 1536);  // the root's stay: 23 blocks of 64 on two ranks
+    EXPECT_EQ(model.stats().gathers, 4);
+    EXPECT_EQ(model.stats().gathered_bytes, 4 * 1536);  // the root's stay: 23 blocks of 64 on two ranks
     backward(model, loss);
-    EXPECT_EQ(model.figures().gathers, 7);
-    EXPECT_EQ(model.figures().reductions, 4);
-    EXPECT_EQ(model.figures().gathered_bytes, 0);
-    EXPECT_LT(model.figures().peak_gathered_bytes, 4 * whole * 2 / 3);
+    EXPECT_EQ(model.stats().gathers, 7);
+    EXPECT_EQ(model.stats().reductions, 4);
+    EXPECT_EQ(model.stats().gathered_bytes, 0);
+    EXPECT_LT(model.stats().peak_gathered_bytes, 4 * whole * 2 / 3);
     EXPECT_THROW(net->head->weight.const_data_ptr<float>(), c10::Error);
   });
 }
@@ -190,12 +190,12 @@ TEST(ShardedModel, BackwardCalledDirectlyAndGradientsOfActivations) {
       auto words = words_of(s, group.rank());
       auto logits = forward(model, net, words);
       auto loss = loss_of(logits, words);
-      const auto reductions = model.figures().reductions;
+      const auto reductions = model.stats().reductions;
       EXPECT_EQ(torch::autograd::grad({loss}, {logits}, {}, true).size(), 1u);
-      EXPECT_EQ(model.figures().reductions, reductions);
+      EXPECT_EQ(model.stats().reductions, reductions);
       loss.backward();
-      EXPECT_EQ(model.figures().reductions, reductions + 4);
-      EXPECT_EQ(model.figures().gathered_bytes, 0);
+      EXPECT_EQ(model.stats().reductions, reductions + 4);
+      EXPECT_EQ(model.stats().gathered_bytes, 0);
       optimizer.step();
       net->zero_grad();
     }
@@ -255,7 +255,7 @@ TEST(ShardedModel, TwoModelsAtOnceAndForwardsBeforeOneBackward) {
       Tensor sum = torch::zeros({}, at::kDouble);
       for (auto& parameter : wanted) sum += parameter.grad().to(at::kDouble).pow(2).sum();
       EXPECT_NEAR(model->gradient_power_sum(parameters, 2), sum.item<double>(), 1e-12 * sum.item<double>());
-      EXPECT_EQ(model->figures().gathered_bytes, 0);
+      EXPECT_EQ(model->stats().gathered_bytes, 0);
     }
   });
 }
@@ -301,7 +301,7 @@ TEST(ShardedModel, EvaluationWithoutGradientsFreesEverything) {
     net->eval();
     plain->eval();
     EXPECT_TRUE(torch::equal(forward(model, net, words_of(0, 0)), plain(words_of(0, 0))));
-    EXPECT_EQ(model.figures().gathered_bytes, 0);
+    EXPECT_EQ(model.stats().gathered_bytes, 0);
   });
 }
 

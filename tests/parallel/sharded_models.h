@@ -199,9 +199,9 @@ inline void expect_rank_like(const Reference& reference, comm::Communicator grou
     optimizer.step();
     optimizer.zero_grad();
     if (options.stage == ShardStage::full) {
-      EXPECT_EQ(model.figures().gathered_bytes, 0);
+      EXPECT_EQ(model.stats().gathered_bytes, 0);
     }
-    EXPECT_EQ(model.figures().temporary_bytes, 0);
+    EXPECT_EQ(model.stats().temporary_bytes, 0);
   }
   EXPECT_TRUE(optimizer.fused());
   EXPECT_EQ(weight.sizes(), (std::vector<int64_t>{kWords, kWidth}));

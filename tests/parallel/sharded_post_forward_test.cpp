@@ -34,19 +34,19 @@ TEST(PostForwardShards, SpareTheOthersTheGathersOfBackwardAndGiveTheSameBits) {
       });
       for (int s = 0; s < 3; ++s) {
         gathered = 0;
-        const auto before = model.figures().gathers;
+        const auto before = model.stats().gathers;
         auto words = words_of(s, group.rank());
         auto loss = loss_of(forward(model, net, words), words);
         if (options == &kept) {
           EXPECT_EQ(gathered, once);
-          EXPECT_GT(model.figures().temporary_bytes, 0);
+          EXPECT_GT(model.stats().temporary_bytes, 0);
         }
         backward(model, loss);
         if (options == &kept) {
           EXPECT_EQ(gathered, once);  // nothing more in backward
         }
-        EXPECT_EQ(model.figures().gathers - before, 7);  // of four units, the root's once
-        EXPECT_EQ(model.figures().temporary_bytes, 0);
+        EXPECT_EQ(model.stats().gathers - before, 7);  // of four units, the root's once
+        EXPECT_EQ(model.stats().temporary_bytes, 0);
         optimizer.step();
         optimizer.zero_grad();
       }
@@ -63,16 +63,16 @@ TEST(PostForwardShards, ForgetWhatAForwardWithoutBackwardLeft) {
     ShardedModel model(*net, group, {.reshard_after_forward = 2});
     const auto words = words_of(0, group.rank());
     const auto first = forward(model, net, words).detach().clone();
-    EXPECT_GT(model.figures().temporary_bytes, 0);
+    EXPECT_GT(model.stats().temporary_bytes, 0);
     model.summon_full_params([&] {
       at::NoGradGuard no_grad;
       net->head->bias.add_(1);
       net->encoder->layers[0]->as<nn::TransformerEncoderLayer>()->linear1->bias.add_(1);
     });
-    EXPECT_EQ(model.figures().temporary_bytes, 0);
+    EXPECT_EQ(model.stats().temporary_bytes, 0);
     at::NoGradGuard no_grad;
     EXPECT_FALSE(torch::equal(forward(model, net, words), first));
-    EXPECT_EQ(model.figures().temporary_bytes, 0);  // without gradients nothing waits for backward
+    EXPECT_EQ(model.stats().temporary_bytes, 0);  // without gradients nothing waits for backward
   });
 }
 

@@ -10,20 +10,20 @@
 
 namespace muster::testing {
 
-/// The site of the one wait that a step under loss scaling has.
+/// The point of the one wait that a step under loss scaling has.
 inline constexpr const char* kWaitForFlag = "optimizer: the host reads the flag of the step before";
 
 using Waits = std::map<std::string, int64_t>;
 
-/// Counts the host's waits by the name of their site while it lives. One at a time.
-class WaitsBySite {
+/// Counts the host's waits by the name of their point while it lives. One at a time.
+class WaitsBySyncPoint {
  public:
-  WaitsBySite() {
+  WaitsBySyncPoint() {
     forget();
-    device::set_order_filter(count);
+    device::set_sync_filter(count);
   }
-  WaitsBySite(const WaitsBySite&) = delete;
-  ~WaitsBySite() { device::set_order_filter(nullptr); }
+  WaitsBySyncPoint(const WaitsBySyncPoint&) = delete;
+  ~WaitsBySyncPoint() { device::set_sync_filter(nullptr); }
 
   static void forget() {
     const std::lock_guard lock(mutex);
@@ -35,9 +35,9 @@ class WaitsBySite {
   }
 
  private:
-  static bool count(const device::Site& site, device::Ordering what) {
+  static bool count(const device::SyncPoint& point, device::SyncKind what) {
     const std::lock_guard lock(mutex);
-    if (what == device::Ordering::host_wait) ++waits[site.name];
+    if (what == device::SyncKind::host_wait) ++waits[point.name];
     return true;
   }
 
@@ -45,16 +45,17 @@ class WaitsBySite {
   inline static Waits waits;
 };
 
-/// The waits between begin() and end(), as the simulated accelerator names them and by site. Requires: a WaitsBySite.
+/// The waits between begin() and end(), as the simulated accelerator names them and by point. Requires: a
+/// WaitsBySyncPoint.
 struct CountedWaits {
-  Waits by_cause, by_site;
+  Waits by_cause, by_sync_point;
   static void begin() {
     sim::reset_stats();
-    WaitsBySite::forget();
+    WaitsBySyncPoint::forget();
   }
   void end() {
     by_cause = sim::stats().host_waits;
-    by_site = WaitsBySite::counted();
+    by_sync_point = WaitsBySyncPoint::counted();
   }
 };
 

@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-#include "device/site_filter.h"
+#include "device/sync_point_filter.h"
 #include "muster/device/detail/order.h"
 #include "muster/fabric.h"
 #include "muster/schedule/schedulers.h"
@@ -25,7 +25,7 @@ void on_device(const std::function<void()>& body) {
   testing::as_device_ranks(1, [&] {
     sim::set_seed(1);
     torch::manual_seed(1);  // LibTorch seeds itself by chance, and gradients of some weights overflow in float16
-    const testing::WaitsBySite counting;
+    const testing::WaitsBySyncPoint counting;
     body();
   });
 }
@@ -57,7 +57,7 @@ void expect_no_waits(const char* precision, Optimizer optimizer, const CourseNet
     prepared.step();
     prepared.zero_grad();
   }
-  auto waits = testing::WaitsBySite::counted();
+  auto waits = testing::WaitsBySyncPoint::counted();
   EXPECT_EQ(waits[testing::kWaitForFlag], reads);
   EXPECT_EQ(waits.size(), 1U);  // the name above, if it has a count
   const auto stats = sim::stats();
@@ -83,9 +83,9 @@ TEST(DeviceSteps, WaitOnlyForTheFlagOfTheStepBefore) {
   });
 }
 
-/// Whether a step without the site reads what is not there yet.
-int noticed(const std::string& site) {
-  device::SiteFilter::leave_out(site);
+/// Whether a step without the point reads what is not there yet.
+int noticed(const std::string& point) {
+  device::SyncPointFilter::leave_out(point);
   CourseNet net(19);
   Accelerator accelerator({.mixed_precision = "16-mixed"});
   auto [model, sgd] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 0.1));
@@ -97,10 +97,10 @@ int noticed(const std::string& site) {
 
 TEST(DeviceSteps, NeedTheWaitForTheFlag) {
   on_device([] {
-    device::set_order_filter(nullptr);
+    device::set_sync_filter(nullptr);
     sim::set_on_race(sim::OnRace::collect);
     {
-      const device::SiteFilter filter;
+      const device::SyncPointFilter filter;
       device::expect_each_needed({testing::kWaitForFlag, "optimizer: the flag of a step goes to pinned memory"},
                                  {"optimizer: the flag of a step goes to pinned memory"}, noticed);
     }

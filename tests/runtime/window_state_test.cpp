@@ -8,15 +8,16 @@
 namespace muster::runtime {
 namespace {
 
-constexpr WindowState kWindowStates[] = {WindowState::closed, WindowState::open,    WindowState::middle,
-                                         WindowState::last,   WindowState::joining, WindowState::joined};
+constexpr WindowState kWindowStates[] = {WindowState::closed,         WindowState::open,
+                                         WindowState::open_uncounted, WindowState::last_uncounted,
+                                         WindowState::left_uncounted, WindowState::left};
 
 TEST(WindowState, AMicroBatchBeginsOnlyWhenTheOneBeforeIsCounted) {
   using enum WindowState;
   using enum WindowEvent;
   for (const auto state : kWindowStates)
-    for (const auto& [event, next] :
-         {std::pair(begin_middle, middle), std::pair(begin_last, last), std::pair(begin_joining, joining)})
+    for (const auto& [event, next] : {std::pair(begin_middle, open_uncounted), std::pair(begin_last, last_uncounted),
+                                      std::pair(begin_leave, left_uncounted)})
       EXPECT_EQ(transition(state, event), all_counted(state) ? std::optional(next) : std::nullopt);
 }
 
@@ -45,9 +46,9 @@ TEST(WindowState, EveryStateCanBeGivenUpOrReplaced) {
 TEST(WindowState, AMicroBatchMayEndTheWindowUntilItIsCounted) {
   using enum WindowState;
   using enum WindowEvent;
-  EXPECT_EQ(transition(middle, end), last);
-  for (const auto state : {open, joining, joined}) EXPECT_EQ(transition(state, end), std::nullopt);
-  for (const auto state : {closed, last}) EXPECT_EQ(transition(state, end), state);
+  EXPECT_EQ(transition(open_uncounted, end), last_uncounted);
+  for (const auto state : {open, left_uncounted, left}) EXPECT_EQ(transition(state, end), std::nullopt);
+  for (const auto state : {closed, last_uncounted}) EXPECT_EQ(transition(state, end), state);
 }
 
 TEST(WindowState, AWindowEndsOnceItsLastMicroBatchIsCounted) {

@@ -91,10 +91,10 @@ void expect_waits_for_flags_only(const std::string& name, const Strategy& strate
     if (batch_idx == 2) counted.begin();
     if (batch_idx == 6) counted.end();
   };
-  const testing::WaitsBySite counting;
+  const testing::WaitsBySyncPoint counting;
   Trainer(options_of(strategy)).fit(net, points());
   EXPECT_EQ(counted.by_cause, (Waits{{"event", 4}}));
-  EXPECT_EQ(counted.by_site, (Waits{{testing::kWaitForFlag, 4}}));
+  EXPECT_EQ(counted.by_sync_point, (Waits{{testing::kWaitForFlag, 4}}));
 }
 
 FSDP sharded(ShardStage stage, int group = 0) {

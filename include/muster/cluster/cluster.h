@@ -13,7 +13,7 @@ enum class LauncherKind {
   none,         ///< no launcher: a program run by itself
   muster,       ///< `muster run`, or muster::launch()
   torchrun,     ///< torchrun, or another front end of torch elastic
-  environment,  ///< RANK and WORLD_SIZE set by hand or by a job system (Kubeflow)
+  environment,  ///< RANK and WORLD_SIZE set by hand, by Lightning, or by a job system (Kubeflow)
   open_mpi,     ///< Open MPI's mpirun
   mvapich,      ///< MVAPICH's mpirun_rsh
   pmi,          ///< a launcher that speaks PMI, such as MPICH's mpiexec
@@ -65,13 +65,13 @@ struct ClusterEnvironment {
   bool is_local_main() const noexcept { return local_rank == 0; }
 };
 
-/// Reads a launcher's variables: torchrun's, ours, RANK and WORLD_SIZE alone, Kubernetes', Open MPI's, MVAPICH's,
-/// PMI's, SLURM's, LSF's, Kubeflow's, SageMaker's; it uses the first family that is set, and the files that its
-/// variables name. If none is set, the world size is 1. Throws: ConfigError for variables that are incomplete (MU020),
-/// not a number (MU021) or contradict each other (MU022), for a launcher that it does not support (MU023), for several
-/// nodes without an address (MU024), for a node list that it cannot read (MU025), and for several ranks of a pod that
-/// it was started alone in (MU493), for SageMaker's libraries of distributed training (MU492) and its file of hosts
-/// (MU494). Every message names its source.
+/// Reads a launcher's variables: torchrun's, ours, RANK and WORLD_SIZE alone, Lightning's, Kubernetes', Open MPI's,
+/// MVAPICH's, PMI's, SLURM's, LSF's, Kubeflow's, SageMaker's; it uses the first family that is set, and the files that
+/// its variables name. If none is set, the world size is 1. Throws: ConfigError for variables that are incomplete
+/// (MU020), not a number (MU021) or contradict each other (MU022), for a launcher that it does not support (MU023), for
+/// several nodes without an address (MU024), for a node list that it cannot read (MU025), and for several ranks of a
+/// pod that it was started alone in (MU493), for SageMaker's libraries of distributed training (MU492) and its file of
+/// hosts (MU494). Every message names its source.
 ClusterEnvironment read_cluster_environment(const Environment& variables);
 
 /// The same, after asking `reader`. Its result is used, as LauncherKind::custom unless it names another kind. If it is

@@ -70,7 +70,8 @@ class Communicator {
 
   int rank() const noexcept;
   int size() const noexcept;
-  /// "gloo", "shm", "hierarchical", "mpi", "threads", "fake", or "none" for a world of one.
+  /// "gloo", "shm", "hierarchical", "mpi", "mpi_collectives", "threads", "fake", the name of a transport of the
+  /// program's, or "none" for a world of one.
   std::string_view backend() const noexcept;
   std::string_view backend_reason() const noexcept;  ///< why this backend was chosen; empty if the options name it
   const std::string& name() const noexcept;

@@ -12,7 +12,7 @@
 /// Ranks of MPI that the program has already: for programs that call MPI themselves, and so are compiled with its
 /// header. All others take the backend "mpi", which needs none, and get the ranks of MPI_COMM_WORLD.
 /// Requires: MPI is initialised, with MPI_THREAD_MULTIPLE if operations are to run beside the program; the MPI is the
-/// one that Muster was built with (MU568). Communicators are duplicated, so no message of the program meets one of
+/// one that Muster was built with (MU568). Communicators are duplicated, so no message of the program matches one of
 /// Muster's; they may be freed once the groups are formed.
 namespace muster::comm {
 

@@ -76,7 +76,7 @@ class Transport {
   /// Throws: TransportFailure.
   virtual void recv_frame(int from, Frame& frame, TimePoint deadline) = 0;
 
-  /// Starts to send or receive a block: payload that does not fit into its frame. It meets a receive of the same size
+  /// Starts to send or receive a block: payload that does not fit into its frame. It matches a receive of the same size
   /// and channel, in order, which may be posted before it or after. Neither waits.
   /// Where ranks disagree, blocks are sent that nobody receives, and receives posted for nothing or with another size;
   /// ranks learn of it by the frames, which still have to arrive: nothing fails but such a transfer's wait()

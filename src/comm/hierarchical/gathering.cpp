@@ -14,7 +14,7 @@ namespace {
 /// these and its own, one after another, through staging.
 class BlockGather {
  public:
-  BlockGather(const Ranks& ranks, const at::Tensor& in, const at::Tensor& out)
+  BlockGather(const HostContext& ranks, const at::Tensor& in, const at::Tensor& out)
       : ranks_(ranks), block_(in.nbytes()), in_(static_cast<const std::byte*>(in.const_data_ptr())),
         out_(static_cast<std::byte*>(out.mutable_data_ptr())),
         arrivals_(static_cast<std::size_t>(ranks.between.size())), arrived_(arrivals_.size()) {}
@@ -106,7 +106,7 @@ class BlockGather {
     });
   }
 
-  const Ranks& ranks_;
+  const HostContext& ranks_;
   const std::size_t block_;  ///< bytes of each rank
   const std::byte* const in_;
   std::byte* const out_;
@@ -117,7 +117,7 @@ class BlockGather {
 
 }  // namespace
 
-void all_gather_by_hosts(const Ranks& ranks, const at::Tensor& in, const at::Tensor& out) {
+void all_gather_by_hosts(const HostContext& ranks, const at::Tensor& in, const at::Tensor& out) {
   BlockGather(ranks, in, out).run();
 }
 

@@ -4,12 +4,12 @@
 #include <cstring>
 #include <utility>
 
+#include "comm/error_text.h"
+#include "comm/hierarchical/chain_broadcast.h"
+#include "comm/hierarchical/chain_reduction.h"
 #include "comm/hierarchical/gathering.h"
-#include "comm/hierarchical/host_sums.h"
-#include "comm/hierarchical/slabs.h"
-#include "comm/hierarchical/spreading.h"
+#include "comm/hierarchical/host_chunks.h"
 #include "comm/shared_memory/shared_collectives.h"
-#include "comm/words.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
 
@@ -75,7 +75,7 @@ void Hierarchical::dispatch(const Call& call) {
   if (operation.kind == OperationKind::shared_buffer) return share(call);
   if (!goes_by_hosts(operation)) return Pairwise::dispatch(call);
   const bool reads_in = operation.kind == OperationKind::reduce_scatter;
-  Ranks ranks{transport(), within_, hosts_, call.deadline};
+  HostContext ranks{transport(), within_, hosts_, call.deadline};
   ranks.mapped = map_tensors(call, reads_in ? operation.in : operation.out);
   run_by_hosts(call, ranks);
 }
@@ -105,18 +105,18 @@ std::vector<const std::byte*> Hierarchical::map_tensors(const Call& call, const 
   return mapped;
 }
 
-void Hierarchical::run_by_hosts(const Call& call, const Ranks& ranks) {
+void Hierarchical::run_by_hosts(const Call& call, const HostContext& ranks) {
   const Operation& operation = call.operation;
-  const auto reduced = [&](const at::Tensor& source, std::vector<Slab> slabs) {
-    reduce_by_hosts(ranks, {source, operation.out, std::move(slabs), operation.reduce, two_level_sums_},
+  const auto reduced = [&](const at::Tensor& source, std::vector<Chunk> chunks) {
+    reduce_by_hosts(ranks, {source, operation.out, std::move(chunks), operation.reduce, two_level_sums_},
                     [this](std::size_t bytes) { return scratch(bytes); });
   };
   switch (operation.kind) {
     case OperationKind::all_gather: return all_gather_by_hosts(ranks, operation.in, operation.out);
     case OperationKind::broadcast: return broadcast_by_hosts(ranks, operation.out, operation.root);
-    case OperationKind::reduce_scatter: return reduced(operation.in, slabs_of_pieces(operation.in, hosts_));
-    case OperationKind::reduce: return reduced(operation.out, slabs_of_columns(operation.out, hosts_, operation.root));
-    default: return reduced(operation.out, slabs_of_columns(operation.out, hosts_, -1));
+    case OperationKind::reduce_scatter: return reduced(operation.in, chunks_of_pieces(operation.in, hosts_));
+    case OperationKind::reduce: return reduced(operation.out, chunks_of_columns(operation.out, hosts_, operation.root));
+    default: return reduced(operation.out, chunks_of_columns(operation.out, hosts_, -1));
   }
 }
 

@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
+#include "comm/hierarchical/host_chunks.h"
 #include "comm/hierarchical/host_staging.h"
 #include "comm/hierarchical/hosts.h"
-#include "comm/hierarchical/slabs.h"
 #include "comm/pairwise.h"
 #include "comm/shared_memory/known_buffers.h"
 
@@ -30,10 +30,10 @@ class Hierarchical final : public Pairwise {
  private:
   void dispatch(const Call& call) override;
   bool goes_by_hosts(const Operation& operation) const;
-  void run_by_hosts(const Call& call, const Ranks& ranks);
+  void run_by_hosts(const Call& call, const HostContext& ranks);
   /// Memory on each host, which all ranks get or none.
   void share(const Call& call);
-  /// Exchanges headers, and finds where the tensors of this host's ranks are: see Ranks.
+  /// Exchanges headers, and finds where the tensors of this host's ranks are: see HostContext.
   std::vector<const std::byte*> map_tensors(const Call& call, const at::Tensor& tensor);
   /// The areas of those of `ranks` that are on this rank's host; all of `ranks` get theirs or none does. `between` is
   /// the transport of the new group. Throws: CommError (MU401).

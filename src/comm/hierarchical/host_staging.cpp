@@ -17,7 +17,7 @@ auto HostStaging::in_ranks_of_group(F f) {
 
 void HostStaging::step() {
   areas_->control(areas_->rank()).filled.store(++rounds_, std::memory_order_release);
-  in_ranks_of_group([&] { areas_->publish(); });
+  in_ranks_of_group([&] { areas_->notify_all(); });
 }
 
 void HostStaging::wait(int rank, TimePoint deadline) {
@@ -31,7 +31,7 @@ void HostStaging::wait(int rank, TimePoint deadline) {
 void HostStaging::round(TimePoint deadline, const std::function<void(std::byte*)>& fill,
                         const std::function<void()>& use) {
   if (size() == 1) return use();
-  areas_->need_staging();
+  areas_->ensure_staging();
   // A rank that has made the last round is done with the one before, which had this buffer.
   for (int peer = 0; peer < size(); ++peer)
     if (peer != areas_->rank()) wait(first_ + peer, deadline);

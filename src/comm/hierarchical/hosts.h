@@ -18,8 +18,8 @@ class Hosts {
   int size(int host) const { return sizes_[static_cast<std::size_t>(host)]; }
   int largest() const;
 
-  /// What ranks do for their host is divided by columns, of which each host has an owner. With as many ranks on each
-  /// host, ranks at one place in their hosts own one column.
+  /// What ranks do for their host is divided by columns, of which each host has an owner: the rank with this local
+  /// rank, where hosts have equally many ranks; where a host has fewer, its ranks own several.
   int column(int rank) const { return rank - first(of(rank)); }
   int owner(int host, int column) const { return first(host) + column % size(host); }
 

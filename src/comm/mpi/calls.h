@@ -27,7 +27,7 @@ struct Collective {
 };
 
 /// Error codes beside MPI's own, which are positive; 0 is success.
-inline constexpr int kEnded = -1;        ///< MPI has ended in this process, or the process was forked
+inline constexpr int kFinalized = -1;    ///< MPI has ended in this process, or the process was forked
 inline constexpr int kWrongThread = -2;  ///< this thread may not call MPI
 inline constexpr int kLate = -3;         ///< the deadline has passed
 
@@ -42,24 +42,24 @@ class Calls {
   virtual ~Calls() = default;
 
   /// How the MPI that was loaded differs from the one it was compiled with; empty: they go together.
-  virtual std::string other_library() = 0;
+  virtual std::string version_mismatch() = 0;
   /// Initialises MPI, unless the program has. Returns what failed; empty: nothing.
   virtual std::string initialize() = 0;
   virtual ThreadLevel thread_level() = 0;
   /// `leave` is called before MPI ends in this process, in the thread that ends it.
-  virtual void before_end(std::function<void()> leave) = 0;
+  virtual void on_finalize(std::function<void()> leave) = 0;
   /// After a failure the process ends without MPI_Finalize: by MPI_Abort if initialize() initialised MPI.
   virtual void fail() noexcept = 0;
   /// How long MPI_Finalize, where it is called here, may wait for the other ranks.
-  virtual void set_patience(std::chrono::milliseconds patience) noexcept = 0;
-  /// Whether this thread may call MPI now: 0, kEnded or kWrongThread.
+  virtual void set_finalize_timeout(std::chrono::milliseconds backoff) noexcept = 0;
+  /// Whether this thread may call MPI now: 0, kFinalized or kWrongThread.
   virtual int may_call() noexcept = 0;
-  virtual std::string text_of(int code) = 0;
+  virtual std::string error_string(int code) = 0;
 
   virtual Handle world() = 0;
   /// By the handle that MPI_Comm_c2f gives.
   virtual Handle communicator_of(int fortran_handle) = 0;
-  virtual int place_in(Handle communicator, int& rank, int& size) = 0;
+  virtual int rank_and_size(Handle communicator, int& rank, int& size) = 0;
   /// Tags are at most this.
   virtual int tag_bound() = 0;
   /// Collective: a communicator of the same ranks, whose errors are returned.

@@ -33,7 +33,7 @@ Calls* open_calls() {
                                          "that was built with this library",
                                          kLibrary, kEntry));
   Calls* calls = entry();
-  if (const auto difference = calls->other_library(); !difference.empty())
+  if (const auto difference = calls->version_mismatch(); !difference.empty())
     throw ConfigError("MU568", formatted("{} cannot use this MPI: {}. Start the program with the MPI that Muster was "
                                          "built with, or build Muster with this one",
                                          kLibrary, difference));
@@ -51,7 +51,7 @@ Calls& Library::calls() {
   std::lock_guard lock(mutex_);
   if (calls_) return *calls_;
   Calls* calls = open_calls();
-  calls->before_end([this] { leave(); });
+  calls->on_finalize([this] { leave(); });
   if (const auto failure = calls->initialize(); !failure.empty())
     throw CommError("MU557", formatted("MPI could not be initialised: {}", failure));
   calls_ = calls;
@@ -62,10 +62,10 @@ std::shared_ptr<World> Library::duplicate(Handle communicator, std::chrono::stea
   Handle made = 0;
   if (const int code = calls().duplicate(communicator, deadline, made)) {
     calls_->fail();
-    if (code < 0 && code != kLate) throw CommError("MU557", calls_->text_of(code));
+    if (code < 0 && code != kLate) throw CommError("MU557", calls_->error_string(code));
     throw CommError("MU058", formatted("the ranks could not duplicate a communicator of MPI: {}. Do all of its ranks "
                                        "connect?",
-                                       calls_->text_of(code)));
+                                       calls_->error_string(code)));
   }
   auto world = std::make_shared<World>(*calls_, made);
   std::lock_guard lock(worlds_mutex_);

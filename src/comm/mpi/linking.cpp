@@ -69,14 +69,14 @@ std::string backend_over_mpi(int communicator, const std::string& backend) {
 MpiLink connect_by_mpi(const MpiSetup& setup, const std::string& name, int rank, int size) {
   auto& library = mpi::Library::of_process();
   mpi::Calls& calls = library.calls();
-  calls.set_patience(setup.timeout);
+  calls.set_finalize_timeout(setup.timeout);
   const auto deadline = std::chrono::steady_clock::now() + setup.connect_timeout;
   auto world = library.world(setup.communicator, deadline);
   check_place(*world, !setup.communicator, rank, size);
   // That of all ranks is shared by the groups of messages, and collectives of two groups must not meet.
   if (setup.own_collectives && !setup.communicator) world = library.duplicate(world->communicator(), deadline);
   auto transport = make_mpi_transport(world, name, setup.connect_timeout);
-  connecting_by("MPI", name, rank, [&] { shake_hands(*transport, setup.secret, name, setup.connect_timeout); });
+  connect_or_throw("MPI", name, rank, [&] { shake_hands(*transport, setup.secret, name, setup.connect_timeout); });
   MpiLink link;
   link.collectives = setup.own_collectives ? make_mpi_collectives(std::move(transport), setup.connect_timeout)
                                            : make_pairwise(std::move(transport));

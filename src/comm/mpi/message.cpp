@@ -39,7 +39,7 @@ int Message::test() {
   std::size_t received = 0;
   const int code = world_->calls().test(*request_, done, received);
   if (!done && code == 0) return 0;
-  if (code == kEnded || code == kWrongThread) return code;
+  if (code == kFinalized || code == kWrongThread) return code;
   request_.reset();
   if (receives_) bytes_ = received;
   return code;

@@ -36,7 +36,7 @@ bool is_sum(const Operation& operation) {
 }
 
 /// Whether MPI takes the operation; all ranks that agree in it decide alike.
-bool is_mpis(const Operation& operation) {
+bool runs_in_mpi(const Operation& operation) {
   switch (operation.kind) {
     case OperationKind::all_gather:
     case OperationKind::broadcast: break;
@@ -60,20 +60,20 @@ bool overlaps(const at::Tensor& a, const at::Tensor& b) {
 class MpiCollectives final : public Pairwise {
  public:
   MpiCollectives(std::unique_ptr<TransportOverMpi> transport, std::chrono::milliseconds connect_timeout)
-      : Pairwise(std::move(transport)), over_(static_cast<TransportOverMpi&>(this->transport())),
+      : Pairwise(std::move(transport)), transport_(static_cast<TransportOverMpi&>(this->transport())),
         connect_timeout_(connect_timeout) {}
 
   std::unique_ptr<Collectives> split(const std::vector<int>& ranks, const std::string& name) override {
     // MPI makes a communicator of some ranks only without a time-out.
     if (static_cast<int>(ranks.size()) != size()) return Pairwise::split(ranks, name);
     const auto deadline = TimePoint::clock::now() + connect_timeout_;
-    const auto world = mpi::Library::of_process().duplicate(over_.world()->communicator(), deadline);
+    const auto world = mpi::Library::of_process().duplicate(transport_.world()->communicator(), deadline);
     return make_mpi_collectives(make_mpi_transport(world, name, connect_timeout_), connect_timeout_);
   }
 
  protected:
   void dispatch(const Call& call) override {
-    if (!is_mpis(call.operation)) return Pairwise::dispatch(call);
+    if (!runs_in_mpi(call.operation)) return Pairwise::dispatch(call);
     exchange_headers(call);
     switch (call.operation.kind) {
       case OperationKind::all_gather: return all_gather(call);
@@ -125,20 +125,20 @@ class MpiCollectives final : public Pairwise {
 
   void run_by_mpi(const Call& call, Collective collective, const at::Tensor& out);
 
-  TransportOverMpi& over_;
+  TransportOverMpi& transport_;
   const std::chrono::milliseconds connect_timeout_;
 };
 
 void MpiCollectives::run_by_mpi(const Call& call, Collective collective, const at::Tensor& out) {
-  auto& world = *over_.world();
+  auto& world = *transport_.world();
   mpi::Handle request = 0;
   collective.out = out.mutable_data_ptr();
   const auto check = [&](int code) {
-    if (code != 0) throw TransportFailure{Kind::closed, -1, world.calls().text_of(code)};
+    if (code != 0) throw TransportFailure{Kind::closed, -1, world.calls().error_string(code)};
   };
   check(world.calls().start(collective, world.communicator(), request));
   try {
-    over_.wait_for_all(
+    transport_.wait_for_all(
         [&] {
           bool done = false;
           std::size_t unused = 0;

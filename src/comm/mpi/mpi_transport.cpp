@@ -11,7 +11,7 @@
 
 #include "comm/connecting.h"
 #include "comm/header.h"
-#include "comm/mpi/patience.h"
+#include "comm/mpi/backoff.h"
 #include "comm/mpi/stream.h"
 #include "comm/rank_index.h"
 #include "muster/base/error.h"
@@ -20,7 +20,7 @@
 namespace muster::comm {
 namespace {
 
-using mpi::Message, mpi::Patience, mpi::Stream, mpi::World;
+using mpi::Message, mpi::Backoff, mpi::Stream, mpi::World;
 using Clock = std::chrono::steady_clock;
 using Kind = TransportFailure::Kind;
 
@@ -64,12 +64,12 @@ class MpiTransport final : public TransportOverMpi, private World::Member {
   void abort(const std::string& cause) noexcept override;
   void close() noexcept override;
   std::unique_ptr<Transport> split(const std::vector<int>& ranks, const std::string& name) override {
-    return connecting_by("MPI", name, rank_index(ranks, rank_), [&] { return part(ranks, name); });
+    return connect_or_throw("MPI", name, rank_index(ranks, rank_), [&] { return subgroup(ranks, name); });
   }
   const std::shared_ptr<World>& world() const noexcept override { return world_; }
   void wait_for_all(const std::function<bool()>& is_done, TimePoint deadline) override;
   /// As split(). Throws: TransportFailure.
-  std::unique_ptr<MpiTransport> part(const std::vector<int>& ranks, const std::string& name);
+  std::unique_ptr<MpiTransport> subgroup(const std::vector<int>& ranks, const std::string& name);
 
  private:
   struct Peer {
@@ -92,7 +92,7 @@ class MpiTransport final : public TransportOverMpi, private World::Member {
 
   void check_alive();
   void check(int code, int peer) const {
-    if (code != 0) throw TransportFailure{Kind::closed, peer, world_->calls().text_of(code)};
+    if (code != 0) throw TransportFailure{Kind::closed, peer, world_->calls().error_string(code)};
   }
   void post_frame(int from);
   bool take_frame(int from);
@@ -149,7 +149,7 @@ void MpiTransport::check_alive() {
     std::lock_guard lock(mutex_);
     if (!aborted_) {
       if (const int code = world_->calls().may_call())
-        throw TransportFailure{Kind::unusable, -1, "MU557: " + world_->calls().text_of(code)};
+        throw TransportFailure{Kind::unusable, -1, "MU557: " + world_->calls().error_string(code)};
       return;
     }
   }
@@ -233,22 +233,22 @@ bool MpiTransport::progress() {
 
 template <class Ready>
 void MpiTransport::wait(int peer, Waiting what, Ready ready, TimePoint deadline) {
-  for (Patience patience;;) {
+  for (Backoff backoff;;) {
     check_alive();
     const bool moved = progress();
     if (ready()) return;
-    if (moved) patience.reset();
-    else if (patience.wait()) watch(peer, what);
+    if (moved) backoff.reset();
+    else if (backoff.wait()) watch(peer, what);
     if (Clock::now() >= deadline) throw TransportFailure{Kind::timeout, peer, ""};
   }
 }
 
 void MpiTransport::wait_for_all(const std::function<bool()>& is_done, TimePoint deadline) {
-  for (Patience patience;;) {
+  for (Backoff backoff;;) {
     check_alive();
     progress();
     if (is_done()) return;
-    if (patience.wait())
+    if (backoff.wait())
       for (int peer = 0; peer < size(); ++peer)
         if (peer != rank_) watch(peer, Waiting::block);
     if (Clock::now() >= deadline) throw TransportFailure{Kind::timeout, -1, ""};
@@ -316,8 +316,8 @@ void MpiTransport::linger() noexcept {
       return true;
     };
     const auto deadline = Clock::now() + kLinger;
-    Patience patience;
-    while (!all_are_notified() && Clock::now() < deadline) patience.wait();
+    Backoff backoff;
+    while (!all_are_notified() && Clock::now() < deadline) backoff.wait();
   } catch (...) {
     // A peer that cannot be told.
   }
@@ -363,7 +363,7 @@ int64_t MpiTransport::agree_on_number(const std::vector<int>& ranks, TimePoint d
   return number;
 }
 
-std::unique_ptr<MpiTransport> MpiTransport::part(const std::vector<int>& ranks, const std::string& name) {
+std::unique_ptr<MpiTransport> MpiTransport::subgroup(const std::vector<int>& ranks, const std::string& name) {
   const int64_t number = agree_on_number(ranks, Clock::now() + connect_timeout_);
   std::vector<int> in_world;
   for (int rank : ranks) in_world.push_back(ranks_.at(static_cast<std::size_t>(rank)));
@@ -379,7 +379,7 @@ std::unique_ptr<TransportOverMpi> make_mpi_transport(const std::shared_ptr<World
   std::vector<int> all(static_cast<std::size_t>(world->size()));
   std::iota(all.begin(), all.end(), 0);
   MpiTransport forming(world, all, 0, name, connect_timeout);
-  return connecting_by("MPI", name, world->rank(), [&] { return forming.part(all, name); });
+  return connect_or_throw("MPI", name, world->rank(), [&] { return forming.subgroup(all, name); });
 }
 
 }  // namespace muster::comm

@@ -35,7 +35,7 @@ bool Stream::start_next() {
   if (direction_ == Direction::out) std::memcpy(memory, block->data + slice.begin, slice.bytes);
   const int code = direction_ == Direction::out ? slice.message.send(slice.bytes, rank_, tag_)
                                                 : slice.message.recv(kSliceBytes, rank_, tag_);
-  if (code != 0) return end(calls_.text_of(code)), false;
+  if (code != 0) return end(calls_.error_string(code)), false;
   block->started += slice.bytes;
   if (block->started == block->bytes) waiting_.pop_front();
   ++under_way_;
@@ -44,7 +44,7 @@ bool Stream::start_next() {
 
 bool Stream::finish_first() {
   auto& slice = slices_.at(first_);
-  if (const int code = slice.message.test()) return end(calls_.text_of(code)), false;
+  if (const int code = slice.message.test()) return end(calls_.error_string(code)), false;
   if (slice.message.under_way()) return false;
   if (slice.message.bytes() != slice.bytes)
     return end(formatted("{} bytes came where {} were expected", slice.message.bytes(), slice.bytes)), false;

@@ -23,7 +23,7 @@ Kept& kept() {
 }  // namespace
 
 World::World(Calls& calls, Handle duplicate) : calls_(calls), communicator_(duplicate) {
-  if (const int code = calls.place_in(duplicate, rank_, size_)) throw CommError("MU557", calls.text_of(code));
+  if (const int code = calls.rank_and_size(duplicate, rank_, size_)) throw CommError("MU557", calls.error_string(code));
   tag_bound_ = calls.tag_bound();
 }
 

@@ -13,7 +13,7 @@
 
 namespace muster::comm::mpi {
 
-/// The ranks of a communicator of MPI, over a duplicate of it, so that no message of the program meets one of ours.
+/// The ranks of a communicator of MPI, over a duplicate of it, so that no message of the program matches one of ours.
 /// Groups of these ranks differ by their tags: no communicator is made for a part, which MPI can do only without a
 /// time-out. Thread safety: any thread.
 class World {

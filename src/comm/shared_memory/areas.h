@@ -113,11 +113,11 @@ class SharedAreas {
   void name_ranks_from(int first) noexcept { first_name_ = first; }
 
   /// Before this rank writes to its staging, or to its blocks: they have memory then. Throws: CommError (MU402).
-  void need_staging() {
+  void ensure_staging() {
     if (!has_staging_) allocate(layout_.staging(0), layout_.bytes() - layout_.staging(0));
     has_staging_ = true;
   }
-  void need_blocks() {
+  void ensure_blocks() {
     if (!has_blocks_) allocate(layout_.blocks(0, 0), layout_.staging(0) - layout_.blocks(0, 0));
     has_blocks_ = true;
   }
@@ -126,14 +126,14 @@ class SharedAreas {
   void check_alive() const {
     if (const int who = aborting_rank(-1); who >= 0) throw cause_of(who);
   }
-  /// After this rank has written to its area: peers that wait look again. Throws: TransportFailure.
-  virtual void publish() = 0;
+  /// After this rank has written to its area: wakes peers that wait, which check again. Throws: TransportFailure.
+  virtual void notify_all() = 0;
   /// Waits until ready() returns true, which reads what `peer` writes. Throws: TransportFailure.
   void wait(int peer, const std::function<bool()>& ready, TimePoint deadline) {
     if (!is_scheduled() && ready()) return;
     wait_for(peer, peer, ready, deadline);
   }
-  /// The same where any peer may make ready() true, and without `peer` there is no end.
+  /// The same where any peer may make ready() true. The wait fails if `peer` has ended, without which it never ends.
   void wait_for_any(int peer, const std::function<bool()>& ready, TimePoint deadline) {
     if (!is_scheduled() && ready()) return;
     wait_for(peer, Sleep::kAnybody, ready, deadline);
@@ -146,8 +146,8 @@ class SharedAreas {
   /// Throws: TransportFailure.
   virtual std::shared_ptr<SharedBuffer> share(std::size_t bytes, PeerAccess access, uint64_t number,
                                               TimePoint deadline) = 0;
-  /// PeerAccess::read_in_row: of how many bytes a part has to be a multiple.
-  virtual std::size_t row_multiple() const noexcept = 0;
+  /// PeerAccess::read_contiguous: of how many bytes a part has to be a multiple.
+  virtual std::size_t part_alignment() const noexcept = 0;
   /// As the functions of Transport.
   virtual void abort(const std::string& cause) noexcept = 0;
   virtual void close() noexcept = 0;

@@ -3,9 +3,9 @@
 #include <stdexcept>
 #include <utility>
 
+#include "comm/error_text.h"
 #include "comm/rank_index.h"
 #include "comm/shared_memory/process_areas.h"
-#include "comm/words.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
 

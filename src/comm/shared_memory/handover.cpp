@@ -7,11 +7,11 @@
 #include <utility>
 #include <vector>
 
+#include "comm/error_text.h"
 #include "comm/hierarchical/hosts.h"
 #include "comm/rank_index.h"
 #include "comm/shared_memory/link.h"
 #include "comm/shared_memory/process_areas.h"
-#include "comm/words.h"
 #include "muster/base/detail/environment.h"
 #include "muster/base/format.h"
 

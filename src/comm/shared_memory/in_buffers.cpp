@@ -32,7 +32,7 @@ std::shared_ptr<SharedBuffer> SharedCollectives::buffer_of_all(Call& call, const
   const auto* begin = static_cast<const std::byte*>(tensor.const_data_ptr());
   own = {buffer->number, static_cast<uint64_t>(begin - buffer->parts[rank_])};
   exchange_headers(call);
-  call.met = true;
+  call.headers_exchanged = true;
   for (int peer = 0; peer < size_; ++peer) {
     if (peer == rank_) continue;
     const SharedMemoryLocation theirs = read_header(boxes_[peer]->frame).location;
@@ -44,7 +44,7 @@ std::shared_ptr<SharedBuffer> SharedCollectives::buffer_of_all(Call& call, const
 
 void SharedCollectives::end_reading(const Call& call) {
   areas_->control(rank_).steps.store(++steps_, std::memory_order_release);
-  areas_->publish();
+  areas_->notify_all();
   for (int peer = 0; peer < size_; ++peer) {
     if (peer == rank_) continue;
     const auto& steps = areas_->control(peer).steps;
@@ -60,7 +60,7 @@ void SharedCollectives::all_reduce_in(const SharedBuffer& buffer, const Call& ca
   const auto width = static_cast<int64_t>(out.element_size());
   const int64_t block = kPartBytes / width * size_;
   // What fits the caches the others read there next.
-  const bool past_caches = is_far_ && out.nbytes() * static_cast<std::size_t>(size_) > kCacheBytes;
+  const bool past_caches = avoids_caches_ && out.nbytes() * static_cast<std::size_t>(size_) > kCacheBytes;
   // The last block first: it was written last, and so is still in a cache where the tensor does not fit.
   for (int64_t end = out.numel(), begin; end > 0; end = begin) {
     begin = (end - 1) / block * block;

@@ -11,8 +11,8 @@
 
 #include <ATen/Parallel.h>
 
+#include "comm/error_text.h"
 #include "comm/shared_memory/cores.h"
-#include "comm/words.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
 
@@ -58,7 +58,7 @@ ProcessAreas::ProcessAreas(int rank, OwnArea own, std::vector<Neighbour> peers, 
   group_cores_ = std::min(count(cores), granted_cores());
 }
 
-void ProcessAreas::publish() {
+void ProcessAreas::notify_all() {
   if (ended_.load(std::memory_order_acquire)) throw_own_end();
   // Ordered against a peer that says it sleeps and then looks once more.
   std::atomic_thread_fence(std::memory_order_seq_cst);

@@ -44,13 +44,13 @@ class ProcessAreas final : public SharedAreas {
   ProcessAreas(int rank, OwnArea own, std::vector<Neighbour> peers, std::chrono::milliseconds timeout);
   ~ProcessAreas() override { close(); }
 
-  void publish() override;
+  void notify_all() override;
   void abort(const std::string& cause) noexcept override;
   void close() noexcept override;
   std::unique_ptr<SharedAreas> split(const std::vector<int>& ranks, const std::string& name) override;
   std::shared_ptr<SharedBuffer> share(std::size_t bytes, PeerAccess access, uint64_t number,
                                       TimePoint deadline) override;
-  std::size_t row_multiple() const noexcept override { return Segment::page_bytes(); }
+  std::size_t part_alignment() const noexcept override { return Segment::page_bytes(); }
 
  protected:
   void wait_for(int peer, int waker, const std::function<bool()>& ready, TimePoint deadline) override;

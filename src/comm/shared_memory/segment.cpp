@@ -31,10 +31,6 @@ void require_sealed(const Descriptor& descriptor, std::size_t bytes) {
 
 }  // namespace
 
-void Descriptor::reset() noexcept {
-  if (number_ >= 0) ::close(std::exchange(number_, -1));
-}
-
 Segment Segment::make(std::size_t bytes, std::size_t allocated, PeerAccess access) {
   Segment segment;
   // Lists of a process's mappings show the name, which says whose memory it is.
@@ -69,7 +65,7 @@ Segment Segment::map(const Descriptor& descriptor, std::size_t bytes, PeerAccess
   return segment;
 }
 
-Segment Segment::map_row(const std::vector<Descriptor>& descriptors, std::size_t bytes) {
+Segment Segment::map_contiguous(const std::vector<Descriptor>& descriptors, std::size_t bytes) {
   Segment row;
   const std::size_t all = bytes * descriptors.size();
   // One reservation, so that no other mapping can come between the parts.

@@ -5,28 +5,10 @@
 #include <vector>
 
 #include "comm/shared_memory/faults.h"
+#include "muster/base/detail/descriptor.h"
 #include "muster/comm/detail/peer_access.h"
 
 namespace muster::comm {
-
-/// Owns a file descriptor.
-class Descriptor {
- public:
-  Descriptor() = default;
-  explicit Descriptor(int number) : number_(number) {}
-  ~Descriptor() { reset(); }
-  Descriptor(Descriptor&& other) noexcept : number_(std::exchange(other.number_, -1)) {}
-  Descriptor& operator=(Descriptor&& other) noexcept {
-    std::swap(number_, other.number_);
-    return *this;
-  }
-  int get() const noexcept { return number_; }
-  explicit operator bool() const noexcept { return number_ >= 0; }
-  void reset() noexcept;
-
- private:
-  int number_ = -1;
-};
 
 /// Memory that several processes map. It has no name, so nothing of it is left when the last of them has ended.
 /// A forked child does not inherit the mapping, and core dumps leave it out.
@@ -45,7 +27,7 @@ class Segment {
   /// Those of all ranks, this one's too, one after another, for reading only: a write there ends the process, with
   /// words. Throws: as map().
   /// Requires: `bytes`, of each, is a multiple of page_bytes().
-  static Segment map_row(const std::vector<Descriptor>& descriptors, std::size_t bytes);
+  static Segment map_contiguous(const std::vector<Descriptor>& descriptors, std::size_t bytes);
   static std::size_t page_bytes() noexcept;
   ~Segment();
   Segment(Segment&& other) noexcept;

@@ -15,7 +15,7 @@ struct SharedBuffer {
   std::size_t bytes = 0;            ///< of each part
   PeerAccess access{};              ///< to the parts of others
   std::vector<std::byte*> parts{};  ///< by rank
-  std::byte* row = nullptr;         ///< PeerAccess::read_in_row: all parts, for reading only
+  std::byte* row = nullptr;         ///< PeerAccess::read_contiguous: all parts, for reading only
   std::shared_ptr<void> keeps{};    ///< the memory
 };
 

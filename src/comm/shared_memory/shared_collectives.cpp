@@ -62,8 +62,8 @@ void SharedCollectives::exchange_frames(const Call& call, std::size_t sent, cons
     if (sent > 0) std::memcpy(sent <= Mailbox::kSmallBytes ? box.small : payload(box.frame), data(peer), sent);
     transport_->send(peer);
   }
-  areas_->publish();
-  const bool measures = measures_distance(call);
+  areas_->notify_all();
+  const bool measures = should_measure_latency(call);
   double latency = 0;
   for (int step = 1; step < size_; ++step) {
     const int peer = (rank_ + step) % size_;
@@ -76,16 +76,16 @@ void SharedCollectives::exchange_frames(const Call& call, std::size_t sent, cons
       check_bytes(read_header(box.frame), expected(peer), rank_, peer, call.operation, call.group);
     if (call.operation.piggyback) call.operation.piggybacks[peer] = box.piggyback;
   }
-  if (measures) is_far_ = latency > kNearNanoseconds;
+  if (measures) avoids_caches_ = latency > kNearNanoseconds;
 }
 
-bool SharedCollectives::measures_distance(const Call& call) {
+bool SharedCollectives::should_measure_latency(const Call& call) {
   const at::Tensor& out = call.operation.out;
   return out.defined() && out.nbytes() > kInlineBytes && large_++ % 8 == 0;
 }
 
 void SharedCollectives::stage(std::byte* to, const void* from, int64_t bytes) const {
-  copy_memory(to, from, static_cast<std::size_t>(bytes), is_far_);
+  copy_memory(to, from, static_cast<std::size_t>(bytes), avoids_caches_);
 }
 
 void SharedCollectives::wait_filled(const Call& call, int peer, uint64_t chunks) {
@@ -103,7 +103,7 @@ void SharedCollectives::wait_reduced(const Call& call, int peer, uint64_t chunks
 void SharedCollectives::for_each_chunk(const Call& call, int64_t elements, int64_t at_once,
                                        const std::function<void(const Chunk&)>& fill,
                                        const std::function<void(const Chunk&)>& use) {
-  areas_->need_staging();
+  areas_->ensure_staging();
   const int64_t count = (elements + at_once - 1) / at_once;
   // The last one first: it was written last, and so is still in a cache where the tensor does not fit.
   for (int64_t left = count; left > 0; --left) {
@@ -114,8 +114,8 @@ void SharedCollectives::for_each_chunk(const Call& call, int64_t elements, int64
       if (peer != rank_) wait_filled(call, peer, chunks_);
     fill(chunk);
     areas_->control(rank_).filled.store(++chunks_, std::memory_order_release);
-    if (left == count && !call.met) exchange_headers(call);
-    else areas_->publish();
+    if (left == count && !call.headers_exchanged) exchange_headers(call);
+    else areas_->notify_all();
     use(chunk);
   }
 }
@@ -188,11 +188,11 @@ void SharedCollectives::reduce_pieces(const Call& call, const at::Tensor& tensor
     }
     const bool takes = everybody || rank_ == call.operation.root;
     void* results[] = {staging(rank_, chunk) + own.begin * width, here + own.begin * width};
-    if (takes && is_far_) std::swap(results[0], results[1]);
+    if (takes && avoids_caches_) std::swap(results[0], results[1]);
     reduce_memory({results, takes ? 2u : 1u}, terms_, static_cast<std::size_t>(own.size()), tensor.scalar_type(),
-                  call.operation.reduce, takes && is_far_);
+                  call.operation.reduce, takes && avoids_caches_);
     areas_->control(rank_).reduced.store(chunk.number + 1, std::memory_order_release);
-    areas_->publish();
+    areas_->notify_all();
     for (int step = 1; takes && step < size_; ++step) {
       const int peer = (rank_ + step) % size_;
       const Range piece = aligned_piece_of(peer, chunk.size, size_);

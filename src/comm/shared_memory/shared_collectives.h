@@ -26,7 +26,7 @@ class SharedCollectives final : public Collectives {
   int size() const noexcept override { return size_; }
   void run(Operation& operation, const std::string& group, TimePoint deadline) override;
   bool shares_memory() const noexcept override { return true; }
-  std::size_t row_multiple() const noexcept override { return areas_->row_multiple(); }
+  std::size_t part_alignment() const noexcept override { return areas_->part_alignment(); }
   void abort(const std::string& cause) noexcept override { areas_->abort(cause); }
   void close() noexcept override { areas_->close(); }
   std::unique_ptr<Collectives> split(const std::vector<int>& ranks, const std::string& name) override {
@@ -38,7 +38,7 @@ class SharedCollectives final : public Collectives {
     Operation& operation;
     const std::string& group;
     TimePoint deadline;
-    bool met = false;  ///< the ranks have exchanged headers
+    bool headers_exchanged = false;  ///< the ranks have exchanged headers
   };
   using Payload = std::function<const void*(int peer)>;
 
@@ -57,7 +57,7 @@ class SharedCollectives final : public Collectives {
                        const std::function<std::size_t(int peer)>& expected);
   void exchange_headers(const Call& call);
   /// Whether to look how far the others are: seldom, since it costs as much as reading a few lines of theirs.
-  bool measures_distance(const Call& call);
+  bool should_measure_latency(const Call& call);
   const void* received(int peer) const { return boxes_[peer]->payload(); }
 
   /// A part of an operation that passes through staging at once.
@@ -80,7 +80,7 @@ class SharedCollectives final : public Collectives {
   void reduce_pieces(const Call& call, const at::Tensor& tensor, bool everybody);
 
   /// The buffer in which the tensor is on all ranks, at the same place unless it is gathered; null if it is not. Ranks
-  /// whose tensor is in a buffer have met then.
+  /// whose tensor is in a buffer have headers_exchanged then.
   std::shared_ptr<SharedBuffer> buffer_of_all(Call& call, const at::Tensor& tensor);
   void all_reduce_in(const SharedBuffer& buffer, const Call& call);
   void all_gather_in(const SharedBuffer& buffer, const Call& call);
@@ -96,8 +96,8 @@ class SharedCollectives final : public Collectives {
   uint64_t chunks_ = 0;
   uint64_t steps_ = 0;
   uint64_t shares_ = 0;
-  uint64_t large_ = 0;   ///< operations that do not fit a frame
-  bool is_far_ = false;  ///< what one rank writes another has sooner through memory than through the caches
+  uint64_t large_ = 0;          ///< operations that do not fit a frame
+  bool avoids_caches_ = false;  ///< what one rank writes another has sooner through memory than through the caches
   KnownBuffers buffers_;
   std::vector<const Mailbox*> boxes_;
   std::vector<const void*> terms_;

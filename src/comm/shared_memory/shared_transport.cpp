@@ -50,7 +50,7 @@ void SharedTransport::send_frame(int to, const Frame& frame, TimePoint) {
   box.frame = frame;
   box.digest = 0;
   send(to);
-  areas_->publish();
+  areas_->notify_all();
 }
 
 Transport::Request SharedTransport::send(int to, const void* data, std::size_t bytes, int) {
@@ -77,7 +77,7 @@ bool SharedTransport::advance_sends(int peer) {
   const auto before = own.pieces_sent;
   while (!own.sends.empty() && own.pieces_sent < taken + 2) {
     Block& block = *own.sends.front();
-    areas_->need_blocks();
+    areas_->ensure_blocks();
     const std::size_t bytes = block.next(areas_->layout().block_bytes);
     std::memcpy(areas_->blocks(rank(), peer, own.pieces_sent++), block.at(), bytes);
     block.took(bytes);
@@ -116,7 +116,7 @@ bool SharedTransport::advance() {
 
 void SharedTransport::wait(const Block& block, TimePoint deadline) {
   while (block.left() > 0) {
-    if (advance()) areas_->publish();
+    if (advance()) areas_->notify_all();
     else
       areas_->wait_for_any(
           block.peer(), [this] { return can_advance(); }, deadline);

@@ -20,7 +20,7 @@ class SharedTransport final : public Transport {
   explicit SharedTransport(std::shared_ptr<SharedAreas> areas)
       : areas_(std::move(areas)), peers_(static_cast<std::size_t>(areas_->size())) {}
 
-  /// Where the next frame to that rank goes; send() sends it once publish() is called.
+  /// Where the next frame to that rank goes; send() sends it once notify_all() is called.
   Mailbox& box_to(int peer) { return areas_->channel(rank(), peer).boxes[peers_[peer].frames_sent % 2]; }
   void send(int peer) {
     Mailbox& box = box_to(peer);

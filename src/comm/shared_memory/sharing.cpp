@@ -35,11 +35,11 @@ std::shared_ptr<SharedBuffer> ProcessAreas::share(std::size_t bytes, PeerAccess 
     if (peer != rank()) files[peer] = take_buffer(peer, name, deadline);
   files[rank()] = own.take_descriptor();
   auto buffer = std::make_shared<SharedBuffer>(SharedBuffer{number, bytes, access});
-  if (access == PeerAccess::read_in_row) {
-    memory->push_back(attempt([&] { return Segment::map_row(files, bytes); }));
+  if (access == PeerAccess::read_contiguous) {
+    memory->push_back(attempt([&] { return Segment::map_contiguous(files, bytes); }));
     buffer->row = memory->back().data();
   }
-  bool whole = access != PeerAccess::read_in_row || buffer->row;
+  bool whole = access != PeerAccess::read_contiguous || buffer->row;
   for (int peer = 0; peer < size(); ++peer) {
     Segment& part = memory->at(peer);
     if (peer != rank() && !buffer->row) part = attempt([&] { return Segment::map(files[peer], bytes, access); });

@@ -18,7 +18,7 @@ std::shared_ptr<SharedBuffer> new_buffer(int ranks, std::size_t bytes, PeerAcces
   auto buffer = std::make_shared<SharedBuffer>(SharedBuffer{number, bytes, access});
   for (int rank = 0; rank < ranks; ++rank)
     buffer->parts.push_back(memory->data() + bytes * static_cast<std::size_t>(rank));
-  if (access == PeerAccess::read_in_row) buffer->row = memory->data();
+  if (access == PeerAccess::read_contiguous) buffer->row = memory->data();
   buffer->keeps = std::move(memory);
   return buffer;
 }
@@ -32,7 +32,7 @@ class ThreadAreas final : public SharedAreas {
   }
   ~ThreadAreas() override { close(); }
 
-  void publish() override {
+  void notify_all() override {
     WaitPolicy::Lock lock = begin_step();
     hub_->waiting_->changed(lock);
   }
@@ -69,7 +69,7 @@ class ThreadAreas final : public SharedAreas {
     return buffer;
   }
 
-  std::size_t row_multiple() const noexcept override { return 1; }
+  std::size_t part_alignment() const noexcept override { return 1; }
   double latency_of(const Frame&) override { return looks_++ % 2 ? 0 : 2 * kNearNanoseconds; }
 
  protected:

@@ -9,7 +9,7 @@
 #include <string>
 #include <string_view>
 
-#include "launcher/descriptor.h"
+#include "muster/base/detail/descriptor.h"
 #include "muster/cluster/detail/secret.h"
 #include "muster/cluster/detail/signature.h"
 

@@ -108,11 +108,11 @@ void RendezvousState::gather(Time now) {
   if (not_before_ && now < *not_before_) return;
   not_before_.reset();
   auto ready = ready_nodes();
-  if (ready.size() < static_cast<std::size_t>(setup_.nodes.least) || ready.front() != kFirst)
+  if (ready.size() < static_cast<std::size_t>(setup_.nodes.min) || ready.front() != kFirst)
     return wait_for_more(ready.size(), now);
   if (!last_call_) announce_last_call(ready.size(), now);
   if (now < *last_call_ && !is_complete(ready.size())) return;
-  ready.resize(std::min(ready.size(), static_cast<std::size_t>(setup_.nodes.most)));
+  ready.resize(std::min(ready.size(), static_cast<std::size_t>(setup_.nodes.max)));
   round_began_ = now;
   start(ready);
 }
@@ -121,13 +121,13 @@ void RendezvousState::gather(Time now) {
 bool RendezvousState::is_complete(std::size_t ready) const {
   for (const auto& [id, node] : nodes_)
     if (node.in_round && !node.ready) return false;
-  return ready >= static_cast<std::size_t>(setup_.nodes.most) || (!is_node_expected_ && ready == nodes_.size());
+  return ready >= static_cast<std::size_t>(setup_.nodes.max) || (!is_node_expected_ && ready == nodes_.size());
 }
 
 void RendezvousState::announce_last_call(std::size_t ready, Time now) {
   last_call_ = now + setup_.last_call_timeout;
-  if (is_node_expected_ && ready < static_cast<std::size_t>(setup_.nodes.most))
-    send_all(Note{str(counted(static_cast<std::int64_t>(ready), "node"), " of at most ", setup_.nodes.most,
+  if (is_node_expected_ && ready < static_cast<std::size_t>(setup_.nodes.max))
+    send_all(Note{str(counted(static_cast<std::int64_t>(ready), "node"), " of at most ", setup_.nodes.max,
                       ready == 1 ? " is" : " are", " here; the ranks start in ", seconds_text(setup_.last_call_timeout),
                       ", or once all nodes are here")});
 }
@@ -137,12 +137,12 @@ void RendezvousState::wait_for_more(std::size_t ready, Time now) {
   const auto here = str(counted(static_cast<std::int64_t>(ready), "node"), ready == 1 ? " is" : " are", " here");
   if (now >= gathering_since_ + setup_.join_timeout)
     return finish(kCodeOfError, "MU514",
-                  {str(here, " after ", seconds_text(setup_.join_timeout), ", but at least ", setup_.nodes.least,
+                  {str(here, " after ", seconds_text(setup_.join_timeout), ", but at least ", setup_.nodes.min,
                        " are wanted; start `muster run` on the others, give a longer --join-timeout, or fewer "
                        "--nodes")});
   if (now < note_at_) return;
   note_at_ = now + kNextNote;
-  send_all(Note{str(here, ", at least ", setup_.nodes.least, " are wanted; the launchers wait for up to ",
+  send_all(Note{str(here, ", at least ", setup_.nodes.min, " are wanted; the launchers wait for up to ",
                     seconds_text(setup_.join_timeout))});
 }
 

@@ -17,7 +17,7 @@ namespace muster::launcher {
 /// Decides when the rounds of a job on several nodes begin and end, and who takes part in them. It knows neither
 /// sockets nor clocks: what happens is reported to it with the time, and it says what is to be sent to whom.
 ///
-/// A round begins once the most nodes are ready, or the least number is and the time of the last call has passed. The
+/// A round begins once the maximum number of nodes is ready, or the minimum is and last_call_timeout has passed. The
 /// last call is left out if no node was lost since the last round: then nobody is expected. A failed rank or a lost
 /// node ends the round for all. A node that comes later waits for the next round. Node 0, whose launcher holds the
 /// rendezvous, takes part in each.

@@ -10,7 +10,7 @@
 namespace muster::parallel {
 namespace {
 
-constexpr device::Site kLateFreed{"ddp: memory of late gradients is freed after they were read"};
+constexpr device::SyncPoint kLateFreed{"ddp: memory of late gradients is freed after they were read"};
 
 }  // namespace
 

@@ -46,7 +46,7 @@ at::Tensor first_factor(int64_t rows, int64_t columns, uint64_t seed, const at::
 
 namespace {
 
-constexpr device::Site kFactor{"powersgd: a first factor is copied to the device"};
+constexpr device::SyncPoint kFactor{"powersgd: a first factor is copied to the device"};
 
 /// Half precision is factorized in float32.
 at::TensorOptions factor_options(const at::Tensor& flat) {

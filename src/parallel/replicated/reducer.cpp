@@ -16,11 +16,11 @@
 namespace muster::parallel {
 namespace {
 
-constexpr device::Site kBucketStream{"ddp: buckets are communicated on a stream of their own"};
-constexpr device::Site kBucketWritten{"ddp: a bucket is communicated after all streams that have written it"};
-constexpr device::Site kLocalFreed{"ddp: memory of local gradients is freed after they were read"};
-constexpr device::Site kAverage{"ddp: what follows the backward reads averaged gradients"};
-constexpr device::Site kAccumulate{"ddp: a stream adds to gradients after the average that they hold"};
+constexpr device::SyncPoint kBucketStream{"ddp: buckets are communicated on a stream of their own"};
+constexpr device::SyncPoint kBucketWritten{"ddp: a bucket is communicated after all streams that have written it"};
+constexpr device::SyncPoint kLocalFreed{"ddp: memory of local gradients is freed after they were read"};
+constexpr device::SyncPoint kAverage{"ddp: what follows the backward reads averaged gradients"};
+constexpr device::SyncPoint kAccumulate{"ddp: a stream adds to gradients after the average that they hold"};
 
 /// A number that does not take part in type promotion, as a Python number would be.
 at::Tensor number(double value) {
@@ -235,7 +235,7 @@ void Reducer::start_full_buckets(bool ends) {
 void Reducer::name_operations(const std::string& model) {
   label_ = model;
   const auto label = [&](const std::string& what) {
-    return comm::OperationLabel{.text = "gradients of " + model + ", " + what, .source = comm::Source::library};
+    return comm::OperationLabel{.text = comm::kGradientsLabel + model + ", " + what, .source = comm::Source::library};
   };
   flag_label_ = label("flags");
   late_label_ = label("late gradients");

@@ -18,9 +18,9 @@
 #include "muster/parallel/comm_hook.h"
 #include "muster/parallel/options.h"
 #include "parallel/frozen_parameters.h"
+#include "parallel/reduction_recorder.h"
 #include "parallel/replicated/join_session.h"
 #include "parallel/replicated/reduction_flags.h"
-#include "parallel/replicated/reduction_recorder.h"
 #include "parallel/replicated/replica.h"
 
 namespace muster::parallel {

@@ -10,10 +10,10 @@
 namespace muster::parallel {
 namespace {
 
-constexpr device::Site kPoolHome{"buffers: memory is allocated on a stream of its own"};
-constexpr device::Site kPoolAllocated{"buffers: a stream uses memory after its allocation"};
-constexpr device::Site kPoolReused{"buffers: a stream takes memory after those that have used it"};
-constexpr device::Site kPoolFreed{"buffers: memory is freed after the streams that have used it"};
+constexpr device::SyncPoint kPoolHome{"buffers: memory is allocated on a stream of its own"};
+constexpr device::SyncPoint kPoolAllocated{"buffers: a stream uses memory after its allocation"};
+constexpr device::SyncPoint kPoolReused{"buffers: a stream takes memory after those that have used it"};
+constexpr device::SyncPoint kPoolFreed{"buffers: memory is freed after the streams that have used it"};
 
 int64_t capacity(const at::Tensor& tensor) { return static_cast<int64_t>(tensor.storage().nbytes()); }
 

@@ -13,13 +13,13 @@ namespace muster::parallel {
 OneCopy::OneCopy(comm::Communicator ranks) : ranks_(std::move(ranks)) {}
 
 int64_t OneCopy::part_multiple(std::size_t element_bytes) const {
-  return static_cast<int64_t>(std::max<std::size_t>(comm::row_multiple(ranks_) / element_bytes, 1));
+  return static_cast<int64_t>(std::max<std::size_t>(comm::part_alignment(ranks_) / element_bytes, 1));
 }
 
 /// A rank that fails in a barrier does not know who has passed it, and writes, or who has written.
 void OneCopy::barrier(const char* purpose) {
   try {
-    ranks_.with_label({.order = order_, .text = purpose, .source = comm::Source::library}).barrier();
+    ranks_.with_label({.history_hash = history_hash_, .text = purpose, .source = comm::Source::library}).barrier();
   } catch (const std::exception& error) {
     updating_ = false;
     if (cause_.empty()) cause_ = error.what();
@@ -55,8 +55,8 @@ void OneCopy::require_whole() const {
 }
 
 void OneCopy::note(std::string_view use, std::string_view unit) noexcept {
-  Fnv1a order(static_cast<uint64_t>(order_));
-  order_ = static_cast<int64_t>(order.add_all(use).add_all(unit).add('\0').value());
+  Fnv1a order(static_cast<uint64_t>(history_hash_));
+  history_hash_ = static_cast<int64_t>(order.add_all(use).add_all(unit).add('\0').value());
 }
 
 }  // namespace muster::parallel

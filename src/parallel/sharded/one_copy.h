@@ -35,8 +35,8 @@ class OneCopy {
   /// Notes a use that every rank has to make at the same place: where each rank has a copy of its own it is a
   /// collective.
   void note(std::string_view use, std::string_view unit) noexcept;
-  /// A digest of these uses, which barriers and reductions compare.
-  int64_t order() const noexcept { return order_; }
+  /// A hash of these uses, in their order, which barriers and reductions compare.
+  int64_t history_hash() const noexcept { return history_hash_; }
 
  private:
   void barrier(const char* purpose);
@@ -44,7 +44,7 @@ class OneCopy {
   const comm::Communicator ranks_;
   bool updating_ = false;
   std::string cause_;  // of what tore the values
-  int64_t order_ = 0;
+  int64_t history_hash_ = 0;
 };
 
 }  // namespace muster::parallel

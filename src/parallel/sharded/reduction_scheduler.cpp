@@ -37,9 +37,10 @@ void ReductionScheduler::add_units(const std::vector<size_t>& units) {
 void ReductionScheduler::label(const std::string& model) {
   model_ = model;
   for (const auto u : order_)
-    labels_[u] = {.text = "the gradients of " + model + "unit '" + units_[u]->name() + "'",
+    labels_[u] = {.text = std::string("the ") + comm::kGradientsLabel + model + "unit '" + units_[u]->name() + "'",
                   .source = comm::Source::library};
-  flag_label_ = {.text = "which gradients of " + model + "units there are", .source = comm::Source::library};
+  flag_label_ = {.text = std::string("which ") + comm::kGradientsLabel + model + "units there are",
+                 .source = comm::Source::library};
 }
 
 void ReductionScheduler::register_with(const std::shared_ptr<ReductionRecord>& record, int64_t index) {
@@ -91,7 +92,7 @@ void ReductionScheduler::start(size_t unit) {
   std::erase(in_flight_, unit);
   if (!unrecorded_) recorder_.begin();
   labels_[unit].gradient_step = recorder_.step();
-  labels_[unit].order = units_[unit]->order();
+  labels_[unit].history_hash = units_[unit]->history_hash();
   units_[unit]->gradients()->start_reduction(labels_[unit], freezing_change_);
   in_flight_.push_back(unit);
   has_unsent_flags_ = has_unsent_flags_ || units_[unit]->gradients()->flags_are_apart();

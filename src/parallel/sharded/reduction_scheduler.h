@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "muster/comm/detail/operation_label.h"
-#include "parallel/replicated/reduction_recorder.h"
+#include "parallel/reduction_recorder.h"
 #include "parallel/sharded/unshard_scheduler.h"
 
 namespace muster::parallel {

@@ -6,7 +6,7 @@
 
 namespace muster::parallel {
 
-inline constexpr device::Site kReduceStream{"fsdp: gradients are reduced on a stream of their own"};
+inline constexpr device::SyncPoint kReduceStream{"fsdp: gradients are reduced on a stream of their own"};
 
 /// The streams of a device on which a sharded model communicates, so that its program's streams wait only for what they
 /// use; nothing on the CPU.

@@ -244,7 +244,7 @@ void ShardedModel::zero_grad(const at::Tensor& parameter, bool set_to_none) {
     state_->units[place->first]->zero_gradient(place->second, set_to_none);
 }
 
-ShardedModel::Figures ShardedModel::figures() const { return state_->figures(); }
+ShardedModel::Stats ShardedModel::stats() const { return state_->stats(); }
 
 std::vector<std::string> ShardedModel::unit_names() const {
   std::vector<std::string> names;

@@ -79,21 +79,21 @@ std::string ShardedModel::State::describe() const {
   return text.str();
 }
 
-ShardedModel::Figures ShardedModel::State::figures() const {
+ShardedModel::Stats ShardedModel::State::stats() const {
   std::scoped_lock lock(mutex);
-  Figures figures;
-  figures.gathered_bytes = unshard_scheduler_->live_bytes();
-  figures.peak_gathered_bytes = unshard_scheduler_->peak_bytes();
-  figures.gathers = unshard_scheduler_->gathers();
-  figures.reductions = reductions_->started();
+  Stats stats;
+  stats.gathered_bytes = unshard_scheduler_->live_bytes();
+  stats.peak_gathered_bytes = unshard_scheduler_->peak_bytes();
+  stats.gathers = unshard_scheduler_->gathers();
+  stats.reductions = reductions_->started();
   for (const auto& unit : units) {
-    figures.held_bytes += unit->held_bytes();
-    if (const auto* gradients = unit->gradients()) figures.gradient_bytes += gradients->held_bytes();
+    stats.held_bytes += unit->held_bytes();
+    if (const auto* gradients = unit->gradients()) stats.gradient_bytes += gradients->held_bytes();
   }
-  figures.held_bytes += buffers.shared_bytes();
-  figures.temporary_bytes = buffers.bytes();
-  figures.peak_temporary_bytes = buffers.peak_bytes();
-  return figures;
+  stats.held_bytes += buffers.shared_bytes();
+  stats.temporary_bytes = buffers.bytes();
+  stats.peak_temporary_bytes = buffers.peak_bytes();
+  return stats;
 }
 
 }  // namespace muster::parallel

@@ -14,16 +14,16 @@
 namespace muster::parallel {
 namespace {
 
-constexpr device::Site kBuilt{"fsdp: shards are gathered after they were filled"};
-constexpr device::Site kBegin{"fsdp: gradients are reduced after what precedes their backward"};
-constexpr device::Site kReduced{"fsdp: what follows the backward reads reduced gradients"};
+constexpr device::SyncPoint kBuilt{"fsdp: shards are gathered after they were filled"};
+constexpr device::SyncPoint kBegin{"fsdp: gradients are reduced after what precedes their backward"};
+constexpr device::SyncPoint kReduced{"fsdp: what follows the backward reads reduced gradients"};
 
 bool within_backward() { return hook::current_backward() >= 0; }
 
 }  // namespace
 
 void ShardedModel::State::build(std::vector<UnitPlan> plans) {
-  if (settings.one_copy_per_host && comm::row_multiple(groups.shards) > 0)
+  if (settings.one_copy_per_host && comm::part_alignment(groups.shards) > 0)
     one_copy = std::make_unique<OneCopy>(groups.shards);
   if (!plans.empty()) streams = ShardStreams::of(plans.front().parameters.front().tensor.device());
   for (auto& plan : plans)
@@ -177,7 +177,7 @@ void ShardedModel::State::enter_forward() {
     abandon_backward();
     if (!settings.keeps_after_forward) unshard_scheduler_->reshard_all(/*keep_roots=*/false);
     free_post_forward_shards();
-    name_gathers(module.is_training() && at::GradMode::is_enabled() ? "training" : "evaluation");
+    name_gathers(module.is_training() && at::GradMode::is_enabled() ? "training" : comm::kEvaluationLabel);
     unshard_scheduler_->begin(Pass::forward);
     exceptions_ = std::uncaught_exceptions();
   }
@@ -341,7 +341,7 @@ void ShardedModel::State::end_update(const std::vector<bool>& of_units) {
   const auto publish = [&] {
     for (size_t u = 0; u < units.size(); ++u) {
       if (!of_units[u]) continue;
-      units[u]->publish_values();
+      units[u]->write_to_shared_copy();
       one_copy->note("update", units[u]->name());
     }
     one_copy->end_update();

@@ -71,7 +71,7 @@ class ShardedModel::State final : public hook::StorageWatcher, public std::enabl
     return found == places.end() ? nullptr : &found->second;
   }
   std::string describe() const;
-  Figures figures() const;
+  Stats stats() const;
 
   mutable std::mutex mutex;
   torch::nn::Module& module;

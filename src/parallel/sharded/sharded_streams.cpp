@@ -5,9 +5,9 @@
 namespace muster::parallel {
 namespace {
 
-constexpr device::Site kUpdated{"fsdp: shards are gathered after their update"};
-constexpr device::Site kGathers{"fsdp: shards are updated after the gathers that read them"};
-constexpr device::Site kEnd{"fsdp: memory is freed after the gathers and reductions of a model"};
+constexpr device::SyncPoint kUpdated{"fsdp: shards are gathered after their update"};
+constexpr device::SyncPoint kGathers{"fsdp: shards are updated after the gathers that read them"};
+constexpr device::SyncPoint kEnd{"fsdp: memory is freed after the gathers and reductions of a model"};
 
 }  // namespace
 

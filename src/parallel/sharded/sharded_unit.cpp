@@ -11,8 +11,8 @@
 namespace muster::parallel {
 namespace {
 
-constexpr device::Site kUnshardStream{"fsdp: full parameters are gathered on a stream of their own"};
-constexpr device::Site kGathered{"fsdp: a stream uses full parameters after they were gathered"};
+constexpr device::SyncPoint kUnshardStream{"fsdp: full parameters are gathered on a stream of their own"};
+constexpr device::SyncPoint kGathered{"fsdp: a stream uses full parameters after they were gathered"};
 
 std::vector<int64_t> numels(const UnitPlan& plan) {
   std::vector<int64_t> sizes;
@@ -71,8 +71,8 @@ void ShardedUnit::allocate_gradients(bool on_all_ranks) {
   const auto reduce = settings_.reduce_dtype.value_or(values_.scalar_type());
   gradients_ = std::make_unique<UnitGradients>(
       layout_, numels(plan_), groups_,
-      UnitGradients::Kind{values_.options(), reduce, settings_.stage == ShardStage::optimizer,
-                          settings_.divisor_before(reduce, groups_.size()), on_all_ranks, streams_.reduce},
+      UnitGradients::Options{values_.options(), reduce, settings_.stage == ShardStage::optimizer,
+                             settings_.divisor_before(reduce, groups_.size()), on_all_ranks, streams_.reduce},
       buffers_);
   for (size_t i = 0; i < locals_.size(); ++i) locals_[i].gradient = gradients_->part(i);
 }
@@ -84,7 +84,7 @@ void ShardedUnit::add_unfrozen(size_t i) {
 
 void ShardedUnit::allocate_values() {
   const auto kind = plan_.parameters.front().tensor.options().requires_grad(false);
-  if (one_copy_) row_ = comm::try_shared_row(groups_.shards, layout_.shard_numel(), kind.dtype(used_dtype_));
+  if (one_copy_) shared_copy_ = comm::try_shared_tensor(groups_.shards, layout_.shard_numel(), kind.dtype(used_dtype_));
   const bool stays = keeps_params_unsharded() && used_dtype_ == built_dtype(plan_) && !has_one_copy();
   const at::Tensor whole =
       stays ? comm::shared_zeros(groups_.shards, layout_.total(), kind) : at::zeros({layout_.total()}, kind);
@@ -108,17 +108,17 @@ void ShardedUnit::allocate_values() {
 }
 
 void ShardedUnit::share_values(const at::Tensor& whole) {
-  values_ = used_dtype_ == whole.scalar_type() ? row_.own : local_shard(whole).clone();
-  row_.own.copy_(local_shard(whole));
+  values_ = used_dtype_ == whole.scalar_type() ? shared_copy_.own : local_shard(whole).clone();
+  shared_copy_.own.copy_(local_shard(whole));
   if (!keeps_params_unsharded()) return;
-  unsharded_ = row_.whole;
+  unsharded_ = shared_copy_.whole;
   fill_memory();
   state_ = UnitState::unsharded;
 }
 
-void ShardedUnit::publish_values() {
+void ShardedUnit::write_to_shared_copy() {
   const at::NoGradGuard no_grad;
-  if (has_one_copy() && used_dtype_ != values_.scalar_type()) row_.own.copy_(values_);
+  if (has_one_copy() && used_dtype_ != values_.scalar_type()) shared_copy_.own.copy_(values_);
 }
 
 void ShardedUnit::forget_values() {
@@ -136,7 +136,7 @@ void ShardedUnit::fill_memory() {
 
 /// For memory that is no longer used.
 void ShardedUnit::release(const at::Tensor& unsharded) {
-  if (!unsharded.is_same(row_.whole)) buffers_.release(unsharded, uses_.record());
+  if (!unsharded.is_same(shared_copy_.whole)) buffers_.release(unsharded, uses_.record());
 }
 
 void ShardedUnit::use_parameter_views() {
@@ -232,7 +232,7 @@ void ShardedUnit::drop_unshard() {
   }
   work_ = {};
   const auto detached = std::exchange(unsharded_, at::Tensor());
-  if (!detached.is_same(row_.whole)) buffers_.forget(detached);
+  if (!detached.is_same(shared_copy_.whole)) buffers_.forget(detached);
   if (post_forward_shard_.defined()) buffers_.forget(std::exchange(post_forward_shard_, at::Tensor()));
 }
 
@@ -241,7 +241,7 @@ void ShardedUnit::start_unshard() {
   const device::StreamScope scope(kUnshardStream, streams_.unshard);
   uses_ = {};
   if (has_one_copy()) {
-    unsharded_ = row_.whole;
+    unsharded_ = shared_copy_.whole;
     one_copy_->note(purpose_, plan_.name);
     return;
   }

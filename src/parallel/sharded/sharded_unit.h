@@ -70,13 +70,13 @@ class ShardedUnit {
   /// Returns the memory that the unit does not keep for good. Requires: nobody uses the unit again.
   void release_memory();
   /// Whether the ranks of the shards have one copy of the full parameters in common.
-  bool has_one_copy() const noexcept { return row_.whole.defined(); }
+  bool has_one_copy() const noexcept { return shared_copy_.whole.defined(); }
   /// This rank's shard has new values: puts them into the one copy. Requires: OneCopy::is_updating().
-  void publish_values();
+  void write_to_shared_copy();
   /// The one copy is torn: its values cannot be reached any longer.
   void forget_values();
   /// A digest of the uses of the model's one copy; 0 if it has none.
-  int64_t order() const noexcept { return one_copy_ ? one_copy_->order() : 0; }
+  int64_t history_hash() const noexcept { return one_copy_ ? one_copy_->history_hash() : 0; }
   /// Bytes of full parameters that are in use now, in memory of this rank's.
   int64_t live_bytes() const {
     return has_one_copy() || (state_ == UnitState::sharded && !keeps_params_unsharded()) ? 0 : full_bytes();
@@ -147,10 +147,10 @@ class ShardedUnit {
   ShardLayout layout_;
   at::ScalarType used_dtype_;  // of the full parameters
   hook::WatchedStorage memory_, placeholder_memory_;
-  at::Tensor values_;              // this rank's shard, in the dtype that is updated
-  comm::SharedRow row_;            // the one copy, if ranks have one
-  at::Tensor unsharded_;           // the memory that backs memory_, or that is gathered into
-  at::Tensor post_forward_shard_;  // this rank's shard, in the post-forward mesh, of full parameters that were freed
+  at::Tensor values_;               // this rank's shard, in the dtype that is updated
+  comm::SharedTensor shared_copy_;  // the one copy, if ranks have one
+  at::Tensor unsharded_;            // the memory that backs memory_, or that is gathered into
+  at::Tensor post_forward_shard_;   // this rank's shard, in the post-forward mesh, of full parameters that were freed
   comm::Work work_;
   device::Event gathered_;   // of unsharded_
   device::StreamUses uses_;  // of unsharded_

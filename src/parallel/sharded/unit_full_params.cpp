@@ -10,7 +10,7 @@
 namespace muster::parallel {
 namespace {
 
-constexpr device::Site kWritten{"fsdp: written values are gathered after they were written"};
+constexpr device::SyncPoint kWritten{"fsdp: written values are gathered after they were written"};
 
 }  // namespace
 
@@ -39,7 +39,7 @@ void ShardedUnit::begin_on_one_copy(bool main_only, bool writes) {
   if (!open_) {
     handle(UnitEvent::reshard);
   } else if (writes) {
-    unsharded_ = buffers_.allocate(layout_.total(), row_.whole.options()).copy_(row_.whole);
+    unsharded_ = buffers_.allocate(layout_.total(), shared_copy_.whole.options()).copy_(shared_copy_.whole);
     fill_memory();
   }
 }
@@ -93,7 +93,7 @@ void ShardedUnit::write_full_params(bool main_only) {
   if (main_only && groups_.shards.size() > 1) groups_.shards.internal(label("written values")).broadcast(written);
   if (groups_.replicas.size() > 1) groups_.replicas.internal(label("written values")).broadcast(written);
   keep_written(local_shard(written));
-  publish_values();
+  write_to_shared_copy();
   if (!unsharded_.is_same(written)) buffers_.release_on_current(written);
 }
 

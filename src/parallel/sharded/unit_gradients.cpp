@@ -19,8 +19,8 @@
 namespace muster::parallel {
 namespace {
 
-constexpr device::Site kReady{"fsdp: gradients are collected after what was in their place"};
-constexpr device::Site kCollected{"fsdp: gradients are reduced after all streams that have collected them"};
+constexpr device::SyncPoint kReady{"fsdp: gradients are collected after what was in their place"};
+constexpr device::SyncPoint kCollected{"fsdp: gradients are reduced after all streams that have collected them"};
 
 /// Autograd need not know of what happens to flat memory.
 struct BelowAutograd {
@@ -37,10 +37,10 @@ void set_zero(const at::Tensor& run) {
 }  // namespace
 
 UnitGradients::UnitGradients(const ShardLayout& layout, std::vector<int64_t> numels, const ShardGroups& groups,
-                             const Kind& kind, BufferPool& buffers)
-    : layout_(layout), groups_(groups), kind_(kind), buffers_(buffers), runs_(numels.size()),
+                             const Options& options, BufferPool& buffers)
+    : layout_(layout), groups_(groups), options_(options), buffers_(buffers), runs_(numels.size()),
       has_unsharded_grad_(numels.size()), scaled_(numels.size()), has_sharded_grad_(numels.size()),
-      sent_flags_(kind.value.device().is_cpu() ? 0 : numels.size() + 1) {
+      sent_flags_(options.value.device().is_cpu() ? 0 : numels.size() + 1) {
   BelowAutograd guard;
   const auto shard_numel = layout.shard_numel();
   int64_t end = 0;
@@ -57,16 +57,17 @@ UnitGradients::UnitGradients(const ShardLayout& layout, std::vector<int64_t> num
   for (int row = 0; row < layout.world(); ++row)
     if (const auto begin = std::max(end - shard_numel * row, int64_t{0}); begin < shard_numel)
       gaps_.push_back({row, begin, 0, shard_numel - begin, shard_numel - begin});
-  scale_ = at::scalar_tensor(1.0 / kind.divisor_before, at::kDouble);
+  scale_ = at::scalar_tensor(1.0 / options.divisor_before, at::kDouble);
   // A wrapped number takes no part in type promotion, so gradients keep their dtype.
   scale_.unsafeGetTensorImpl()->set_wrapped_number(true);
-  if (kind.keeps_full) {
+  if (options.keeps_full) {
     const auto rows = layout.world() * row_length();
-    rows_ = (kind.on_all_ranks ? comm::shared_zeros(groups.shards, rows, kind.value) : at::zeros({rows}, kind.value))
+    rows_ = (options.on_all_ranks ? comm::shared_zeros(groups.shards, rows, options.value)
+                                  : at::zeros({rows}, options.value))
                 .view({layout.world(), row_length()});
     result_ = rows_.select(0, groups.shards.rank());
   } else {
-    result_ = at::zeros({row_length()}, kind.value);
+    result_ = at::zeros({row_length()}, options.value);
   }
 }
 
@@ -91,11 +92,11 @@ bool UnitGradients::has_unsharded_grads() const {
 
 void UnitGradients::begin_collecting() {
   collecting_ = true;
-  if (!kind_.keeps_full) {
+  if (!options_.keeps_full) {
     rows_ = buffers_.allocate_shared(layout_.world() * row_length(), rows_options());
     ready_ = device::record(rows_.device());
   } else if (holds_any_sum()) {
-    const device::StreamScope scope(kReduceStream, kind_.stream);
+    const device::StreamScope scope(kReduceStream, options_.stream);
     before_ = result_.clone();
     ready_ = device::record(rows_.device());
   }
@@ -103,14 +104,14 @@ void UnitGradients::begin_collecting() {
 
 /// Only what all rows wait for: gradients of one parameter come in the order of their streams.
 void UnitGradients::collect_on_current_stream() {
-  if (collectors_.add(kind_.value.device())) device::stream_wait(kReady, ready_, kind_.value.device());
+  if (collectors_.add(options_.value.device())) device::stream_wait(kReady, ready_, options_.value.device());
 }
 
 /// Gradients of several backwards are summed first and divided then, as where gradients are whole: the bits are the
 /// same.
 void UnitGradients::take_run(const at::Tensor& target, const at::Tensor& source, size_t i, bool last) const {
   at::Tensor sum = target;
-  const bool divides = kind_.divisor_before != 1;
+  const bool divides = options_.divisor_before != 1;
   if (has_unsharded_grad_[i] && scaled_[i] && divides) {
     sum.add_(source.to(sum.scalar_type()).mul(scale_));
     return;
@@ -127,7 +128,7 @@ void UnitGradients::take(size_t i, const at::Tensor& flat, bool last) {
   BelowAutograd guard;
   if (flight_) wait();
   if (!collecting_) begin_collecting();
-  if (kind_.stream) collect_on_current_stream();
+  if (options_.stream) collect_on_current_stream();
   for (const auto& at : runs_[i]) {
     take_run(run(rows_, at, at.length), flat.as_strided({at.length}, {1}, flat.storage_offset() + at.start), i, last);
     if (!has_unsharded_grad_[i] && at.padded > at.length)
@@ -141,7 +142,7 @@ void UnitGradients::fill_gaps(bool freezing_change) {
   for (size_t i = 0; i < runs_.size(); ++i)
     for (const auto& at : runs_[i])
       if (!has_unsharded_grad_[i]) set_zero(run(rows_, at, at.padded));
-      else if (!scaled_[i] && kind_.divisor_before != 1) run(rows_, at, at.length).mul_(scale_);
+      else if (!scaled_[i] && options_.divisor_before != 1) run(rows_, at, at.length).mul_(scale_);
   for (const auto& gap : gaps_) set_zero(run(rows_, gap, gap.length));
   if (flags_are_apart()) return send_flags(freezing_change);
   auto flags = at::empty({static_cast<int64_t>(has_unsharded_grad_.size()) + 1}, at::TensorOptions().dtype(at::kFloat));
@@ -163,22 +164,22 @@ void UnitGradients::receive_flags(const float* sums) {
 
 void UnitGradients::start_reduction(const comm::OperationLabel& label, bool freezing_change) {
   BelowAutograd guard;
-  const device::StreamScope scope(kReduceStream, kind_.stream);
+  const device::StreamScope scope(kReduceStream, options_.stream);
   if (flight_) wait();
   if (!collecting_) begin_collecting();
-  collectors_.wait(kCollected, kind_.value.device());
+  collectors_.wait(kCollected, options_.value.device());
   fill_gaps(freezing_change);
   Flight flight;
-  const bool adds = !kind_.keeps_full && holds_any_sum();
-  flight.direct = kind_.reduce == result_.scalar_type() && !adds;
-  flight.got = flight.direct ? result_ : buffers_.allocate(row_length(), kind_.value.dtype(kind_.reduce));
-  if (kind_.keeps_full && kind_.reduce != rows_.scalar_type()) {
-    flight.sent = buffers_.allocate(rows_.numel(), kind_.value.dtype(kind_.reduce));
+  const bool adds = !options_.keeps_full && holds_any_sum();
+  flight.direct = options_.reduce == result_.scalar_type() && !adds;
+  flight.got = flight.direct ? result_ : buffers_.allocate(row_length(), options_.value.dtype(options_.reduce));
+  if (options_.keeps_full && options_.reduce != rows_.scalar_type()) {
+    flight.sent = buffers_.allocate(rows_.numel(), options_.value.dtype(options_.reduce));
     flight.sent.copy_(rows_.view({-1}));
   } else {
-    flight.rows = kind_.keeps_full ? at::Tensor() : std::exchange(rows_, at::Tensor());
+    flight.rows = options_.keeps_full ? at::Tensor() : std::exchange(rows_, at::Tensor());
   }
-  const at::Tensor given = flight.sent.defined() ? flight.sent : kind_.keeps_full ? rows_ : flight.rows;
+  const at::Tensor given = flight.sent.defined() ? flight.sent : options_.keeps_full ? rows_ : flight.rows;
   std::fill(has_unsharded_grad_.begin(), has_unsharded_grad_.end(), 0);
   collecting_ = false;
   collectors_ = {};
@@ -189,7 +190,7 @@ void UnitGradients::start_reduction(const comm::OperationLabel& label, bool free
 
 void UnitGradients::finish_scatter() {
   if (!flight_ || flight_->scattered) return;
-  const device::StreamScope scope(kReduceStream, kind_.stream);
+  const device::StreamScope scope(kReduceStream, options_.stream);
   flight_->work.wait();
   flight_->scattered = true;
   buffers_.release_on_current(std::exchange(flight_->rows, at::Tensor()));
@@ -197,20 +198,20 @@ void UnitGradients::finish_scatter() {
   flight_->work = comm::Work();
   if (groups_.replicas.size() == 1) return;
   auto label = *flight_->label;
-  label.order = 0;  // the ranks of each replica have a copy of their own
+  label.history_hash = 0;  // the ranks of each replica have a copy of their own
   flight_->work = groups_.replicas.with_label(std::move(label)).start_all_reduce(flight_->got);
 }
 
 void UnitGradients::wait() {
   if (!flight_) return;
   BelowAutograd guard;
-  const device::StreamScope scope(kReduceStream, kind_.stream);
+  const device::StreamScope scope(kReduceStream, options_.stream);
   finish_scatter();
   flight_->work.wait();
   const auto flight = *std::exchange(flight_, std::nullopt);
   add_sums(flight.got, flight.direct, read_flags(flight.got));
   if (!flight.direct) buffers_.release_on_current(flight.got);
-  ready_ = device::record(kind_.value.device());
+  ready_ = device::record(options_.value.device());
 }
 
 /// Flags that are apart come later; what nobody has a gradient for is zeros until then.
@@ -225,13 +226,13 @@ std::vector<char> UnitGradients::read_flags(const at::Tensor& got) {
 }
 
 void UnitGradients::add_sums(const at::Tensor& got, bool direct, const std::vector<char>& used) {
-  const double after = kind_.divisor_before / groups_.size();
+  const double after = options_.divisor_before / groups_.size();
   for (size_t i = 0; i < used.size(); ++i) {
     if (!used[i] && !holds_sum(i)) continue;
     const auto mine = layout_.part(i, groups_.shards.rank());
     auto sum = got.narrow(0, mine.begin, mine.length);
     if (after != 1 && used[i]) sum = direct ? sum.mul_(after) : sum.to(result_.scalar_type()).mul_(after);
-    if (kind_.keeps_full) add_kept_sum(i, sum, direct, used[i]);
+    if (options_.keeps_full) add_kept_sum(i, sum, direct, used[i]);
     else if (used[i] && !direct) holds_sum(i) ? part(i).add_(sum) : part(i).copy_(sum);
     if (!flags_are_apart()) has_sharded_grad_[i] |= used[i];
   }
@@ -251,11 +252,11 @@ void UnitGradients::add_kept_sum(size_t i, const at::Tensor& sum, bool direct, b
 void UnitGradients::cancel() noexcept {
   try {
     BelowAutograd guard;
-    const device::StreamScope scope(kReduceStream, kind_.stream);
-    collectors_.wait(kCollected, kind_.value.device());
+    const device::StreamScope scope(kReduceStream, options_.stream);
+    collectors_.wait(kCollected, options_.value.device());
     if (flight_) flight_->work.wait();
-    if (kind_.keeps_full && before_.defined()) result_.copy_(before_);
-    ready_ = device::record(kind_.value.device());
+    if (options_.keeps_full && before_.defined()) result_.copy_(before_);
+    ready_ = device::record(options_.value.device());
   } catch (const std::exception&) {
     // The group has failed; the next operation on it says so.
   }
@@ -267,14 +268,14 @@ void UnitGradients::cancel() noexcept {
 }
 
 void UnitGradients::release_memory() {
-  const device::StreamScope scope(kReduceStream, kind_.stream);
-  collectors_.wait(kCollected, kind_.value.device());
+  const device::StreamScope scope(kReduceStream, options_.stream);
+  collectors_.wait(kCollected, options_.value.device());
   if (const auto flight = std::exchange(flight_, std::nullopt)) {
     buffers_.release_on_current(flight->rows);
     buffers_.release_on_current(flight->sent);
     if (!flight->direct) buffers_.release_on_current(flight->got);
   }
-  if (!kind_.keeps_full) buffers_.release_on_current(std::exchange(rows_, at::Tensor()));
+  if (!options_.keeps_full) buffers_.release_on_current(std::exchange(rows_, at::Tensor()));
   collectors_ = {};
 }
 
@@ -301,11 +302,11 @@ void UnitGradients::scale(size_t i, double factor) {
 
 int64_t UnitGradients::pool_bytes() const {
   const auto width = static_cast<int64_t>(rows_options().dtype().itemsize());
-  return kind_.keeps_full ? 0 : layout_.world() * row_length() * width;
+  return options_.keeps_full ? 0 : layout_.world() * row_length() * width;
 }
 
 int64_t UnitGradients::held_bytes() const {
-  return static_cast<int64_t>(kind_.keeps_full ? rows_.nbytes() : result_.nbytes());
+  return static_cast<int64_t>(options_.keeps_full ? rows_.nbytes() : result_.nbytes());
 }
 
 }  // namespace muster::parallel

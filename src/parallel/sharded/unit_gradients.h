@@ -20,11 +20,11 @@ namespace muster::parallel {
 /// then one for whether the rank has frozen or unfrozen parameters of the model, so that one reduction of rows carries
 /// all. On a device flags are apart, since the host reads them: sent_flags() and receive_flags(). Where full gradients
 /// stay in memory (`keeps_full`), the sum is this rank's row; otherwise rows are pool memory, in the dtype of the
-/// reduction. On a device full gradients may come on any stream; their sum is made on the one of `Kind`, after all of
-/// these. Thread safety: the caller's.
+/// reduction. On a device full gradients may come on any stream; their sum is made on the one of `Options`, after all
+/// of these. Thread safety: the caller's.
 class UnitGradients {
  public:
-  struct Kind {
+  struct Options {
     at::TensorOptions value;  ///< dtype and device of the shards that are updated
     at::ScalarType reduce;
     bool keeps_full = false;
@@ -34,8 +34,8 @@ class UnitGradients {
   };
 
   /// Requires: the layout, the groups and the buffers outlive this object. `numels`: elements of each parameter.
-  UnitGradients(const ShardLayout& layout, std::vector<int64_t> numels, const ShardGroups& groups, const Kind& kind,
-                BufferPool& buffers);
+  UnitGradients(const ShardLayout& layout, std::vector<int64_t> numels, const ShardGroups& groups,
+                const Options& options, BufferPool& buffers);
 
   /// This rank's shard of the gradient of parameter i, including the padding.
   at::Tensor part(size_t i) const;
@@ -91,7 +91,7 @@ class UnitGradients {
   };
 
   int64_t row_length() const;
-  at::TensorOptions rows_options() const { return kind_.value.dtype(kind_.reduce); }
+  at::TensorOptions rows_options() const { return options_.value.dtype(options_.reduce); }
   at::Tensor run(const at::Tensor& rows, const RowRun& at, int64_t length) const;
   int64_t flag_count() const { return flags_are_apart() ? 0 : static_cast<int64_t>(runs_.size()) + 1; }
   /// Whether the shard holds a sum, or zeros, to which a reduction adds.
@@ -108,7 +108,7 @@ class UnitGradients {
 
   const ShardLayout& layout_;
   const ShardGroups& groups_;
-  Kind kind_;
+  Options options_;
   BufferPool& buffers_;
   std::vector<std::vector<RowRun>> runs_;
   std::vector<RowRun> gaps_;  // ranges that belong to no parameter

@@ -11,7 +11,7 @@ constexpr auto kSharded = UnitState::sharded, kUnsharding = UnitState::unshardin
 using Row = std::array<UnitTransition, 4>;  // by event: prefetch, access, reshard, update
 using Table = std::array<Row, 3>;           // by state: sharded, unsharding, unsharded
 
-constexpr Table kComing{{
+constexpr Table kReshards{{
     {{{.start = true, .next = kUnsharding},
       {.start = true, .wait = true, .next = kUnsharded},
       {.next = kSharded},
@@ -39,7 +39,7 @@ constexpr Table kStaysUnsharded{{
 }  // namespace
 
 UnitTransition transition(bool stays_unsharded, UnitState state, UnitEvent event) {
-  return (stays_unsharded ? kStaysUnsharded : kComing)[static_cast<size_t>(state)][static_cast<size_t>(event)];
+  return (stays_unsharded ? kStaysUnsharded : kReshards)[static_cast<size_t>(state)][static_cast<size_t>(event)];
 }
 
 }  // namespace muster::parallel

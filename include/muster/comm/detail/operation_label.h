@@ -5,6 +5,10 @@
 
 namespace muster::comm {
 
+/// How labels of the library begin by which an error gives advice.
+inline constexpr const char* kGradientsLabel = "gradients of ";
+inline constexpr const char* kEvaluationLabel = "evaluation";
+
 /// Who called an operation.
 enum class Source : uint8_t { user, library };
 
@@ -13,7 +17,7 @@ enum class Source : uint8_t { user, library };
 struct OperationLabel {
   int64_t gradient_step = -1;  ///< number of optimizer steps of the model so far, for what is computed from its
                                ///< gradients; else -1
-  int64_t order = 0;           ///< a digest of what every rank must have done before, in one order; 0: of nothing
+  int64_t history_hash = 0;    ///< of what every rank must have done before, in the same order; 0: nothing
   std::string text{};          ///< what the values are; compared in full, shown in part
   int32_t tensor_index = 0;    ///< index of this tensor within a value
   int32_t tensor_count = 1;    ///< how many tensors the value has

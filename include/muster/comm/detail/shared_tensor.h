@@ -22,16 +22,16 @@ at::Tensor shared_zeros(const Communicator& group, int64_t elements, const at::T
                         PeerAccess access = PeerAccess::read);
 
 /// One tensor that all ranks of a group have in common, of which each rank writes one part.
-struct SharedRow {
+struct SharedTensor {
   at::Tensor whole = {};  ///< the parts of all ranks, in rank order; where ranks are processes, a write there faults
   at::Tensor own = {};    ///< this rank's part, for writing
 };
-/// The parts of a SharedRow of this group have to be multiples of this many bytes. 0: its ranks are not all on one
+/// The parts of a SharedTensor of this group have to be multiples of this many bytes. 0: its ranks are not all on one
 /// host, or share no memory.
-std::size_t row_multiple(const Communicator& group);
+std::size_t part_alignment(const Communicator& group);
 /// Zeros, `elements` for each rank, in memory as of try_shared_zeros(); undefined tensors where that is. Nothing keeps
-/// a rank from reading what another one is writing: barriers must. Requires: a multiple of row_multiple(), if it is not
-/// 0. Throws: CommError. Collective.
-SharedRow try_shared_row(const Communicator& group, int64_t elements, const at::TensorOptions& options);
+/// a rank from reading what another one is writing: barriers must. Requires: a multiple of part_alignment(), if it is
+/// not 0. Throws: CommError. Collective.
+SharedTensor try_shared_tensor(const Communicator& group, int64_t elements, const at::TensorOptions& options);
 
 }  // namespace muster::comm

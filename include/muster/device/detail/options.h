@@ -54,7 +54,7 @@ class DeviceBackend {
   DeviceBackend(std::string name) : name_(std::move(name)) {}
   /// Null is "none".
   template <class Entry>
-  DeviceBackend(std::shared_ptr<Entry> own) : name_(own ? "own" : "none"), own_(std::move(own)) {}
+  DeviceBackend(std::shared_ptr<Entry> own) : name_(own ? "custom" : "none"), own_(std::move(own)) {}
 
   const std::string& name() const noexcept { return name_; }
   const std::shared_ptr<const comm::BackendEntry>& own() const noexcept { return own_; }

@@ -22,11 +22,11 @@ struct LaunchOptions {
 
 /// On how many nodes a job runs: on as many as are there, between two limits. A plain value.
 struct NodeRange {
-  int least = 1;
-  int most = 1;
+  int min = 1;
+  int max = 1;
 
-  constexpr NodeRange(int count = 1) : least(count), most(count) {}  // NOLINT(google-explicit-constructor)
-  constexpr NodeRange(int at_least, int at_most) : least(at_least), most(at_most) {}
+  constexpr NodeRange(int count = 1) : min(count), max(count) {}  // NOLINT(google-explicit-constructor)
+  constexpr NodeRange(int at_least, int at_most) : min(at_least), max(at_most) {}
   friend constexpr bool operator==(const NodeRange&, const NodeRange&) = default;
 };
 

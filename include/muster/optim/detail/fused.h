@@ -44,13 +44,13 @@ class FusedOptimizer {
   at::Tensor step(const torch::optim::Optimizer::LossClosure& closure = nullptr);
 
   /// One update that a flag on the device of the parameters leaves out: if it is 1 (float32, one element), nothing
-  /// changes but the count of steps, which take_back_step() then lowers. Requires: takes_found_inf().
+  /// changes but the count of steps, which undo_step_count() then lowers. Requires: takes_found_inf().
   void step_unless(const at::Tensor& found_inf);
   /// Whether the next step can be left out by a flag: it is no update() or step() of a program's own, and no momentum
   /// of SGD begins in it.
   bool takes_found_inf();
   /// The last step_unless() was left out.
-  void take_back_step();
+  void undo_step_count();
 
   /// Clears gradients: undefined, or zero in place. Throws: as refuse_direct_step().
   void zero_grad(bool set_to_none = true);

@@ -23,12 +23,12 @@ namespace muster::parallel {
 /// with the same names, sizes and versions; only their memory is allocated and freed.
 ///
 /// Stage full: each rank keeps its shard. The first operator of a forward or backward that accesses a freed unit
-/// gathers it, and the unit that followed it last time is prefetched. A unit is freed when another unit is accessed,
-/// except an enclosing unit while units within its module run; when its last gradient has arrived; and at the end of
-/// the forward, except the root's, which stays for backward. With reshard_after_forward off it is freed only when its
-/// gradients have arrived.
-/// Stages optimizer and gradients: full parameters stay in memory, and a shard is a view of them. The other ranks'
-/// shards are gathered after the optimizer step, while the program goes on; the first access waits for them.
+/// gathers it, and the units that followed it last time are prefetched, as many as limit_gathered_mb allows, or one. A
+/// unit is freed when another unit is accessed, except an enclosing unit while units within its module run; when its
+/// last gradient has arrived; and at the end of the forward, except the root's, which stays for backward. With
+/// reshard_after_forward off it is freed only when its gradients have arrived. Stages optimizer and gradients: full
+/// parameters stay in memory, and a shard is a view of them. The other ranks' shards are gathered after the optimizer
+/// step, while the program goes on; the first access waits for them.
 ///
 /// When a unit's last gradient has arrived, the gradients, scaled by 1/size, are summed in rank order while backward
 /// goes on (stage full at once, the others in the units' order), and each rank keeps the sum for its shard.
@@ -125,7 +125,7 @@ class ShardedModel final : public ManagedModel, public GradientReductions, publi
   void end_update(const std::vector<at::Tensor>& parameters) override;
 
   /// What sharding has cost so far on this rank.
-  struct Figures {
+  struct Stats {
     int64_t gathered_bytes = 0;  ///< full parameters, in memory now or being gathered
     int64_t peak_gathered_bytes = 0;
     int64_t gathers = 0;
@@ -135,7 +135,7 @@ class ShardedModel final : public ManagedModel, public GradientReductions, publi
     int64_t temporary_bytes = 0;  ///< allocated temporarily now: full parameters, and gradients being reduced
     int64_t peak_temporary_bytes = 0;
   };
-  Figures figures() const;
+  Stats stats() const;
   /// Names of the units, the root first.
   std::vector<std::string> unit_names() const;
 

@@ -40,10 +40,10 @@ bool any_rank_has_gradients(RuntimeRef runtime, const Optimizer& optimizer);
 
 /// Whether the last step of this optimizer is known to be made or left out, so that step_was_skipped() waits for
 /// nothing. Always on the CPU.
-bool step_is_known(const Optimizer& optimizer);
+bool found_inf_is_ready(const Optimizer& optimizer);
 /// Calls it when that is known: in the next step(), or as soon as somebody asks, also for a rate through a scheduler.
 /// Requires: the step is not known yet.
-void when_step_is_known(const Optimizer& optimizer, std::function<void()> call);
+void when_found_inf_is_ready(const Optimizer& optimizer, std::function<void()> call);
 
 /// What ranks vote on: set_trigger(), vote_to_stop(), and the signals that catch_signals() records.
 struct Votes {

@@ -24,9 +24,9 @@ struct PreparedModel {
   precision::PrecisionPolicy policy;
   c10::DeviceType device;
   std::shared_ptr<Trace> trace;
-  std::function<GradNorm()> grad_norm = {};       ///< what Model::grad_norm() calls
-  std::function<void(c10::Error&)> explain = {};  ///< called with LibTorch's errors of a forward
-  std::vector<const ForwardScope*> scopes = {};   ///< that are open, from the outermost on
+  std::function<GradNorm()> grad_norm = {};                 ///< what Model::grad_norm() calls
+  std::function<void(c10::Error&)> add_error_context = {};  ///< called with LibTorch's errors of a forward
+  std::vector<const ForwardScope*> scopes = {};             ///< that are open, from the outermost on
 };
 
 /// Scope of one forward of the model: autocast is on, parameters are in place. Scopes nest.

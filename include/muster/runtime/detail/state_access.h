@@ -14,7 +14,8 @@ const comm::Communicator& group_of(const RuntimeState& state);
 int rank_of(const RuntimeState& state);
 int world_size_of(const RuntimeState& state);
 
-/// The options of a function, which extras.h defines. They are needed where a call fixes template arguments (Call).
+/// The type Options, which extras.h defines. `Call` makes the name dependent, so that whether it is complete is checked
+/// where the function is called, not where it is declared.
 template <class Call, class Options>
 struct Extra {
   static_assert(

@@ -89,7 +89,7 @@ class Training {
 
   /// Scales the model's gradients so that their norm is at most max_norm; returns the norm before scaling. Before the
   /// last micro-batch of an accumulation window, clipping does nothing and returns 0. The norm of gradients on a device
-  /// is read when it is looked at (GradNorm).
+  /// goes to the host only when it is read (GradNorm).
   /// Collective: if the strategy shards gradients, and if a rank's loss did not use the model (see Optimizer::step()).
   template <class M>
   GradNorm clip_grad_norm_(const Model<M>& model, double max_norm, ClipOptions options = {}) {

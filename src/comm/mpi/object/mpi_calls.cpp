@@ -38,18 +38,18 @@ MPI_Comm communicator(Handle handle) { return native<MPI_Comm>(handle); }
 
 class MpiCalls final : public Calls {
  public:
-  std::string other_library() override { return difference_from_header(); }
+  std::string version_mismatch() override { return difference_from_header(); }
   std::string initialize() override;
   ThreadLevel thread_level() override { return level_; }
-  void before_end(std::function<void()> leave) override { leave_ = std::move(leave); }
+  void on_finalize(std::function<void()> leave) override { leave_ = std::move(leave); }
   void fail() noexcept override { end_.fail(); }
-  void set_patience(std::chrono::milliseconds patience) noexcept override { end_.set_patience(patience); }
+  void set_finalize_timeout(std::chrono::milliseconds backoff) noexcept override { end_.set_finalize_timeout(backoff); }
   int may_call() noexcept override;
-  std::string text_of(int code) override;
+  std::string error_string(int code) override;
 
   Handle world() override { return handle_of(MPI_COMM_WORLD); }
   Handle communicator_of(int fortran_handle) override { return handle_of(MPI_Comm_f2c(fortran_handle)); }
-  int place_in(Handle of, int& rank, int& size) override;
+  int rank_and_size(Handle of, int& rank, int& size) override;
   int tag_bound() override;
   int duplicate(Handle of, std::chrono::steady_clock::time_point deadline, Handle& made) override;
   void free(Handle of) noexcept override;
@@ -94,7 +94,7 @@ class MpiCalls final : public Calls {
   }
 
   std::string wrong_thread_text() const;
-  int end_with_mpi();
+  int set_finalize_hook();
   static int on_finalize(MPI_Comm, int, void* self, void*) { return static_cast<MpiCalls*>(self)->finalizing(); }
   int finalizing();
 
@@ -104,7 +104,7 @@ class MpiCalls final : public Calls {
   bool is_ours_ = false;  ///< Muster initialised MPI
   std::mutex one_at_a_time_;
   std::atomic<int> inside_ = 0;
-  std::atomic<bool> over_ = false;
+  std::atomic<bool> finalized_ = false;
 };
 
 ThreadLevel level_of(int provided) {
@@ -119,46 +119,46 @@ std::string MpiCalls::initialize() {
   MPI_Finalized(&finalized);
   if (finalized) return "MPI_Finalize has been called";
   if (!initialized) {
-    if (const int code = MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided)) return text_of(code);
+    if (const int code = MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided)) return error_string(code);
     is_ours_ = true;
     end_.finalize_at_exit();
   }
   MPI_Query_thread(&provided);
   level_ = level_of(provided);
-  return end_with_mpi() == 0 ? "" : "MPI_COMM_SELF took no attribute";
+  return set_finalize_hook() == 0 ? "" : "MPI_COMM_SELF took no attribute";
 }
 
 /// MPI_Finalize deletes the attributes of MPI_COMM_SELF before anything else.
-int MpiCalls::end_with_mpi() {
+int MpiCalls::set_finalize_hook() {
   int key = MPI_KEYVAL_INVALID;
   if (const int code = MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, on_finalize, &key, nullptr)) return code;
   static MpiCalls* ours = this;
-  if (::pthread_atfork(nullptr, nullptr, [] { ours->over_ = true; })) return MPI_ERR_OTHER;
+  if (::pthread_atfork(nullptr, nullptr, [] { ours->finalized_ = true; })) return MPI_ERR_OTHER;
   return MPI_Comm_set_attr(MPI_COMM_SELF, key, this);
 }
 
 int MpiCalls::finalizing() {
   if (leave_) leave_();
-  over_ = true;
+  finalized_ = true;
   while (inside_ > 0) ::sched_yield();
   return MPI_SUCCESS;
 }
 
 int MpiCalls::may_call() noexcept {
-  if (over_) return kEnded;
+  if (finalized_) return kFinalized;
   if (level_ >= ThreadLevel::serialized) return 0;
   int main = 0;
   MPI_Is_thread_main(&main);
   return main ? 0 : kWrongThread;
 }
 
-std::string MpiCalls::text_of(int code) {
-  if (code == kEnded) return "MPI has ended in this process, or the process was forked from a rank";
+std::string MpiCalls::error_string(int code) {
+  if (code == kFinalized) return "MPI has ended in this process, or the process was forked from a rank";
   if (code == kWrongThread) return wrong_thread_text();
   if (code == kLate) return "the time-out passed first";
   char text[MPI_MAX_ERROR_STRING] = {};
   int length = 0;
-  if (over_ || MPI_Error_string(code, text, &length)) return "error " + std::to_string(code);
+  if (finalized_ || MPI_Error_string(code, text, &length)) return "error " + std::to_string(code);
   return text;
 }
 
@@ -175,7 +175,7 @@ std::string MpiCalls::wrong_thread_text() const {
          remedy + "; or save without .asynchronous, and communicate from that thread alone";
 }
 
-int MpiCalls::place_in(Handle of, int& rank, int& size) {
+int MpiCalls::rank_and_size(Handle of, int& rank, int& size) {
   return enter([&] {
     const int code = MPI_Comm_rank(communicator(of), &rank);
     return code ? code : MPI_Comm_size(communicator(of), &size);

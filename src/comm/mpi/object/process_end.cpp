@@ -18,7 +18,7 @@ constexpr int kGaveUp = 70;
 /// Ends the process if it lives that long.
 class Watchdog {
  public:
-  explicit Watchdog(std::chrono::milliseconds patience) : thread_([this, patience] { watch(patience); }) {}
+  explicit Watchdog(std::chrono::milliseconds backoff) : thread_([this, backoff] { watch(backoff); }) {}
   ~Watchdog() {
     {
       std::lock_guard lock(mutex_);
@@ -31,11 +31,11 @@ class Watchdog {
   Watchdog& operator=(const Watchdog&) = delete;
 
  private:
-  void watch(std::chrono::milliseconds patience) {
+  void watch(std::chrono::milliseconds backoff) {
     std::unique_lock lock(mutex_);
-    if (changed_.wait_for(lock, patience, [this] { return done_; })) return;
+    if (changed_.wait_for(lock, backoff, [this] { return done_; })) return;
     std::fprintf(stderr, "muster: MPI_Finalize has waited %.0f s for other ranks; this process ends without them\n",
-                 static_cast<double>(patience.count()) / 1000);
+                 static_cast<double>(backoff.count()) / 1000);
     ::_exit(kGaveUp);
   }
 
@@ -52,9 +52,9 @@ void ProcessEnd::finalize_at_exit() {
   ::on_exit(at_exit, this);
 }
 
-void ProcessEnd::set_patience(std::chrono::milliseconds patience) noexcept {
+void ProcessEnd::set_finalize_timeout(std::chrono::milliseconds backoff) noexcept {
   auto known = patience_.load();
-  while (known < patience && !patience_.compare_exchange_weak(known, patience)) continue;
+  while (known < backoff && !patience_.compare_exchange_weak(known, backoff)) continue;
 }
 
 void ProcessEnd::at_exit(int status, void* self) { static_cast<const ProcessEnd*>(self)->end(status); }

@@ -13,7 +13,7 @@ class ProcessEnd {
   void finalize_at_exit();
   void fail() noexcept { failed_ = true; }
   /// The longest one counts.
-  void set_patience(std::chrono::milliseconds patience) noexcept;
+  void set_finalize_timeout(std::chrono::milliseconds backoff) noexcept;
 
  private:
   static void at_exit(int status, void* self);

@@ -27,7 +27,7 @@ inline std::string family_of_header() {
 #endif
 }
 
-/// As Calls::other_library(). May be called before MPI_Init.
+/// As Calls::version_mismatch(). May be called before MPI_Init.
 inline std::string difference_from_header() {
   char text[MPI_MAX_LIBRARY_VERSION_STRING] = {};
   int length = 0;

@@ -4,9 +4,9 @@
 
 #include <utility>
 
-namespace muster::launcher {
+namespace muster {
 
-/// Owns a file descriptor. Movable.
+/// Owns a file descriptor, and closes it.
 class Descriptor {
  public:
   Descriptor() = default;
@@ -29,4 +29,4 @@ class Descriptor {
   int fd_ = -1;
 };
 
-}  // namespace muster::launcher
+}  // namespace muster

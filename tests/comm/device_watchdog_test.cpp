@@ -1,4 +1,4 @@
-#include "comm/device_watch.h"
+#include "comm/device_watchdog.h"
 
 #include <signal.h>
 #include <unistd.h>
@@ -172,7 +172,7 @@ TEST_F(WatchOverADevice, NamesTheRankOfAPartThatHasDiedToRanksOutsideOfIt) {
       rounds());
 }
 
-TEST(DeviceWatch, EndsTheRanksWhereTheOneThatHoldsTheStoreIsFrozen) {
+TEST(DeviceWatchdog, EndsTheRanksWhereTheOneThatHoldsTheStoreIsFrozen) {
   expect_one_cause(Fault::frozen, "MU574",
                    "s in all_reduce(sum) of float32 [100], operation 1 of the device's operations in group world, and "
                    "cannot ask the other ranks why: the job's store, which rank 0 holds, has not answered for ",

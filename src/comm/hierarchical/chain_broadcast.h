@@ -6,17 +6,17 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "comm/hierarchical/slabs.h"
+#include "comm/hierarchical/host_chunks.h"
 #include "muster/comm/transport.h"
 
 namespace muster::comm {
 
-/// How parts of a tensor get from one host to all ranks: from host to host, away from it, between the owners of a
-/// column; and on each host through its staging.
-class Spreading {
+/// How parts of a tensor get from one host to all ranks: along a chain of hosts, between the owners of a column, away
+/// from it in both directions; and on each host through its staging.
+class ChainBroadcast {
  public:
   /// The tensor is filled part by part.
-  Spreading(const Ranks& ranks, const at::Tensor& tensor, int from_host);
+  ChainBroadcast(const HostContext& ranks, const at::Tensor& tensor, int from_host);
 
   bool is_source() const noexcept { return ranks_.host() == from_; }
   /// On other hosts: posts the receive of a part that this rank owns. What is there is not needed any more once a host
@@ -24,9 +24,9 @@ class Spreading {
   void expect(const Part& part);
   /// On the source: sends on a part that this rank owns.
   void pass_on(const Part& part);
-  /// Gives all ranks of this host the parts of a slab; on other hosts than the source it waits for those that this rank
-  /// expects, and passes them on. Collective on the host, in one order.
-  void share(const Slab& slab);
+  /// Gives all ranks of this host the parts of a chunk; on other hosts than the source it waits for those that this
+  /// rank expects, and passes them on. Collective on the host, in one order.
+  void share(const Chunk& chunk);
   /// Waits until what was sent on has left. Then what is mapped may still be read.
   void finish();
 
@@ -37,10 +37,10 @@ class Spreading {
 
  private:
   void send_to(int host, const Part& part);
-  void wait_arrived(const Slab& slab);
-  void copy_mapped(const Slab& slab);
+  void wait_arrived(const Chunk& chunk);
+  void copy_mapped(const Chunk& chunk);
 
-  const Ranks& ranks_;
+  const HostContext& ranks_;
   const at::Tensor& tensor_;
   const int from_;
   std::deque<Transport::Request> arrivals_;
@@ -48,6 +48,6 @@ class Spreading {
 };
 
 /// Gives all ranks the tensor of the root. Collective.
-void broadcast_by_hosts(const Ranks& ranks, const at::Tensor& tensor, int root);
+void broadcast_by_hosts(const HostContext& ranks, const at::Tensor& tensor, int root);
 
 }  // namespace muster::comm

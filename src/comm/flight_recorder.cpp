@@ -1,4 +1,4 @@
-#include "comm/device_ledger.h"
+#include "comm/flight_recorder.h"
 
 #include <algorithm>
 #include <sstream>
@@ -49,17 +49,17 @@ std::map<int64_t, std::string> read_operations(const std::string& operations) {
 
 }  // namespace
 
-void DeviceLedger::add(const std::string& group, std::vector<int> ranks) {
+void FlightRecorder::add(const std::string& group, std::vector<int> ranks) {
   const std::lock_guard lock(mutex_);
   groups_[group].ranks = std::move(ranks);
 }
 
-void DeviceLedger::remove(const std::string& group) {
+void FlightRecorder::remove(const std::string& group) {
   const std::lock_guard lock(mutex_);
   groups_.erase(group);
 }
 
-void DeviceLedger::note(const std::string& group, const Header& header) {
+void FlightRecorder::note(const std::string& group, const Header& header) {
   const std::lock_guard lock(mutex_);
   Entry& entry = groups_.at(group);
   ++entry.count;
@@ -69,7 +69,7 @@ void DeviceLedger::note(const std::string& group, const Header& header) {
   if (entry.last.size() > kNamed) entry.last.pop_front();
 }
 
-std::string DeviceLedger::digests() const {
+std::string FlightRecorder::digests() const {
   const std::lock_guard lock(mutex_);
   std::string text;
   for (const auto& [name, entry] : groups_) {
@@ -80,7 +80,7 @@ std::string DeviceLedger::digests() const {
   return text;
 }
 
-std::string DeviceLedger::operations_of(const std::string& group) const {
+std::string FlightRecorder::operations_of(const std::string& group) const {
   const std::lock_guard lock(mutex_);
   std::string text;
   if (const auto found = groups_.find(group); found != groups_.end())

@@ -1,11 +1,11 @@
-#include "comm/hierarchical/host_sums.h"
+#include "comm/hierarchical/chain_reduction.h"
 
 #include <algorithm>
 #include <cstring>
 
 #include <ATen/ops/from_blob.h>
 
-#include "comm/hierarchical/spreading.h"
+#include "comm/hierarchical/chain_broadcast.h"
 #include "comm/pieces.h"
 #include "comm/shared_memory/reduction.h"
 
@@ -15,7 +15,7 @@ namespace {
 constexpr int kSums = 0, kResults = 1;  // channels
 // Sums on their way to or from one rank wait in memory of this size.
 constexpr std::size_t kWindowBytes = std::size_t{2} << 20;
-// For each host between here and the last one, results are expected so many slabs later.
+// For each host between here and the last one, results are expected so many chunks later.
 constexpr int64_t kLagPerHost = 4;
 
 at::ScalarType summed_in(const at::Tensor& tensor, ReduceOp op) {
@@ -28,23 +28,24 @@ at::Tensor elements(const void* data, int64_t count, at::ScalarType dtype) {
 }
 
 /// One reduction on its way.
-class HostSumming {
+class ChainReducer {
  public:
-  HostSumming(const Ranks& ranks, const HostSums& sums, const std::function<std::byte*(std::size_t)>& scratch)
+  ChainReducer(const HostContext& ranks, const ChainReduction& sums,
+               const std::function<std::byte*(std::size_t)>& scratch)
       : ranks_(ranks), sums_(sums), dtype_(sums.source.scalar_type()), wide_(summed_in(sums.source, sums.op)),
         host_(ranks.host()), last_(ranks.hosts.count() - 1), spreading_(ranks, sums.target, last_) {
     divide_memory(scratch);
   }
 
   void run() {
-    const auto slabs = static_cast<int64_t>(sums_.slabs.size());
-    const bool shares = slabs > 0 && sums_.slabs.front().front().receiver < 0;
+    const auto chunks = static_cast<int64_t>(sums_.chunks.size());
+    const bool shares = chunks > 0 && sums_.chunks.front().front().receiver < 0;
     const int64_t lag = shares ? kLagPerHost * (last_ - host_) : 0;
     for (std::size_t i = 0; i < window_; ++i) expect_sum();
     expect_results();
-    for (int64_t i = 0; i < slabs + lag; ++i) {
-      if (i < slabs) reduce(sums_.slabs[i]);
-      if (shares && i >= lag) spreading_.share(sums_.slabs[i - lag]);
+    for (int64_t i = 0; i < chunks + lag; ++i) {
+      if (i < chunks) reduce(sums_.chunks[i]);
+      if (shares && i >= lag) spreading_.share(sums_.chunks[i - lag]);
     }
     for (const auto& result : results_) result->wait(ranks_.deadline);
     for (const auto& sent : sends_)
@@ -60,8 +61,8 @@ class HostSumming {
 
   void divide_memory(const std::function<std::byte*(std::size_t)>& scratch) {
     int64_t longest = 1;
-    for (const Slab& slab : sums_.slabs)
-      for (const Part& part : slab) {
+    for (const Chunk& chunk : sums_.chunks)
+      for (const Part& part : chunk) {
         longest = std::max(longest, part.range.size());
         if (ranks_.owns(part.column)) owned_.push_back(&part);
       }
@@ -93,16 +94,16 @@ class HostSumming {
     return at_element(sums_.target, part.range.begin - (is_piece ? ranks_.rank() * sums_.target.numel() : 0));
   }
   void expect_results() {
-    for (const Slab& slab : sums_.slabs)
-      for (const Part& part : slab)
+    for (const Chunk& chunk : sums_.chunks)
+      for (const Part& part : chunk)
         if (const int from = ranks_.hosts.owner(last_, part.column);
             part.receiver == ranks_.rank() && from != ranks_.rank())
           results_.push_back(ranks_.between.recv(from, place_of(part), bytes(part, dtype_), kResults));
   }
 
-  void reduce(const Slab& slab) {
+  void reduce(const Chunk& chunk) {
     const auto fill = [&](std::byte* to) {
-      for (const Part& part : slab) {
+      for (const Part& part : chunk) {
         const std::size_t size = bytes(part, dtype_);
         if (!ranks_.owns(part.column)) std::memcpy(to, at_element(sums_.source, part.range.begin), size);
         to += size;
@@ -110,7 +111,7 @@ class HostSumming {
     };
     const auto use = [&] {
       std::size_t begin = 0;
-      for (const Part& part : slab) {
+      for (const Part& part : chunk) {
         if (ranks_.owns(part.column)) reduce(part, begin);
         begin += bytes(part, dtype_);
       }
@@ -192,11 +193,11 @@ class HostSumming {
       elements(sum, part.range.size(), wide_).div_(static_cast<double>(ranks_.between.size()));
   }
 
-  const Ranks& ranks_;
-  const HostSums& sums_;
+  const HostContext& ranks_;
+  const ChainReduction& sums_;
   const at::ScalarType dtype_, wide_;  ///< of values and results, and in which they are summed
   const int host_, last_;
-  Spreading spreading_;
+  ChainBroadcast spreading_;
   std::vector<const Part*> owned_;
   std::size_t slot_ = 0;    ///< bytes of memory for one part
   std::size_t window_ = 0;  ///< how many of them wait, as what arrived and as what was summed
@@ -209,8 +210,9 @@ class HostSumming {
 
 }  // namespace
 
-void reduce_by_hosts(const Ranks& ranks, const HostSums& sums, const std::function<std::byte*(std::size_t)>& scratch) {
-  HostSumming(ranks, sums, scratch).run();
+void reduce_by_hosts(const HostContext& ranks, const ChainReduction& sums,
+                     const std::function<std::byte*(std::size_t)>& scratch) {
+  ChainReducer(ranks, sums, scratch).run();
 }
 
 }  // namespace muster::comm

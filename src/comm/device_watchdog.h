@@ -16,8 +16,8 @@ namespace muster::comm {
 /// Ends groups whose operations on a device do not end, on all ranks of the job and with one cause. Operations on a
 /// device have no time-out of their own, since the host does not wait for them, and a rank that has called none cannot
 /// notice that another one waits. So a thread of each rank looks at its groups, and for what other ranks have found.
-/// Where the store is gone or does not answer each rank speaks for itself. Thread-safe.
-class DeviceWatch {
+/// Where the store is gone or does not answer, each rank reports its own suspicion as the cause. Thread-safe.
+class DeviceWatchdog {
  public:
   class Watched {
    public:
@@ -29,18 +29,18 @@ class DeviceWatch {
   };
 
   /// `device` is current in the object's thread, which would open another one otherwise.
-  DeviceWatch(CauseExchange::Setup setup, std::optional<at::Device> device);
+  DeviceWatchdog(CauseExchange::Setup setup, std::optional<at::Device> device);
   /// Does not wait for the store longer than CauseExchange::kLeave.
-  ~DeviceWatch();
-  DeviceWatch(const DeviceWatch&) = delete;
-  DeviceWatch& operator=(const DeviceWatch&) = delete;
+  ~DeviceWatchdog();
+  DeviceWatchdog(const DeviceWatchdog&) = delete;
+  DeviceWatchdog& operator=(const DeviceWatchdog&) = delete;
 
   void add(Watched& group);
   /// Returns when nothing of this object uses the group any more.
   void remove(Watched& group);
 
   /// How old an operation becomes before the device is asked about it.
-  static std::chrono::milliseconds patience(std::chrono::milliseconds timeout);
+  static std::chrono::milliseconds query_after(std::chrono::milliseconds timeout);
 
  private:
   void run();

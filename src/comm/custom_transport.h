@@ -21,7 +21,7 @@ struct FoundTransport {
 FoundTransport find_transport(const std::string& name);
 
 /// How ranks connect over a transport that is not Muster's.
-struct OwnTransportSetup {
+struct CustomTransportSetup {
   std::string backend{};
   std::chrono::milliseconds connect_timeout{};
   cluster::Secret secret{};  ///< by which ranks authenticate
@@ -32,7 +32,7 @@ using MakeTransport = std::function<std::unique_ptr<Transport>()>;
 /// The collectives over what `make` makes for this rank of a group.
 /// Collective. Throws: ConfigError (MU577) if it makes none, or one with another rank or size; CommError (MU058) if it
 /// throws, or ranks cannot be reached, (MU067) for a peer without the secret.
-std::unique_ptr<Collectives> make_over_own(const OwnTransportSetup& setup, const std::string& group, int rank, int size,
-                                           const MakeTransport& make);
+std::unique_ptr<Collectives> make_over_custom(const CustomTransportSetup& setup, const std::string& group, int rank,
+                                              int size, const MakeTransport& make);
 
 }  // namespace muster::comm

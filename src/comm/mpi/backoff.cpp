@@ -1,4 +1,4 @@
-#include "comm/mpi/patience.h"
+#include "comm/mpi/backoff.h"
 
 #include <sched.h>
 
@@ -6,7 +6,7 @@
 
 namespace muster::comm::mpi {
 
-bool Patience::wait() {
+bool Backoff::wait() {
   using std::chrono::milliseconds, std::chrono::microseconds;
   constexpr int kAtOnce = 64;
   if (polls_ < kAtOnce) {

@@ -14,7 +14,7 @@ namespace muster::comm {
 
 /// The collectives that this rank has given to backends of devices, by group. They are reported as text, which ranks
 /// exchange. Thread-safe.
-class DeviceLedger {
+class FlightRecorder {
  public:
   /// `ranks`: those of the group, in the job.
   void add(const std::string& group, std::vector<int> ranks);

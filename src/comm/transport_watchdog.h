@@ -11,15 +11,15 @@ namespace muster::comm {
 
 /// Looks once a second at transports whose waits might have no other end, from one thread of the process.
 /// Thread-safe.
-class TransportWatch {
+class TransportWatchdog {
  public:
   /// The one of this process, which ends with the last of its owners.
-  static std::shared_ptr<TransportWatch> of_process();
+  static std::shared_ptr<TransportWatchdog> of_process();
 
-  TransportWatch();
-  ~TransportWatch();
-  TransportWatch(const TransportWatch&) = delete;
-  TransportWatch& operator=(const TransportWatch&) = delete;
+  TransportWatchdog();
+  ~TransportWatchdog();
+  TransportWatchdog(const TransportWatchdog&) = delete;
+  TransportWatchdog& operator=(const TransportWatchdog&) = delete;
 
   /// `look` is called once a second; it does not throw, and calls nothing of this object.
   void add(const void* owner, std::function<void()> look);

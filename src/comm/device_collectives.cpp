@@ -1,4 +1,4 @@
-#include "comm/device_side.h"
+#include "comm/device_collectives.h"
 
 #include <exception>
 #include <utility>
@@ -15,9 +15,9 @@
 namespace muster::comm {
 namespace {
 
-constexpr device::Site kOwnDevice{"collectives: the backend is called on the device of the tensors"};
-constexpr device::Site kResult{"collectives: the current stream reads after the operation"};
-constexpr device::Site kFinished{"collectives: another stream reads after a mean"};
+constexpr device::SyncPoint kOwnDevice{"collectives: the backend is called on the device of the tensors"};
+constexpr device::SyncPoint kResult{"collectives: the current stream reads after the operation"};
+constexpr device::SyncPoint kFinished{"collectives: another stream reads after a mean"};
 
 c10::intrusive_ptr<c10d::Backend> required(c10::intrusive_ptr<c10d::Backend> made) {
   if (made) return made;
@@ -33,7 +33,7 @@ bool DeviceWork::has_result() const { return operation_.kind != OperationKind::r
 void DeviceWork::wait() {
   const at::Device device = described_tensor(operation_).device();
   // Without a time-out, which would make the host wait, too.
-  if (work_ && device::passes(kResult, device::Ordering::stream_wait)) work_->wait();
+  if (work_ && device::passes(kResult, device::SyncKind::stream_wait)) work_->wait();
   if (std::exchange(waited_, true)) return device::stream_wait(kFinished, finished_, device);
   at::NoGradGuard no_grad;
   at::AutoDispatchBelowADInplaceOrView below;
@@ -44,13 +44,14 @@ void DeviceWork::wait() {
   if (pending_) pending_->waited(device);
 }
 
-c10::intrusive_ptr<c10d::Backend> DeviceMaker::make(const std::string& name, int rank, int size) const {
+c10::intrusive_ptr<c10d::Backend> DeviceBackendFactory::make(const std::string& name, int rank, int size) const {
   return make_on_all_ranks(agreement(name, rank, size, "group " + name),
                            [&] { return required(entry.make(store(name), rank, size, options)); });
 }
 
-c10::intrusive_ptr<c10d::Backend> DeviceMaker::split(const c10::intrusive_ptr<c10d::Backend>& parent,
-                                                     const std::vector<int>& ranks, const std::string& name) const {
+c10::intrusive_ptr<c10d::Backend> DeviceBackendFactory::split(const c10::intrusive_ptr<c10d::Backend>& parent,
+                                                              const std::vector<int>& ranks,
+                                                              const std::string& name) const {
   const int rank = parent->getRank(), size = static_cast<int>(ranks.size()), own = rank_index(ranks, rank);
   const bool is_member = own < size;
   if (!entry.split) return is_member ? make(name, own, size) : nullptr;
@@ -60,7 +61,7 @@ c10::intrusive_ptr<c10d::Backend> DeviceMaker::split(const c10::intrusive_ptr<c1
   });
 }
 
-BackendAgreement DeviceMaker::agreement(const std::string& name, int rank, int size, std::string group) const {
+BackendAgreement DeviceBackendFactory::agreement(const std::string& name, int rank, int size, std::string group) const {
   const auto kind = c10::DeviceTypeName(entry.device, /*lower_case=*/true);
   return {c10::make_intrusive<c10d::PrefixStore>("agreement", store(name)),
           rank,
@@ -70,18 +71,18 @@ BackendAgreement DeviceMaker::agreement(const std::string& name, int rank, int s
           formatted("the backend {} for {}", entry.name, kind)};
 }
 
-DeviceSide::DeviceSide(c10::intrusive_ptr<c10d::Backend> backend, DeviceMaker maker)
+DeviceCollectives::DeviceCollectives(c10::intrusive_ptr<c10d::Backend> backend, DeviceBackendFactory maker)
     : backend_(std::move(backend)), maker_(std::move(maker)) {}
 
-bool DeviceSide::takes(const Operation& operation, c10::DeviceType device) const {
+bool DeviceCollectives::takes(const Operation& operation, c10::DeviceType device) const {
   return device == maker_.entry.device && has_backend_call(operation.kind);
 }
 
-void DeviceSide::require_dtype(const Operation& operation) const {
+void DeviceCollectives::require_dtype(const Operation& operation) const {
   if (ForeignDtype::is_needed(operation, maker_.entry.without)) ForeignDtype::require_way(operation);
 }
 
-std::shared_ptr<DeviceWork> DeviceSide::start(Operation operation) {
+std::shared_ptr<DeviceWork> DeviceCollectives::start(Operation operation) {
   auto started = std::make_shared<DeviceWork>(std::move(operation), backend_->getSize());
   started->rank_ = backend_->getRank();
   const at::NoGradGuard no_grad;
@@ -93,7 +94,7 @@ std::shared_ptr<DeviceWork> DeviceSide::start(Operation operation) {
   return started;
 }
 
-std::shared_ptr<DeviceWork> DeviceSide::start(Operation operation, PendingOperations& pending) {
+std::shared_ptr<DeviceWork> DeviceCollectives::start(Operation operation, PendingOperations& pending) {
   // Before the backend is called, which may hang itself, while it connects.
   auto added = pending.add(operation);
   auto started = start(std::move(operation));
@@ -102,9 +103,9 @@ std::shared_ptr<DeviceWork> DeviceSide::start(Operation operation, PendingOperat
   return started;
 }
 
-void DeviceSide::abort() noexcept { abort_backend(*backend_); }
+void DeviceCollectives::abort() noexcept { abort_backend(*backend_); }
 
-std::string DeviceSide::error() const {
+std::string DeviceCollectives::error() const {
   try {
     switch (backend_->getError()) {
       case c10d::ErrorType::SUCCESS: return {};
@@ -118,10 +119,11 @@ std::string DeviceSide::error() const {
   return {};
 }
 
-std::unique_ptr<DeviceSide> DeviceSide::split(const std::vector<int>& ranks, const std::string& name) const {
+std::unique_ptr<DeviceCollectives> DeviceCollectives::split(const std::vector<int>& ranks,
+                                                            const std::string& name) const {
   auto part = maker_.split(backend_, ranks, name);
   if (!part) return nullptr;
-  return std::make_unique<DeviceSide>(std::move(part), maker_);
+  return std::make_unique<DeviceCollectives>(std::move(part), maker_);
 }
 
 }  // namespace muster::comm

@@ -25,7 +25,7 @@ class DeviceWork {
   bool is_completed() const { return !work_ || work_->isCompleted(); }
 
  private:
-  friend class DeviceSide;
+  friend class DeviceCollectives;
   bool has_result() const;
 
   const Operation operation_;
@@ -36,11 +36,11 @@ class DeviceWork {
   std::shared_ptr<PendingOperation> pending_;  ///< null: nobody watches
   int rank_ = 0;
   bool waited_ = false;
-  device::Event finished_;  ///< where the result was finished, if the backend's own was not the last word
+  device::Event finished_;  ///< after the last kernel, if the result was changed (a mean) after the backend's work
 };
 
-/// What a group gets its backends of a device by.
-struct DeviceMaker {
+/// Makes the c10d::Backend for device tensors of a group, and of its subgroups.
+struct DeviceBackendFactory {
   BackendEntry entry;
   GroupOptions options;
   /// The part of the store that belongs to a group of this name.
@@ -59,9 +59,9 @@ struct DeviceMaker {
 /// The operations of a group on tensors of its device, through a c10d::Backend for such tensors. The backend is called
 /// in the caller's thread, so that what the caller's current stream holds comes first, and operations of several groups
 /// start in the order of the program on every rank.
-class DeviceSide {
+class DeviceCollectives {
  public:
-  DeviceSide(c10::intrusive_ptr<c10d::Backend> backend, DeviceMaker maker);
+  DeviceCollectives(c10::intrusive_ptr<c10d::Backend> backend, DeviceBackendFactory maker);
 
   std::string name() const { return backend_->getBackendName(); }
   /// Whether the backend can run this operation.
@@ -76,11 +76,11 @@ class DeviceSide {
   /// Empty, or the error that the backend itself has noticed.
   std::string error() const;
   /// Collective among all ranks of the group, of which `ranks` are some; null on the others.
-  std::unique_ptr<DeviceSide> split(const std::vector<int>& ranks, const std::string& name) const;
+  std::unique_ptr<DeviceCollectives> split(const std::vector<int>& ranks, const std::string& name) const;
 
  private:
   c10::intrusive_ptr<c10d::Backend> backend_;
-  DeviceMaker maker_;
+  DeviceBackendFactory maker_;
 };
 
 }  // namespace muster::comm

@@ -1,4 +1,4 @@
-#include "comm/transport_watch.h"
+#include "comm/transport_watchdog.h"
 
 #include <signal.h>
 
@@ -7,18 +7,18 @@
 
 namespace muster::comm {
 
-std::shared_ptr<TransportWatch> TransportWatch::of_process() {
+std::shared_ptr<TransportWatchdog> TransportWatchdog::of_process() {
   static std::mutex mutex;
-  static std::weak_ptr<TransportWatch> last;
+  static std::weak_ptr<TransportWatchdog> last;
   std::lock_guard lock(mutex);
   auto watch = last.lock();
-  if (!watch) last = watch = std::make_shared<TransportWatch>();
+  if (!watch) last = watch = std::make_shared<TransportWatchdog>();
   return watch;
 }
 
-TransportWatch::TransportWatch() : thread_([this] { run(); }) {}
+TransportWatchdog::TransportWatchdog() : thread_([this] { run(); }) {}
 
-TransportWatch::~TransportWatch() {
+TransportWatchdog::~TransportWatchdog() {
   {
     std::lock_guard lock(mutex_);
     ends_ = true;
@@ -27,17 +27,17 @@ TransportWatch::~TransportWatch() {
   thread_.join();
 }
 
-void TransportWatch::add(const void* owner, std::function<void()> look) {
+void TransportWatchdog::add(const void* owner, std::function<void()> look) {
   std::lock_guard lock(mutex_);
   looks_[owner] = std::move(look);
 }
 
-void TransportWatch::remove(const void* owner) {
+void TransportWatchdog::remove(const void* owner) {
   std::lock_guard lock(mutex_);
   looks_.erase(owner);
 }
 
-void TransportWatch::run() {
+void TransportWatchdog::run() {
   // Signals are for the program's threads, and a socket whose other end has died must not end the process.
   sigset_t all;
   ::sigfillset(&all);

@@ -1,4 +1,4 @@
-#include "comm/own_transport.h"
+#include "comm/custom_transport.h"
 
 #include <signal.h>
 #include <stdlib.h>
@@ -203,16 +203,16 @@ TEST_F(OwnTransport, WhatOneThrowsIsTheCauseOnAllRanks) {
 TEST_F(OwnTransport, PartsThatCannotBeMadeAreErrors) {
   const auto hub = std::make_shared<ThreadHub>(1, std::make_shared<WaitPolicy>());
   Failing one(hub->join(hub, 0), -1, [] {});
-  const OwnTransportSetup setup{"failing", std::chrono::seconds(5), {}};
+  const CustomTransportSetup setup{"failing", std::chrono::seconds(5), {}};
   const auto made = [&](const std::string& name, int size) {
-    return thrown([&] { (void)make_over_own(setup, name, 0, size, [&] { return one.split({0}, name); }); });
+    return thrown([&] { (void)make_over_custom(setup, name, 0, size, [&] { return one.split({0}, name); }); });
   };
   EXPECT_EQ(made("world/0", 1),
             "MU577: the transport of the backend failing cannot be used: none was made for group world/0");
   EXPECT_EQ(made("world/1", 1),
             "MU058: rank 0 could not connect group world/1 by failing: no cable. Look for the first "
             "failure in the output of the other ranks.");
-  const auto other = thrown([&] { (void)make_over_own(setup, "world", 1, 2, [&] { return hub->join(hub, 0); }); });
+  const auto other = thrown([&] { (void)make_over_custom(setup, "world", 1, 2, [&] { return hub->join(hub, 0); }); });
   EXPECT_NE(other.find("what was made for rank 1 of 2 in group world says that it is rank 0 of 1"), std::string::npos)
       << other;
 }

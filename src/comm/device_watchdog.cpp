@@ -1,4 +1,4 @@
-#include "comm/device_watch.h"
+#include "comm/device_watchdog.h"
 
 #include <algorithm>
 #include <utility>
@@ -12,28 +12,28 @@ namespace muster::comm {
 
 using std::chrono::milliseconds;
 
-DeviceWatch::DeviceWatch(CauseExchange::Setup setup, std::optional<at::Device> device)
+DeviceWatchdog::DeviceWatchdog(CauseExchange::Setup setup, std::optional<at::Device> device)
     : device_(device), exchange_(CauseExchange::start(std::move(setup))), thread_([this] { run(); }) {}
 
-DeviceWatch::~DeviceWatch() {
+DeviceWatchdog::~DeviceWatchdog() {
   exchange_->leave();
   thread_.join();
 }
 
-milliseconds DeviceWatch::patience(milliseconds timeout) { return std::min(timeout / 4, milliseconds(5000)); }
+milliseconds DeviceWatchdog::query_after(milliseconds timeout) { return std::min(timeout / 4, milliseconds(5000)); }
 
-void DeviceWatch::add(Watched& group) {
+void DeviceWatchdog::add(Watched& group) {
   const std::lock_guard lock(mutex_);
   groups_.push_back(&group);
   if (cause_) group.end(*cause_);
 }
 
-void DeviceWatch::remove(Watched& group) {
+void DeviceWatchdog::remove(Watched& group) {
   const std::lock_guard lock(mutex_);
   groups_.erase(std::remove(groups_.begin(), groups_.end(), &group), groups_.end());
 }
 
-void DeviceWatch::run() {
+void DeviceWatchdog::run() {
   const c10::OptionalDeviceGuard on_device(device_);
   for (bool suspects = false;;) {
     const auto cause = exchange_->wait(milliseconds(200));
@@ -47,14 +47,14 @@ void DeviceWatch::run() {
   }
 }
 
-std::optional<DeviceSuspicion> DeviceWatch::suspicion() {
+std::optional<DeviceSuspicion> DeviceWatchdog::suspicion() {
   const std::lock_guard lock(mutex_);
   for (auto* group : groups_)
     if (auto found = group->suspicion(std::chrono::steady_clock::now())) return found;
   return std::nullopt;
 }
 
-void DeviceWatch::end_all(const DeviceCause& cause) {
+void DeviceWatchdog::end_all(const DeviceCause& cause) {
   // A program without a later operation would end with a number that means nothing, and say nothing.
   log::error(formatted("{}: {}", cause.id, cause.text));
   const std::lock_guard lock(mutex_);

@@ -1,4 +1,4 @@
-#include "comm/words.h"
+#include "comm/error_text.h"
 
 #include <gtest/gtest.h>
 

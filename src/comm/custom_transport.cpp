@@ -1,4 +1,4 @@
-#include "comm/own_transport.h"
+#include "comm/custom_transport.h"
 
 #include <dlfcn.h>
 
@@ -39,17 +39,17 @@ TransportFactory factory_of(const std::string& name, const void* symbol, const s
 }
 
 /// Pairwise over a transport whose parts are checked as it was itself.
-class OverOwn final : public Pairwise {
+class CustomPairwise final : public Pairwise {
  public:
-  OverOwn(OwnTransportSetup setup, std::unique_ptr<Transport> transport)
+  CustomPairwise(CustomTransportSetup setup, std::unique_ptr<Transport> transport)
       : Pairwise(std::move(transport)), setup_(std::move(setup)) {}
   std::unique_ptr<Collectives> split(const std::vector<int>& ranks, const std::string& name) override {
-    return make_over_own(setup_, name, rank_index(ranks, rank()), static_cast<int>(ranks.size()),
-                         [&] { return transport().split(ranks, name); });
+    return make_over_custom(setup_, name, rank_index(ranks, rank()), static_cast<int>(ranks.size()),
+                            [&] { return transport().split(ranks, name); });
   }
 
  private:
-  const OwnTransportSetup setup_;
+  const CustomTransportSetup setup_;
 };
 
 }  // namespace
@@ -57,24 +57,24 @@ class OverOwn final : public Pairwise {
 FoundTransport find_transport(const std::string& name) {
   if (!is_part_of_a_symbol(name)) return {};
   const std::string symbol = "muster_transport_" + name;
-  if (const void* own = ::dlsym(RTLD_DEFAULT, symbol.c_str()))
-    return {factory_of(name, own, "the program"), "of the program"};
+  if (const void* object = ::dlsym(RTLD_DEFAULT, symbol.c_str()))
+    return {factory_of(name, object, "the program"), "of the program"};
   const auto opened = open_object(name);
   if (!opened.problem.empty())
     refuse_transport(name, formatted("{} cannot be opened: {}", opened.path, opened.problem));
   if (!opened.handle) return {};
-  const void* own = ::dlsym(opened.handle, symbol.c_str());
-  if (!own)
+  const void* object = ::dlsym(opened.handle, symbol.c_str());
+  if (!object)
     refuse_transport(name,
                      formatted("{} does not define {}, see docs/howto/transports.md; what it has may be a backend of a "
                                "device, for the option device_backend",
                                opened.path, symbol));
-  return {factory_of(name, own, opened.path), "from " + opened.path};
+  return {factory_of(name, object, opened.path), "from " + opened.path};
 }
 
-std::unique_ptr<Collectives> make_over_own(const OwnTransportSetup& setup, const std::string& group, int rank, int size,
-                                           const MakeTransport& make) {
-  return connecting_by(setup.backend, group, rank, [&]() -> std::unique_ptr<Collectives> {
+std::unique_ptr<Collectives> make_over_custom(const CustomTransportSetup& setup, const std::string& group, int rank,
+                                              int size, const MakeTransport& make) {
+  return connect_or_throw(setup.backend, group, rank, [&]() -> std::unique_ptr<Collectives> {
     auto transport = make();
     if (!transport) refuse_transport(setup.backend, formatted("none was made for group {}", group));
     if (transport->rank() != rank || transport->size() != size)
@@ -82,7 +82,7 @@ std::unique_ptr<Collectives> make_over_own(const OwnTransportSetup& setup, const
                        formatted("what was made for rank {} of {} in group {} says that it is rank {} of {}", rank,
                                  size, group, transport->rank(), transport->size()));
     shake_hands(*transport, setup.secret, group, setup.connect_timeout);
-    return std::make_unique<OverOwn>(setup, std::move(transport));
+    return std::make_unique<CustomPairwise>(setup, std::move(transport));
   });
 }
 
@@ -98,10 +98,10 @@ Communicator connect(std::unique_ptr<Transport> transport, const GroupOptions& o
     throw ConfigError("MU577",
                       formatted("connect() was given a transport that says that it is rank {} of {}", rank, size));
   if (size == 1) return Communicator();
-  auto identity = identity_of(options.backend == "auto" ? "own" : options.backend, options);
+  auto identity = identity_of(options.backend == "auto" ? "custom" : options.backend, options);
   const auto secret = cluster::read_secret(Environment::of_process());
-  auto collectives = make_over_own({identity.backend, options.rendezvous_timeout, secret}, identity.name, rank, size,
-                                   [&] { return std::move(transport); });
+  auto collectives = make_over_custom({identity.backend, options.rendezvous_timeout, secret}, identity.name, rank, size,
+                                      [&] { return std::move(transport); });
   return Communicator(std::make_shared<Group>(std::move(identity), std::move(collectives)));
 }
 

@@ -5,7 +5,7 @@
 namespace muster::comm::mpi {
 
 /// How a thread polls: at once, then giving up its core, and after a while in naps.
-class Patience {
+class Backoff {
  public:
   /// Waits a little. Returns whether nothing has happened for a while.
   bool wait();

@@ -12,8 +12,8 @@
 
 namespace muster::comm {
 
-/// The ranks of a group on their hosts, and how they reach each other during one operation.
-struct Ranks {
+/// What one operation needs: the ranks of the group on their hosts, and how they reach each other.
+struct HostContext {
   Transport& between;   ///< hosts
   HostStaging& within;  ///< this rank's host
   const Hosts& hosts;
@@ -36,11 +36,11 @@ struct Part {
 };
 
 /// Parts that go through the staging of a host in one round, one after another.
-using Slab = std::vector<Part>;
+using Chunk = std::vector<Part>;
 
-/// Each column has its part of every slab. No part is empty.
-std::vector<Slab> slabs_of_columns(const at::Tensor& tensor, const Hosts& hosts, int receiver);
+/// Each column has its part of every chunk. No part is empty.
+std::vector<Chunk> chunks_of_columns(const at::Tensor& tensor, const Hosts& hosts, int receiver);
 /// Of a tensor with a piece for each rank, which alone receives it. No part is empty.
-std::vector<Slab> slabs_of_pieces(const at::Tensor& tensor, const Hosts& hosts);
+std::vector<Chunk> chunks_of_pieces(const at::Tensor& tensor, const Hosts& hosts);
 
 }  // namespace muster::comm

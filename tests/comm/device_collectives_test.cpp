@@ -1,4 +1,4 @@
-#include "comm/device_side.h"
+#include "comm/device_collectives.h"
 
 #include <optional>
 #include <set>
@@ -9,7 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "comm/device_results.h"
-#include "device/site_filter.h"
+#include "device/sync_point_filter.h"
 #include "muster/base/error.h"
 #include "muster/comm/detail/device_agreement.h"
 #include "muster/comm/rendezvous.h"
@@ -266,7 +266,7 @@ TEST_F(DeviceTensors, OfAGroupOfTheProgramsOwnARankMayBeAhead) {
       << errors;
 }
 
-/// Also ends what a run without a site has left to the devices, which report it to whoever waits for them next.
+/// Also ends what a run without a point has left to the devices, which report it to whoever waits for them next.
 void set_seed_after_errors(uint64_t seed) {
   for (int attempt = 0; attempt < 4; ++attempt) {
     try {
@@ -275,21 +275,21 @@ void set_seed_after_errors(uint64_t seed) {
   }
 }
 
-/// How many of the seeds notice that a site is missing.
-int noticed(const std::string& site, const DeviceWorld& how, const Results& wanted) {
-  device::SiteFilter::leave_out(site);
+/// How many of the seeds notice that a point is missing.
+int noticed(const std::string& point, const DeviceWorld& how, const Results& wanted) {
+  device::SyncPointFilter::leave_out(point);
   int count = 0;
   for (int seed = 1; seed <= 2 * kSeeds; ++seed) {
     set_seed_after_errors(static_cast<uint64_t>(seed));
     const auto text = compared(how, wanted, at::kFloat);
-    if (site.empty() && !text.empty()) ADD_FAILURE() << "seed " << seed << ": " << text;
+    if (point.empty() && !text.empty()) ADD_FAILURE() << "seed " << seed << ": " << text;
     count += !text.empty();
   }
   set_seed_after_errors(1);
   return count;
 }
 
-/// Sites without which results are right on the simulated device, and why they are there.
+/// Synchronization points without which results are right on the simulated device, and why they are there.
 const std::set<std::string> kOfSpeed{
     "staging: copies run on a stream of their own",  // beside the work of the default stream
     "staging: from the device to pinned memory",     // else the thread waits for each copy
@@ -297,16 +297,16 @@ const std::set<std::string> kOfSpeed{
     "collectives: the backend is called on the device of the tensors",  // NCCL takes the current device for barriers
 };
 
-TEST_F(DeviceTensors, NeedEverySite) {
+TEST_F(DeviceTensors, NeedEverySyncPoint) {
   const auto wanted = results_on_the_cpu(2, at::kFloat);
   sim::set_on_race(sim::OnRace::ignore);  // which would end each run at the first wait, with ranks left behind
-  const device::SiteFilter filter;
+  const device::SyncPointFilter filter;
   for (const bool device_backend : {false, true}) {
     const DeviceWorld how{.device_backend = device_backend};
     EXPECT_EQ(noticed("", how, wanted), 0);
-    const auto sites = device::SiteFilter::passed();
-    EXPECT_GE(sites.size(), 5U);
-    device::expect_each_needed(sites, kOfSpeed, [&](const std::string& site) { return noticed(site, how, wanted); });
+    const auto points = device::SyncPointFilter::passed();
+    EXPECT_GE(points.size(), 5U);
+    device::expect_each_needed(points, kOfSpeed, [&](const std::string& point) { return noticed(point, how, wanted); });
   }
   sim::set_on_race(sim::OnRace::raise);
 }

@@ -1,4 +1,4 @@
-#include "comm/hierarchical/slabs.h"
+#include "comm/hierarchical/host_chunks.h"
 
 #include <algorithm>
 
@@ -11,40 +11,40 @@ int64_t staged_elements(const at::Tensor& tensor) {
 
 }  // namespace
 
-void Ranks::end_reading() const {
+void HostContext::end_reading() const {
   within.step();
   for (int peer = within.first(); peer < within.first() + within.size(); ++peer)
     if (peer != rank()) within.wait(peer, deadline);
 }
 
-std::vector<Slab> slabs_of_columns(const at::Tensor& tensor, const Hosts& hosts, int receiver) {
+std::vector<Chunk> chunks_of_columns(const at::Tensor& tensor, const Hosts& hosts, int receiver) {
   const int columns = hosts.largest();
   const int64_t elements = tensor.numel(), at_once = staged_elements(tensor);
-  std::vector<Slab> slabs;
+  std::vector<Chunk> chunks;
   for (int64_t begin = 0; begin < elements; begin += at_once) {
-    Slab& slab = slabs.emplace_back();
+    Chunk& chunk = chunks.emplace_back();
     const int64_t size = std::min(at_once, elements - begin);
     for (int column = 0; column < columns; ++column)
       if (const Range part = aligned_piece_of(column, size, columns); part.size() > 0)
-        slab.push_back({{begin + part.begin, begin + part.end}, column, receiver});
+        chunk.push_back({{begin + part.begin, begin + part.end}, column, receiver});
   }
-  return slabs;
+  return chunks;
 }
 
-std::vector<Slab> slabs_of_pieces(const at::Tensor& tensor, const Hosts& hosts) {
+std::vector<Chunk> chunks_of_pieces(const at::Tensor& tensor, const Hosts& hosts) {
   int ranks = 0;
   for (int host = 0; host < hosts.count(); ++host) ranks += hosts.size(host);
   const int64_t piece = tensor.numel() / ranks;
   const int64_t at_once = std::max<int64_t>(staged_elements(tensor) / hosts.largest() / kPieceAlign * kPieceAlign, 1);
-  std::vector<Slab> slabs;
+  std::vector<Chunk> chunks;
   for (int64_t begin = 0; begin < piece; begin += at_once)
     for (int host = 0; host < hosts.count(); ++host) {
-      Slab& slab = slabs.emplace_back();
+      Chunk& chunk = chunks.emplace_back();
       for (int rank = hosts.first(host); rank < hosts.first(host) + hosts.size(host); ++rank)
-        slab.push_back(
+        chunk.push_back(
             {{piece * rank + begin, piece * rank + std::min(begin + at_once, piece)}, hosts.column(rank), rank});
     }
-  return slabs;
+  return chunks;
 }
 
 }  // namespace muster::comm

@@ -1,4 +1,4 @@
-#include "comm/transport_watch.h"
+#include "comm/transport_watchdog.h"
 
 #include <atomic>
 #include <future>
@@ -8,9 +8,9 @@
 namespace muster::comm {
 namespace {
 
-TEST(TransportWatch, LooksUntilItsOwnerIsRemoved) {
-  auto watch = TransportWatch::of_process();
-  EXPECT_EQ(watch, TransportWatch::of_process());
+TEST(TransportWatchdog, LooksUntilItsOwnerIsRemoved) {
+  auto watch = TransportWatchdog::of_process();
+  EXPECT_EQ(watch, TransportWatchdog::of_process());
   std::atomic<int> looks = 0;
   std::promise<void> twice;
   int owner = 0, other = 0;

@@ -7,24 +7,24 @@
 
 #include <gtest/gtest.h>
 
-#include "device/site_filter.h"
+#include "device/sync_point_filter.h"
 #include "muster/device/detail/order.h"
 #include "parallel/device_training.h"
 
 namespace muster::parallel::on_device {
 namespace {
 
-/// The sites of this room that were passed.
+/// The points of this room that were passed.
 std::set<std::string> passed() {
-  auto sites = device::SiteFilter::passed();
-  std::erase_if(sites, [](const std::string& name) {
+  auto points = device::SyncPointFilter::passed();
+  std::erase_if(points, [](const std::string& name) {
     const auto room = name.substr(0, name.find(':'));
     return room != "ddp" && room != "fsdp" && room != "buffers" && room != "powersgd";
   });
-  return sites;
+  return points;
 }
 
-/// Also ends what a run without a site has left to the devices, which report it to whoever waits for them next.
+/// Also ends what a run without a point has left to the devices, which report it to whoever waits for them next.
 void start_again(uint64_t seed) {
   for (int attempt = 0; attempt < 8; ++attempt) {
     try {
@@ -39,12 +39,12 @@ struct Case {
   int ranks = 2;
   Managed how;
   std::vector<std::vector<at::Tensor>> expected = {};
-  std::set<std::string> sites = {};
+  std::set<std::string> points = {};
 };
 
-/// What shows that the site is missing; empty: nothing.
-std::string noticed(const std::string& site, const Case& one) {
-  device::SiteFilter::leave_out(site);
+/// What shows that the point is missing; empty: nothing.
+std::string noticed(const std::string& point, const Case& one) {
+  device::SyncPointFilter::leave_out(point);
   start_again(1);
   const auto difference = compared(one.expected, one.how, /*side_stream=*/true);
   std::string race;
@@ -74,7 +74,7 @@ std::string text_of(const Managed& how) {
   return text;
 }
 
-/// Sites without which nothing is wrong, and why they are there.
+/// Synchronization points without which nothing is wrong, and why they are there.
 const std::set<std::string> kOfSpeed{
     "ddp: buckets are communicated on a stream of their own",  // else a stream of backward waits for the others
     "powersgd: a first factor is copied to the device",        // else the host waits for the copy
@@ -100,26 +100,26 @@ std::vector<Case> cases() {
   return all;
 }
 
-TEST(DeviceSites, AreAllNeeded) {
+TEST(DeviceSyncPoints, AreAllNeeded) {
   sim::install();
   auto all = cases();
   sim::set_on_race(sim::OnRace::collect);
-  std::optional<device::SiteFilter> filter(std::in_place);
-  std::set<std::string> sites;
+  std::optional<device::SyncPointFilter> filter(std::in_place);
+  std::set<std::string> points;
   for (auto& one : all) {
     one.expected = on_the_cpu(one.ranks, one.how);
     EXPECT_EQ(noticed("", one), "");
-    one.sites = passed();
-    sites.insert(one.sites.begin(), one.sites.end());
+    one.points = passed();
+    points.insert(one.points.begin(), one.points.end());
   }
-  EXPECT_GE(sites.size(), 15U);
-  for (const auto& site : sites) {
+  EXPECT_GE(points.size(), 15U);
+  for (const auto& point : points) {
     std::string shown, how;
     for (const auto& one : all)
-      if (shown.empty() && one.sites.contains(site)) shown = noticed(site, one), how = text_of(one.how);
-    device::print_need(site, shown.empty() ? "" : how + ": " + shown);
-    if (kOfSpeed.contains(site)) EXPECT_EQ(shown, "") << site;
-    else EXPECT_NE(shown, "") << site;
+      if (shown.empty() && one.points.contains(point)) shown = noticed(point, one), how = text_of(one.how);
+    device::print_need(point, shown.empty() ? "" : how + ": " + shown);
+    if (kOfSpeed.contains(point)) EXPECT_EQ(shown, "") << point;
+    else EXPECT_NE(shown, "") << point;
   }
   filter.reset();
   start_again(1);
