@@ -80,6 +80,16 @@ std::string text_of(const std::string& name, const CLI::Option& option) {
   return result;
 }
 
+/// CLI11 turns true and false around, and takes any other word as it is.
+void refuse_value_of_negation(const std::string& argument) {
+  const auto value = argument.find('=');
+  bool on = false;
+  if ((!argument.starts_with("--no-") && !argument.starts_with("--no_")) || value == std::string::npos ||
+      options::Value<bool>::read(argument.substr(value + 1), on).empty())
+    return;
+  throw UsageError("MU006", argument + ": " + argument.substr(0, value) + " takes no value but true or false");
+}
+
 }  // namespace
 
 std::vector<Description> options_of_program() {
@@ -139,6 +149,8 @@ void parse_flags(CLI::App& app, const Arguments& arguments, std::string_view com
     if (dynamic_cast<const CLI::CallForHelp*>(&error)) throw;
     throw UsageError("MU006", std::string(error.what()) + " (see muster " + std::string(command) + " --help)");
   }
+  const auto end = arguments.end() - static_cast<std::ptrdiff_t>(app.remaining_size(/*recurse=*/true));
+  std::for_each(arguments.begin(), end, refuse_value_of_negation);
 }
 
 void refuse_flag(const std::string& flag, std::string_view command, std::vector<std::string> known) {

@@ -6,6 +6,7 @@
 
 #include <ATen/ops/tensor.h>
 
+#include "comm/error_text.h"
 #include "muster/base/error.h"
 #include "muster/comm/detail/report_lost_rank.h"
 
@@ -33,7 +34,7 @@ Outcome outcome_of(const std::function<std::string()>& f) {
   } catch (const std::exception& error) {
     return threw({}, error.what()[0] ? error.what() : "an exception without words");
   } catch (...) {
-    return threw({}, "an exception that is no std::exception");
+    return threw({}, kNoStdException);
   }
 }
 

@@ -29,6 +29,8 @@ auto connect_or_throw(const std::string& what, const std::string& name, int rank
     throw;  // a peer or a value that was refused
   } catch (const std::exception& failure) {
     reason = failure.what();
+  } catch (...) {
+    reason = kNoStdException;
   }
   throw CommError("MU058", formatted("rank {} could not connect group {} by {}: {}. {}", rank, name, what,
                                      short_error_text(reason), hint));

@@ -21,6 +21,7 @@ Work::Work(std::shared_ptr<State> state) : state_(std::move(state)) {}
 
 void Work::wait() {
   if (!state_) return;
+  state_->process.require_same_process("a started operation");
   if (state_->on_device) return state_->on_device->wait();
   WaitPolicy::Lock lock(state_->waiting->mutex());
   // Every operation of the queue ends within the time-out of the group, so this wait needs none of its own.
@@ -31,6 +32,7 @@ void Work::wait() {
 
 bool Work::is_completed() const {
   if (!state_) return true;
+  state_->process.require_same_process("a started operation");
   if (state_->on_device) return state_->on_device->is_completed();
   state_->waiting->pause();
   WaitPolicy::Lock lock(state_->waiting->mutex());
@@ -65,12 +67,31 @@ Group::Group(GroupIdentity identity, std::unique_ptr<Collectives> collectives,
 }
 
 Group::~Group() {
+  if (process_.is_forked()) {
+    leave_to_parent();
+    return;
+  }
   if (device_collectives_ && identity_.watch) identity_.watch->remove(*this);
   const auto until = Clock::now() + std::min(identity_.timeout, kDrain);
   end_worker(until);
   if (!device_collectives_) return;
   drain_device(until);
   identity_.flight_recorder->remove(identity_.name);
+}
+
+void Group::leave_to_parent() noexcept {
+  struct Left {
+    GroupIdentity identity;
+    std::unique_ptr<Collectives> collectives;
+    std::unique_ptr<DeviceCollectives> device_collectives;
+    std::thread worker;
+  };
+  static auto* const left = new std::vector<Left>;  // never destroyed
+  left->push_back({identity_, std::move(collectives_), std::move(device_collectives_), std::move(worker_)});
+}
+
+void Group::require_same_process() const {
+  if (process_.is_forked()) process_.require_same_process(("group " + identity_.name).c_str());
 }
 
 void Group::end_worker(TimePoint until) {
@@ -113,6 +134,7 @@ void Group::listen(const Operation& operation) {
 }
 
 void Group::run(Operation& operation) {
+  require_same_process();
   if (stays_on_host(operation)) return run_on_host(operation);
   if (goes_to_device(operation)) return start_on_device(operation)->wait();
   stage(operation);
@@ -147,6 +169,7 @@ void Group::run_on_host(Operation& operation) {
 }
 
 std::shared_ptr<Work::State> Group::start(Operation operation) {
+  require_same_process();
   if (!stays_on_host(operation)) {
     if (goes_to_device(operation)) return std::make_shared<Work::State>(start_on_device(std::move(operation)));
     stage(operation);
@@ -235,6 +258,11 @@ void Group::execute(Operation& operation, Clock::time_point asked, Clock::time_p
           formatted("{} failed on rank {} of group {}: {}", describe(operation), rank_, identity_.name,
                     short_error_text(error.what(), 500)),
           -1});
+  } catch (...) {
+    fail(
+        {"MU061",
+         formatted("{} failed on rank {} of group {}: {}", describe(operation), rank_, identity_.name, kNoStdException),
+         -1});
   }
   listen(operation);
   identity_.report.succeeded(asked);
@@ -291,6 +319,7 @@ Group::Failure Group::explain(const Operation& operation, const TransportFailure
 }
 
 void Group::abort(const std::string& cause) {
+  if (process_.is_forked()) return;
   if (!keep({"MU053", formatted("rank {} ended group {}: {}", rank_, identity_.name, cause), -1})) return;
   collectives_->abort(cause);
   abort_device();

@@ -17,6 +17,7 @@
 #include "comm/device_collectives.h"
 #include "comm/device_watchdog.h"
 #include "comm/flight_recorder.h"
+#include "comm/fork_check.h"
 #include "comm/wait_policy.h"
 #include "muster/cluster/detail/report.h"
 
@@ -41,7 +42,8 @@ struct GroupIdentity {
 /// own thread if no other is running, started ones in a thread of the group. Where there is a device side, it gets what
 /// it takes of the operations on tensors of its device, at once and in an order of its own; other tensors of a device
 /// are staged through host memory. The first failure ends the group: it is sent to the peers and thrown by all later
-/// operations. One that the watch of the devices finds ends all groups that it watches.
+/// operations. One that the watch of the devices finds ends all groups that it watches. In a fork of the process
+/// operations throw CommError (MU571), and nothing else of the group is touched.
 class Group : public DeviceWatchdog::Watched {
  public:
   Group(GroupIdentity identity, std::unique_ptr<Collectives> collectives,
@@ -107,15 +109,19 @@ class Group : public DeviceWatchdog::Watched {
   void abort_device() noexcept;
   Failure explain(const Operation& operation, const TransportFailure& failure, Clock::time_point begin) const;
   void check_alive();
+  void require_same_process() const;
+  /// Instead of destroying what belongs to the process from which this one was forked.
+  void leave_to_parent() noexcept;
   void listen(const Operation& operation);
   void notify_observers(const Operation& operation, Clock::time_point asked);
   void work_off_queue();
   /// Waits until the group's thread has run what this rank has started; it is aborted then.
   void end_worker(TimePoint until);
 
+  const ForkCheck process_;
   const GroupIdentity identity_;
-  const std::unique_ptr<Collectives> collectives_;
-  const std::unique_ptr<DeviceCollectives> device_collectives_;  ///< null: there is none
+  std::unique_ptr<Collectives> collectives_;
+  std::unique_ptr<DeviceCollectives> device_collectives_;  ///< null: there is none
   const int rank_;
   const int size_;
   const std::vector<int> job_ranks_;  ///< of each of the group's ranks, the one in the whole job
@@ -150,6 +156,7 @@ class Work::State {
   State(Operation started, std::shared_ptr<WaitPolicy> how) : operation(std::move(started)), waiting(std::move(how)) {}
   explicit State(std::shared_ptr<DeviceWork> started) : on_device(std::move(started)) {}
 
+  const ForkCheck process;
   std::shared_ptr<DeviceWork> on_device;  ///< if there is one, nothing below is used
   Operation operation;
   std::shared_ptr<WaitPolicy> waiting;

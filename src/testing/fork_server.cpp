@@ -45,6 +45,7 @@ Lines read_at_load(const Lines& environment) {
 /// The end of the process that asks.
 struct Client {
   int socket = -1;
+  pid_t owner = -1;  ///< a fork of it gets no ranks from the server
   Lines read_at_load;
 };
 Client& client() {
@@ -191,8 +192,8 @@ void attach_to(pid_t parent, int output) {
 }
 
 std::optional<pid_t> fork_from_server(const Lines& arguments, const Lines& environment, int output) {
-  const auto& [socket, at_load] = client();
-  if (socket < 0 || read_at_load(environment) != at_load) return std::nullopt;
+  const auto& [socket, owner, at_load] = client();
+  if (owner != ::getpid() || read_at_load(environment) != at_load) return std::nullopt;
   int former = 0;
   ::prctl(PR_GET_CHILD_SUBREAPER, &former);
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
@@ -214,7 +215,7 @@ void start_fork_server(int& argc, char**& argv) {
     return serve(ends[1], owner, argc, argv);
   }
   ::close(ends[1]);
-  client() = {ends[0], read_at_load(Environment::of_process().lines())};
+  client() = {ends[0], owner, read_at_load(Environment::of_process().lines())};
 }
 
 }  // namespace muster::testing

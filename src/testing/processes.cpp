@@ -16,6 +16,7 @@
 #include <string_view>
 #include <system_error>
 
+#include "muster/base/detail/descriptor.h"
 #include "muster/base/detail/environment.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
@@ -48,16 +49,19 @@ constexpr const char* kStore = "MUSTER_TEST_STORE";
     code = body(cluster);
   } catch (const std::exception& failure) {
     std::cerr << "rank " << rank << ": " << failure.what() << std::endl;
+  } catch (...) {
+    std::cerr << "rank " << rank << ": an exception that is no std::exception" << std::endl;
   }
   std::cout.flush();
   std::fflush(nullptr);
   std::_Exit(code);
 }
 
-/// A process of ours and the pipe it writes to.
+/// A process of ours, the pipe it writes to, and what can be read from once it has ended.
 struct Child {
   pid_t pid = -1;
-  int output = -1;
+  Descriptor output, end;  ///< no end on systems without pidfd_open: there a rank ends when its pipe does
+  bool running = true;
 };
 
 [[noreturn]] void start_program_again(const std::vector<std::string>& arguments,
@@ -87,51 +91,90 @@ Child start(const std::vector<std::string>& arguments, const std::vector<std::st
     pid = ::fork();
     if (pid == 0) start_program_again(arguments, environment, program, parent, ends[1]);
   }
+  const int error = errno;
   ::close(ends[1]);
-  if (pid < 0) {
-    ::close(ends[0]);
+  Child child{pid, Descriptor(ends[0]), {}, true};
+  if (pid < 0)
     throw LaunchError("MU064",
-                      formatted("a test rank could not be started: {}", std::generic_category().message(errno)));
-  }
-  return {pid, ends[0]};
+                      formatted("a test rank could not be started: {}", std::generic_category().message(error)));
+  ::fcntl(ends[0], F_SETFL, O_NONBLOCK);
+  child.end = Descriptor(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+  return child;
 }
 
 void reap(const Child& child, RankResult& result) {
   int status = 0;
-  while (::waitpid(child.pid, &status, 0) < 0 && errno == EINTR) {}
+  pid_t reaped = -1;
+  do reaped = ::waitpid(child.pid, &status, 0);
+  while (reaped < 0 && errno == EINTR);
+  if (reaped != child.pid)
+    throw LaunchError("MU064",
+                      formatted("nobody knows how a test rank ended: {}. Has the program waited for it itself?",
+                                std::generic_category().message(errno)));
   if (WIFSIGNALED(status)) result.signal = WTERMSIG(status);
   else result.exit_code = WEXITSTATUS(status);
 }
 
-/// Reads what there is; false at the end.
+/// Reads all that is there; false at the end.
 bool drain(const Child& child, RankResult& result) {
   char buffer[4096];
-  ssize_t got = ::read(child.output, buffer, sizeof(buffer));
-  if (got > 0) result.output.append(buffer, static_cast<std::size_t>(got));
-  return got > 0 || (got < 0 && errno == EINTR);
+  for (;;) {
+    const ssize_t got = ::read(child.output.get(), buffer, sizeof(buffer));
+    if (got > 0) result.output.append(buffer, static_cast<std::size_t>(got));
+    else if (got == 0 || errno != EINTR) return got < 0 && errno == EAGAIN;
+  }
 }
 
-/// Follows the pipes until the last one is closed, which is when the last rank has ended.
+/// Waits until something comes from a rank, one has ended, or the deadline.
+void wait_for_any(const std::vector<Child>& children, bool killed, Clock::time_point deadline) {
+  std::vector<pollfd> polled;
+  for (const auto& child : children)
+    for (const auto* from : {&child.output, &child.end})
+      if (*from) polled.push_back({from->get(), POLLIN, 0});
+  const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
+  ::poll(polled.data(), polled.size(), killed ? -1 : static_cast<int>(std::clamp<int64_t>(left, 0, 1'000'000)));
+}
+
+/// Reads what the rank has written. Returns whether it has ended.
+bool read_until_end(Child& child, RankResult& result) {
+  pollfd polled{child.end.get(), POLLIN, 0};
+  const bool ended = child.end && ::poll(&polled, 1, 0) > 0;  // before what it wrote last is read
+  if (child.output && !drain(child, result)) child.output.close();
+  return child.end ? ended : !child.output;
+}
+
+/// Reads what ranks write until the last one has ended. What their children write afterwards is lost.
 void follow(std::vector<Child>& children, std::vector<RankResult>& results, Clock::time_point deadline) {
-  std::vector<bool> open(children.size(), true);
   bool killed = false;
-  while (std::find(open.begin(), open.end(), true) != open.end()) {
-    std::vector<pollfd> polled;
-    std::vector<std::size_t> ranks;
-    for (std::size_t rank = 0; rank < children.size(); ++rank)
-      if (open[rank]) polled.push_back({children[rank].output, POLLIN, 0}), ranks.push_back(rank);
-    auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
-    ::poll(polled.data(), polled.size(), killed ? -1 : static_cast<int>(std::max<int64_t>(left, 0)));
-    for (std::size_t i = 0; i < polled.size(); ++i) {
-      if (polled[i].revents == 0 || drain(children[ranks[i]], results[ranks[i]])) continue;
-      open[ranks[i]] = false;
-      ::close(children[ranks[i]].output);
+  for (std::size_t running = children.size(); running > 0;) {
+    wait_for_any(children, killed, deadline);
+    for (std::size_t rank = 0; rank < children.size(); ++rank) {
+      auto& child = children[rank];
+      if (!child.running || !read_until_end(child, results[rank])) continue;
+      child = {child.pid, {}, {}, false};
+      --running;
     }
     if (killed || Clock::now() < deadline) continue;
     killed = true;
-    for (std::size_t rank : ranks)
-      if (open[rank]) results[rank].timed_out = true, ::kill(children[rank].pid, SIGKILL);
+    for (std::size_t rank = 0; rank < children.size(); ++rank)
+      if (children[rank].running) results[rank].timed_out = true, ::kill(children[rank].pid, SIGKILL);
   }
+}
+
+/// Throws: LaunchError (MU064) where ranks would begin in a folder that is gone: MKL ends such a program.
+void require_folder() {
+  std::error_code gone;
+  static_cast<void>(std::filesystem::current_path(gone));
+  if (gone) throw LaunchError("MU064", formatted("test ranks have no folder to run in: {}", gone.message()));
+}
+
+/// Throws: LaunchError (MU064) where the system would not say how a rank has ended.
+void require_waiting() {
+  struct sigaction action {};
+  ::sigaction(SIGCHLD, nullptr, &action);
+  if (action.sa_handler == SIG_IGN || (action.sa_flags & SA_NOCLDWAIT) != 0)
+    throw LaunchError("MU064",
+                      "this program ignores SIGCHLD, and so would not learn how test ranks end; set it to SIG_DFL");
 }
 
 /// A folder that is gone when its owner is.
@@ -160,6 +203,9 @@ std::vector<RankResult> run_processes(int size, const std::function<int(const Cl
     if (environment.find(kWorld) != world) return std::vector<RankResult>(size);
     run_as_rank(std::stoi(*rank), size, environment.find(kStore).value_or(""), body);
   }
+  if (size < 1) throw LaunchError("MU064", formatted("a world of {} ranks; at least 1 is wanted", size));
+  require_folder();
+  require_waiting();
   Folder folder;
   environment.set(kWorld, world);
   environment.set(kStore, (folder.path / "store").string());
@@ -173,7 +219,6 @@ std::vector<RankResult> run_processes(int size, const std::function<int(const Cl
   } catch (const LaunchError&) {
     for (std::size_t rank = 0; rank < children.size(); ++rank) {
       ::kill(children[rank].pid, SIGKILL);
-      ::close(children[rank].output);
       reap(children[rank], results[rank]);
     }
     throw;

@@ -1,4 +1,5 @@
 #include <exception>
+#include <mutex>
 #include <string>
 
 #include "muster/base/error.h"
@@ -8,19 +9,37 @@
 
 namespace muster::testing {
 
-void run_threads(int size, uint64_t seed, const std::function<void(comm::Communicator)>& body) {
-  auto errors = comm::run_thread_world(size, {.seed = seed}, body);
-  for (int rank = 0; rank < size; ++rank) {
-    if (!errors[rank]) continue;
-    auto place = formatted("rank {} of {} threads, seed {}", rank, size, seed);
-    try {
-      std::rethrow_exception(errors[rank]);
-    } catch (const Error& error) {
-      throw Error(error.id(), formatted("{}: {}", place, error.what()));
-    } catch (const std::exception& error) {
-      throw Error("MU062", formatted("{}: {}", place, error.what()));
-    }
+namespace {
+
+[[noreturn]] void rethrow(const std::exception_ptr& error, const std::string& place) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const Error& failure) {
+    throw Error(failure.id(), formatted("{}: {}", place, failure.what()));
+  } catch (const std::exception& failure) {
+    throw Error("MU062", formatted("{}: {}", place, failure.what()));
+  } catch (...) {
+    throw Error("MU062", formatted("{}: an exception that is no std::exception", place));
   }
+}
+
+}  // namespace
+
+void run_threads(int size, uint64_t seed, const std::function<void(comm::Communicator)>& body) {
+  if (size < 1) throw LaunchError("MU064", formatted("a world of {} ranks; at least 1 is wanted", size));
+  std::mutex mutex;
+  std::exception_ptr first;  // what other ranks throw often follows from it
+  int rank = 0;
+  comm::run_thread_world(size, {.seed = seed}, [&](const comm::Communicator& group) {
+    try {
+      body(group);
+    } catch (...) {
+      const std::lock_guard lock(mutex);
+      if (!first) first = std::current_exception(), rank = group.rank();
+      throw;
+    }
+  });
+  if (first) rethrow(first, formatted("rank {} of {} threads, seed {}", rank, size, seed));
 }
 
 }  // namespace muster::testing

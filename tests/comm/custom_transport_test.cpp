@@ -33,12 +33,12 @@ using testing::thrown;
 using testing::thrown_id;
 
 /// libmuster_sockets.so has the transport of docs/howto/transports.md.
-struct OwnTransport : ::testing::Test {
-  OwnTransport() {
+struct CustomTransport : ::testing::Test {
+  CustomTransport() {
     ::setenv("MUSTER_BACKEND_PATH", MUSTER_BINARY_DIR "/tests/objects", 1);
     at::set_num_threads(1);
   }
-  ~OwnTransport() override { ::unsetenv("MUSTER_BACKEND_PATH"); }
+  ~CustomTransport() override { ::unsetenv("MUSTER_BACKEND_PATH"); }
 };
 
 GroupOptions over_sockets(std::chrono::milliseconds timeout = std::chrono::seconds(30)) {
@@ -55,11 +55,11 @@ void beside_gloo(const std::function<void(const Communicator& sockets, const Com
                                body(connect(cluster, options), connect(cluster, {.backend = "gloo"}));
                                return ::testing::Test::HasFailure() ? 1 : 0;
                              },
-                             {.arguments = {std::string("--gtest_filter=OwnTransport.") + test->name()}});
+                             {.arguments = {std::string("--gtest_filter=CustomTransport.") + test->name()}});
   for (const auto& result : results) EXPECT_TRUE(result.ok()) << result.output;
 }
 
-TEST_F(OwnTransport, GivesTheBitsOfGloo) {
+TEST_F(CustomTransport, GivesTheBitsOfGloo) {
   beside_gloo(
       [](const Communicator& sockets, const Communicator& gloo) {
         EXPECT_EQ(sockets.backend(), "sockets");
@@ -79,7 +79,7 @@ TEST_F(OwnTransport, GivesTheBitsOfGloo) {
       over_sockets());
 }
 
-TEST_F(OwnTransport, MismatchesAreErrorsOnAll) {
+TEST_F(CustomTransport, MismatchesAreErrorsOnAll) {
   testing::expect_processes(
       3,
       [](const Communicator& comm) {
@@ -95,9 +95,9 @@ TEST_F(OwnTransport, MismatchesAreErrorsOnAll) {
       "", over_sockets());
 }
 
-TEST_F(OwnTransport, GroupsOverlap) { testing::expect_processes(3, expect_groups_overlap, "", over_sockets()); }
+TEST_F(CustomTransport, GroupsOverlap) { testing::expect_processes(3, expect_groups_overlap, "", over_sockets()); }
 
-TEST_F(OwnTransport, AKilledRankIsNoticedByAllAtOnce) {
+TEST_F(CustomTransport, AKilledRankIsNoticedByAllAtOnce) {
   const auto body = [](const Communicator& comm) {
     const std::string message = thrown([&] {
       for (int turn = 0; turn < 100; ++turn) {
@@ -112,7 +112,7 @@ TEST_F(OwnTransport, AKilledRankIsNoticedByAllAtOnce) {
   for (std::size_t rank : {0, 2}) EXPECT_TRUE(results[rank].ok()) << results[rank].output;
 }
 
-TEST_F(OwnTransport, ARankThatStaysAwayIsATimeOutAndAnAbortReachesAll) {
+TEST_F(CustomTransport, ARankThatStaysAwayIsATimeOutAndAnAbortReachesAll) {
   beside_gloo(
       [](const Communicator& comm, const Communicator& beside) {
         for (int elements : {3, 400'000}) {
@@ -173,7 +173,7 @@ void with_failing(int step, const std::function<void()>& fail, const std::functi
   for (auto& rank : ranks) rank.join();
 }
 
-TEST_F(OwnTransport, WhatOneThrowsIsTheCauseOnAllRanks) {
+TEST_F(CustomTransport, WhatOneThrowsIsTheCauseOnAllRanks) {
   with_failing(
       7, [] { throw std::runtime_error("the cable is out"); },
       [](const Communicator& comm) {
@@ -200,7 +200,23 @@ TEST_F(OwnTransport, WhatOneThrowsIsTheCauseOnAllRanks) {
       });
 }
 
-TEST_F(OwnTransport, PartsThatCannotBeMadeAreErrors) {
+TEST_F(CustomTransport, WhateverOneThrowsIsTheCauseOnAllRanks) {
+  with_failing(
+      7, [] { throw 42; },
+      [](const Communicator& comm) {
+        const std::string message = thrown([&] {
+          for (int turn = 0; turn < 10; ++turn) comm.all_reduce(at::ones({100'000}));
+        });
+        EXPECT_TRUE(message.starts_with("MU061: ")) << message;
+        EXPECT_NE(message.find("on rank 1 of group world: an exception that is no std::exception"), std::string::npos)
+            << message;
+      });
+  const CustomTransportSetup setup{"failing", std::chrono::seconds(5), {}};
+  const auto none = []() -> std::unique_ptr<Transport> { throw "no reason"; };
+  EXPECT_EQ(thrown_id([&] { (void)make_over_custom(setup, "world", 0, 2, none); }), "MU058");
+}
+
+TEST_F(CustomTransport, PartsThatCannotBeMadeAreErrors) {
   const auto hub = std::make_shared<ThreadHub>(1, std::make_shared<WaitPolicy>());
   Failing one(hub->join(hub, 0), -1, [] {});
   const CustomTransportSetup setup{"failing", std::chrono::seconds(5), {}};
@@ -217,7 +233,7 @@ TEST_F(OwnTransport, PartsThatCannotBeMadeAreErrors) {
       << other;
 }
 
-TEST_F(OwnTransport, WhatCannotBeUsedIsRefused) {
+TEST_F(CustomTransport, WhatCannotBeUsedIsRefused) {
   EXPECT_EQ(find_transport("absent").make, nullptr);
   EXPECT_EQ(find_transport("no name").make, nullptr);
   EXPECT_NE(find_transport("sockets").make, nullptr);

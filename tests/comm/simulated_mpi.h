@@ -49,6 +49,7 @@ class SimulatedMpi final : public Calls {
   std::string error_string(int code) override { return "error " + std::to_string(code); }
   Handle world() override { return 1; }
   Handle communicator_of(int handle) override { return static_cast<Handle>(handle); }
+  bool is_null(Handle) override { return false; }
   int rank_and_size(Handle, int& rank, int& size) override { return rank = rank_, size = size_, 0; }
   int tag_bound() override { return 32767; }
   int duplicate(Handle of, std::chrono::steady_clock::time_point, Handle& made) override { return made = of, 0; }

@@ -61,6 +61,15 @@ TEST(CommandLine, AFlagWithoutAValueIsNamed) {
   EXPECT_NE(call(muster_run({"--devices=", "true"})).error.find("MU030"), std::string::npos);
 }
 
+TEST(CommandLine, AFlagThatSaysNoTakesNoOtherWord) {
+  for (const char* flag : {"--no-deterministic=warn", "--no_deterministic=warn"}) {
+    const auto ended = run_options({flag});
+    EXPECT_EQ(ended.code, 2) << ended.out;
+    EXPECT_NE(ended.error.find("takes no value but true or false"), std::string::npos) << ended.error;
+  }
+  EXPECT_TRUE(has_line(run_options({"--no-deterministic=true"}).out, "deterministic=false"));
+}
+
 TEST(CommandLine, AFileOfNobodyIsRefused) {
   Folder folder;
   const std::pair<std::string, std::string> files[] = {{"devices: 2\n", "; its keys are devices; begin it with `run:`"},

@@ -116,6 +116,48 @@ TEST_F(MpiRanks, CollectivesOfMpiGiveTheValuesOfGloo) {
   }
 }
 
+TEST_F(MpiRanks, SumsOfSmallIntegersWrapAround) {
+  const Communicator mpi = connect(read_cluster_environment(), {.backend = "mpi_collectives"});
+  for (const auto dtype : {at::kChar, at::kByte, at::kShort, at::kInt}) {
+    const at::Tensor large = at::full({70'001},
+                                      dtype == at::kShort ? 30'000
+                                      : dtype == at::kInt ? 1 << 30
+                                                          : 100,
+                                      dtype);
+    const at::Tensor wanted = (large * size_).contiguous(), sum = large.clone();
+    mpi.all_reduce(sum);
+    EXPECT_EQ(difference_in_bits(sum, wanted), "") << c10::toString(dtype);
+  }
+}
+
+TEST_F(MpiRanks, AGroupThatARankHasLeftIsNoticed) {
+  Communicator left = connected({.timeout = std::chrono::minutes(5)});
+  left.all_reduce(at::ones({300'000}));
+  if (rank_ == 1) left = Communicator();
+  else EXPECT_EQ(thrown_id([&] { left.all_reduce(at::ones({300'000})); }), "MU052");
+}
+
+/// None of their messages comes to a new one, which may have the number of one that was freed.
+TEST_F(MpiRanks, CommunicatorsMayBeMadeAndLeftInALoop) {
+  const Communicator kept = connect(read_cluster_environment(), {.backend = "mpi_collectives"});
+  for (int turn = 0; turn < 300; ++turn) {
+    const Communicator one = kept.duplicate();
+    const at::Tensor tensor = at::ones({1000});
+    one.all_reduce(tensor);
+    if (turn % 7 == rank_) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    ASSERT_EQ(tensor[999].item<float>(), static_cast<float>(size_));
+  }
+}
+
+TEST_F(MpiRanks, CommunicatorsOfTheProgramAreChecked) {
+  const Communicator all = connected();
+  EXPECT_EQ(thrown_id([] { connect(MPI_COMM_NULL, {}); }), "MU557");
+  if (rank_ == 1) return;
+  const auto begin = TimePoint::clock::now();
+  EXPECT_EQ(thrown_id([] { connect(MPI_COMM_WORLD, {.rendezvous_timeout = std::chrono::seconds(2)}); }), "MU058");
+  EXPECT_LT(TimePoint::clock::now() - begin, std::chrono::minutes(1));
+}
+
 /// A group in which rank 1 does by messages what the others leave to MPI: no operation of theirs ends.
 Communicator hanging(int rank, std::chrono::milliseconds timeout) {
   constexpr auto patience = std::chrono::minutes(1);
@@ -265,7 +307,7 @@ TEST_F(MpiRanks, AForkedProcessLeavesMpiAlone) {
   const pid_t child = ::fork();
   if (child == 0) {
     const std::string message = thrown([&] { comm.barrier(); });
-    ::exit(message.starts_with("MU557") ? 0 : 1);
+    ::exit(message.starts_with("MU571") ? 0 : 1);
   }
   int status = -1;
   ::waitpid(child, &status, 0);

@@ -1,10 +1,13 @@
 #include <signal.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <iostream>
 #include <iterator>
 #include <stdexcept>
@@ -14,6 +17,7 @@
 #include <gtest/gtest.h>
 
 #include "muster/base/error.h"
+#include "muster/base/temporary_folder.h"
 #include "muster/testing/gtest.h"
 
 namespace muster::testing {
@@ -62,6 +66,57 @@ TEST(Processes, LateRanksAreKilled) {
   }
 }
 
+TEST(Processes, ACallEndsWithItsRanksWhateverTheyDoWithTheirOutput) {
+  const auto begin = std::chrono::steady_clock::now();
+  const auto results =
+      run_processes(2,
+                    [](const ClusterEnvironment& cluster) {
+                      if (cluster.rank == 0) {
+                        ::close(1), ::close(2);
+                        for (;;) ::pause();
+                      }
+                      if (::fork() == 0) {  // holds the pipe of its rank
+                        ::sleep(30);
+                        ::_exit(0);
+                      }
+                      std::cout << "before the end" << std::flush;
+                      return 3;
+                    },
+                    {.arguments = {"--gtest_filter=Processes.ACallEndsWithItsRanksWhateverTheyDoWithTheirOutput"},
+                     .timeout = std::chrono::seconds(5)});
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(25));
+  EXPECT_TRUE(results[0].timed_out);
+  EXPECT_EQ(results[0].signal, SIGKILL);
+  EXPECT_FALSE(results[1].timed_out);
+  EXPECT_EQ(results[1].exit_code, 3);
+  EXPECT_TRUE(results[1].output.ends_with("before the end")) << results[1].output;
+}
+
+TEST(Processes, ARankThatThrowsAnythingExitsWith70) {
+  const auto results = run_processes(1, [](const ClusterEnvironment&) -> int { throw 42; },
+                                     {.arguments = {"--gtest_filter=Processes.ARankThatThrowsAnythingExitsWith70"}});
+  EXPECT_EQ(results[0].exit_code, 70);
+  EXPECT_NE(results[0].output.find("rank 0: an exception that is no std::exception"), std::string::npos);
+}
+
+std::string id_of(const std::function<void()>& f) {
+  try {
+    f();
+  } catch (const Error& error) {
+    return error.id();
+  }
+  return "no error";
+}
+
+TEST(Processes, WhereNobodyWouldLearnHowRanksEndNothingStarts) {
+  const auto run = [](int size) { run_processes(size, [](const ClusterEnvironment&) { return 0; }); };
+  EXPECT_EQ(id_of([&] { run(-1); }), "MU064");
+  ::signal(SIGCHLD, SIG_IGN);
+  const auto id = id_of([&] { run(1); });
+  ::signal(SIGCHLD, SIG_DFL);
+  EXPECT_EQ(id, "MU064");
+}
+
 TEST(Processes, CallsOfOneTestAreToldApart) {
   auto say = [](const std::string& label) {
     return run_test_processes(
@@ -108,6 +163,30 @@ TEST(ForkServer, AProgramIsStartedAgainWhereLibrariesReadOtherVariablesAtLoad) {
   ::unsetenv("OMP_NUM_THREADS");
   EXPECT_NE(results[0].output.find("--gtest_filter=ForkServer.AProgramIsStartedAgain"), std::string::npos)
       << results[0].output;
+}
+
+/// It cannot ask the server, whose ranks would not be its children; there the program is started again.
+TEST(ForkServer, AForkOfTheTestHasRanksOfItsOwn) {
+  const auto fails = [] {
+    return run_processes(1, [](const ClusterEnvironment&) { return 5; },
+                         {.arguments = {"--gtest_filter=ForkServer.AForkOfTheTestHasRanksOfItsOwn"}})[0]
+        .exit_code;
+  };
+  EXPECT_EQ(fails(), 5);
+  const pid_t fork = ::fork();
+  if (fork == 0) ::_exit(fails() == 5 ? 0 : 1);
+  int status = -1;
+  ::waitpid(fork, &status, 0);
+  EXPECT_EQ(status, 0);
+}
+
+TEST(Processes, InAFolderThatIsGoneNothingStarts) {
+  const auto former = std::filesystem::current_path(), gone = new_temporary_folder("gone");
+  std::filesystem::current_path(gone);
+  std::filesystem::remove(gone);
+  const auto id = id_of([] { run_processes(1, [](const ClusterEnvironment&) { return 0; }); });
+  std::filesystem::current_path(former);
+  EXPECT_EQ(id, "MU064");
 }
 
 TEST(Processes, WithoutAFolderNothingStarts) {

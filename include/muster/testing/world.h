@@ -13,7 +13,8 @@ namespace muster::testing {
 
 /// Runs `body` as `size` ranks, which are threads of this process. With a seed they run one at a time in an order drawn
 /// from it, so that a failure is reproducible; with seed 0 they run concurrently.
-/// Throws: the first exception of a rank, as an Error (MU062 unless it has an id) that names rank and seed.
+/// Throws: what a rank threw first, as an Error (MU062 unless it has an id) that names rank and seed; LaunchError
+/// (MU064) for no rank.
 void run_threads(int size, uint64_t seed, const std::function<void(comm::Communicator)>& body);
 
 /// How one rank's process ended.
@@ -35,8 +36,9 @@ struct ProcessWorldOptions {
 /// the options, or forks where start_fork_server() has been called. Each new process reaches this call, runs `body`
 /// there as its rank, and exits with the value that `body` returned (70 if it threw). The call in the first process
 /// waits for all ranks and returns how they ended, in rank order. In a rank, calls with another label or size return at
-/// once with `size` successful results. Requires: no two calls of a program at once. Throws: LaunchError (MU064) if
-/// processes cannot be started.
+/// once with `size` successful results. A call returns soon after its ranks have ended or its time-out has passed,
+/// whatever children of the ranks do. Requires: no two calls of a program at once. Throws: LaunchError (MU064) if
+/// processes cannot be started, or the program ignores SIGCHLD.
 std::vector<RankResult> run_processes(int size, const std::function<int(const ClusterEnvironment&)>& body,
                                       const ProcessWorldOptions& options = {});
 

@@ -17,7 +17,7 @@ enum class ThreadLevel { single, funneled, serialized, multiple };
 /// A collective of MPI's own. Reductions are sums.
 struct Collective {
   enum class Kind { all_gather, all_reduce, broadcast, reduce_scatter };
-  enum class Type { bytes, float32, float64, int8, int16, int32, int64, uint8 };
+  enum class Type { bytes, float32, float64, int32, int64 };
   Kind kind;
   Type type = Type::bytes;
   const void* in = nullptr;  ///< reduce_scatter alone; the others find what this rank gives in `out`
@@ -59,6 +59,8 @@ class Calls {
   virtual Handle world() = 0;
   /// By the handle that MPI_Comm_c2f gives.
   virtual Handle communicator_of(int fortran_handle) = 0;
+  /// Whether it is MPI_COMM_NULL.
+  virtual bool is_null(Handle communicator) = 0;
   virtual int rank_and_size(Handle communicator, int& rank, int& size) = 0;
   /// Tags are at most this.
   virtual int tag_bound() = 0;
@@ -83,7 +85,7 @@ class Calls {
 
 /// The function that libmuster_mpi.so exports. Its name changes whenever Calls does.
 inline constexpr const char* kLibrary = "libmuster_mpi.so";
-inline constexpr const char* kEntry = "muster_mpi_calls_2";
+inline constexpr const char* kEntry = "muster_mpi_calls_3";
 using Entry = Calls* (*)();
 
 }  // namespace muster::comm::mpi

@@ -77,7 +77,13 @@ std::shared_ptr<World> Library::duplicate(Handle communicator, std::chrono::stea
 std::shared_ptr<World> Library::world(const std::optional<int>& communicator,
                                       std::chrono::steady_clock::time_point deadline) {
   Calls& mpi = calls();
-  if (communicator) return duplicate(mpi.communicator_of(*communicator), deadline);
+  if (communicator) {
+    const Handle ranks = mpi.communicator_of(*communicator);
+    if (mpi.is_null(ranks))
+      throw CommError("MU557",
+                      "the communicator is MPI_COMM_NULL: this process is none of its ranks, and connects nothing");
+    return duplicate(ranks, deadline);
+  }
   std::lock_guard lock(whole_mutex_);
   if (!whole_) whole_ = duplicate(mpi.world(), deadline);
   return whole_;

@@ -32,8 +32,8 @@ std::string note_on(const MpiSetup& setup, mpi::ThreadLevel level) {
   std::string note;
   if (setup.own_collectives)
     note =
-        "MPI's own broadcast, all_gather and sums of float32, float64 and integers, which are not in rank order; "
-        "bfloat16, float16, other reductions and parts of the ranks by Muster's";
+        "MPI's own broadcast, all_gather and sums of float32, float64, int32 and int64, which are not in rank order; "
+        "other dtypes and reductions, and parts of the ranks, by Muster's";
   if (level == mpi::ThreadLevel::multiple) return note;
   if (!note.empty()) note += "; ";
   return note + (level == mpi::ThreadLevel::serialized

@@ -17,15 +17,13 @@ namespace {
 using mpi::Collective;
 using Kind = TransportFailure::Kind;
 
+/// Not of small integers: Open MPI's kernels for AVX saturate them.
 std::optional<Collective::Type> summed_type(at::ScalarType dtype) {
   switch (dtype) {
     case at::kFloat: return Collective::Type::float32;
     case at::kDouble: return Collective::Type::float64;
-    case at::kChar: return Collective::Type::int8;
-    case at::kShort: return Collective::Type::int16;
     case at::kInt: return Collective::Type::int32;
     case at::kLong: return Collective::Type::int64;
-    case at::kByte: return Collective::Type::uint8;
     default: return std::nullopt;
   }
 }

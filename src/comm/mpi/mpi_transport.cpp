@@ -28,12 +28,15 @@ using Kind = TransportFailure::Kind;
 constexpr auto kLinger = std::chrono::seconds(1);
 /// A rank's last messages may still come after the notice that it has left.
 constexpr auto kLastMessages = std::chrono::milliseconds(200);
+/// How often a wait looks once more after its deadline.
+constexpr int kLastPolls = 20;
 
-/// Without the zeros at the end: MPI sends small messages at once, and 4 KiB after an answer.
+/// Without the zeros at the end: MPI sends small messages at once, and 4 KiB after an answer. Never 0: that is a
+/// transport's last message.
 std::size_t used_bytes(const Frame& frame) {
   const auto last =
       std::find_if(frame.bytes.rbegin(), frame.bytes.rend(), [](std::byte b) { return b != std::byte{}; });
-  return static_cast<std::size_t>(frame.bytes.rend() - last);
+  return std::max<std::size_t>(static_cast<std::size_t>(frame.bytes.rend() - last), 1);
 }
 
 class MpiTransport final : public TransportOverMpi, private World::Member {
@@ -80,7 +83,8 @@ class MpiTransport final : public TransportOverMpi, private World::Member {
     Message abort_message;                                          ///< the frame with the cause
     std::array<std::array<std::unique_ptr<Stream>, 2>, 2> streams;  ///< by channel and direction
     bool has_ended = false;                                         ///< it gave the cause of its own end
-    std::optional<TimePoint> left;                                  ///< when it was noticed that its process has left
+    bool has_closed = false;                                        ///< its transport was closed without one
+    std::optional<TimePoint> left;                                  ///< when it was noticed that it has left
   };
 
   class Transfer;
@@ -102,6 +106,7 @@ class MpiTransport final : public TransportOverMpi, private World::Member {
   void wait(int peer, Waiting what, Ready ready, TimePoint deadline);
   void watch(int peer, Waiting what);
   void notify_peers() noexcept;
+  void say_goodbye() noexcept;
   bool is_notified(int peer);
   void linger() noexcept;
 
@@ -176,15 +181,22 @@ void MpiTransport::send_frame(int to, const Frame& frame, TimePoint) {
 
 void MpiTransport::post_frame(int from) {
   auto& incoming = peers_[from]->incoming;
+  if (peers_[from]->has_closed) return;
   if (!incoming.under_way()) check(incoming.recv(kFrameBytes, ranks_[from], first_tag_ + World::frames), from);
 }
 
 /// Takes the next frame from that rank if it is there.
 bool MpiTransport::take_frame(int from) {
   Peer& peer = *peers_[from];
+  if (peer.has_closed) return false;
   post_frame(from);
   check(peer.incoming.test(), from);
   if (peer.incoming.under_way()) return false;
+  if (peer.incoming.bytes() == 0) {
+    peer.has_closed = true;
+    peer.left = Clock::now();
+    return false;
+  }
   auto& frame = peer.arrived.emplace_back();
   const auto bytes = peer.incoming.bytes();
   std::memcpy(frame.bytes.data(), peer.incoming.memory(), bytes);
@@ -233,13 +245,17 @@ bool MpiTransport::progress() {
 
 template <class Ready>
 void MpiTransport::wait(int peer, Waiting what, Ready ready, TimePoint deadline) {
+  // A rank that was stopped past its deadline first hears what the others have sent meanwhile.
+  int late = 0;
   for (Backoff backoff;;) {
     check_alive();
     const bool moved = progress();
     if (ready()) return;
     if (moved) backoff.reset();
     else if (backoff.wait()) watch(peer, what);
-    if (Clock::now() >= deadline) throw TransportFailure{Kind::timeout, peer, ""};
+    if (Clock::now() < deadline) continue;
+    watch(peer, what);
+    if (++late > kLastPolls) throw TransportFailure{Kind::timeout, peer, ""};
   }
 }
 
@@ -260,13 +276,18 @@ void MpiTransport::wait_for_all(const std::function<bool()>& is_done, TimePoint 
 void MpiTransport::watch(int peer, Waiting what) {
   Peer& silent = *peers_[peer];
   bool there = silent.incoming.under_way();
-  if (!there)
+  if (!there && !silent.has_closed)
     check(world_->calls().probe(ranks_[peer], first_tag_ + World::frames, world_->communicator(), there), peer);
   if (there) take_frame(peer);
-  if (silent.has_ended && what == Waiting::block) throw TransportFailure{Kind::closed, peer, "it ended the group"};
+  if (silent.has_ended && what == Waiting::block) {
+    // The last of its frames gives the cause.
+    if (!silent.arrived.empty()) check_headers({}, rank_, silent.arrived.back(), peer, name_);
+    throw TransportFailure{Kind::closed, peer, "it ended the group"};
+  }
   if (!silent.left && world_->has_left(ranks_[peer])) silent.left = Clock::now();
   if (silent.left && Clock::now() - *silent.left >= kLastMessages)
-    throw TransportFailure{Kind::closed, peer, "MPI has ended in its process"};
+    throw TransportFailure{Kind::closed, peer,
+                           silent.has_closed ? "it has left the group" : "MPI has ended in its process"};
 }
 
 void MpiTransport::abort(const std::string& cause) noexcept {
@@ -331,8 +352,16 @@ void MpiTransport::close() noexcept {
     notifies = std::exchange(aborted_, true);
     if (!notifies) cause_ = "the group is closed", notified_ = true;
   }
-  if (notifies) notify_peers();
-  if (notifies && world_->calls().may_call() == 0) linger();
+  if (!notifies) return say_goodbye();
+  notify_peers();
+  if (world_->calls().may_call() == 0) linger();
+}
+
+/// An empty message after all frames. The group of all ranks by which others are formed is never left.
+void MpiTransport::say_goodbye() noexcept {
+  if (first_tag_ == 0) return;
+  for (int to = 0; to < size(); ++to)
+    if (to != rank_) world_->calls().notify(ranks_[to], first_tag_ + World::frames, world_->communicator());
 }
 
 void MpiTransport::end(const std::string& cause) noexcept {

@@ -22,8 +22,6 @@
 namespace muster::comm {
 namespace {
 
-constexpr auto kPatience = std::chrono::minutes(5);  // as the rendezvous of GroupOptions
-
 std::string host_name() {
   if (auto named = Environment::of_process().find("MUSTER_HOST")) return *named;
   std::array<char, 256> name{};
@@ -63,14 +61,14 @@ void place_store(ClusterEnvironment& cluster, const std::string& first_host, con
   cluster.store_listen_fd = socket.release();
 }
 
-ClusterEnvironment read_ranks(int communicator) {
-  const auto world = mpi::Library::of_process().world(communicator, TimePoint::clock::now() + kPatience);
+ClusterEnvironment read_ranks(int communicator, std::chrono::milliseconds timeout) {
+  const auto world = mpi::Library::of_process().world(communicator, TimePoint::clock::now() + timeout);
   if (world->size() == 1) return {};
   GroupIdentity identity;
   identity.name = "ranks of MPI";
-  identity.timeout = kPatience;
+  identity.timeout = timeout;
   const int rank = world->rank();
-  auto transport = make_mpi_transport(world, identity.name, kPatience);
+  auto transport = make_mpi_transport(world, identity.name, timeout);
   const Communicator ranks(std::make_shared<Group>(identity, make_pairwise(std::move(transport))));
   const auto hosts = ranks.all_gather_bytes(host_name());
   auto cluster = placed(rank, hosts);
@@ -80,17 +78,19 @@ ClusterEnvironment read_ranks(int communicator) {
 
 }  // namespace
 
-ClusterReader ranks_over_mpi(int communicator) {
+ClusterReader ranks_over_mpi(int communicator, std::chrono::milliseconds timeout) {
   auto known = std::make_shared<std::optional<ClusterEnvironment>>();
-  return [known, communicator](const Environment&) {
-    if (!*known) *known = read_ranks(communicator);
+  return [known, communicator, timeout](const Environment&) {
+    if (!*known) *known = read_ranks(communicator, timeout);
     return *known;
   };
 }
 
 Communicator connect_over_mpi(int communicator, GroupOptions options) {
   options.backend = backend_over_mpi(communicator, options.backend == "auto" ? "mpi" : options.backend);
-  return connect(read_cluster_environment(Environment::of_process(), ranks_over_mpi(communicator)), options);
+  return connect(
+      read_cluster_environment(Environment::of_process(), ranks_over_mpi(communicator, options.rendezvous_timeout)),
+      options);
 }
 
 }  // namespace muster::comm

@@ -20,6 +20,51 @@ Kept& kept() {
   return *all;
 }
 
+/// Communicators that this rank has left. MPI may give a new one the number of one that was freed, so none is freed
+/// before the notices of all its ranks have come, after which nobody sends anything in it.
+class LeftCommunicators {
+ public:
+  struct Left {
+    Left(Calls& calls, Handle communicator, int own, int size) : calls(&calls), communicator(communicator) {
+      for (int rank = 0; rank < size; ++rank)
+        if (rank != own) missing.push_back(rank);
+    }
+    Calls* calls;
+    Handle communicator;
+    std::vector<int> missing;
+  };
+
+  void add(Left left) {
+    std::lock_guard lock(mutex_);
+    all_.push_back(std::move(left));
+    std::erase_if(all_, [](Left& one) {
+      std::erase_if(one.missing, [&](int rank) { return takes_notice(one, rank); });
+      if (one.missing.empty()) one.calls->free(one.communicator);
+      return one.missing.empty();
+    });
+  }
+
+ private:
+  static bool takes_notice(const Left& from, int rank) {
+    bool there = false, done = false;
+    std::size_t bytes = 0;
+    Handle request = 0;
+    if (from.calls->probe(rank, World::notices, from.communicator, there) != 0 || !there) return false;
+    if (from.calls->recv(nullptr, 0, rank, World::notices, from.communicator, request) != 0) return false;
+    while (!done)
+      if (from.calls->test(request, done, bytes) != 0) return false;
+    return true;
+  }
+
+  std::mutex mutex_;
+  std::vector<Left> all_;
+};
+
+LeftCommunicators& left_communicators() {
+  static auto* const all = new LeftCommunicators;  // MPI may end after the variables of the program
+  return *all;
+}
+
 }  // namespace
 
 World::World(Calls& calls, Handle duplicate) : calls_(calls), communicator_(duplicate) {
@@ -29,7 +74,9 @@ World::World(Calls& calls, Handle duplicate) : calls_(calls), communicator_(dupl
 
 World::~World() {
   // After a failure messages may be under way in it.
-  if (!failed_) calls_.free(communicator_);
+  if (failed_) return;
+  notify_all();
+  left_communicators().add({calls_, communicator_, rank_, size_});
 }
 
 void World::fail() noexcept {
@@ -64,8 +111,11 @@ void World::remove(Member* member) {
 
 void World::leave() {
   std::lock_guard lock(mutex_);
-  if (members_.empty()) return;
   for (auto* member : members_) member->end("MPI has ended on this rank");
+  notify_all();
+}
+
+void World::notify_all() noexcept {
   for (int rank = 0; rank < size_; ++rank)
     if (rank != rank_) calls_.notify(rank, notices, communicator_);
 }

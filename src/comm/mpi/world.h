@@ -55,12 +55,14 @@ class World {
   void keep(std::shared_ptr<const void> memory);
   void add(Member* member);
   void remove(Member* member);
-  /// MPI ends here: so do the groups that are still there, and their ranks are told.
+  /// MPI ends here: so do the groups that are still there, and all ranks are told.
   void leave();
   /// Whether that rank has left.
   bool has_left(int rank) const;
 
  private:
+  void notify_all() noexcept;
+
   Calls& calls_;
   const Handle communicator_;
   int rank_ = 0;

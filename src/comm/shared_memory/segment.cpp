@@ -96,19 +96,20 @@ void Segment::map_here(int descriptor, std::size_t bytes, int protection) {
 }
 
 Segment::~Segment() {
-  notice_ = {};  // before other memory can be there
-  if (data_) ::munmap(data_, bytes_);
+  notice_ = {};                                                 // before other memory can be there
+  if (data_ && !process_.is_forked()) ::munmap(data_, bytes_);  // a fork may have other memory there
 }
 
 Segment::Segment(Segment&& other) noexcept
     : descriptor_(std::move(other.descriptor_)), data_(std::exchange(other.data_, nullptr)), bytes_(other.bytes_),
-      notice_(std::move(other.notice_)) {}
+      notice_(std::move(other.notice_)), process_(other.process_) {}
 
 Segment& Segment::operator=(Segment&& other) noexcept {
   std::swap(descriptor_, other.descriptor_);
   std::swap(data_, other.data_);
   std::swap(bytes_, other.bytes_);
   std::swap(notice_, other.notice_);
+  std::swap(process_, other.process_);
   return *this;
 }
 

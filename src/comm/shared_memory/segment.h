@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "comm/fork_check.h"
 #include "comm/shared_memory/faults.h"
 #include "muster/base/detail/descriptor.h"
 #include "muster/comm/detail/peer_access.h"
@@ -45,6 +46,7 @@ class Segment {
   std::byte* data_ = nullptr;
   std::size_t bytes_ = 0;
   FaultNotice notice_;
+  ForkCheck process_;
 };
 
 }  // namespace muster::comm

@@ -43,12 +43,13 @@ class MpiCalls final : public Calls {
   ThreadLevel thread_level() override { return level_; }
   void on_finalize(std::function<void()> leave) override { leave_ = std::move(leave); }
   void fail() noexcept override { end_.fail(); }
-  void set_finalize_timeout(std::chrono::milliseconds backoff) noexcept override { end_.set_finalize_timeout(backoff); }
+  void set_finalize_timeout(std::chrono::milliseconds timeout) noexcept override { end_.set_finalize_timeout(timeout); }
   int may_call() noexcept override;
   std::string error_string(int code) override;
 
   Handle world() override { return handle_of(MPI_COMM_WORLD); }
   Handle communicator_of(int fortran_handle) override { return handle_of(MPI_Comm_f2c(fortran_handle)); }
+  bool is_null(Handle of) override { return communicator(of) == MPI_COMM_NULL; }
   int rank_and_size(Handle of, int& rank, int& size) override;
   int tag_bound() override;
   int duplicate(Handle of, std::chrono::steady_clock::time_point deadline, Handle& made) override;
@@ -255,11 +256,8 @@ MPI_Datatype type_of(Collective::Type type) {
   switch (type) {
     case Collective::Type::float32: return MPI_FLOAT;
     case Collective::Type::float64: return MPI_DOUBLE;
-    case Collective::Type::int8: return MPI_INT8_T;
-    case Collective::Type::int16: return MPI_INT16_T;
     case Collective::Type::int32: return MPI_INT32_T;
     case Collective::Type::int64: return MPI_INT64_T;
-    case Collective::Type::uint8: return MPI_UINT8_T;
     case Collective::Type::bytes: break;
   }
   return MPI_BYTE;
@@ -283,7 +281,7 @@ int MpiCalls::start(const Collective& of, Handle in, Handle& request) {
 }  // namespace
 }  // namespace muster::comm::mpi
 
-extern "C" __attribute__((visibility("default"))) muster::comm::mpi::Calls* muster_mpi_calls_2() {
+extern "C" __attribute__((visibility("default"))) muster::comm::mpi::Calls* muster_mpi_calls_3() {
   // Never destroyed: it is used until the process ends.
   static auto* calls = new muster::comm::mpi::MpiCalls;
   return calls;
