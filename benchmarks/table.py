@@ -56,9 +56,10 @@ def step_cases(programs):
                         rival: Contender(peer("step_peer"), f"{optimizer} {rival}", package={"fabric": "lightning"}.get(rival, rival)),
                         "pytorch": Contender(peer("step_peer"), f"{optimizer} raw")},
                        rounds=7, floors={rival: {"accelerate": 2.5, "fabric": 1.9}[rival]})
+        # LibTorch's AdamW rounds otherwise than fused ones: losses agree to six digits at step 500, and differ by 4e-4 at step 2000.
         yield Case("step", f"{optimizer} raw", "us/step",
                    {"libtorch": Contender(ours, f"{optimizer} fused"), "pytorch": Contender(peer("step_peer"), f"{optimizer} raw"),
-                    "torch::optim": Contender(ours, f"{optimizer} raw")}, shown=False)
+                    "torch::optim": Contender(ours, f"{optimizer} raw")}, shown=False, tolerance=1e-3 if optimizer == "adamw" else 1e-4)
 
 
 def trainer_cases(programs):

@@ -9,7 +9,7 @@
 
 namespace muster::comm {
 
-/// target = the reduction of the terms, in their order; all are contiguous, of one shape and dtype.
+/// target = the reduction of the terms, in their order; all are contiguous, of the same shape and dtype.
 /// float16 and bfloat16 are summed in float32 and rounded once. A sum of bools is a logical or, a product a logical
 /// and. Sums and products are LibTorch's kernels, apart from reduce_memory(), whose bits tests compare with these.
 /// `own` is the term that may be the target itself; the other terms are scratch memory and are overwritten.

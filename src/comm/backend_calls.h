@@ -8,7 +8,7 @@
 
 namespace muster::comm {
 
-/// Whether a c10d::Backend has a call for operations of this kind: all whose tensors have one shape on every rank.
+/// Whether a c10d::Backend has a call for operations of this kind: all whose tensors have the same shape on every rank.
 bool has_backend_call(OperationKind kind);
 
 /// Starts the operation by the backend's call. A mean is started as a sum, since not every backend has it. What the

@@ -58,7 +58,7 @@ void check_one_device(const at::Tensor& one, const at::Tensor& other, std::strin
                                        one.device().str(), other.device().str()));
 }
 
-/// Both contiguous and of one dtype, `whole` with as many elements as all ranks' `piece` together.
+/// Both contiguous and of the same dtype, `whole` with as many elements as all ranks' `piece` together.
 void check_pieces(const Group& group, const at::Tensor& whole, const at::Tensor& piece, std::string_view operation) {
   check_tensor(group, whole, operation);
   check_tensor(group, piece, operation);

@@ -13,10 +13,10 @@
 
 namespace muster::comm {
 
-/// Ends groups whose operations on a device do not end, on all ranks of the job and with one cause. Operations on a
-/// device have no time-out of their own, since the host does not wait for them, and a rank that has called none cannot
-/// notice that another one waits. So a thread of each rank looks at its groups, and for what other ranks have found.
-/// Where the store is gone or does not answer, each rank reports its own suspicion as the cause. Thread-safe.
+/// Ends groups whose operations on a device do not end, on all ranks of the job and with the same cause. Operations on
+/// a device have no time-out of their own, since the host does not wait for them, and a rank that has called none
+/// cannot notice that another one waits. So a thread of each rank looks at its groups, and for what other ranks have
+/// found. Where the store is gone or does not answer, each rank reports its own suspicion as the cause. Thread-safe.
 class DeviceWatchdog {
  public:
   class Watched {

@@ -25,7 +25,7 @@ class ChainBroadcast {
   /// On the source: sends on a part that this rank owns.
   void pass_on(const Part& part);
   /// Gives all ranks of this host the parts of a chunk; on other hosts than the source it waits for those that this
-  /// rank expects, and passes them on. Collective on the host, in one order.
+  /// rank expects, and passes them on. Collective on the host, in the same order.
   void share(const Chunk& chunk);
   /// Waits until what was sent on has left. Then what is mapped may still be read.
   void finish();

@@ -10,7 +10,7 @@
 namespace muster::parallel {
 
 /// One copy of a model's parameters that the ranks of a host have in common: when they may read and write it, and
-/// whether they use it in one order.
+/// whether they use it in the same order.
 ///
 /// A rank reads from the end of a closing barrier until it enters the next opening one, and writes its own part between
 /// the two. Whatever fails between them leaves values of which some are new: they are torn, for good, and so is the
