@@ -13,7 +13,7 @@ namespace {
 std::atomic<int> forks_before_this_process = 0;
 
 // Before main(), so that no group is made without it.
-[[maybe_unused]] const int registered = ::pthread_atfork(nullptr, nullptr, [] { ++forks_before_this_process; });
+[[maybe_unused]] const int kRegistered = ::pthread_atfork(nullptr, nullptr, [] { ++forks_before_this_process; });
 
 }  // namespace
 

@@ -79,7 +79,7 @@ Group::~Group() {
   identity_.flight_recorder->remove(identity_.name);
 }
 
-void Group::leave_to_parent() noexcept {
+void Group::leave_to_parent() {
   struct Left {
     GroupIdentity identity;
     std::unique_ptr<Collectives> collectives;

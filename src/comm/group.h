@@ -111,7 +111,7 @@ class Group : public DeviceWatchdog::Watched {
   void check_alive();
   void require_same_process() const;
   /// Instead of destroying what belongs to the process from which this one was forked.
-  void leave_to_parent() noexcept;
+  void leave_to_parent();
   void listen(const Operation& operation);
   void notify_observers(const Operation& operation, Clock::time_point asked);
   void work_off_queue();
