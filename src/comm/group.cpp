@@ -11,7 +11,6 @@
 #include "comm/staging.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
-#include "muster/comm/detail/device_agreement.h"
 #include "muster/comm/detail/piggyback.h"
 #include "muster/comm/detail/report_lost_rank.h"
 
@@ -387,11 +386,6 @@ std::shared_ptr<SharedBuffer> Group::share(std::size_t bytes, PeerAccess access,
   return std::move(operation.shared_buffer);
 }
 
-std::string device_backend_of(const Communicator& group) { return group.group()->device_backend(); }
-
-void require_same_device_operations(const Communicator& group) {
-  group.group()->compare_device_operations(group.internal("the device's operations"));
-}
 int job_rank(const Communicator& group, int rank) { return group.group()->job_rank(rank); }
 void report_lost_rank(const Communicator& group, int rank, std::string_view reason) {
   group.group()->report_lost_rank(rank, reason);

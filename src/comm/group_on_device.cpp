@@ -10,6 +10,7 @@
 #include "muster/base/detail/log.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
+#include "muster/comm/detail/device_agreement.h"
 
 namespace muster::comm {
 
@@ -115,6 +116,12 @@ void Group::stage(Operation& operation) {
   const at::Device device = device_of(operation);
   if (!staging_stream_ || staging_stream_->device() != device) staging_stream_ = device::stream_from_pool(device);
   operation.staging = std::make_shared<Staging>(operation, rank_, staging_stream_);
+}
+
+std::string device_backend_of(const Communicator& group) { return group.group()->device_backend(); }
+
+void require_same_device_operations(const Communicator& group) {
+  group.group()->compare_device_operations(group.internal("the device's operations"));
 }
 
 }  // namespace muster::comm

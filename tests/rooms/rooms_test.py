@@ -15,7 +15,7 @@ from cpp_text import bodies, functions, names_in, without_comments
 FOLDERS = ("include", "src", "apps")
 TORCH = re.compile(r"^(torch|ATen|c10|caffe2)/")
 FORBIDDEN_WORDS = {"utils", "util", "helper", "helpers", "manager", "common", "misc"}
-HEADER_LINES, API_LINES, SOURCE_LINES, SOURCE_USUAL, FUNCTION_LINES, ROOM_LIST_LINES, EXAMPLE_LINES = 200, 150, 600, 400, 60, 20, 100
+HEADER_LINES, API_LINES, SOURCE_LINES, FUNCTION_LINES, ROOM_LIST_LINES, EXAMPLE_LINES = 200, 150, 400, 60, 20, 100
 PUBLIC_HEADERS = 51
 ACCELERATOR_LINES = 4700
 HOUSE_WORDS = pathlib.Path(__file__).with_name("house_words.txt").read_text()
@@ -212,8 +212,6 @@ def files_stay_short(tree):
         limit = SOURCE_LINES if path.suffix == ".cpp" else API_LINES if tree.room_of(path) == "api" else HEADER_LINES
         if lines > limit:
             yield f"{path}: {lines} lines; the limit is {limit}"
-        elif path.suffix == ".cpp" and lines > SOURCE_USUAL:
-            print(f"warning: {path}: {lines} lines; usual is at most {SOURCE_USUAL}")
     for path in (tree.root / "src").glob("*/CMakeLists.txt"):
         if len(path.read_text().splitlines()) > ROOM_LIST_LINES:
             yield f"{path.relative_to(tree.root)}: a room's list has at most {ROOM_LIST_LINES} lines"
@@ -325,7 +323,7 @@ BROKEN = {  # rule: changes to the good tree that it must refuse; None takes a f
     formatting_stays_out_of_torch: [{"src/tree/a.cpp": "#include <spdlog/spdlog.h>\n"}, {"src/tree/a.cpp": "#include <fmt/core.h>\n"}],
     mpi_stays_in_its_place: [{"src/tree/a.cpp": "#include <mpi.h>\n"}, {"src/tree/a.cpp": '#include "muster/comm/mpi.h"\n'},
                              {"include/muster/tree/mpi.h": "#pragma once\n#include <mpi.h>\n"}],
-    files_stay_short: [{"include/muster/tree/a.h": "\n" * 201}, {"include/muster/face.h": "\n" * 151}, {"src/tree/a.cpp": "\n" * 601},
+    files_stay_short: [{"include/muster/tree/a.h": "\n" * 201}, {"include/muster/face.h": "\n" * 151}, {"src/tree/a.cpp": "\n" * 401},
                        {"src/tree/CMakeLists.txt": "\n" * 21}],
     functions_stay_short: [{"src/tree/a.cpp": "namespace x {\nint f(int a) {\n" + "  a += 1;\n" * 60 + "  return a;\n}\n}\n"},
                            {"src/tree/a.cpp": "struct S {\n  S() : x_{1} {\n" + "  if (x_) { f(); }\n" * 60 + "  }\n  int x_;\n};\n"},

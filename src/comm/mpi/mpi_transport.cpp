@@ -1,9 +1,7 @@
 #include "comm/mpi/mpi_transport.h"
 
 #include <algorithm>
-#include <array>
 #include <cstring>
-#include <deque>
 #include <mutex>
 #include <numeric>
 #include <utility>
@@ -12,7 +10,7 @@
 #include "comm/connecting.h"
 #include "comm/header.h"
 #include "comm/mpi/backoff.h"
-#include "comm/mpi/stream.h"
+#include "comm/mpi/peer.h"
 #include "comm/rank_index.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
@@ -20,7 +18,7 @@
 namespace muster::comm {
 namespace {
 
-using mpi::Message, mpi::Backoff, mpi::Stream, mpi::World;
+using mpi::Message, mpi::Backoff, mpi::Peer, mpi::Stream, mpi::World, mpi::used_bytes;
 using Clock = std::chrono::steady_clock;
 using Kind = TransportFailure::Kind;
 
@@ -30,14 +28,6 @@ constexpr auto kLinger = std::chrono::seconds(1);
 constexpr auto kLastMessages = std::chrono::milliseconds(200);
 /// How often a wait looks once more after its deadline.
 constexpr int kLastPolls = 20;
-
-/// Without the zeros at the end: MPI sends small messages at once, and 4 KiB after an answer. Never 0: that is a
-/// transport's last message.
-std::size_t used_bytes(const Frame& frame) {
-  const auto last =
-      std::find_if(frame.bytes.rbegin(), frame.bytes.rend(), [](std::byte b) { return b != std::byte{}; });
-  return std::max<std::size_t>(static_cast<std::size_t>(frame.bytes.rend() - last), 1);
-}
 
 class MpiTransport final : public TransportOverMpi, private World::Member {
  public:
@@ -75,18 +65,6 @@ class MpiTransport final : public TransportOverMpi, private World::Member {
   std::unique_ptr<MpiTransport> subgroup(const std::vector<int>& ranks, const std::string& name);
 
  private:
-  struct Peer {
-    explicit Peer(const std::shared_ptr<World>& world) : incoming(world), abort_message(world) {}
-    std::vector<std::unique_ptr<Message>> sent;                     ///< frames, until the peer has taken them
-    Message incoming;                                               ///< the next frame from the peer
-    std::deque<Frame> arrived;                                      ///< frames from it before that one
-    Message abort_message;                                          ///< the frame with the cause
-    std::array<std::array<std::unique_ptr<Stream>, 2>, 2> streams;  ///< by channel and direction
-    bool has_ended = false;                                         ///< it gave the cause of its own end
-    bool has_closed = false;                                        ///< its transport was closed without one
-    std::optional<TimePoint> left;                                  ///< when it was noticed that it has left
-  };
-
   class Transfer;
   enum class Waiting { frame, block };
 
