@@ -19,10 +19,10 @@ std::atomic<int> forks_before_this_process = 0;
 
 int ForkCheck::forks() noexcept { return forks_before_this_process.load(std::memory_order_relaxed); }
 
-void ForkCheck::refuse(const char* what) {
-  throw CommError("MU571", formatted("{} belongs to the process from which this one was forked. Use groups in that "
+void ForkCheck::refuse(const char* what, std::string_view name) {
+  throw CommError("MU571", formatted("{}{} belongs to the process from which this one was forked. Use groups in that "
                                      "process only, or connect() anew in this one",
-                                     what));
+                                     what, name));
 }
 
 }  // namespace muster::comm

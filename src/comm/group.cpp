@@ -89,9 +89,7 @@ void Group::leave_to_parent() {
   left->push_back({identity_, std::move(collectives_), std::move(device_collectives_), std::move(worker_)});
 }
 
-void Group::require_same_process() const {
-  if (process_.is_forked()) process_.require_same_process(("group " + identity_.name).c_str());
-}
+void Group::require_same_process() const { process_.require_same_process("group ", identity_.name); }
 
 void Group::end_worker(TimePoint until) {
   WaitPolicy::Lock lock(identity_.waiting->mutex());

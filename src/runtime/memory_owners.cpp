@@ -67,9 +67,9 @@ std::string size(int64_t bytes) { return size_text(static_cast<uint64_t>(bytes))
 /// The call that failed is over, and what it had is free again, so the rest is measured at the peak.
 std::string text_of(const Owners& owners, at::Device device, const device::MemoryUse& use) {
   return formatted(
-      "{}: of the {} that tensors on {} took at most, {} are parameters and buffers, {} "
-      "gradients, {} optimizer state, {} pools of full parameters and gradients, and up to {} "
-      "activations and the program's own; {} are reserved, and {} of the host's memory are pinned",
+      "{}: of the {} that tensors on {} took at most, {} are parameters and buffers, {} gradients, {} optimizer state, "
+      "{} pools of full parameters and gradients, and up to {} activations and the program's own; {} are reserved, and "
+      "{} of the host's memory are pinned",
       kId, size(use.peak), device.str(), size(owners.parameters), size(owners.gradients), size(owners.states),
       size(owners.pools), size(std::max<int64_t>(use.peak - owners.sum(), 0)), size(use.reserved),
       size(device::pinned_bytes(device)));

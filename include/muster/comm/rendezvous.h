@@ -62,15 +62,15 @@ struct BackendObject {
 /// is one, under every backend but "fake". If the environment has the job's secret (cluster::read_secret), only ranks
 /// that have it are admitted: what the store says proves it and, over a transport, so does each peer's handshake.
 /// Where ranks have a device_backend, a thread of each rank watches its operations: one that takes longer than the
-/// time-out, or an error that the backend reports, ends all groups of all ranks that have it, and all get the same
-/// cause. Collective: every rank of the job, equally often. Throws: ConfigError (MU059) for an unknown backend,
-/// (MU577), (MU560) for a device_backend without a factory or not for a device, (MU558) if ranks have different ones;
-/// CommError (MU057) that names the ranks that did not come within the rendezvous time-out, (MU400) if the backend is
-/// "shm" or "hierarchical" and ranks cannot share memory, (MU058) if the store or ranks cannot be reached, (MU067) for
-/// a peer without the job's secret, (MU069) for another user's rendezvous file, on all ranks (MU575), or the id of what
-/// a factory threw on one, (MU560) if it made none; ConfigError (MU068) for an invalid secret; LaunchError (MU069) if
-/// no folder can be had; with "mpi", ConfigError (MU567), (MU568) for its library, (MU569) if MPI's ranks are others,
-/// and CommError (MU557) if MPI cannot be used.
+/// time-out, or an error that the backend reports, ends all groups of all ranks that have it for the same cause.
+/// Collective: every rank of the job, equally often.
+/// Throws: ConfigError (MU059) for an unknown backend, (MU577), (MU560) for a device_backend without a factory or not
+/// for a device, (MU558) if ranks have different ones; CommError (MU057) that names the ranks that did not come within
+/// the rendezvous time-out, (MU400) if the backend is "shm" or "hierarchical" and ranks cannot share memory, (MU058) if
+/// the store or ranks cannot be reached, (MU067) for a peer without the job's secret, (MU069) for another user's
+/// rendezvous file, on all ranks (MU575), or the id of what a factory threw on one, (MU560) if it made none;
+/// ConfigError (MU068) for an invalid secret; LaunchError (MU069) if no folder can be had; with "mpi", ConfigError
+/// (MU567), (MU568) for its library, (MU569) if MPI's ranks are others, and CommError (MU557) if MPI cannot be used.
 Communicator connect(const ClusterEnvironment& cluster, const GroupOptions& options = {}, const Backends& more = {});
 
 /// Rank `rank` of a group of `size` without other processes: results are as if all ranks had the same values. An

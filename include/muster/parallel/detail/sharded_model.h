@@ -26,9 +26,9 @@ namespace muster::parallel {
 /// gathers it, and the units that followed it last time are prefetched, as many as limit_gathered_mb allows, or one. A
 /// unit is freed when another unit is accessed, except an enclosing unit while units within its module run; when its
 /// last gradient has arrived; and at the end of the forward, except the root's, which stays for backward. With
-/// reshard_after_forward off it is freed only when its gradients have arrived. Stages optimizer and gradients: full
-/// parameters stay in memory, and a shard is a view of them. The other ranks' shards are gathered after the optimizer
-/// step, while the program goes on; the first access waits for them.
+/// reshard_after_forward off it is freed only when its gradients have arrived.
+/// Stages optimizer and gradients: full parameters stay in memory, and a shard is a view of them. The other ranks'
+/// shards are gathered after the optimizer step, while the program goes on; the first access waits for them.
 ///
 /// When a unit's last gradient has arrived, the gradients, scaled by 1/size, are summed in rank order while backward
 /// goes on (stage full at once, the others in the units' order), and each rank keeps the sum for its shard.

@@ -77,9 +77,9 @@ class Model {
 
   /// Returns the 2-norm of all gradients of the module together, after unscaling; under every strategy that of the
   /// full gradients. That of gradients on a device goes to the host only when it is read. Before the last micro-batch
-  /// of an accumulation window: 0, as clipping. Call it between backward and the optimizer's step. Collective: if the
-  /// strategy shards gradients, and if a rank's loss did not use the model (see Optimizer::step()). Throws: UsageError
-  /// (MU324) if the object that prepared the model no longer exists.
+  /// of an accumulation window: 0, as clipping. Call it between backward and the optimizer's step.
+  /// Collective: if the strategy shards gradients, and if a rank's loss did not use the model (see Optimizer::step()).
+  /// Throws: UsageError (MU324) if the object that prepared the model no longer exists.
   GradNorm grad_norm() const { return runtime::grad_norm_of(*prepared_); }
 
   M* operator->() const { return module_.operator->(); }
