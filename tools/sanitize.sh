@@ -18,12 +18,12 @@ fi
 if [ "$which" != asan ]; then
   # It sees no other process: what ranks do to shared memory, comm's tests do with ranks as threads, too.
   # Under ThreadSanitizer LibTorch's own thread pools stay at one thread: they are not instrumented, and their races are not ours.
-  threaded=(cluster comm data launcher parallel sim track trainer)
-  BUILD=$build-tsan CMAKE_ARGS="-DCMAKE_BUILD_TYPE=Sanitize -DMUSTER_SANITIZE=thread -DMUSTER_BUILD_EXAMPLES=OFF" tools/build.sh "${threaded[@]/#/test_}"
+  threaded=(checkpoint_on_device cluster comm data data_on_device launcher parallel parallel_on_device sim track trainer training_on_device)
+  BUILD=$build-tsan CMAKE_ARGS="-DCMAKE_BUILD_TYPE=Sanitize -DMUSTER_SANITIZE=thread -DMUSTER_BUILD_EXAMPLES=OFF" tools/build.sh "${threaded[@]/#/test_}" mpi_ranks
   # Ranks that a test forks may start threads; what it misses after a fork, those tests as threads see.
   # Its search for deadlocks holds 64 locks at most, and ends the program where gloo takes more.
   OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 \
   TSAN_OPTIONS="detect_deadlocks=0:die_after_fork=0:suppressions=$PWD/tools/suppressions/thread.txt:halt_on_error=0:exitcode=66:ignore_noninstrumented_modules=1" \
-    python3 tools/run_tests.py "$build-tsan" "${threaded[@]}" || status=1
+    python3 tools/run_tests.py "$build-tsan" "${threaded[@]}" mpi || status=1
 fi
 exit $status

@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <exception>
-#include <string_view>
 
 #include <ATen/ops/tensor.h>
 
 #include "comm/error_text.h"
+#include "muster/base/detail/no_std_exception.h"
 #include "muster/base/error.h"
 #include "muster/comm/detail/report_lost_rank.h"
 
@@ -14,9 +14,7 @@ namespace muster::comm {
 namespace {
 
 // The first character of a message between ranks.
-constexpr char kReturned = '+', kThrew = '!';
-
-constexpr std::string_view kOfStorages[] = {"MU313", "MU314", "MU316", "MU317"};
+constexpr char kReturned = '+', kThrew = '!', kThrewCheckpointError = '?';
 
 struct Outcome {
   std::exception_ptr error;
@@ -24,13 +22,16 @@ struct Outcome {
 };
 
 Outcome outcome_of(const std::function<std::string()>& f) {
-  const auto threw = [](const std::string& id, const std::string& message) {
-    return Outcome{std::current_exception(), kThrew + id + ':' + message};
+  const auto threw = [](const std::string& id, const std::string& message, char kind = kThrew) {
+    return Outcome{std::current_exception(), kind + id + ':' + message};
   };
+  const auto without_id = [](const Error& error) { return std::string(error.what()).substr(error.id().size() + 2); };
   try {
     return {nullptr, kReturned + f()};
+  } catch (const CheckpointError& error) {
+    return threw(error.id(), without_id(error), kThrewCheckpointError);
   } catch (const Error& error) {
-    return threw(error.id(), std::string(error.what()).substr(error.id().size() + 2));
+    return threw(error.id(), without_id(error));
   } catch (const std::exception& error) {
     return threw({}, error.what()[0] ? error.what() : "an exception without words");
   } catch (...) {
@@ -40,10 +41,12 @@ Outcome outcome_of(const std::function<std::string()>& f) {
 
 /// What f returned on that rank.
 std::string result_in(const std::string& message, std::size_t rank, const Communicator& group, const Raise& raise) {
-  if (!message.starts_with(kThrew)) return message.substr(std::min<std::size_t>(1, message.size()));
+  const bool of_checkpoint = message.starts_with(kThrewCheckpointError);
+  if (!of_checkpoint && !message.starts_with(kThrew)) return message.substr(std::min<std::size_t>(1, message.size()));
   const auto colon = message.find(':');
   const auto in_group = static_cast<int>(rank);
-  const Failure failure{message.substr(1, colon - 1), message.substr(colon + 1), job_rank(group, in_group)};
+  const Failure failure{message.substr(1, colon - 1), message.substr(colon + 1), job_rank(group, in_group),
+                        of_checkpoint};
   report_lost_rank(group, in_group, failure.text());
   raise(failure);
   raise_failure(failure);
@@ -66,8 +69,7 @@ auto exchanged(const Outcome& own, Exchange&& exchange) {
 
 void raise_failure(const Failure& failure) {
   const auto rank = std::to_string(failure.rank);
-  if (failure.id.starts_with("MU2") || std::ranges::count(kOfStorages, failure.id) > 0)
-    throw CheckpointError(failure.id, failure.message + " (found by rank " + rank + ")");
+  if (failure.of_checkpoint) throw CheckpointError(failure.id, failure.message + " (found by rank " + rank + ")");
   throw UsageError("MU176", "rank " + rank + " failed in what all ranks do together: " + failure.text());
 }
 

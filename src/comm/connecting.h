@@ -4,6 +4,7 @@
 #include <string>
 
 #include "comm/error_text.h"
+#include "muster/base/detail/no_std_exception.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
 #include "muster/comm/transport.h"

@@ -5,9 +5,6 @@
 
 namespace muster::comm {
 
-/// For what was thrown and has no text.
-inline constexpr const char* kNoStdException = "an exception that is no std::exception";
-
 /// The message that a library threw, for one of Muster's messages: its first line, without the source location in
 /// front; a line longer than `limit` is cut after a word.
 std::string short_error_text(std::string_view thrown, std::size_t limit = 300);

@@ -9,6 +9,7 @@
 
 #include "comm/error_text.h"
 #include "comm/staging.h"
+#include "muster/base/detail/no_std_exception.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
 #include "muster/comm/detail/piggyback.h"

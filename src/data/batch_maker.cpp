@@ -5,13 +5,14 @@
 
 #include <c10/util/Exception.h>
 
+#include "muster/base/detail/no_std_exception.h"
 #include "muster/base/error.h"
 #include "muster/data/detail/dataset_error.h"
 
 namespace muster::data {
 
 void throw_dataset_error(int64_t index, bool whole_batch) {
-  std::string cause = "an exception that is no std::exception";
+  std::string cause = kNoStdException;
   try {
     throw;
   } catch (const c10::Error& e) {

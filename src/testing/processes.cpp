@@ -18,6 +18,7 @@
 
 #include "muster/base/detail/descriptor.h"
 #include "muster/base/detail/environment.h"
+#include "muster/base/detail/no_std_exception.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
 #include "muster/base/temporary_folder.h"
@@ -50,7 +51,7 @@ constexpr const char* kStore = "MUSTER_TEST_STORE";
   } catch (const std::exception& failure) {
     std::cerr << "rank " << rank << ": " << failure.what() << std::endl;
   } catch (...) {
-    std::cerr << "rank " << rank << ": an exception that is no std::exception" << std::endl;
+    std::cerr << "rank " << rank << ": " << kNoStdException << std::endl;
   }
   std::cout.flush();
   std::fflush(nullptr);

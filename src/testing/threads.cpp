@@ -2,6 +2,7 @@
 #include <mutex>
 #include <string>
 
+#include "muster/base/detail/no_std_exception.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
 #include "muster/comm/detail/thread_world.h"
@@ -19,7 +20,7 @@ namespace {
   } catch (const std::exception& failure) {
     throw Error("MU062", formatted("{}: {}", place, failure.what()));
   } catch (...) {
-    throw Error("MU062", formatted("{}: an exception that is no std::exception", place));
+    throw Error("MU062", formatted("{}: {}", place, kNoStdException));
   }
 }
 

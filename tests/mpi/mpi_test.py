@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 """The backend "mpi" under mpirun, with two ranks and with four: bits, mismatches, failures, ends of processes, and training as over gloo.
 
-    mpi_test.py SOURCE BUILD
+    mpi_test.py SOURCE BUILD [ranks]
+
+With "ranks" only the cases of mpi_ranks run: a build with a sanitizer has no examples, and preloads nothing.
 """
 import os
 import pathlib
@@ -14,6 +16,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 from counted import close, report  # noqa: E402
 
 source, build = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
+ranks_only = sys.argv[3:] == ["ranks"]
 ranks_program, mpirun = build / "tests/mpi_ranks", shutil.which("mpirun")
 
 if not ranks_program.exists() or not mpirun:
@@ -26,6 +29,10 @@ def run(ranks, *command, **variables):
     """Exit code and output of a job; it ends within two minutes, or is said to be stuck."""
     words = [mpirun, "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-n", str(ranks), *map(str, command)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", **variables}
+    if ranks_only:  # a sanitizer's dlopen() does not look where the program's own would
+        environment["LD_LIBRARY_PATH"] = str(build / "lib")
+        # Open MPI leaks from modules that it has unloaded, so that nothing names them.
+        environment["ASAN_OPTIONS"] = os.environ.get("ASAN_OPTIONS", "") + ":detect_leaks=0"
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment) as job:
         try:
             said = job.communicate(timeout=120)[0]
@@ -46,6 +53,7 @@ def passes(name, ranks, ends_well=True, **variables):
     """Every rank of the case says that all was as it should be; after a failure of a group the job ends by MPI_Abort."""
     code, said, left = case(name, ranks, **variables)
     good = all(left.get(f"rank{rank}") == "ok" for rank in range(ranks)) and code is not None and (code == 0) == ends_well
+    good = good and not any(report in said for report in ("ThreadSanitizer:", "AddressSanitizer:", "runtime error:"))
     report(f"{name} on {ranks} ranks", None if good else f"exit code {code}, ranks {left}\n{said[-3000:]}")
     return left
 
@@ -91,11 +99,7 @@ def what_cannot_be_loaded(folder):
         refused(f"{name} is named", error, said)
 
 
-with tempfile.TemporaryDirectory() as scratch:
-    # The page's program, with and without ranks of its own.
-    for words, expected in (([], "2 ranks train, the others solve"), (["everywhere"], "all 3 ranks train")):
-        code, said = run(3, build / "tests/howto_mpi", *words)
-        report(f"the page's program {words}", None if code == 0 and said.count(expected) == 1 else f"exit code {code}\n{said[-3000:]}")
+def cases_of_ranks():
     for ranks in (2, 4):
         for name in ("GiveTheBitsOfGloo", "OverlapInGroupsAndThreads", "ManySmallOperationsLoseNothing", "AGroupMayOutliveMain", "AForkedProcessLeavesMpiAlone",
                      "AProgramWithOneThreadOfMpi", "AProgramThatMakesOneCallAtATime", "SomeOfTheRanks", "AnotherPlaceIsRefused"):
@@ -112,15 +116,32 @@ with tempfile.TemporaryDirectory() as scratch:
         left = passes("AnEarlyExitWithoutErrorIsTold", 2, ends_well=False)
         report("the first cause is told", None if left.get("told0", "").startswith("MU052: rank 0 lost rank 1") else left)
     passes("OverlapInGroupsAndThreads", 4, MUSTER_TEST_BACKEND="mpi_collectives")
-    refused("a contradiction is told in words", "the program asks for backend 'mpi over the communicator ", run(3, build / "tests/howto_mpi", MUSTER_BACKEND="gloo")[1])
     passes("ManySmallOperationsLoseNothing", 2, MUSTER_SECRET="0123456789abcdef" * 2)
     for name, expected in (("AKilledRankEndsTheJob", 137), ("AnEarlyExitEndsTheJob", 3)):
         code, said, _ = case(name, 4)
         report(name, None if code == expected else f"exit code {code}\n{said[-3000:]}")
-    # No mpirun: MPI knows of one rank only.
+
+
+def the_page():
+    """Its program, with and without ranks of its own."""
+    for words, expected in (([], "2 ranks train, the others solve"), (["everywhere"], "all 3 ranks train")):
+        code, said = run(3, build / "tests/howto_mpi", *words)
+        report(f"the page's program {words}", None if code == 0 and said.count(expected) == 1 else f"exit code {code}\n{said[-3000:]}")
+    refused("a contradiction is told in words", "the program asks for backend 'mpi over the communicator ", run(3, build / "tests/howto_mpi", MUSTER_BACKEND="gloo")[1])
+
+
+def another_launcher():
+    """No mpirun: MPI knows of one rank only."""
     alone = subprocess.run([build / "bin/muster", "run", "--devices", "2", "--no-prefix", "--backend", "mpi", build / "examples/readme"],
                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120)
     refused("ranks of another launcher are refused", "MU569", alone.stdout)
-    same_training(pathlib.Path(scratch))
-    what_cannot_be_loaded(pathlib.Path(scratch))
+
+
+cases_of_ranks()
+if not ranks_only:
+    the_page()
+    another_launcher()
+    with tempfile.TemporaryDirectory() as scratch:
+        same_training(pathlib.Path(scratch))
+        what_cannot_be_loaded(pathlib.Path(scratch))
 close()

@@ -1,3 +1,4 @@
+#include <atomic>
 #include <set>
 #include <vector>
 
@@ -72,7 +73,7 @@ TEST(DeviceMemory, IsAsMuchWheneverWorkRuns) {
 
 TEST(DeviceMemory, IsNeverRecordedForAStream) {
   sim::install();
-  static int recorded;
+  static std::atomic<int> recorded;  // ranks are threads
   recorded = 0;
   device::set_sync_filter([](const device::SyncPoint& point, device::SyncKind what) {
     recorded += what == device::SyncKind::record_stream && std::string(point.name).find("batches") != 0;

@@ -34,7 +34,7 @@ at::Tensor number(double value) {
 Reducer::Reducer(std::string name, Replica& replica, FrozenParameters& frozen, const comm::Communicator& group,
                  const DdpOptions& options)
     : name_(std::move(name)), replica_(replica), frozen_(frozen), group_(group), options_(options),
-      scale_(number(1.0 / group.size())), graphs_({}), states_(replica.parameters().size()), label_(name_),
+      scale_(number(1.0 / group.size())), bypass_({}), states_(replica.parameters().size()), label_(name_),
       comm_hook_(chosen_comm_hook(options)) {
   update_buckets();
   const auto& parameters = replica.parameters();
@@ -65,7 +65,7 @@ void Reducer::finish_started() {
 }
 
 void Reducer::note_forward() noexcept {
-  graphs_.note();
+  bypass_.forward_ended();
   if (hook::current_backward() < 0) inside_runtime_backward_ = false;  // one that threw did not call after_backward()
 }
 
@@ -73,7 +73,7 @@ void Reducer::before_backward() {
   if (hook::current_backward() >= 0) return;  // within another one
   const std::lock_guard lock(mutex_);
   if (active_) discard();
-  seen_gradient_ = seen_scoped_ = false;
+  bypass_.backward_begins();
   inside_runtime_backward_ = true;
 }
 
@@ -82,13 +82,7 @@ void Reducer::after_backward() {
   const std::lock_guard lock(mutex_);
   inside_runtime_backward_ = false;
   if (active_) finish(/*reports=*/true);  // all gradients came from backwards within this one
-  check_for_bypass();
-}
-
-void Reducer::check_for_bypass() {
-  if (!seen_gradient_ || seen_scoped_) return;
-  seen_gradient_ = false;
-  refuse_bypass();
+  bypass_.check();
 }
 
 void Reducer::on_gradient(const VariableLocator& locator, const at::Tensor& leaf) {
@@ -104,8 +98,7 @@ void Reducer::on_gradient(const VariableLocator& locator, const at::Tensor& leaf
                                   "' got a sparse gradient, which replicated training does not "
                                   "average: make it dense (EmbeddingOptions::sparse(false))");
   enter_backward();
-  seen_gradient_ = true;
-  seen_scoped_ = seen_scoped_ || graphs_.noted(locator.leaf);
+  bypass_.gradient_arrived(locator.leaf);
   if (!sync_ || locator.index < 0) {
     local_uses_.add(leaf.device());
     return;
@@ -170,7 +163,7 @@ void Reducer::backward_ended(int64_t id) {
   const std::lock_guard lock(mutex_);
   std::erase(backwards_, id);
   const bool inner = hook::backward_is_nested();
-  seen_scoped_ = seen_scoped_ || inner;  // its forward ran within backward, in no scope
+  if (inner) bypass_.nested_backward_ended();
   nested_ = nested_ || inner;
   if (!active_ || (inner && (inside_runtime_backward_ || !backwards_.empty()))) return;
   finish(/*reports=*/!inner);
@@ -183,7 +176,8 @@ void Reducer::prepare_for_backward() {
     root_ = next.root;
   }
   active_ = true;
-  broken_ = nested_ = seen_gradient_ = seen_scoped_ = false;
+  broken_ = nested_ = false;
+  bypass_.backward_begins();
   std::fill(pending_.begin(), pending_.end(), 0);
   for (size_t i = 0; i < states_.size(); ++i) {
     auto& state = states_[i];
@@ -355,7 +349,7 @@ void Reducer::finalize_backward(bool reports) {
 }
 
 void Reducer::report(const ReductionFlags& flags) {
-  check_for_bypass();
+  bypass_.check();
   if (!flags.any()) return;
   if (options_.static_graph && (flags.broken || broken_))
     throw UsageError("MU155",

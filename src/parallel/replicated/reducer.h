@@ -17,6 +17,7 @@
 #include "muster/hook/detail/gradient_hooks.h"
 #include "muster/parallel/comm_hook.h"
 #include "muster/parallel/options.h"
+#include "parallel/bypass_check.h"
 #include "parallel/frozen_parameters.h"
 #include "parallel/reduction_recorder.h"
 #include "parallel/replicated/join_session.h"
@@ -91,7 +92,7 @@ class Reducer {
   };
   struct VariableLocator {
     int64_t index = -1;  ///< in the replica; -1: not there yet
-    size_t leaf = 0;     ///< in `graphs_`
+    size_t leaf = 0;     ///< in `bypass_`
     std::string name;
   };
 
@@ -124,7 +125,6 @@ class Reducer {
   void finalize_backward(bool reports);
   void refuse_different_freezing(const ReductionFlags& flags) const;
   void report(const ReductionFlags& flags);
-  void check_for_bypass();
 
   static constexpr double kMiB = 1024.0 * 1024.0;
 
@@ -134,7 +134,7 @@ class Reducer {
   const comm::Communicator& group_;
   const DdpOptions& options_;
   at::Tensor scale_;
-  hook::GraphUse graphs_;
+  BypassCheck bypass_;
   size_t leaf_count_ = 0;  // of these
   std::unordered_map<c10::TensorImpl*, std::shared_ptr<VariableLocator>> watched_;
   std::deque<State> states_;
@@ -172,8 +172,6 @@ class Reducer {
   bool sync_ = true;
   bool static_graph_known_ = false;  // static_graph: `expected` is known
   bool broken_ = false;              // static_graph: another parameter fired
-  bool seen_gradient_ = false;       // since before_backward() or the reduction's begin
-  bool seen_scoped_ = false;
   std::vector<hook::GradientHook> hooks_;
   std::vector<hook::CaptureHook> captures_;
   std::vector<std::pair<at::Tensor, unsigned>> early_hooks_;  // called before a gradient is added to the parameter

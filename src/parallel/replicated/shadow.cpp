@@ -28,7 +28,8 @@ void Reducer::shadow(int root, double divisor) {
     fill(i);
   }
   active_ = shadow_ = true;
-  broken_ = seen_gradient_ = seen_scoped_ = false;
+  broken_ = false;
+  bypass_.backward_begins();
   const auto restore = c10::make_scope_exit([this] {
     shadow_ = false;
     root_ = 0;

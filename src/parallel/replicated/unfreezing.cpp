@@ -9,7 +9,7 @@ namespace muster::parallel {
 void Reducer::attach(const NamedTensor& named, int64_t index) {
   const auto& [name, tensor] = named;
   auto locator = std::make_shared<VariableLocator>(VariableLocator{index, leaf_count_++, name});
-  graphs_.add(tensor);
+  bypass_.add_leaf(tensor);
   hooks_.emplace_back(tensor, [this, locator](const at::Tensor& leaf) { on_gradient(*locator, leaf); });
   captures_.emplace_back(tensor, [locator] {
     throw UsageError("MU153", "autograd::grad with respect to parameter '" + locator->name +

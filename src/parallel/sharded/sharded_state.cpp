@@ -48,7 +48,7 @@ void ShardedModel::State::build(std::vector<UnitPlan> plans) {
       if (units[u]->trainable(i)) hook_up(u, i);
     }
   }
-  if (settings.keeps_params_unsharded()) graphs_.emplace(std::move(leaves));
+  if (settings.keeps_params_unsharded()) bypass_.emplace(std::move(leaves));
   frozen_ = FrozenParameters(parameters_);
 }
 
@@ -186,7 +186,7 @@ void ShardedModel::State::enter_forward() {
 
 void ShardedModel::State::leave_forward() noexcept {
   if (--forward_depth_ > 0) return;
-  if (graphs_) graphs_->note();
+  if (bypass_) bypass_->forward_ended();
   if (within_backward()) return;
   const bool threw = std::uncaught_exceptions() > exceptions_, trains = at::GradMode::is_enabled() && !threw;
   try {
@@ -218,7 +218,7 @@ void ShardedModel::State::note_backward() {
 
 void ShardedModel::State::at_end_of_backward() {
   std::scoped_lock lock(mutex);
-  seen_scoped_ = seen_scoped_ || hook::backward_is_nested();  // its forward ran within backward, in no scope
+  if (bypass_ && hook::backward_is_nested()) bypass_->nested_backward_ended();
   if (!inside_runtime_backward_) finish_backward();
 }
 
@@ -232,7 +232,8 @@ void ShardedModel::State::begin_backward(bool inside_runtime_backward) {
     arrived_[u] = 0;
     awaited_[u] = units[u]->awaited_count();
   }
-  placeholders_shown_ = seen_gradient_ = seen_scoped_ = false;
+  placeholders_shown_ = false;
+  if (bypass_) bypass_->backward_begins();
   in_backward_ = true;
   inside_runtime_backward_ = inside_runtime_backward;
   backward_ = -1;
@@ -281,12 +282,6 @@ void ShardedModel::State::finish_reduction() {
   finish_backward();
 }
 
-void ShardedModel::State::check_for_bypass() {
-  if (!seen_gradient_ || seen_scoped_) return;
-  seen_gradient_ = false;
-  refuse_bypass();
-}
-
 /// Before a gradient is accumulated: the placeholder must be out of its way.
 void ShardedModel::State::gradient_coming() {
   std::scoped_lock lock(mutex);
@@ -306,10 +301,7 @@ void ShardedModel::State::gradient_arrived(size_t u, size_t i, const at::Tensor&
         "MU154",
         "the gradient of " + name_of(unit, unit.parameter(i)) +
             " is sparse, and sharded training takes dense gradients only: build the module with sparse(false)");
-  if (graphs_) {
-    seen_gradient_ = true;
-    seen_scoped_ = seen_scoped_ || graphs_->noted(first_leaf_[u] + i);
-  }
+  if (bypass_) bypass_->gradient_arrived(first_leaf_[u] + i);
   if (!unit.trainable(i)) {
     unfrozen_arrived_ = true;
     unit.take_gradient(i, gradient, /*last=*/sync);

@@ -14,6 +14,7 @@
 #include "muster/hook/detail/gradient_hooks.h"
 #include "muster/hook/detail/watched_storage.h"
 #include "muster/parallel/detail/sharded_model.h"
+#include "parallel/bypass_check.h"
 #include "parallel/coalesced.h"
 #include "parallel/frozen_parameters.h"
 #include "parallel/sharded/buffer_pool.h"
@@ -50,8 +51,10 @@ class ShardedModel::State final : public hook::StorageWatcher, public std::enabl
   void register_with(const std::shared_ptr<ReductionRecord>& record, int64_t index) {
     reductions_->register_with(record, index);
   }
-  /// Throws: UsageError (MU151) if none of this backward's gradients came from a forward in its scope.
-  void check_for_bypass();
+  /// Throws: UsageError (MU151); see BypassCheck.
+  void check_for_bypass() {
+    if (bypass_) bypass_->check();
+  }
   /// Discards a backward that did not complete.
   void abandon_backward();
 
@@ -132,12 +135,10 @@ class ShardedModel::State final : public hook::StorageWatcher, public std::enabl
   std::vector<hook::GradientHook> gradient_hooks_;
   std::vector<hook::CaptureHook> capture_hooks_;
   std::vector<std::pair<at::Tensor, unsigned>> early_hooks_;
-  std::optional<hook::GraphUse>
-      graphs_;                      // graphs of trainable parameters; set if operators outside a forward are allowed
-  std::vector<size_t> first_leaf_;  // by unit: index of its first leaf there
-  bool seen_gradient_ = false, seen_scoped_ = false;
-  std::vector<size_t> arrived_;  // by unit: gradients in this backward
-  std::vector<size_t> awaited_;  // by unit: gradients that this backward can bring
+  std::optional<BypassCheck> bypass_;  // of all parameters; set if operators outside a forward are allowed
+  std::vector<size_t> first_leaf_;     // by unit: index of its first leaf there
+  std::vector<size_t> arrived_;        // by unit: gradients in this backward
+  std::vector<size_t> awaited_;        // by unit: gradients that this backward can bring
   FrozenParameters frozen_;
   std::vector<NamedTensor> parameters_;                 // of all units
   std::vector<char> agreed_trainable_;                  // of these: whether they are trained, as all ranks know

@@ -13,9 +13,10 @@ namespace muster::comm {
 
 /// What a rank threw, as it is sent to the other ranks.
 struct Failure {
-  std::string id;       ///< of an Error of the library; empty for other exceptions
-  std::string message;  ///< without the id
-  int rank = 0;         ///< in the job
+  std::string id;              ///< of an Error of the library; empty for other exceptions
+  std::string message;         ///< without the id
+  int rank = 0;                ///< in the job
+  bool of_checkpoint = false;  ///< it is a CheckpointError
 
   /// "MU202: the disk is full".
   std::string text() const { return id.empty() ? message : id + ": " + message; }
@@ -24,8 +25,7 @@ struct Failure {
 /// Throws what a rank throws when another one has failed.
 using Raise = std::function<void(const Failure&)>;
 
-/// Throws: CheckpointError with the same id if the failure is one of files (MU2nn) or of a program's own storage of
-/// checkpoints (MU313, MU314, MU316, MU317), else UsageError (MU176).
+/// Throws: CheckpointError with the same id if the failure is a CheckpointError, else UsageError (MU176).
 [[noreturn]] void raise_failure(const Failure& failure);
 
 /// Runs f on every rank and returns the results of all ranks, in rank order. `label` says what the ranks do, and names

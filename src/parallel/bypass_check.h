@@ -1,0 +1,43 @@
+#pragma once
+
+#include <cstddef>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "muster/hook/detail/gradient_hooks.h"
+#include "parallel/local.h"
+
+namespace muster::parallel {
+
+/// Finds a backward none of whose gradients came from a forward in a scope of the prepared model.
+/// Thread safety: forward_ended() not at the same time as the others.
+class BypassCheck {
+ public:
+  explicit BypassCheck(std::vector<at::Tensor> leaves) : graphs_(std::move(leaves)) {}
+  /// Its index follows those of the others.
+  void add_leaf(const at::Tensor& leaf) { graphs_.add(leaf); }
+  /// A forward scope has ended: the graphs that are alive came from it.
+  void forward_ended() noexcept { graphs_.note(); }
+  void backward_begins() noexcept { gradient_ = scoped_ = false; }
+  /// A gradient of this leaf has arrived.
+  void gradient_arrived(size_t leaf) {
+    gradient_ = true;
+    scoped_ = scoped_ || graphs_.noted(leaf);
+  }
+  /// A backward has ended within another one: its forward ran there, in no scope, and is allowed.
+  void nested_backward_ended() noexcept { scoped_ = true; }
+  /// Throws: UsageError (MU151), once per backward.
+  void check() {
+    if (scoped_ || !std::exchange(gradient_, false)) return;
+    refuse_bypass();
+  }
+
+ private:
+  hook::GraphUse graphs_;
+  bool gradient_ = false;  // one has arrived
+  bool scoped_ = false;    // one came from a forward in a scope
+};
+
+}  // namespace muster::parallel
