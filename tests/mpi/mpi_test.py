@@ -132,9 +132,12 @@ def the_page():
 
 def another_launcher():
     """No mpirun: MPI knows of one rank only."""
-    alone = subprocess.run([build / "bin/muster", "run", "--devices", "2", "--no-prefix", "--backend", "mpi", build / "examples/readme"],
-                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120)
-    refused("ranks of another launcher are refused", "MU569", alone.stdout)
+    words = [build / "bin/muster", "run", "--devices", "2", "--no-prefix", "--backend", "mpi", build / "examples/readme"]
+    for _ in range(3):
+        said = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120).stdout
+        if "Unable to start a daemon" not in said:  # now and then Open MPI's own, where two ranks start theirs at once
+            break
+    refused("ranks of another launcher are refused", "MU569", said)
 
 
 cases_of_ranks()
