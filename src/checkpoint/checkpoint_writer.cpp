@@ -20,8 +20,8 @@ namespace fs = std::filesystem;
   try {
     std::rethrow_exception(failure);
   } catch (const CheckpointError& error) {
-    throw CheckpointError(error.id(), "the save to " + folder.string() + " that was started earlier failed: " +
-                                          std::string(error.what()).substr(error.id().size() + 2));
+    throw CheckpointError(error.id(),
+                          "the save to " + folder.string() + " that was started earlier failed: " + error.message());
   }
 }
 

@@ -25,7 +25,7 @@ void as_checkpoint_error(const std::string& prefix, Action&& action) {
   } catch (const CommError&) {
     throw;
   } catch (const Error& error) {
-    throw CheckpointError(error.id(), prefix + std::string(error.what()).substr(error.id().size() + 2));
+    throw CheckpointError(error.id(), prefix + error.message());
   } catch (const std::exception& error) {
     throw CheckpointError("MU202", prefix + "nothing was saved: " + error.what());
   }

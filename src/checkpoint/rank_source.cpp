@@ -24,8 +24,8 @@ auto as_file_of_checkpoint(Action&& action) {
     return action();
   } catch (const CheckpointError& error) {
     if (error.id() != "MU200") throw;
-    throw CheckpointError("MU213", std::string(error.what()).substr(error.id().size() + 2) +
-                                       "; the checkpoint is not whole: copy it again as a whole, or load an older one");
+    throw CheckpointError(
+        "MU213", error.message() + "; the checkpoint is not whole: copy it again as a whole, or load an older one");
   }
 }
 

@@ -42,8 +42,7 @@ format::Manifest read_manifest(const checkpoint::CheckpointFiles& files) {
     return format::parse_manifest(file->read_text(kMaxManifestBytes), file->path().string());
   } catch (const CheckpointError& error) {
     if (error.id() != "MU200") throw;
-    throw CheckpointError("MU210", std::string(error.what()).substr(error.id().size() + 2) + "; " +
-                                       files.path().string() +
+    throw CheckpointError("MU210", error.message() + "; " + files.path().string() +
                                        " is no complete checkpoint: name a folder that was saved as one");
   }
 }

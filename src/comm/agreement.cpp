@@ -25,13 +25,12 @@ Outcome outcome_of(const std::function<std::string()>& f) {
   const auto threw = [](const std::string& id, const std::string& message, char kind = kThrew) {
     return Outcome{std::current_exception(), kind + id + ':' + message};
   };
-  const auto without_id = [](const Error& error) { return std::string(error.what()).substr(error.id().size() + 2); };
   try {
     return {nullptr, kReturned + f()};
   } catch (const CheckpointError& error) {
-    return threw(error.id(), without_id(error), kThrewCheckpointError);
+    return threw(error.id(), error.message(), kThrewCheckpointError);
   } catch (const Error& error) {
-    return threw(error.id(), without_id(error));
+    return threw(error.id(), error.message());
   } catch (const std::exception& error) {
     return threw({}, error.what()[0] ? error.what() : "an exception without words");
   } catch (...) {

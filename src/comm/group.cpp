@@ -250,7 +250,7 @@ void Group::execute(Operation& operation, Clock::time_point asked, Clock::time_p
   } catch (const TransportFailure& failure) {
     fail(explain(operation, failure, begin));
   } catch (const CommError& error) {
-    fail({error.id(), std::string(error.what()).substr(error.id().size() + 2), -1});
+    fail({error.id(), error.message(), -1});
   } catch (const std::exception& error) {
     fail({"MU061",
           formatted("{} failed on rank {} of group {}: {}", describe(operation), rank_, identity_.name,

@@ -15,9 +15,12 @@ namespace muster::parallel {
 /// Thread safety: forward_ended() not at the same time as the others.
 class BypassCheck {
  public:
-  explicit BypassCheck(std::vector<at::Tensor> leaves) : graphs_(std::move(leaves)) {}
-  /// Its index follows those of the others.
-  void add_leaf(const at::Tensor& leaf) { graphs_.add(leaf); }
+  explicit BypassCheck(std::vector<at::Tensor> leaves) : leaf_count_(leaves.size()), graphs_(std::move(leaves)) {}
+  /// Returns its index, which follows those of the others.
+  size_t add_leaf(const at::Tensor& leaf) {
+    graphs_.add(leaf);
+    return leaf_count_++;
+  }
   /// A forward scope has ended: the graphs that are alive came from it.
   void forward_ended() noexcept { graphs_.note(); }
   void backward_begins() noexcept { gradient_ = scoped_ = false; }
@@ -35,6 +38,7 @@ class BypassCheck {
   }
 
  private:
+  size_t leaf_count_;
   hook::GraphUse graphs_;
   bool gradient_ = false;  // one has arrived
   bool scoped_ = false;    // one came from a forward in a scope

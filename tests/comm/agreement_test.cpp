@@ -82,8 +82,10 @@ TEST(RunTogether, TheFirstFailureReachesRanksThatHaveNone) {
               own ? "the disk is full" : "MU176: rank 1 failed in what all ranks do together: the disk is full");
     EXPECT_EQ(fail(CheckpointError("MU202", "the disk: full")),
               own ? "MU202: the disk: full" : "MU202: the disk: full (found by rank 1)");
-    EXPECT_EQ(fail(CheckpointError("MU313", "out of reach")),
-              own ? "MU313: out of reach" : "MU313: out of reach (found by rank 1)");
+    for (const auto* id : {"MU313", "MU314", "MU316", "MU317"}) {
+      const auto text = std::string(id) + ": out of reach";
+      EXPECT_EQ(fail(CheckpointError(id, "out of reach")), own ? text : text + " (found by rank 1)");
+    }
     EXPECT_EQ(fail(UsageError("MU254", "no metrics")),
               own ? "MU254: no metrics" : "MU176: rank 1 failed in what all ranks do together: MU254: no metrics");
     EXPECT_EQ(fail(UsageError("MU315", "taken")),

@@ -137,6 +137,7 @@ def another_launcher():
         said = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120).stdout
         if "Unable to start a daemon" not in said:  # now and then Open MPI's own, where two ranks start theirs at once
             break
+        print("mpi: Open MPI could not start a daemon; the ranks start again")
     refused("ranks of another launcher are refused", "MU569", said)
 
 

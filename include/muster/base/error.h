@@ -15,6 +15,8 @@ class Error : public std::runtime_error {
       : std::runtime_error(std::string(id) + ": " + message), id_(id) {}
   /// The id of the error's page, such as "MU151".
   const std::string& id() const noexcept { return id_; }
+  /// what() without the id.
+  std::string message() const { return what() + id_.size() + 2; }
 
  private:
   std::string id_;

@@ -139,7 +139,7 @@ std::unique_ptr<SharedAreas> Hierarchical::split_areas(Transport& between, const
   try {
     areas = within_.split({begin, begin + hosts.size(host)}, name);
   } catch (const CommError& failure) {
-    trouble = failure.what() + failure.id().size() + 2;
+    trouble = failure.message();
   }
   const std::string first = first_trouble(between, trouble, TimePoint::clock::now() + timeout_);
   if (!first.empty()) throw CommError("MU401", first);

@@ -51,7 +51,7 @@ class Calls {
   /// After a failure the process ends without MPI_Finalize: by MPI_Abort if initialize() initialised MPI.
   virtual void fail() noexcept = 0;
   /// How long MPI_Finalize, where it is called here, may wait for the other ranks.
-  virtual void set_finalize_timeout(std::chrono::milliseconds backoff) noexcept = 0;
+  virtual void set_finalize_timeout(std::chrono::milliseconds timeout) noexcept = 0;
   /// Whether this thread may call MPI now: 0, kFinalized or kWrongThread.
   virtual int may_call() noexcept = 0;
   virtual std::string error_string(int code) = 0;

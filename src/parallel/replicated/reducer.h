@@ -135,7 +135,6 @@ class Reducer {
   const DdpOptions& options_;
   at::Tensor scale_;
   BypassCheck bypass_;
-  size_t leaf_count_ = 0;  // of these
   std::unordered_map<c10::TensorImpl*, std::shared_ptr<VariableLocator>> watched_;
   std::deque<State> states_;
   std::vector<int64_t> pending_;                     // per bucket: expected gradients that have not arrived

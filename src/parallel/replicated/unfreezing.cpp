@@ -8,8 +8,7 @@ namespace muster::parallel {
 
 void Reducer::attach(const NamedTensor& named, int64_t index) {
   const auto& [name, tensor] = named;
-  auto locator = std::make_shared<VariableLocator>(VariableLocator{index, leaf_count_++, name});
-  bypass_.add_leaf(tensor);
+  auto locator = std::make_shared<VariableLocator>(VariableLocator{index, bypass_.add_leaf(tensor), name});
   hooks_.emplace_back(tensor, [this, locator](const at::Tensor& leaf) { on_gradient(*locator, leaf); });
   captures_.emplace_back(tensor, [locator] {
     throw UsageError("MU153", "autograd::grad with respect to parameter '" + locator->name +

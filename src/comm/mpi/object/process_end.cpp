@@ -18,7 +18,7 @@ constexpr int kGaveUp = 70;
 /// Ends the process if it lives that long.
 class Watchdog {
  public:
-  explicit Watchdog(std::chrono::milliseconds backoff) : thread_([this, backoff] { watch(backoff); }) {}
+  explicit Watchdog(std::chrono::milliseconds timeout) : thread_([this, timeout] { watch(timeout); }) {}
   ~Watchdog() {
     {
       std::lock_guard lock(mutex_);
@@ -31,11 +31,11 @@ class Watchdog {
   Watchdog& operator=(const Watchdog&) = delete;
 
  private:
-  void watch(std::chrono::milliseconds backoff) {
+  void watch(std::chrono::milliseconds timeout) {
     std::unique_lock lock(mutex_);
-    if (changed_.wait_for(lock, backoff, [this] { return done_; })) return;
+    if (changed_.wait_for(lock, timeout, [this] { return done_; })) return;
     std::fprintf(stderr, "muster: MPI_Finalize has waited %.0f s for other ranks; this process ends without them\n",
-                 static_cast<double>(backoff.count()) / 1000);
+                 static_cast<double>(timeout.count()) / 1000);
     ::_exit(kGaveUp);
   }
 
@@ -52,9 +52,9 @@ void ProcessEnd::finalize_at_exit() {
   ::on_exit(at_exit, this);
 }
 
-void ProcessEnd::set_finalize_timeout(std::chrono::milliseconds backoff) noexcept {
-  auto known = patience_.load();
-  while (known < backoff && !patience_.compare_exchange_weak(known, backoff)) continue;
+void ProcessEnd::set_finalize_timeout(std::chrono::milliseconds timeout) noexcept {
+  auto known = timeout_.load();
+  while (known < timeout && !timeout_.compare_exchange_weak(known, timeout)) continue;
 }
 
 void ProcessEnd::at_exit(int status, void* self) { static_cast<const ProcessEnd*>(self)->end(status); }
@@ -66,7 +66,7 @@ void ProcessEnd::end(int status) const {
   if (finalized) return;
   std::fflush(nullptr);
   if (failed_ || status != 0) MPI_Abort(MPI_COMM_WORLD, status ? status : 1);
-  const Watchdog watchdog(patience_);
+  const Watchdog watchdog(timeout_);
   MPI_Finalize();
 }
 

@@ -13,7 +13,7 @@ class ProcessEnd {
   void finalize_at_exit();
   void fail() noexcept { failed_ = true; }
   /// The longest one counts.
-  void set_finalize_timeout(std::chrono::milliseconds backoff) noexcept;
+  void set_finalize_timeout(std::chrono::milliseconds timeout) noexcept;
 
  private:
   static void at_exit(int status, void* self);
@@ -21,7 +21,7 @@ class ProcessEnd {
 
   int process_ = 0;
   std::atomic<bool> failed_ = false;
-  std::atomic<std::chrono::milliseconds> patience_{};
+  std::atomic<std::chrono::milliseconds> timeout_{};
 };
 
 }  // namespace muster::comm::mpi
