@@ -9,10 +9,10 @@ namespace tables {
 
 using enum AccelerateGroup;
 
-constexpr std::string_view kWithTpu = "counts with --tpu alone, which is refused";
-constexpr std::string_view kWithMegatron = "counts with --use_megatron_lm alone, which is refused";
-constexpr std::string_view kWithFp8 = "counts with --mixed_precision fp8 alone, which is refused";
-constexpr std::string_view kWithSageMaker = "counts on Amazon SageMaker alone; see `muster submit sagemaker`";
+constexpr std::string_view kWithTpu = "it belongs to --tpu, which is refused";
+constexpr std::string_view kWithMegatron = "it belongs to --use_megatron_lm, which is refused";
+constexpr std::string_view kWithFp8 = "it belongs to --mixed_precision fp8, which is refused";
+constexpr std::string_view kWithSageMaker = "it belongs to Amazon SageMaker; see `muster submit sagemaker`";
 constexpr std::string_view kNoOffload =
     "parameters, gradients and states stay on the device; shard them over more ranks, or write none";
 constexpr std::string_view kNoCompiler = "there is no compiler for C++ modules";
@@ -79,8 +79,8 @@ constexpr AccelerateName kSharding[] = {
     {"zero_stage", deepspeed, Follow::in_code, "0: --strategy ddp; 1, 2, 3: zero1, zero2, zero3"},
     {"offload_optimizer_device", deepspeed, Follow::refused, kNoOffload, "none"},
     {"offload_param_device", deepspeed, Follow::refused, kNoOffload, "none"},
-    {"offload_optimizer_nvme_path", deepspeed, Follow::ignored, "counts with offloading alone, which is refused"},
-    {"offload_param_nvme_path", deepspeed, Follow::ignored, "counts with offloading alone, which is refused"},
+    {"offload_optimizer_nvme_path", deepspeed, Follow::ignored, "it belongs to offloading, which is refused"},
+    {"offload_param_nvme_path", deepspeed, Follow::ignored, "it belongs to offloading, which is refused"},
     {"gradient_accumulation_steps", deepspeed, Follow::option, "gradient_accumulation.num_steps", "auto"},
     {"gradient_clipping", deepspeed, Follow::refused,
      "the program clips, by clip_grad_norm_(); a Trainer does by --trainer-gradient-clip-val", "none auto 0 0.0"},
@@ -110,16 +110,15 @@ constexpr AccelerateName kSharding[] = {
     {"parallelism_config_dp_shard_size", parallelism, Follow::sharding, "dp_shard_size"},
     {"parallelism_config_tp_size", parallelism, Follow::sharding, "tp_size"},
     {"parallelism_config_cp_size", parallelism, Follow::sharding, "cp_size"},
-    {"parallelism_config_cp_backend", parallelism, Follow::ignored, "counts with cp_size alone, which is refused"},
-    {"parallelism_config_cp_comm_strategy", parallelism, Follow::ignored,
-     "counts with cp_size alone, which is refused"},
+    {"parallelism_config_cp_backend", parallelism, Follow::ignored, "it belongs to cp_size, which is refused"},
+    {"parallelism_config_cp_comm_strategy", parallelism, Follow::ignored, "it belongs to cp_size, which is refused"},
     {"parallelism_config_sp_size", parallelism, Follow::sharding, "sp_size"},
-    {"parallelism_config_sp_backend", parallelism, Follow::ignored, "counts with sp_size alone, which is refused"},
-    {"parallelism_config_sp_seq_length", parallelism, Follow::ignored, "counts with sp_size alone, which is refused"},
+    {"parallelism_config_sp_backend", parallelism, Follow::ignored, "it belongs to sp_size, which is refused"},
+    {"parallelism_config_sp_seq_length", parallelism, Follow::ignored, "it belongs to sp_size, which is refused"},
     {"parallelism_config_sp_seq_length_is_variable", parallelism, Follow::ignored,
-     "counts with sp_size alone, which is refused"},
+     "it belongs to sp_size, which is refused"},
     {"parallelism_config_sp_attn_implementation", parallelism, Follow::ignored,
-     "counts with sp_size alone, which is refused"},
+     "it belongs to sp_size, which is refused"},
 };
 
 constexpr std::string_view kMegatron[] = {"tp_degree",
@@ -168,7 +167,7 @@ constexpr AccelerateName kOfFile[] = {
     {"fp16", file, Follow::in_code, "as mixed_precision: fp16"},
     {"fsdp_ignored_modules", file, Follow::sharding, "ignored_modules"},
     {"fsdp_backward_prefetch_policy", file, Follow::sharding, "backward_prefetch"},
-    {"mpirun_ccl", file, Follow::ignored, "counts with mpirun alone, which is refused"},
+    {"mpirun_ccl", file, Follow::ignored, "it belongs to mpirun, which is refused"},
     {"fp8_amax_history_length", file, Follow::ignored, kWithFp8},
     {"fp8_amax_compute_algorithm", file, Follow::ignored, kWithFp8},
     {"fp8_optimization_level", file, Follow::ignored, kWithFp8},

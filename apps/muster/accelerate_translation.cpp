@@ -130,7 +130,7 @@ class Translator {
       throw ConfigError("MU483", "the flags " + joined(given) + " exclude each other; give one of them");
     const auto* parallelism = find("use_parallelism_config");
     if (parallelism && is_flag(*parallelism) && !shards())
-      throw ConfigError("MU483", "--use_parallelism_config counts with --use_fsdp only; add it");
+      throw ConfigError("MU483", "--use_parallelism_config has an effect only with --use_fsdp; add it");
     for (const auto& [name, found] : values_) check_paradigm_of(name, found);
   }
 
@@ -141,8 +141,8 @@ class Translator {
     const bool of_fsdp = known->group == AccelerateGroup::fsdp && !shards() && !own_.strategy;
     const bool of_deepspeed = (name == "zero_stage" || name == "deepspeed_config_file") && !uses_deepspeed();
     if (of_fsdp || of_deepspeed)
-      throw ConfigError("MU483", found.place + " counts with " + (of_fsdp ? "--use_fsdp" : "--use_deepspeed") +
-                                     " only; add it, or drop the flag");
+      throw ConfigError("MU483", found.place + " has an effect only with " +
+                                     (of_fsdp ? "--use_fsdp" : "--use_deepspeed") + "; add it, or drop the flag");
   }
 
   void set(const std::string& option, const std::string& name, Found found) {

@@ -8,7 +8,7 @@
 
 namespace muster::cli {
 
-/// Whose a configuration file is, as its keys say.
+/// Which tool a configuration file belongs to, by its keys.
 enum class FileKind { muster, accelerate, lightning };
 
 /// A configuration file, read.
@@ -20,10 +20,10 @@ struct ConfigFile {
   std::vector<std::string> notes = {};  ///< lines for stderr: keys without effect
 };
 
-/// Reads a file of any kind: ours, with a section `run`, of `accelerate config`, or of LightningCLI. Names of
-/// Accelerate in section `run` are values by Accelerate's names, too. `known` are the options that may stand there.
-/// Throws: ConfigError (MU304) if the keys are those of none of the three, or if an option stands outside of `run`;
-/// (MU480) for an unknown key of Accelerate's or Lightning's; (MU004) as options::File::load().
+/// Reads a file of any kind: ours, with the section of that name (`run`), of `accelerate config`, or of LightningCLI.
+/// Names of Accelerate in section `run` are values by Accelerate's names, too. `known` are the options that may stand
+/// there. Throws: ConfigError (MU304) if the keys are those of none of the three, or if an option stands outside of
+/// `run`; (MU480) for an unknown key of Accelerate's or Lightning's; (MU004) as options::File::load().
 ConfigFile read_config(const std::string& path, const std::string& section,
                        const std::vector<options::Description>& known);
 

@@ -123,7 +123,7 @@ class Fabric final : private runtime::LoopFunctions {
 
   /// Clips the gradients of the optimizer's parameters by norm or by value. Collective: as Runtime::clip_grad_norm_().
   /// Throws: ConfigError (MU179) unless exactly one of max_norm and clip_val is given; UsageError (MU175) for a norm
-  /// that is not finite; on a device the next step throws it, and this one changes nothing.
+  /// that is not finite; on a device the next step throws it, and the step after this call changes nothing.
   template <class M>
   GradNorm clip_gradients(const Model<M>&, const Optimizer& optimizer, const ClipGradientsOptions& options) {
     return clip_gradients_of(optimizer, options);
@@ -133,7 +133,7 @@ class Fabric final : private runtime::LoopFunctions {
   T all_reduce(const T& value, std::string_view op = "mean") const {
     return reduce(value, op);
   }
-  /// Runs `f` on rank 0 first, then on the others; below, first on the first rank of each node. Collective.
+  /// Runs `f` on rank 0 first, then on the others. Collective.
   template <class F>
   auto rank_zero_first(F&& f) const {
     return main_process_first(std::forward<F>(f));

@@ -50,7 +50,7 @@ auto CauseExchange::call(F&& function) {
 void CauseExchange::suspect(DeviceSuspicion suspicion) {
   const std::lock_guard lock(mutex_);
   suspected_ = Clock::now();
-  if (store_is_lost_ && !cause_) cause_ = cause_of_lost_store(suspicion, setup_.rank, setup_.holder);
+  if (store_is_lost_ && !cause_) cause_ = cause_of_lost_store(suspicion, setup_.rank, setup_.server);
   suspicion_ = std::move(suspicion);
   changed_.notify_all();
 }
@@ -66,7 +66,7 @@ std::optional<DeviceCause> CauseExchange::wait(milliseconds time) {
 
 DeviceCause CauseExchange::own_cause(Clock::time_point now) const {
   const auto since = std::min(called_.value_or(suspected_), suspected_);
-  return cause_of_silent_store(*suspicion_, setup_.rank, setup_.holder,
+  return cause_of_silent_store(*suspicion_, setup_.rank, setup_.server,
                                std::chrono::duration<double>(now - since).count());
 }
 
@@ -98,17 +98,17 @@ void CauseExchange::run() {
     stay_until_known();
   } catch (const Left&) {
   } catch (const std::exception&) {
-    lost_store = true;  // its holder has ended; what it took part in will time out
+    lost_store = true;  // its server has ended; what it took part in will time out
   }
   if (lost_store && begun && !cause)
-    cause = own ? cause_of_lost_store(*own, setup_.rank, setup_.holder) : cause_of_lost_rank_that_asked(setup_.rank);
+    cause = own ? cause_of_lost_store(*own, setup_.rank, setup_.server) : cause_of_lost_rank_that_asked(setup_.rank);
   finish(std::move(cause), lost_store);
 }
 
 void CauseExchange::finish(std::optional<DeviceCause> cause, bool lost_store) {
   const std::lock_guard lock(mutex_);
   store_is_lost_ = lost_store;
-  if (!cause && lost_store && suspicion_) cause = cause_of_lost_store(*suspicion_, setup_.rank, setup_.holder);
+  if (!cause && lost_store && suspicion_) cause = cause_of_lost_store(*suspicion_, setup_.rank, setup_.server);
   if (!cause_) cause_ = std::move(cause);
   ended_ = true;
   changed_.notify_all();

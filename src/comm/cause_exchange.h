@@ -17,13 +17,13 @@
 namespace muster::comm {
 
 /// Finds one cause with the other ranks of the job, through its store: the first rank with a suspicion asks all others
-/// for their flight recorders, and says what the cause is. A call of the store whose holder is frozen never returns,
+/// for their flight recorders, and says what the cause is. A call of the store whose server is frozen never returns,
 /// not even with a time-out, so a thread of its own makes these calls, and is left behind if need be. Thread-safe.
 class CauseExchange {
  public:
   struct Setup {
     c10::intrusive_ptr<c10d::Store> store;  ///< this object's alone: a connection, and names, of its own
-    StoreHolder holder;
+    StoreServer server;
     int rank, size;
     std::shared_ptr<FlightRecorder> flight_recorder;
   };

@@ -74,25 +74,25 @@ DeviceCause find_cause(const DeviceSuspicion& suspicion, int own_rank, const std
       -1};
 }
 
-DeviceCause cause_of_silent_store(const DeviceSuspicion& suspicion, int own_rank, const StoreHolder& holder,
+DeviceCause cause_of_silent_store(const DeviceSuspicion& suspicion, int own_rank, const StoreServer& server,
                                   double silent_seconds) {
   return {
       "MU574",
       formatted("rank {} waited {:.1f} s in {}{}, and cannot ask the other ranks why: the job's store, {}, has not "
                 "answered for {:.1f} s. Look whether what holds it is stopped, by a debugger or a signal, or cannot "
                 "be reached.",
-                own_rank, suspicion.seconds, operation_of(suspicion), what_the_backend_says(suspicion), holder.text,
+                own_rank, suspicion.seconds, operation_of(suspicion), what_the_backend_says(suspicion), server.text,
                 silent_seconds),
-      holder.rank};
+      server.rank};
 }
 
-DeviceCause cause_of_lost_store(const DeviceSuspicion& suspicion, int own_rank, const StoreHolder& holder) {
+DeviceCause cause_of_lost_store(const DeviceSuspicion& suspicion, int own_rank, const StoreServer& server) {
   return {
       "MU052",
       formatted("rank {} waited {:.1f} s in {}{}, and cannot ask the other ranks why: it has lost the job's store, "
                 "{}. Look for the first failure in the output of all ranks, of rank 0 first.",
-                own_rank, suspicion.seconds, operation_of(suspicion), what_the_backend_says(suspicion), holder.text),
-      holder.rank};
+                own_rank, suspicion.seconds, operation_of(suspicion), what_the_backend_says(suspicion), server.text),
+      server.rank};
 }
 
 DeviceCause cause_of_lost_rank_that_asked(int own_rank) {

@@ -26,20 +26,20 @@ struct DeviceCause {
   int rank = -1;  ///< of the job, that caused it; -1: none is known
 };
 
-/// What the job's store depends on.
-struct StoreHolder {
+/// The process that serves the job's store.
+struct StoreServer {
   std::string text;  ///< "which rank 0 holds"
   int rank = -1;     ///< of the job; -1: no rank
 };
 
-/// What held an operation up, found by the ranks' flight recorders. `operations`: operations_of() the group of the
-/// ranks that have answered.
+/// What held an operation up, found by the ranks' flight recorders. `operations`: for each rank that has answered, what
+/// operations_of() gives for this group.
 DeviceCause find_cause(const DeviceSuspicion& suspicion, int own_rank, const std::map<int, std::string>& operations);
 
 // The causes of a rank that could not learn of the others'.
-DeviceCause cause_of_silent_store(const DeviceSuspicion& suspicion, int own_rank, const StoreHolder& holder,
+DeviceCause cause_of_silent_store(const DeviceSuspicion& suspicion, int own_rank, const StoreServer& server,
                                   double silent_seconds);
-DeviceCause cause_of_lost_store(const DeviceSuspicion& suspicion, int own_rank, const StoreHolder& holder);
+DeviceCause cause_of_lost_store(const DeviceSuspicion& suspicion, int own_rank, const StoreServer& server);
 DeviceCause cause_of_lost_rank_that_asked(int own_rank);
 
 /// A cause as one text, by which it goes to other ranks.

@@ -37,9 +37,9 @@ void DeviceWork::wait() {
   if (std::exchange(waited_, true)) return device::stream_wait(kFinished, finished_, device);
   at::NoGradGuard no_grad;
   at::AutoDispatchBelowADInplaceOrView below;
-  if (foreign_) foreign_->finish(operation_, has_result());
+  if (converted_) converted_->finish(operation_, has_result());
   finish_mean(operation_, rank_, size_);
-  if (operation_.reduce == ReduceOp::mean || foreign_) finished_ = device::record(device);
+  if (operation_.reduce == ReduceOp::mean || converted_) finished_ = device::record(device);
   kept_.clear();
   if (pending_) pending_->waited(device);
 }
@@ -56,8 +56,8 @@ c10::intrusive_ptr<c10d::Backend> DeviceBackendFactory::split(const c10::intrusi
   const bool is_member = own < size;
   if (!entry.split) return is_member ? make(name, own, size) : nullptr;
   return make_on_all_ranks(agreement(name, rank, parent->getSize(), "the parent of group " + name), [&] {
-    auto part = entry.split(parent, store(name), ranks, options);
-    return is_member ? required(std::move(part)) : nullptr;
+    auto subgroup = entry.split(parent, store(name), ranks, options);
+    return is_member ? required(std::move(subgroup)) : nullptr;
   });
 }
 
@@ -79,7 +79,7 @@ bool DeviceCollectives::takes(const Operation& operation, c10::DeviceType device
 }
 
 void DeviceCollectives::require_dtype(const Operation& operation) const {
-  if (ForeignDtype::is_needed(operation, maker_.entry.without)) ForeignDtype::require_way(operation);
+  if (ConvertedOperation::is_needed(operation, maker_.entry.without)) ConvertedOperation::require_way(operation);
 }
 
 std::shared_ptr<DeviceWork> DeviceCollectives::start(Operation operation) {
@@ -87,9 +87,9 @@ std::shared_ptr<DeviceWork> DeviceCollectives::start(Operation operation) {
   started->rank_ = backend_->getRank();
   const at::NoGradGuard no_grad;
   const device::DeviceScope scope(kOwnDevice, described_tensor(started->operation_).device());
-  if (ForeignDtype::is_needed(started->operation_, maker_.entry.without))
-    started->foreign_.emplace(started->operation_);
-  const auto& given = started->foreign_ ? started->foreign_->converted() : started->operation_;
+  if (ConvertedOperation::is_needed(started->operation_, maker_.entry.without))
+    started->converted_.emplace(started->operation_);
+  const auto& given = started->converted_ ? started->converted_->converted() : started->operation_;
   started->work_ = call_backend(*backend_, given, started->kept_);
   return started;
 }

@@ -8,7 +8,7 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "comm/agreed_backend.h"
-#include "comm/foreign_dtypes.h"
+#include "comm/converted_operation.h"
 #include "comm/operation.h"
 #include "comm/pending_operations.h"
 #include "muster/comm/rendezvous.h"
@@ -30,7 +30,7 @@ class DeviceWork {
 
   const Operation operation_;
   const int size_;
-  std::optional<ForeignDtype> foreign_;
+  std::optional<ConvertedOperation> converted_;
   std::vector<at::Tensor> kept_;
   c10::intrusive_ptr<c10d::Work> work_;
   std::shared_ptr<PendingOperation> pending_;  ///< null: nobody watches

@@ -22,13 +22,13 @@ class DeviceWatchdog {
   class Watched {
    public:
     virtual ~Watched() = default;
-    /// Something, once this group's time-out has passed, or its backend has failed.
+    /// What is suspected of this group, once its time-out has passed or its backend has failed; nullopt: nothing.
     virtual std::optional<DeviceSuspicion> suspicion(std::chrono::steady_clock::time_point now) = 0;
     /// The group's operations end with this cause.
     virtual void end(const DeviceCause& cause) = 0;
   };
 
-  /// `device` is current in the object's thread, which would open another one otherwise.
+  /// `device` becomes current in the object's thread; otherwise that would open a context on the first device.
   DeviceWatchdog(CauseExchange::Setup setup, std::optional<at::Device> device);
   /// Does not wait for the store longer than CauseExchange::kLeave.
   ~DeviceWatchdog();

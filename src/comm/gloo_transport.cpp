@@ -202,7 +202,7 @@ class GlooTransport final : public Transport {
     WorkPtr received[kReady];
     WorkPtr sent[2];
     WorkPtr abort_frame_sent;
-    std::string lost;  ///< why nothing could be posted any more
+    std::string lost;  ///< why nothing could be posted any more; under lost_mutex_
     int next = 0;      ///< the slot of the frame to come
     int taken = -1;    ///< the slot to be posted again
     int turn = 0;
@@ -222,13 +222,19 @@ class GlooTransport final : public Transport {
 
   /// Returns null if the connection is closed; only wait() reports it, since an earlier frame may give the cause.
   template <class F>
-  static WorkPtr post(Peer& peer, F start) {
+  WorkPtr post(Peer& peer, F start) {
     try {
       return start();
     } catch (const std::exception& failure) {
+      std::lock_guard lock(lost_mutex_);
       peer.lost = failure.what();
       return {};
     }
+  }
+
+  std::string lost_of(int peer) {
+    std::lock_guard lock(lost_mutex_);
+    return peers_[peer]->lost;
   }
 
   void post_frame(int from, int slot) {
@@ -256,6 +262,7 @@ class GlooTransport final : public Transport {
   c10::intrusive_ptr<ProcessGroupGloo> gloo_;
   std::vector<std::unique_ptr<Peer>> peers_;
 
+  std::mutex lost_mutex_;  // apart, since abort() posts under the other one
   std::mutex mutex_;
   bool aborted_ = false;
   std::string cause_;
@@ -271,7 +278,7 @@ void GlooTransport::wait(const WorkPtr& work, int peer, TimePoint deadline) {
   {
     std::lock_guard lock(mutex_);
     if (aborted_) throw TransportFailure{TransportFailure::Kind::aborted, -1, cause_};
-    if (!work) throw TransportFailure{TransportFailure::Kind::closed, peer, peers_[peer]->lost};
+    if (!work) throw TransportFailure{TransportFailure::Kind::closed, peer, lost_of(peer)};
     waited_for_ = work;
     waited_peer_ = peer;
     looks_ = 0;
@@ -282,7 +289,7 @@ void GlooTransport::wait(const WorkPtr& work, int peer, TimePoint deadline) {
   if (failure.empty()) return;
   if (aborted_) throw TransportFailure{TransportFailure::Kind::aborted, -1, cause_};
   bool late = std::chrono::steady_clock::now() >= deadline;
-  if (!late && !peers_[peer]->lost.empty()) failure = peers_[peer]->lost;
+  if (const auto lost = lost_of(peer); !late && !lost.empty()) failure = lost;
   throw TransportFailure{late ? TransportFailure::Kind::timeout : TransportFailure::Kind::closed, peer, failure};
 }
 

@@ -352,7 +352,7 @@ void Group::notify_observers(const Operation& operation, Clock::time_point asked
 }
 
 std::shared_ptr<Group> Group::subgroup(const std::vector<int>& ranks, const OperationLabel& label) {
-  Operation operation{.kind = OperationKind::subgroup, .label = label, .ranks = {ranks.begin(), ranks.end()}};
+  Operation operation{.kind = OperationKind::subgroup, .label = label, .list = {ranks.begin(), ranks.end()}};
   run(operation);
   GroupIdentity identity = identity_;
   identity.name += formatted("/{}", subgroups_++);
@@ -377,9 +377,9 @@ std::shared_ptr<Group> Group::subgroup(const std::vector<int>& ranks, const Oper
 
 std::shared_ptr<SharedBuffer> Group::share(std::size_t bytes, PeerAccess access, const OperationLabel& label) {
   if (!collectives_->shares_memory()) return nullptr;
-  Operation operation{.kind = OperationKind::shared_buffer,
+  Operation operation{.kind = OperationKind::allocate_shared_buffer,
                       .label = label,
-                      .ranks = {static_cast<int64_t>(bytes)},
+                      .list = {static_cast<int64_t>(bytes)},
                       .peer_access = access};
   run(operation);
   return std::move(operation.shared_buffer);

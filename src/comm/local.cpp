@@ -77,7 +77,7 @@ void Local::run(Operation& operation, const std::string&, TimePoint) {
     case OperationKind::broadcast:
     case OperationKind::barrier:
     case OperationKind::subgroup:
-    case OperationKind::shared_buffer:
+    case OperationKind::allocate_shared_buffer:
     case OperationKind::send:
     case OperationKind::recv: return;
   }

@@ -12,10 +12,23 @@
 namespace muster::comm {
 namespace {
 
-constexpr std::array<std::string_view, 17> kNames{
-    "all_reduce",    "all_gather", "all_gatherv", "reduce_scatter",  "broadcast",        "reduce",       "gather",
-    "scatter",       "all_to_all", "barrier",     "broadcast_bytes", "all_gather_bytes", "gather_bytes", "subgroup",
-    "shared_buffer", "send",       "recv"};
+constexpr std::array<std::string_view, 17> kNames{"all_reduce",
+                                                  "all_gather",
+                                                  "all_gatherv",
+                                                  "reduce_scatter",
+                                                  "broadcast",
+                                                  "reduce",
+                                                  "gather",
+                                                  "scatter",
+                                                  "all_to_all",
+                                                  "barrier",
+                                                  "broadcast_bytes",
+                                                  "all_gather_bytes",
+                                                  "gather_bytes",
+                                                  "subgroup",
+                                                  "allocate_shared_buffer",
+                                                  "send",
+                                                  "recv"};
 constexpr std::array<std::string_view, 5> kReduceNames{"sum", "mean", "min", "max", "product"};
 
 bool has_tensor(OperationKind kind) { return kind != OperationKind::barrier && !has_list(kind); }
@@ -75,7 +88,9 @@ bool has_root(OperationKind kind) {
 
 bool is_point_to_point(OperationKind kind) { return kind == OperationKind::send || kind == OperationKind::recv; }
 
-bool has_list(OperationKind kind) { return kind == OperationKind::subgroup || kind == OperationKind::shared_buffer; }
+bool has_list(OperationKind kind) {
+  return kind == OperationKind::subgroup || kind == OperationKind::allocate_shared_buffer;
+}
 
 bool has_one_shape(OperationKind kind) {
   switch (kind) {
@@ -85,7 +100,7 @@ bool has_one_shape(OperationKind kind) {
     case OperationKind::broadcast:
     case OperationKind::reduce:
     case OperationKind::subgroup:
-    case OperationKind::shared_buffer:
+    case OperationKind::allocate_shared_buffer:
     case OperationKind::send:
     case OperationKind::recv: return true;
     default: return false;
@@ -114,7 +129,7 @@ std::string describe(OperationKind kind, ReduceOp reduce, int root, at::ScalarTy
   if (has_root(kind)) text += formatted("(root {})", root);
   if (kind == OperationKind::send) text += formatted(" to rank {}", root);
   if (kind == OperationKind::recv) text += formatted(" from rank {}", root);
-  if (kind == OperationKind::shared_buffer) text += " of bytes " + shape_text(shape);
+  if (kind == OperationKind::allocate_shared_buffer) text += " of bytes " + shape_text(shape);
   if (kind == OperationKind::subgroup) text += " of ranks " + shape_text(shape);
   if (!has_tensor(kind) || dtype == at::ScalarType::Undefined) return text;
   text += " of " + name_of(dtype);
@@ -134,7 +149,7 @@ std::string describe(const std::string& what, const OperationLabel& label) {
 std::string describe(const Operation& operation) {
   const auto& tensor = described_tensor(operation);
   auto dtype = tensor.defined() ? tensor.scalar_type() : at::ScalarType::Undefined;
-  auto shape = has_list(operation.kind) ? at::IntArrayRef(operation.ranks)
+  auto shape = has_list(operation.kind) ? at::IntArrayRef(operation.list)
                : tensor.defined()       ? tensor.sizes()
                                         : at::IntArrayRef();
   return describe(describe(operation.kind, operation.reduce, operation.root, dtype, shape), operation.label);

@@ -28,7 +28,7 @@ enum class OperationKind : uint8_t {
   all_gather_bytes,
   gather_bytes,
   subgroup,
-  shared_buffer,
+  allocate_shared_buffer,
   send,
   recv,
 };
@@ -48,19 +48,20 @@ struct Operation {
   OperationKind kind = OperationKind::barrier;
   OperationLabel label{};
   ReduceOp reduce = ReduceOp::sum;
-  int root = -1;                                  ///< the root, or the peer of send and recv; -1 if neither
-  at::Tensor in{};                                ///< what this rank gives; not for all_reduce, broadcast, reduce, recv
-  at::Tensor out{};                               ///< what is filled; not for send and the uneven operations
-  std::vector<at::Tensor> parts{};                ///< scatter, all_to_all: the tensor for each rank
-  std::vector<int64_t> ranks{};                   ///< subgroup; shared_buffer: its size in bytes
-  std::vector<at::Tensor> results{};              ///< the uneven operations: the tensor from each rank
-  int64_t sequence = 0;                           ///< set by the group
-  uint64_t piggyback = 0;                         ///< set by the group: this rank's value; see piggyback.h
-  PeerAccess peer_access{};                       ///< shared_buffer
-  SharedMemoryLocation location{};                ///< set by collectives that share memory: where `out` is
-  std::shared_ptr<SharedBuffer> shared_buffer{};  ///< the result of shared_buffer; null if a rank cannot have it
-  std::shared_ptr<Staging> staging{};             ///< for tensors of a device, where operations run in host memory
-  std::vector<uint64_t> piggybacks{};             ///< values received from the ranks, if this rank sent one
+  int root = -1;                    ///< the root, or the peer of send and recv; -1 if neither
+  at::Tensor in{};                  ///< what this rank gives; not for all_reduce, broadcast, reduce, recv
+  at::Tensor out{};                 ///< what is filled; not for send and all_gatherv and gather
+  std::vector<at::Tensor> parts{};  ///< scatter, all_to_all: the tensor for each rank
+  std::vector<int64_t> list{};  ///< of has_list(): the ranks of subgroup; the size of allocate_shared_buffer in bytes
+  std::vector<at::Tensor> results{};  ///< all_gatherv and gather: the tensor from each rank
+  int64_t sequence = 0;               ///< set by the group
+  uint64_t piggyback = 0;             ///< set by the group: this rank's value; see piggyback.h
+  PeerAccess peer_access{};           ///< shared_buffer
+  SharedMemoryLocation location{};    ///< set by collectives that share memory: where `out` is
+  std::shared_ptr<SharedBuffer>
+      shared_buffer{};                 ///< the result of allocate_shared_buffer; null if a rank cannot have it
+  std::shared_ptr<Staging> staging{};  ///< for tensors of a device, where operations run in host memory
+  std::vector<uint64_t> piggybacks{};  ///< values received from the ranks, if this rank sent one
 };
 
 /// "all_reduce", "broadcast", ...

@@ -287,7 +287,7 @@ std::unique_ptr<Collectives> make_host_collectives(const HostSetup& setup, Group
                                         options.two_level_sums, timeout);
 }
 
-StoreHolder holder_of(const ClusterEnvironment& cluster) {
+StoreServer server_of(const ClusterEnvironment& cluster) {
   if (cluster.rendezvous == RendezvousKind::file) return {"which is the file " + cluster.store_path};
   if (cluster.store_is_external) return {"which the launcher holds"};
   return {"which rank 0 holds", 0};
@@ -307,7 +307,7 @@ std::unique_ptr<DeviceCollectives> make_device_collectives(const BackendEntry& e
   identity.flight_recorder = std::make_shared<FlightRecorder>();
   auto watched = c10::make_intrusive<c10d::PrefixStore>("device watch", setup.store->clone());
   identity.watch = std::make_shared<DeviceWatchdog>(
-      CauseExchange::Setup{std::move(watched), holder_of(setup.cluster), rank, size, identity.flight_recorder},
+      CauseExchange::Setup{std::move(watched), server_of(setup.cluster), rank, size, identity.flight_recorder},
       current_device(entry.device));
   return std::make_unique<DeviceCollectives>(std::move(backend), std::move(maker));
 }

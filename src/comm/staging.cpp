@@ -54,12 +54,12 @@ at::Device device_of(const Operation& operation) {
 }
 
 Staging::Staging(const Operation& operation, int rank, const device::Stream& stream)
-    : rank_(rank), stream_(stream), device_(device_of(operation)), given_(device::record(device_)), in_(operation.in),
-      out_(operation.out), parts_(operation.parts) {}
+    : rank_(rank), stream_(stream), device_(device_of(operation)), last_copy_(device::record(device_)),
+      in_(operation.in), out_(operation.out), parts_(operation.parts) {}
 
 void Staging::to_host(Operation& operation) {
   const device::StreamScope scope(kOwnStream, stream_);
-  device::stream_wait(kGiven, given_, device_);
+  device::stream_wait(kGiven, last_copy_, device_);
   operation.in = pinned_copy(in_);
   if (out_.defined()) operation.out = works_in_place(operation.kind) ? pinned_copy(out_) : pinned_like(out_);
   for (auto& part : operation.parts) part = pinned_copy(part);

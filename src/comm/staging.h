@@ -28,7 +28,7 @@ class Staging {
   int rank_;
   device::Stream stream_;
   at::Device device_;
-  device::Event given_;
+  device::Event last_copy_;
   at::Tensor in_, out_;
   std::vector<at::Tensor> parts_;
 };

@@ -41,11 +41,11 @@ BatchCopy DeviceMover::start(BatchBox& box, const device::Event& made) {
     t = tree::moved(t, device_, later);
   });
   copy.done = device::record(device_);
-  if (given) given_ = device::record(device_);
+  if (given) last_copy_ = device::record(device_);
   return copy;
 }
 
-void DeviceMover::wait_for_given() { device::host_wait(kGiven, std::exchange(given_, std::nullopt)); }
+void DeviceMover::wait_for_given() { device::host_wait(kGiven, std::exchange(last_copy_, std::nullopt)); }
 
 void DeviceMover::finish(BatchBox& box, const BatchCopy& copy) {
   if (!stream_) return;

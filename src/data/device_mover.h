@@ -45,8 +45,8 @@ class DeviceMover {
   };
 
   at::Device device_;
-  device::Event given_;    // the last copy from such memory
-  std::deque<Kept> kept_;  // in the order of their copies
+  device::Event last_copy_;  // the last copy from such memory
+  std::deque<Kept> kept_;    // in the order of their copies
   bool non_blocking_;
   bool pinned_;
   device::Stream stream_;

@@ -6,7 +6,7 @@
 namespace muster::data {
 
 /// A permutation of 0 ... size-1 that is computed, not stored: any index costs the same, and it needs no memory.
-/// A Feistel network over the smallest even or odd number of bits that holds `size`, with cycle walking until the value
+/// A Feistel network over as many bits as `size` needs, with cycle walking until the value
 /// is below `size` (Black and Rogaway, Ciphers with Arbitrary Finite Domains, 2002): at most two walks on average.
 /// Thread safety: const.
 class Permutation {

@@ -72,10 +72,12 @@ void AtomicFile::open_part() {
     descriptor_ = ::open(part_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, replaces ? 0600 : 0666);
     if (descriptor_ < 0 && errno == EEXIST) continue;
     if (descriptor_ < 0) fail("nothing can be written in its folder", errno);
-    ::flock(descriptor_, LOCK_EX | LOCK_NB);
-    // Another writer of this name may have taken the part for abandoned before it was locked.
+    // Another writer of this name may take the part for abandoned before it is locked: it holds the lock then, or has
+    // removed the part.
+    const bool is_taken = ::flock(descriptor_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
     struct stat status {};
-    if (::fstat(descriptor_, &status) != 0 || status.st_nlink == 0) {
+    if (is_taken || ::fstat(descriptor_, &status) != 0 || status.st_nlink == 0) {
+      ::unlink(part_.c_str());
       ::close(descriptor_);
       continue;
     }

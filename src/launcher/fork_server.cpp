@@ -207,9 +207,9 @@ std::vector<Child> ForkServer::fork_ranks(const std::vector<RankStart>& ranks) {
     cluster::promise_to_print(reports.emplace_back(cluster::Report::make()));
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) return refuse_by_errno("no pipe"), std::vector<Child>();
-  const Descriptor awaited(ends[0]);
+  const Descriptor start_fd(ends[0]);
   Descriptor starts(ends[1]);
-  const auto processes = request(ranks, reports, awaited.get());
+  const auto processes = request(ranks, reports, start_fd.get());
   std::vector<Child> children;
   if (!usable_) {
     starts.close();
@@ -225,7 +225,7 @@ std::vector<Child> ForkServer::fork_ranks(const std::vector<RankStart>& ranks) {
 }
 
 std::vector<pid_t> ForkServer::request(const std::vector<RankStart>& ranks, const std::vector<cluster::Report>& reports,
-                                       int awaited) {
+                                       int start_fd) {
   std::vector<pid_t> processes;
   const auto send = [&](const std::string& text, const std::vector<int>& descriptors) {
     if (!send_message(socket_.get(), text, descriptors)) refuse_by_errno("its fork server takes no message");
@@ -238,7 +238,7 @@ std::vector<pid_t> ForkServer::request(const std::vector<RankStart>& ranks, cons
     return received.number;
   };
   log::debug("process ", server_->pid(), " is asked for ", ranks.size(), " ranks");
-  send(std::to_string(ranks.size()), {awaited});
+  send(std::to_string(ranks.size()), {start_fd});
   for (std::size_t i = 0; usable_ && i < ranks.size(); ++i) {
     const RankDescriptors descriptors(ranks[i], reports[i]);
     send(variable_words(environment_, ranks[i].environment, descriptors.variables), descriptors.numbers);

@@ -42,9 +42,10 @@ class ForkServer {
   void execute(const RankStart& first);
   void check_variables(const std::vector<RankStart>& ranks);
   std::vector<Child> fork_ranks(const std::vector<RankStart>& ranks);
-  /// The processes that were forked, even if not all could be.
+  /// The processes that were forked, even if not all could be. Each waits for a byte from `start_fd` before it runs
+  /// main().
   std::vector<pid_t> request(const std::vector<RankStart>& ranks, const std::vector<cluster::Report>& reports,
-                             int awaited);
+                             int start_fd);
   void refuse(const std::string& reason);
   void refuse_by_errno(const std::string& what);
 

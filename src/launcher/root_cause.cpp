@@ -37,6 +37,7 @@ const RankSnapshot& likeliest(const std::vector<const RankSnapshot*>& failed) {
 
 RootCause root_cause_of(const RankSnapshot& rank) {
   return {.end = rank.end.value_or(ExitStatus{}),
+          .ended_rank = rank.rank,
           .error_message = rank.error_message,
           .rank = rank.rank,
           .runs = !rank.end,
@@ -45,13 +46,13 @@ RootCause root_cause_of(const RankSnapshot& rank) {
 }
 
 /// The end of a chain of ranks, each of which reported that it had lost the next one.
-struct LossChain {
+struct LostRankChain {
   const RankSnapshot* reporter;  ///< the last one that lost another
   const RankSnapshot* lost;      ///< nullptr: a rank of another node
   bool is_cycle = false;         ///< each lost the other; the reporter was first
 };
 
-LossChain follow(const Ranks& ranks, const RankSnapshot& start) {
+LostRankChain follow(const Ranks& ranks, const RankSnapshot& start) {
   std::vector<const RankSnapshot*> passed{&start};
   for (;;) {
     const RankSnapshot* lost = find(ranks, passed.back()->reported.lost_rank);
@@ -69,14 +70,16 @@ LossChain follow(const Ranks& ranks, const RankSnapshot& start) {
 
 /// The cause behind a rank that failed only because it lost another; std::nullopt if ranks lost each other.
 std::optional<RootCause> trace(const Ranks& ranks, const RankSnapshot& secondary) {
-  const LossChain chain = follow(ranks, secondary);
-  auto cause = root_cause_of(chain.lost ? *chain.lost : secondary);
-  cause.end = *secondary.end;
+  const LostRankChain chain = follow(ranks, secondary);
+  const RankSnapshot& failed = has_failed(*chain.reporter) ? *chain.reporter : secondary;
+  auto cause = root_cause_of(chain.lost ? *chain.lost : *chain.reporter);
+  cause.end = *failed.end;
+  cause.ended_rank = failed.rank;
   cause.other = chain.lost ? chain.reporter->rank : chain.reporter->reported.lost_rank;
   cause.other_steps = chain.reporter->reported.steps;
   cause.reason = chain.reporter->reported.reason;
-  cause.closes = chain.lost && (chain.lost->reported.left_by_exception || cause.reason.starts_with("MU052") ||
-                                cause.reason.starts_with("MU053"));
+  cause.closed_connections = chain.lost && (chain.lost->reported.left_by_exception ||
+                                            cause.reason.starts_with("MU052") || cause.reason.starts_with("MU053"));
   if (!chain.lost) cause.kind = Kind::elsewhere;
   else if (chain.is_cycle && !cause.reason.starts_with("MU051")) return std::nullopt;
   else if (chain.lost->reported.left_by_exception) cause.kind = Kind::abandoned;
@@ -108,21 +111,23 @@ const char* ending(Kind kind) {
 std::string headline(const RootCause& cause, const NodeLayout& layout) {
   const std::string who = name(cause.rank, layout), other = cause.other < 0 ? "" : name(cause.other, layout);
   const std::string ended = str(cause.end.describe(), " after ", seconds_text(cause.after));
+  const std::string rank_ended = str(name(cause.ended_rank, layout), " ", ended);
   switch (cause.kind) {
     case Kind::failed: break;
     case Kind::elsewhere:
-      return str("MU035", ": ", who, " ", ended, in_step(cause.steps), ", since it had lost ", other,
+      return str("MU035", ": ", rank_ended, in_step(cause.steps), ", since ",
+                 cause.ended_rank == cause.rank ? "it" : who, " had lost ", other,
                  "; the output of the launcher on that node names the root cause");
     case Kind::left:
       return str("MU038", ": ", who, " left main normally",
                  cause.steps < 0 ? "" : str(" after ", cause.steps, " steps"), " while ", other,
                  cause.other_steps < 0 ? " still communicated" : str(" was in step ", cause.other_steps + 1),
                  ": ranks made different numbers of steps; use check_trigger(), so that they leave the loop together. ",
-                 other, " ", ended);
+                 rank_ended);
     case Kind::abandoned:
       return str("MU035", ": ", who, " failed", in_step(cause.steps), ": an exception left its Accelerator or Fabric",
-                 cause.runs ? ", and it still runs" : ", and its program ended with code 0 all the same", "; ", other,
-                 " ", ended);
+                 cause.runs ? ", and it still runs" : ", and its program ended with code 0 all the same", "; ",
+                 rank_ended);
     case Kind::silent:
       return str("MU039", ": ", who, " did not answer", in_step(cause.steps), cause.runs ? " and still runs" : "", ": ",
                  other, " timed out waiting for it; the job ", ended);
@@ -145,7 +150,7 @@ std::optional<RootCause> find_root_cause(const Ranks& ranks, WaitedFor waited) {
     auto cause = trace(ranks, *secondary);
     if (!cause) continue;
     if (cause->kind == Kind::left) return cause;
-    if (cause->runs && waited < (cause->closes ? WaitedFor::end : WaitedFor::answer)) return std::nullopt;
+    if (cause->runs && waited < (cause->closed_connections ? WaitedFor::end : WaitedFor::answer)) return std::nullopt;
     if (!found) found = cause;
   }
   return found ? found : root_cause_of(likeliest(failed));

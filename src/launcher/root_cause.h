@@ -38,8 +38,9 @@ struct RootCause {
     silent,     ///< it still runs and did not answer `other`
   };
   std::chrono::milliseconds after{0};  ///< since the start of the job
-  bool closes = false;                 ///< `rank` has closed its connections: it is about to end, or runs on alone
-  ExitStatus end;                      ///< of the rank that failed: `rank`, or `other` if `rank` has not failed
+  bool closed_connections = false;     ///< `rank` has closed its connections: it is about to end, or runs on alone
+  ExitStatus end;                      ///< of the rank that failed, `ended_rank`
+  int ended_rank = 0;                  ///< `rank`; else `other`, or one that had lost `other`
   Kind kind = Kind::failed;
   std::string error_message;  ///< the uncaught error that ended `rank`, if any
   int other = -1;

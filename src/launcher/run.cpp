@@ -162,7 +162,7 @@ Round run_round(const RunOptions& options, Job job, const Program& program, cons
   store = cluster::ListeningSocket();
   Supervisor supervisor({&children, options.grace, {job.nodes, job.processes}, {}});
   std::optional<RendezvousProbe> probe;
-  if (!agent && job.node_rank > 0) probe.emplace(MainPlace{job.main_address, job.main_port});
+  if (!agent && job.node_rank > 0) probe.emplace(MainAddress{job.main_address, job.main_port});
   Watch watch({agent, &console, probe ? &*probe : nullptr, &signals, &supervisor});
   Round round;
   round.code = watch.run(children);

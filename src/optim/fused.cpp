@@ -41,7 +41,7 @@ bool FusedOptimizer::Impl::step_fused(const std::optional<at::Tensor>& found_inf
   at::NoGradGuard no_grad;
   // The aliases that are updated have version counters of their own; parameters are marked in count_step().
   at::AutoDispatchBelowADInplaceOrView below;
-  if (!inspect()) return false;
+  if (!can_step_fused()) return false;
   if (!plan_) {
     if (!attach_states(rule_, *inner_, entries_)) return false;
     plan_.emplace(rule_, *inner_, entries_);
@@ -109,7 +109,7 @@ bool FusedOptimizer::Impl::takes_found_inf() {
   if (rule_ == UpdateRule::unfused || rule_ == UpdateRule::elementwise) return false;
   const at::NoGradGuard no_grad;
   const at::AutoDispatchBelowADInplaceOrView below;
-  if (!inspect()) return false;
+  if (!can_step_fused()) return false;
   const bool fits = std::none_of(entries_.begin(), entries_.end(), [&](const ParameterEntry& entry) {
     if (!entry.active) return false;
     const bool begins_momentum = rule_ == UpdateRule::sgd && state_sets_[entry.group].any() && entry.step == 0;

@@ -113,8 +113,7 @@ bool FusedOptimizer::Impl::align_gradient(ParameterEntry& entry) const {
   return true;
 }
 
-/// Whether a fused kernel can update this parameter; notes whether it has a gradient.
-bool FusedOptimizer::Impl::inspect(ParameterEntry& entry) {
+bool FusedOptimizer::Impl::can_step_fused(ParameterEntry& entry) {
   entry.restrided_grad.reset();
   const bool active = entry.owner ? entry.owner->has_gradient(entry.parameter) : entry.impl->grad().defined();
   if (active != entry.active) {
@@ -136,7 +135,7 @@ bool FusedOptimizer::Impl::inspect(ParameterEntry& entry) {
   return true;
 }
 
-bool FusedOptimizer::Impl::inspect() {
+bool FusedOptimizer::Impl::can_step_fused() {
   refresh_entries();
   const auto& groups = inner_->param_groups();
   if (state_sets_.size() != groups.size()) plan_.reset();
@@ -147,7 +146,7 @@ bool FusedOptimizer::Impl::inspect() {
       plan_.reset();
     }
   bool all = true;
-  for (auto& entry : entries_) all = inspect(entry) && all;
+  for (auto& entry : entries_) all = can_step_fused(entry) && all;
   return all;
 }
 

@@ -61,8 +61,10 @@ class FusedOptimizer::Impl {
   void refresh_entries();
   void fill_entry(ParameterEntry& entry) const;
   void keep_states(const std::vector<ParameterEntry>& before);
-  bool inspect();
-  bool inspect(ParameterEntry& entry);
+  /// Whether fused kernels can make this step. Also finds which parameters have gradients, and drops the plan if it no
+  /// longer fits.
+  bool can_step_fused();
+  bool can_step_fused(ParameterEntry& entry);
   bool align_gradient(ParameterEntry& entry) const;
   /// What this step updates of each of the flat parameters.
   std::vector<std::pair<FlatParameters*, std::vector<at::Tensor>>> updated_parameters() const;

@@ -54,7 +54,7 @@ bool ReductionRecord::seen(int64_t index) const {
   return holds(seen_, index);
 }
 
-void ReductionRecord::use_up() {
+void ReductionRecord::consume() {
   const std::lock_guard lock(mutex_);
   seen_.clear();
 }

@@ -43,10 +43,10 @@ void Accumulation::begin(const MicroBatch& batch, std::function<void(double)> re
   }
   batch_ = batch;
   rescale_ = std::move(rescale);
-  const bool full = ++counter_ % options_.num_steps == 0;
+  const bool full = ++step_ % options_.num_steps == 0;
   const bool last = options_.sync_with_dataloader && batch.last;
   const bool others_go_on = joined_ && last && !full && batch.samples_left > 0;
-  if (last) counter_ = 0;
+  if (last) step_ = 0;
   if (full || !last) batch_.samples_left = 0;  // of other windows than this one
   advance(others_go_on ? WindowEvent::begin_leave : full || last ? WindowEvent::begin_last : WindowEvent::begin_middle);
   ++micro_batches_;
@@ -68,7 +68,7 @@ void Accumulation::end_window() {
     throw UsageError("MU430",
                      "end_window() was called after a loss of the micro-batch went backward, so its gradients stayed "
                      "on this rank; call end_window() at once after accumulate()");
-  counter_ = 0;
+  step_ = 0;
   advance(WindowEvent::end);
 }
 
@@ -167,7 +167,7 @@ void Accumulation::set_joined(bool joined) noexcept {
 }
 
 void Accumulation::reset() noexcept {
-  counter_ = 0;
+  step_ = 0;
   inside_ = went_backward_ = false;
   advance(WindowEvent::reset);
 }
@@ -180,7 +180,7 @@ State Accumulation::state_dict() const {
 
 State Accumulation::sums() const {
   return State::Map{{"num_steps", options_.num_steps},
-                    {"counter", counter_},
+                    {"counter", step_},
                     {"micro_batches", micro_batches_},
                     {"open", !sync()},
                     {"own", local_},
@@ -202,7 +202,7 @@ void Accumulation::load_state_dict(const State& state) {
                                        " micro-batches and this program accumulates over " +
                                        std::to_string(options_.num_steps) +
                                        ": resume with the same number, and change it between windows");
-  counter_ = counter;
+  step_ = counter;
   micro_batches_ = micro_batches;
   advance(open ? WindowEvent::resume : WindowEvent::reset);
   local_ = own;

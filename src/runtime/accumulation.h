@@ -10,7 +10,8 @@
 
 namespace muster::runtime {
 
-/// What the loader in use knows of the current step. Without a loader, the micro-batch of every rank counts 1.
+/// What the loader in use knows of the current step: one batch on each rank. Without a loader, the micro-batch of every
+/// rank counts 1.
 struct MicroBatch {
   bool every_rank = true;    ///< every rank has a micro-batch in this step
   int64_t full = 0;          ///< samples of all ranks in a full step; 0 if batch sizes vary
@@ -25,9 +26,9 @@ struct MicroBatch {
 /// Weighting "mean": every loss is multiplied by n * ranks / N, where n is its samples and N the samples of a full
 /// window over all ranks, so that the mean over ranks of the sums of gradients is sum(n_i g_i) / N, and a full window
 /// of equal batches needs no correction. A window that turns out to hold another number of samples is corrected before
-/// its last backward. Where ranks have different numbers of batches, those of the later steps count in the short last
-/// window of all ranks. A micro-batch without a loss on this rank counts as any other, wherever it stands in the
-/// window: its gradient is zero. So a rank need not know which losses the others had.
+/// its last backward. Where ranks have different numbers of batches, those that only some ranks have count in the
+/// short last window of all ranks. A micro-batch without a loss on this rank counts as any other, wherever it stands in
+/// the window: its gradient is zero. So a rank need not know which losses the others had.
 class Accumulation {
  public:
   /// Throws: ConfigError (MU181) for less than one step.
@@ -46,7 +47,7 @@ class Accumulation {
   void weigh(double count);
   /// True if the optimizer steps after this micro-batch, and before the first one.
   bool sync() const noexcept { return ends_window(state_); }
-  /// True before the first backward of a window: its gradients are those of the window before.
+  /// True until the first backward of a window: the gradients in memory are those of the window before.
   bool begins() const noexcept { return micro_batches_ <= 1 && !went_backward_; }
   /// Called when an optimizer steps: warns, once, if a window has several micro-batches but none was ever begun; calls
   /// count_last().
@@ -111,7 +112,7 @@ class Accumulation {
   double full_ = 0;        // the sum of weights that this window's losses are weighted for
   double correction_ = 1;  // factor on this micro-batch's losses
   double agreed_ = 0;      // the last sum that ranks had to agree on
-  int64_t counter_ = 0;
+  int64_t step_ = 0;  // micro-batches, as Accelerator.step of Accelerate: a window ends at each multiple of num_steps
   int micro_batches_ = 1;  // begun in the window
   WindowState state_ = WindowState::closed;
   bool inside_ = false;         // a micro-batch's scope is open: losses are weighted

@@ -88,7 +88,7 @@ void Optimizer::load_scaler_state(const GradScalerState& state) {
 }
 
 std::vector<torch::optim::OptimizerParamGroup>& Optimizer::param_groups() {
-  prepared_->wait_for_schedules();
+  prepared_->step_deferred_schedulers();
   return prepared_->inner().param_groups();
 }
 torch::optim::Optimizer* Optimizer::operator->() const { return &inner(); }

@@ -25,7 +25,7 @@ void visit_placement_options(Visit&& visit) {
            "how ranks exchange values: shm (shared memory of one host), hierarchical (the same on each host, and gloo "
            "between hosts), gloo, mpi (where mpirun starts the ranks), mpi_collectives (MPI's own sums, not "
            "bit-identical to gloo), a transport of the program's own, or auto: the first of shm, hierarchical and gloo "
-           "that all ranks can",
+           "that all ranks can use",
        .tested_by = "Launcher.TheBackendIsChosen"});
   visit("benchmark", MUSTER_FIELD(benchmark),
         {.help = "cuDNN tries its kernels for each new shape and takes the fastest; auto: as LibTorch has it, but off "
@@ -40,7 +40,7 @@ void visit_placement_options(Visit&& visit) {
         {.help = "use only deterministic kernels; an operation that has none is an error, or with warn a warning",
          .tested_by = "OptionEffects.OnlyDeterministicKernelsAreUsed"});
   visit("device_backend", MUSTER_FIELD(device_backend),
-        {.help = "over what ranks exchange tensors of the accelerator: auto (nccl for CUDA, if libmuster_nccl.so is "
+        {.help = "how ranks exchange tensors of the accelerator: auto (nccl for CUDA, if libmuster_nccl.so is "
                  "there), none (through host memory), or the name or path of another object; in code also a factory",
          .tested_by = "DeviceBackendOption.TrainsAsTheCpuDoes"});
   visit("devices", MUSTER_FIELD(devices),

@@ -40,18 +40,17 @@ PreparedOptimizer::PreparedOptimizer(std::shared_ptr<torch::optim::Optimizer> in
                  "does with tied weights; each is stepped and clipped once");
 }
 
-/// `complete`: no parameter may be left without a model by now.
-void PreparedOptimizer::bind(bool complete) {
+void PreparedOptimizer::bind(bool require_all) {
   if (bound_generation_ == context_.registry->generation()) return;
   size_t index = 0;
   bool found = false;
-  for (const auto& parameter : parameters()) found = bind_parameter(parameter, index++, complete) || found;
+  for (const auto& parameter : parameters()) found = bind_parameter(parameter, index++, require_all) || found;
   if (found) fused_.require_full_parameters();
-  if (complete) bound_generation_ = context_.registry->generation();
+  if (require_all) bound_generation_ = context_.registry->generation();
 }
 
 /// Returns whether a model was met that was not known.
-bool PreparedOptimizer::bind_parameter(const at::Tensor& parameter, size_t index, bool complete) {
+bool PreparedOptimizer::bind_parameter(const at::Tensor& parameter, size_t index, bool require_all) {
   const auto holds = [&](const auto& model) { return model->managed->expects(parameter); };
   if (std::any_of(models_.begin(), models_.end(), [&](const ModelUse& use) { return holds(use.model); })) return false;
   const auto models = context_.registry->models();
@@ -64,7 +63,7 @@ bool PreparedOptimizer::bind_parameter(const at::Tensor& parameter, size_t index
     fused_.add_flat_parameters(*(*holder)->managed);
     return true;
   }
-  if (complete && parameter.requires_grad() && context_.group.size() > 1) {
+  if (require_all && parameter.requires_grad() && context_.group.size() > 1) {
     throw ConfigError("MU178", "parameter " + std::to_string(index) +
                                    " of a prepared optimizer belongs to no prepared module, so "
                                    "its gradient would differ from rank to rank; prepare the module that owns it");
@@ -91,7 +90,7 @@ std::vector<at::Tensor> PreparedOptimizer::parameters() const {
 }
 
 void PreparedOptimizer::before_backward() {
-  bind(/*complete=*/false);
+  bind(/*require_all=*/false);
   fused_.refuse_direct_step();
 }
 
@@ -113,7 +112,7 @@ bool PreparedOptimizer::needs_reduction_in_order(int64_t index) const {
 
 void PreparedOptimizer::join_other_ranks(const std::vector<at::Tensor>* of) {
   if (context_.group.size() == 1 || !context_.accumulation->sync()) return;
-  bind(/*complete=*/false);
+  bind(/*require_all=*/false);
   // Backward comes to models in the reverse of the order in which programs name them, as long as nothing is known of
   // it.
   for (const auto& use : std::views::reverse(models_)) {
@@ -157,7 +156,7 @@ bool PreparedOptimizer::models_have_gradients() const {
 
 void PreparedOptimizer::note_reductions() {
   for (auto& use : models_) use.reductions = reduction_count_of(*use.model);
-  if (context_.group.size() > 1) context_.registry->reductions().use_up();
+  if (context_.group.size() > 1) context_.registry->reductions().consume();
 }
 
 void PreparedOptimizer::for_each_other(const std::function<void(optim::FusedOptimizer&)>& f) const {
@@ -194,7 +193,7 @@ at::Tensor PreparedOptimizer::step(const torch::optim::Optimizer::LossClosure& c
   wait_for_step();
   TraceScope span(*context_.trace, "optimizer step");
   context_.accumulation->note_step();
-  bind(/*complete=*/true);
+  bind(/*require_all=*/true);
   if (!closure) {
     join_other_ranks();
     require_same_device_operations();
@@ -229,7 +228,7 @@ at::Tensor PreparedOptimizer::step(const torch::optim::Optimizer::LossClosure& c
 
 void PreparedOptimizer::zero_grad(bool set_to_none) {
   if (!context_.accumulation->sync() && !context_.accumulation->begins()) return;
-  bind(/*complete=*/true);
+  bind(/*require_all=*/true);
   fused_.zero_grad(set_to_none);
   note_reductions();
   gradient_scale_ = {};
@@ -252,7 +251,7 @@ void PreparedOptimizer::add_param_group(const torch::optim::OptimizerParamGroup&
     throw;
   }
   bound_generation_ = -1;
-  bind(/*complete=*/false);
+  bind(/*require_all=*/false);
 }
 
 }  // namespace muster::runtime

@@ -12,6 +12,7 @@
 #include <torch/optim/optimizer.h>
 
 #include "accumulation.h"
+#include "found_inf.h"
 #include "loss_scale.h"
 #include "model_registry.h"
 #include "muster/comm/communicator.h"
@@ -22,7 +23,6 @@
 #include "muster/track/detail/trace.h"
 #include "muster/tree/state.h"
 #include "sharded_tensors.h"
-#include "step_flag.h"
 
 namespace muster::runtime {
 
@@ -39,7 +39,7 @@ struct OptimizerContext {
   std::shared_ptr<const PreparedOptimizers> optimizers;  ///< all of them
   std::shared_ptr<ModelRegistry> registry;
   std::optional<GradScalerOptions> scaling;  ///< set if losses are scaled
-  bool needs_found_inf_at_once = false;      ///< somebody must know of each step at once whether it was made
+  bool needs_found_inf_at_once = false;      ///< somebody must know at once of each step whether it was made
   std::shared_ptr<Trace> trace;
 };
 
@@ -58,30 +58,30 @@ class PreparedOptimizer : public std::enable_shared_from_this<PreparedOptimizer>
   /// Called after a model was prepared: finds the parameters of the optimizer that it holds, and shards their state as
   /// they are sharded.
   /// Throws: UsageError (MU134) if the optimizer needs full parameters and some are sharded.
-  void bind_models() { bind(/*complete=*/false); }
+  void bind_models() { bind(/*require_all=*/false); }
   /// Called before and after a backward.
   void before_backward();
   void after_backward() { fused_.note_backward(); }
   /// Call it first in every function that uses gradients and that all ranks call. If the loss of this rank did not use
   /// a model that holds any of these parameters (nullptr: any of the optimizer's), the rank takes part in the
   /// reductions that the others' backward waits for. Does nothing before the last micro-batch of a window, nor for a
-  /// model that had a reduction since the last step. Other models that the loss of its latest step used are reduced
-  /// too, in the order of that step, unless they were reduced since any optimizer stepped.
+  /// model that had a reduction since the last step. If the backward that this rank missed reduced other models, too,
+  /// they are reduced in the order of that backward, but for those reduced since the last step of any optimizer.
   /// Throws: as backward. Collective: if a reduction is missing.
   void join_other_ranks(const std::vector<at::Tensor>* of = nullptr);
   /// Whether some parameter of a model that this optimizer steps has a gradient.
   bool models_have_gradients() const;
-  /// The host waits where the step is not known yet.
+  /// The host waits if it is not known yet.
   bool step_was_skipped();
-  /// On a device, whether a step is made is known later than step() returns: see StepFlag.
+  /// On a device, whether a step is made is known later than step() returns: see FoundInf.
   bool found_inf_is_ready() const noexcept { return !flag_.pending(); }
-  /// Waits until the last step is known, and acts on it.
+  /// Waits until it is known whether the last step was made, and acts on it.
   /// Throws: UsageError (MU175) for a norm that had to be finite; (MU318) if the loss scale fell too low.
   void wait_for_step();
-  /// Calls it when the last step is known.
+  /// Calls `call` when it is known whether the last step was made.
   void when_found_inf_is_ready(std::function<void()> call) { flag_.then(std::move(call)); }
-  /// Waits where a scheduler waits for it.
-  void wait_for_schedules() {
+  /// Schedulers whose steps wait for found_inf of the last step make them now; the host waits for it, if there are any.
+  void step_deferred_schedulers() {
     if (flag_.has_calls()) wait_for_step();
   }
   /// If one of these parameters is the optimizer's, the next step updates nothing.
@@ -121,15 +121,16 @@ class PreparedOptimizer : public std::enable_shared_from_this<PreparedOptimizer>
         order;  ///< of the backward that the latest step used; nullptr: unknown
   };
 
-  void bind(bool complete);
-  bool bind_parameter(const at::Tensor& parameter, size_t index, bool complete);
+  /// `require_all`: no parameter may be left without a model by now.
+  void bind(bool require_all);
+  bool bind_parameter(const at::Tensor& parameter, size_t index, bool require_all);
   void move_states(const PreparedModel& model);
   void shard_state(const PreparedModel& model);
   std::optional<at::Device> device_of_parameters() const;
   bool holds(const std::vector<at::Tensor>& asked) const;
   bool gradients_are_finite();
   void follow_scale(const GradScalerState& state);
-  /// The gradients are gone, and with them what clipping said of the next step.
+  /// The gradients are gone: forgets what clipping reported about them.
   /// Throws: UsageError (MU175) for a norm that had to be finite.
   void drop_flags();
   /// Decides about the step on the device; undefined where the host decides.
@@ -137,8 +138,8 @@ class PreparedOptimizer : public std::enable_shared_from_this<PreparedOptimizer>
   /// The update that the flag may leave out.
   void update_unless(const at::Tensor& flag);
   bool has_gradients() const;
-  /// Before gradients that devices have reduced are used: not at the end of backward, after which ranks whose loss did
-  /// not use a model still have to reduce. Collective.
+  /// Compares what the ranks gave their devices, before gradients that these have reduced are used. Not called at the
+  /// end of backward: ranks whose loss did not use a model still have to reduce then. Collective.
   void require_same_device_operations() const;
   bool needs_reduction(const ModelUse& use) const;
   /// Repeats the reductions of these models in the order of the backward that this rank missed.
@@ -153,10 +154,10 @@ class PreparedOptimizer : public std::enable_shared_from_this<PreparedOptimizer>
   OptimizerContext context_;
   optim::FusedOptimizer fused_;
   std::vector<ModelUse> models_;
-  int64_t bound_generation_ = -1;
+  int64_t bound_generation_ = -1;  // of the registry, when the parameters were last bound
   std::optional<precision::GradScaler> scaler_;
   std::optional<precision::DeviceGradScaler> device_scaler_;  // in its place where all parameters are on one device
-  StepFlag flag_;
+  FoundInf flag_;
   LossScale loss_scale_;       // the scale of the last backward
   LossScale gradient_scale_;   // the factor by which gradients are too large
   bool flag_decides_ = false;  // the last update was made unless a flag on the device forbade it

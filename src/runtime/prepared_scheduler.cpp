@@ -68,7 +68,7 @@ std::function<void(double)> step_by_mean(std::shared_ptr<Plateau> scheduler, con
 std::function<void()> wait_for(std::vector<std::weak_ptr<PreparedOptimizer>> optimizers) {
   return [optimizers = std::move(optimizers)] {
     for (const auto& entry : optimizers)
-      if (const auto optimizer = entry.lock()) optimizer->wait_for_schedules();
+      if (const auto optimizer = entry.lock()) optimizer->step_deferred_schedulers();
   };
 }
 
@@ -79,9 +79,8 @@ bool skipped(const std::weak_ptr<PreparedOptimizer>& entry) {
 
 }  // namespace
 
-/// Schedulers of these optimizers step as often as their updates are worth.
-void RuntimeState::follow(PreparedScheduler& scheduler,
-                          std::vector<std::weak_ptr<PreparedOptimizer>> optimizers) const {
+void RuntimeState::step_with_optimizers(PreparedScheduler& scheduler,
+                                        std::vector<std::weak_ptr<PreparedOptimizer>> optimizers) const {
   scheduler.with_optimizer = options_.step_scheduler_with_optimizer;
   scheduler.wait = wait_for(optimizers);
   scheduler.step_with_optimizer = [optimizers = std::move(optimizers),
@@ -110,7 +109,7 @@ Scheduler RuntimeState::prepare_scheduler(std::shared_ptr<torch::optim::LRSchedu
                         .step_by_metric = nullptr,
                         .saved = saves_.add(std::make_shared<SavedScheduler>(scheduler)),
                         .inner = nullptr});
-  follow(*prepared, std::move(linked));
+  step_with_optimizers(*prepared, std::move(linked));
   return Scheduler(std::move(prepared));
 }
 
@@ -142,7 +141,7 @@ Scheduler RuntimeState::prepare_scheduler(std::shared_ptr<muster::LRScheduler> s
                         .step_by_metric = nullptr,
                         .saved = saved,
                         .inner = scheduler});
-  follow(*prepared, std::move(linked));
+  step_with_optimizers(*prepared, std::move(linked));
   return Scheduler(std::move(prepared));
 }
 

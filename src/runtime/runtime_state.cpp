@@ -88,13 +88,13 @@ void RuntimeState::connect() {
   group_ = comm::connect(cluster_, limits);
   observe_collectives();
   require_same_precision(group_, options_.precision);
-  machine_.choose_cores(options_, group_, device_);
+  host_tuning_.choose_cores(options_, group_, device_);
   strategy_ = make_strategy(with_reduce_dtype(options_.strategy, options_.precision, cluster_.world_size),
                             cluster_.world_size, cluster_.local_world_size);
   accumulation_ = std::make_shared<Accumulation>(options_.gradient_accumulation, group_);
   gradient_processing_.emplace(accumulation_, registry_, optimizers_, trace_, scales_losses());
-  machine_.resolve_precision(options_, cluster_, device_);
-  machine_.choose_memory(options_, cluster_, device_);
+  host_tuning_.resolve_precision(options_, cluster_, device_);
+  host_tuning_.choose_memory(options_, cluster_, device_);
   if (!options_.synced_generators.cpu) generators_.emplace(group_);
   if (!cluster_.note.empty() && cluster_.is_main()) log::warning(cluster_.note);
   const auto variables = Environment::of_process();
@@ -192,7 +192,7 @@ std::shared_ptr<PreparedModel> RuntimeState::prepare_model(const std::shared_ptr
     throw UsageError("MU341", "the program's strategy '" + std::string(strategy_->name()) + "' made no model of " +
                                   module->name() + "; let setup_module() return a ManagedModel");
   // Only now: the memory that a sharded model used while it was built must first return to the system.
-  if (machine_.keeps_memory()) device::keep_freed_memory();
+  if (host_tuning_.keeps_memory()) device::keep_freed_memory();
   const auto* sharded = managed->sharded_parameters();
   const precision::PrecisionPolicy policy(options_.precision,
                                           sharded ? sharded->forward_casts() : precision::ForwardCasts{});
@@ -319,7 +319,7 @@ std::string RuntimeState::plan() const {
   if (strategy_) text += formatted("strategy: {} ({})\n", strategy_->name(), strategy_->reason());
   text += formatted("threads: {} a rank\n", at::get_num_threads());
   if (const auto memory = device::describe_memory(device_); !memory.empty()) text += "memory: " + memory + "\n";
-  for (const auto& note : machine_.notes()) text += note + "\n";
+  for (const auto& note : host_tuning_.notes()) text += note + "\n";
   if (!device_.is_cpu() && !registry_->models().empty())
     text += describe_save_staging(registry_->models(), *optimizers_, cluster_.rank) + "\n";
   for (const auto& note : notes_) text += note + "\n";

@@ -18,9 +18,9 @@
 #include "accumulation.h"
 #include "generator_check.h"
 #include "gradient_processing.h"
+#include "host_tuning.h"
 #include "job_state.h"
 #include "loaders_in_use.h"
-#include "machine_use.h"
 #include "main_output.h"
 #include "model_registry.h"
 #include "muster/base/detail/signals.h"
@@ -72,7 +72,7 @@ class RuntimeState : public std::enable_shared_from_this<RuntimeState> {
   /// The prepared model of a module; nullptr if it was not prepared.
   std::shared_ptr<PreparedModel> prepared(const torch::nn::Module& module) const { return registry_->find(module); }
   Optimizer prepare_optimizer(std::shared_ptr<torch::optim::Optimizer> optimizer);
-  /// An error for want of the device's memory says who holds it. Requires: the error is being handled.
+  /// Adds to an out-of-memory error which processes hold the device's memory. Requires: a call in its catch block.
   void add_error_context(c10::Error& error) const;
   Scheduler prepare_scheduler(std::shared_ptr<muster::LRScheduler> scheduler);
   Scheduler prepare_scheduler(std::shared_ptr<torch::optim::LRScheduler> scheduler);
@@ -129,7 +129,10 @@ class RuntimeState : public std::enable_shared_from_this<RuntimeState> {
   /// Called after an optimizer step; warns once if all ranks draw the same random numbers.
   void watch_generators();
   bool scales_losses() const;
-  void follow(PreparedScheduler& scheduler, std::vector<std::weak_ptr<PreparedOptimizer>> optimizers) const;
+  /// Lets the scheduler step whenever these optimizers step, as many times as that counts: Accelerate's
+  /// step_with_optimizer.
+  void step_with_optimizers(PreparedScheduler& scheduler,
+                            std::vector<std::weak_ptr<PreparedOptimizer>> optimizers) const;
   /// Gives optimizers, loss scales and schedulers on all ranks the states they have on rank `rank`.
   void broadcast_training_states(int rank);
 
@@ -150,7 +153,7 @@ class RuntimeState : public std::enable_shared_from_this<RuntimeState> {
   std::optional<GradientProcessing> gradient_processing_;  // from connect() on
   std::optional<uint64_t> seed_;
   std::optional<GeneratorCheck> generators_;  // from connect() on; empty if they are synchronised on purpose
-  MachineUse machine_;
+  HostTuning host_tuning_;
   std::deque<bool> move_to_device_;
   std::vector<std::string> notes_;  // lines of plan() beyond the fixed ones
   const int exceptions_before_ = std::uncaught_exceptions();

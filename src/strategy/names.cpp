@@ -16,8 +16,7 @@ namespace strategy {
 namespace {
 
 constexpr std::string_view kStaysOnDevice =
-    "parameters and states stay on the device; shard them over more ranks by 'fsdp', or over fewer samples by smaller "
-    "batches";
+    "parameters and states stay on the device; use 'fsdp' over more ranks, or smaller batches";
 constexpr std::string_view kNoModelParallel =
     "the layers of a model are not split over ranks; 'fsdp' reduces the memory they need";
 constexpr std::string_view kNoXla = "LibTorch has no XLA; 'ddp' and 'fsdp' train on CPUs and GPUs";
@@ -137,7 +136,8 @@ Strategy::Strategy(FSDP options)
 Strategy::Strategy(std::string_view name) {
   const auto* alias = strategy::find_alias(name);
   if (alias && alias->means.empty())
-    throw ConfigError("MU197", "the strategy '" + std::string(name) + "' is not there: " + std::string(alias->instead));
+    throw ConfigError("MU197",
+                      "the strategy '" + std::string(name) + "' is not supported: " + std::string(alias->instead));
   const auto wanted = alias ? std::string(alias->means) : lower_case(std::string(name));
   for (const auto entry : kNames)
     if (entry == wanted) name_ = entry;

@@ -28,9 +28,8 @@ void refuse_batch_type(const std::type_info& wanted, const std::type_info& given
                                 ", and the loader gives " + c10::demangle(given.name()) + "; ask for that type");
 }
 
-/// Says once that log() does nothing.
-bool Core::is_bare() {
-  if (options.barebones && !std::exchange(said_bare_, true) && runtime.is_main())
+bool Core::is_barebones() {
+  if (options.barebones && !std::exchange(said_barebones_, true) && runtime.is_main())
     log::warning("barebones is on: what is logged is left out");
   return options.barebones;
 }
@@ -44,15 +43,15 @@ LogContext Core::context_of_hook() const {
 }
 
 void Core::log(std::string_view name, const at::Tensor& value, const LogOptions& how) {
-  if (!is_bare()) book().log(context_of_hook(), name, value, how, runtime.group());
+  if (!is_barebones()) book().log(context_of_hook(), name, value, how, runtime.group());
 }
 
 void Core::log(std::string_view name, double value, const LogOptions& how) {
-  if (!is_bare()) book().log(context_of_hook(), name, value, how, runtime.group());
+  if (!is_barebones()) book().log(context_of_hook(), name, value, how, runtime.group());
 }
 
 void Core::log(std::string_view name, Metric& metric, const LogOptions& how) {
-  if (!is_bare()) book().metrics().add(context_of_hook(), name, metric, how);
+  if (!is_barebones()) book().metrics().add(context_of_hook(), name, metric, how);
 }
 
 }  // namespace trainer

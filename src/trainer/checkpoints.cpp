@@ -67,11 +67,11 @@ State Core::trainer_state() {
                            {"window_begins", window_.begins},
                            {"window_has_loss", window_.has_loss}};
   if (options.max_time) state.set("elapsed_ms", static_cast<int64_t>(clock_.elapsed(RunClock::now()).count()));
-  if (const auto& options = task_.module->hyperparameters(); !options.empty()) state.set("hyper_parameters", options);
+  if (const auto& options = inputs_.module->hyperparameters(); !options.empty()) state.set("hyper_parameters", options);
   for (const auto& callback : hooks.callbacks())
     if (auto own = callback->state_dict(); !own.empty()) add_callback(state.at("callbacks"), *callback, std::move(own));
-  if (task_.data)
-    if (auto own = task_.data->state_dict(); !own.empty()) state.set("data_module", std::move(own));
+  if (inputs_.data)
+    if (auto own = inputs_.data->state_dict(); !own.empty()) state.set("data_module", std::move(own));
   hooks.callbacks(Hook::on_save_checkpoint, &Callback::on_save_checkpoint, state);
   hooks.module(Hook::on_save_checkpoint, &TrainerModule::on_save_checkpoint, state);
   return state;
@@ -126,8 +126,8 @@ void Core::load_for_fit(const fs::path& folder) {
   hooks.module(Hook::on_load_checkpoint, &TrainerModule::on_load_checkpoint, state);
   resumed_checkpoint_->load_models();
   load_callbacks(state);
-  if (task_.data)
-    if (const auto* own = state.find("data_module")) task_.data->load_state_dict(*own);
+  if (inputs_.data)
+    if (const auto* own = state.find("data_module")) inputs_.data->load_state_dict(*own);
   load_position(state);
   if (const auto* elapsed = state.find("elapsed_ms"))
     clock_.begin(RunClock::now(), std::chrono::milliseconds(elapsed->integer()));
@@ -170,7 +170,7 @@ void Core::prepare_loaders_in_saved_order() {
   if (!resumed_checkpoint_) return;
   for (const auto& saved : resumed_loaders_.list()) {
     const auto kind = static_cast<StepKind>(saved.integer());
-    if (task_.feeds[static_cast<std::size_t>(kind)]) feed(kind);  // also if this run does not validate
+    if (inputs_.loaders[static_cast<std::size_t>(kind)]) setup_data(kind);  // also if this run does not validate
   }
 }
 

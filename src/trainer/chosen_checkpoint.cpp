@@ -91,8 +91,7 @@ fs::path Core::newest_checkpoint(fs::file_time_type since) const {
   return newest_of(runtime, std::move(all));
 }
 
-/// Where the first fit() of a world that was started again goes on, the same on every rank; empty: from the begin.
-fs::path Core::checkpoint_of_job() {
+fs::path Core::checkpoint_after_restart() {
   const auto start = runtime::start_of_restarted_job(runtime);
   if (std::exchange(has_fitted_, true) || !start || options.fast_dev_run > 0) return {};
   fs::path found;

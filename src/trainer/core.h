@@ -20,7 +20,7 @@
 #include "log_book.h"
 #include "muster/runtime/detail/opened_checkpoint.h"
 #include "muster/runtime/detail/runtime.h"
-#include "muster/trainer/detail/task.h"
+#include "muster/trainer/detail/run_inputs.h"
 #include "muster/trainer/detail/trainer.h"
 #include "progress.h"
 #include "run_clock.h"
@@ -39,8 +39,8 @@ class Core {
  public:
   Core(Trainer& trainer, const TrainerOptions& options);
 
-  void fit(Task task, const FitOptions& how);
-  std::vector<Metrics> evaluate(Task task, StepKind kind, const EvaluateOptions& how, const KeepOutput& keep);
+  void fit(RunInputs inputs, const FitOptions& how);
+  std::vector<Metrics> evaluate(RunInputs inputs, StepKind kind, const EvaluateOptions& how, const KeepOutput& keep);
   void save_checkpoint(const std::filesystem::path& folder, const SaveCheckpointOptions& how);
   std::optional<int64_t> estimated_stepping_batches();
 
@@ -81,8 +81,8 @@ class Core {
 
  private:
   // setup.cpp
-  void refuse_nested_run(const Task& task) const;
-  void run(Task task, Stage stage, const std::function<void()>& body);
+  void refuse_nested_run(const RunInputs& inputs) const;
+  void run(RunInputs inputs, Stage stage, const std::function<void()>& body);
   void begin(Stage stage);
   void end(Stage stage);
   void fail(Stage stage, const std::exception_ptr& error, bool torn_down) noexcept;
@@ -91,9 +91,9 @@ class Core {
   void prepare_model();
   void set_up_optimizers();
   void add_schedule(TrainedOptimizer& trained, const LRSchedulerConfig& config);
-  // feeds.cpp
-  PreparedFeed& feed(StepKind kind);
-  void forget_feed(StepKind kind);
+  // data_setup.cpp
+  PreparedLoaders& setup_data(StepKind kind);
+  void forget_data(StepKind kind);
   void transfer(const StepTable& steps, void* batch, int64_t loader);
   // fit_loop.cpp
   void fit_impl(const FitOptions& how);
@@ -106,7 +106,7 @@ class Core {
   bool validation_due(bool last, const std::optional<int64_t>& interval);
   void read_clock();
   // training_epoch.cpp
-  void reload_feeds();
+  void reload_dataloaders();
   void training_epoch();
   bool training_batch(const StepTable& steps, void* batch, bool last);
   void end_epoch();
@@ -149,7 +149,7 @@ class Core {
   void load_callbacks(State& state);
   // chosen_checkpoint.cpp
   std::filesystem::path newest_checkpoint(std::filesystem::file_time_type since) const;
-  std::filesystem::path checkpoint_of_job();
+  std::filesystem::path checkpoint_after_restart();  // where fit() goes on; empty: from the beginning
   /// The folder that ckpt_path names, the same on every rank; empty: none is named, or, unless `required`, none is
   /// there.
   std::filesystem::path resolved(const std::string& ckpt_path, bool required) const;
@@ -158,7 +158,7 @@ class Core {
   void load_modes(const std::string& modes);
   State state_of_rank();
   State states_of_ranks();
-  void load_states_of_ranks(const State::List& all, bool again);
+  void load_states_of_ranks(const State::List& all, bool restarts_window);
   /// Calls the callbacks that watch or save.
   void call_watchers(SavePoint point, Hook hook, c10::function_ref<void(Callback&)> call);
   void continue_watchers();
@@ -169,14 +169,14 @@ class Core {
   void handle_votes();
   void save_for_signal(int signal);
   // callback.cpp
-  bool is_bare();
+  bool is_barebones();  // says once that nothing is logged
   LogContext context_of_hook() const;
 
   LogBook& book() { return evaluating_ ? evaluation_book_ : training_book_; }
 
-  Task task_;
+  RunInputs inputs_;
   std::optional<Stage> stage_;
-  std::array<PreparedFeed, kStepKinds> feeds_;
+  std::array<PreparedLoaders, kStepKinds> prepared_loaders_;
   std::optional<OpenedCheckpoint> resumed_checkpoint_;  // while fit() resumes
   LogBook training_book_{latest}, evaluation_book_{latest};
   LogContext context_;
@@ -193,8 +193,8 @@ class Core {
   std::vector<StepKind> prepared_kinds_;         // of loaders that exist, in their order
   int64_t first_epoch_ = 0;                      // of this fit()
   bool filler_ = false;                          // the current batch has no real sample: nothing of it is kept
-  bool evaluating_ = false, has_fitted_ = false, said_bare_ = false;
-  bool validation_late_ = false;  // as the main rank's clock says
+  bool evaluating_ = false, has_fitted_ = false, said_barebones_ = false;
+  bool validation_interval_passed_ = false;  // as the main rank's clock says
 };
 
 }  // namespace muster::trainer

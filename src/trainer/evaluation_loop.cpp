@@ -115,13 +115,14 @@ void Core::validate_in_fit() {
   clock_.note_validation(RunClock::now());
 }
 
-std::vector<Metrics> Core::evaluate(Task task, StepKind kind, const EvaluateOptions& how, const KeepOutput& keep) {
+std::vector<Metrics> Core::evaluate(RunInputs inputs, StepKind kind, const EvaluateOptions& how,
+                                    const KeepOutput& keep) {
   static constexpr std::array kStages = {Stage::fit, Stage::validate, Stage::test, Stage::predict};
   std::vector<Metrics> results;
-  refuse_nested_run(task);
-  run(std::move(task), kStages[static_cast<std::size_t>(kind)], [&] {
+  refuse_nested_run(inputs);
+  run(std::move(inputs), kStages[static_cast<std::size_t>(kind)], [&] {
     if (const auto folder = resolved(how.ckpt_path, /*required=*/true); !folder.empty()) load_weights(folder);
-    task_.module->zero_grad();
+    inputs_.module->zero_grad();
     if (!evaluation_limit(options, kind).none()) results = evaluation_epoch(kind, std::nullopt, keep);
   });
   return results;
@@ -130,8 +131,8 @@ std::vector<Metrics> Core::evaluate(Task task, StepKind kind, const EvaluateOpti
 std::vector<Metrics> Core::evaluation_epoch(StepKind kind, std::optional<int64_t> most, const KeepOutput& keep) {
   const auto& names = names_of(kind);
   const auto both = [&](const BothHook& hook) { hooks.both(hook.hook, hook.of_callbacks, hook.of_module); };
-  auto& prepared = feed(kind);
-  const auto modes = modes_of(*task_.module);
+  auto& prepared = setup_data(kind);
+  const auto modes = modes_of(*inputs_.module);
   modes_ = modes_text();
   auto keeps_modes = c10::make_scope_exit([&] { restore(modes); });  // where a hook throws, too
   hooks.module(names.eval_hook, names.eval);
@@ -163,9 +164,9 @@ std::vector<Metrics> Core::evaluation_epoch(StepKind kind, std::optional<int64_t
   log_epoch(evaluation_book_, experiment.step());
   hooks.some_callbacks(names.end.hook, HookCalls::is_no_watcher, names.end.of_callbacks);
   hooks.module(names.end.hook, names.end.of_module);
-  const auto watch = [&](Callback& callback) { (callback.*names.end.of_callbacks)(trainer, *task_.module); };
+  const auto watch = [&](Callback& callback) { (callback.*names.end.of_callbacks)(trainer, *inputs_.module); };
   call_watchers(validates_training ? SavePoint::validation_end : progress.point, names.end.hook, watch);
-  if (task_.sets_train_mode[static_cast<std::size_t>(kind)]) {
+  if (inputs_.sets_train_mode[static_cast<std::size_t>(kind)]) {
     keeps_modes.release();
     hooks.module(names.train_hook, names.train);
   }
@@ -175,9 +176,9 @@ std::vector<Metrics> Core::evaluation_epoch(StepKind kind, std::optional<int64_t
 
 void Core::evaluate_loader(StepKind kind, std::size_t index, int64_t first, std::optional<int64_t> most,
                            const KeepOutput& keep) {
-  auto& prepared = feed(kind);
+  auto& prepared = setup_data(kind);
   auto& loader = *prepared.loaders[index];
-  const auto& part = prepared.feed.parts[index];
+  const auto& part = prepared.combined.parts[index];
   auto limit = batches_of(evaluation_limit(options, kind), loader.known_size(), names_of(kind).limit);
   if (most) limit = std::min(limit.value_or(*most), *most);
   loader.set_epoch(progress.epoch);
@@ -200,7 +201,7 @@ void Core::evaluate_loader(StepKind kind, std::size_t index, int64_t first, std:
 
 void Core::evaluation_batch(StepKind kind, const StepTable& steps, void* batch, const KeepOutput& keep) {
   const auto& names = names_of(kind);
-  auto& module = *task_.module;
+  auto& module = *inputs_.module;
   transfer(steps, batch, place_.dataloader_idx);
   const BatchView view(batch, steps.type);
   context_.batch_size = view.size();

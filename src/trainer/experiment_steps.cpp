@@ -8,8 +8,8 @@
 namespace muster::trainer {
 
 void Core::log_hyperparameters() {
-  const auto& of_module = task_.module->hyperparameters();
-  const auto of_data = task_.data ? task_.data->hyperparameters() : State();
+  const auto& of_module = inputs_.module->hyperparameters();
+  const auto of_data = inputs_.data ? inputs_.data->hyperparameters() : State();
   check_hyperparameters(of_module, of_data);
   experiment.log_hyperparams(of_module);
   experiment.log_hyperparams(of_data);
@@ -51,7 +51,7 @@ void Core::log_evaluation_step(StepKind kind) {
 }
 
 std::vector<std::optional<int64_t>> Core::batches_of_pass(StepKind kind) {
-  auto& prepared = feed(kind);
+  auto& prepared = setup_data(kind);
   if (kind == StepKind::training)
     return {batches_of(options.limit_train_batches, batches_in(prepared), "limit_train_batches")};
   std::vector<std::optional<int64_t>> all;

@@ -18,23 +18,24 @@ namespace muster::trainer {
 namespace {
 
 /// A step without a loader, or a loader without a step, is left out.
-void warn_of_missing_halves(const Task& task, const TrainerOptions& options) {
+void warn_of_missing_halves(const RunInputs& inputs, const TrainerOptions& options) {
   constexpr auto kind = static_cast<std::size_t>(StepKind::validation);
   if (options.limit_val_batches.none()) return;
-  if (task.feeds[kind]) return;
-  if (task.steps[kind] && task.idle_loaders[kind])
+  if (inputs.loaders[kind]) return;
+  if (inputs.steps[kind] && inputs.unused_loaders[kind])
     log::warning(
         "val_dataloader() of the module is left out, since fit() was given a loader: give it one for "
         "validation, too, or none");
-  else if (task.idle_loaders[kind]) log::warning("val_dataloader() is left out: the module has no validation_step()");
-  else if (task.steps[kind])
+  else if (inputs.unused_loaders[kind])
+    log::warning("val_dataloader() is left out: the module has no validation_step()");
+  else if (inputs.steps[kind])
     log::warning("validation_step() is left out: there is no loader for it, nor a val_dataloader()");
 }
 
 }  // namespace
 
-void Core::fit(Task task, const FitOptions& how) {
-  refuse_nested_run(task);
+void Core::fit(RunInputs inputs, const FitOptions& how) {
+  refuse_nested_run(inputs);
   stop.begin();
   auto begins = how;
   if (begins.ckpt_path.empty() && has_callback<OnExceptionCheckpoint>(options.callbacks)) begins.ckpt_path = "last";
@@ -43,7 +44,7 @@ void Core::fit(Task task, const FitOptions& how) {
   progress.epoch_done = progress.last_batch = false;
   if (options.fast_dev_run == 0) termination_.emplace(runtime);
   const auto finish = c10::make_scope_exit([&] { termination_.reset(); });
-  run(std::move(task), Stage::fit, [&] { fit_impl(begins); });
+  run(std::move(inputs), Stage::fit, [&] { fit_impl(begins); });
   if (termination_ && termination_->signals().received() == SIGTERM) throw Terminated();
 }
 
@@ -51,13 +52,13 @@ void Core::fit_impl(const FitOptions& how) {
   std::optional<torch::autograd::DetectAnomalyGuard> anomalies;
   if (options.detect_anomaly) anomalies.emplace();
   clock_.begin(RunClock::now());
-  validation_late_ = false;
-  if (runtime.is_main()) warn_of_missing_halves(task_, options);
-  const auto folder = how.ckpt_path.empty() ? checkpoint_of_job() : resolved(how.ckpt_path, /*required=*/false);
+  validation_interval_passed_ = false;
+  if (runtime.is_main()) warn_of_missing_halves(inputs_, options);
+  const auto folder = how.ckpt_path.empty() ? checkpoint_after_restart() : resolved(how.ckpt_path, /*required=*/false);
   if (folder.empty()) set_up_optimizers();
   else load_for_fit(folder);
   hooks.both(Hook::on_fit_start, &Callback::on_fit_start, &TrainerModule::on_fit_start);
-  task_.module->zero_grad();
+  inputs_.module->zero_grad();
   const bool in_epoch = resumed_checkpoint_ && progress.batches > 0;
   prepare_loaders_in_saved_order();
   if (validates() && options.num_sanity_val_steps != 0 && !in_epoch) sanity_check();
@@ -68,7 +69,7 @@ void Core::fit_impl(const FitOptions& how) {
 
 bool Core::validates() const {
   const auto kind = static_cast<std::size_t>(StepKind::validation);
-  return task_.feeds[kind] && task_.steps[kind] && !options.limit_val_batches.none();
+  return inputs_.loaders[kind] && inputs_.steps[kind] && !options.limit_val_batches.none();
 }
 
 void Core::sanity_check() {
@@ -108,8 +109,8 @@ std::string Core::nothing_to_train() {
 }
 
 void Core::train() {
-  feed(StepKind::training);
-  if (validates()) feed(StepKind::validation);
+  setup_data(StepKind::training);
+  if (validates()) setup_data(StepKind::validation);
   if (resumed_checkpoint_) load_progress();
   training = true;
   if (resumed_checkpoint_) resume_epoch_end();
@@ -142,7 +143,7 @@ void Core::read_clock() {
                  (interval && clock_.since_validation(now) >= *interval ? kValidate : 0);
   if (runtime.world_size() > 1) says = runtime.broadcast_object(says);
   if (says & kOver) stop.set(true);
-  validation_late_ = (says & kValidate) != 0;
+  validation_interval_passed_ = (says & kValidate) != 0;
 }
 
 bool Core::validation_due(bool last, const std::optional<int64_t>& interval) {
@@ -150,7 +151,7 @@ bool Core::validation_due(bool last, const std::optional<int64_t>& interval) {
   const auto& every = options.check_val_every_n_epoch;
   if (every && (progress.epoch + 1) % *every != 0) return false;
   if (stop.agreed() && may_stop()) return true;
-  if (options.val_check_interval.time()) return validation_late_;
+  if (options.val_check_interval.time()) return validation_interval_passed_;
   if (!interval) return last;
   return (every ? progress.batches : progress.total_batches) % *interval == 0;
 }

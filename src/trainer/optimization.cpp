@@ -20,7 +20,7 @@ StepOutput Core::training_step(const StepTable& steps, void* batch) {
   StepOutput output;
   hooks.run(Hook::training_step, [&] {
     runtime::in_forward_scope(*trained_module->model.prepared(),
-                              [&] { output = steps.step(*task_.module, batch, place_); });
+                              [&] { output = steps.step(*inputs_.module, batch, place_); });
   });
   return output;
 }
@@ -66,7 +66,7 @@ void Core::backward(const at::Tensor& loss) {
 }
 
 void Core::manual_backward(const at::Tensor& loss) {
-  if (task_.module->automatic_optimization)
+  if (inputs_.module->automatic_optimization)
     throw UsageError(
         "MU448",
         "manual_backward() was called in automatic optimization, where the Trainer calls backward with the "
@@ -76,7 +76,7 @@ void Core::manual_backward(const at::Tensor& loss) {
 }
 
 runtime::NoSyncScope Core::no_sync() {
-  if (task_.module->automatic_optimization)
+  if (inputs_.module->automatic_optimization)
     throw UsageError("MU448",
                      "no_sync() was called in automatic optimization, where accumulate_grad_batches says which batches "
                      "communicate: set that, or automatic_optimization = false in the constructor");
@@ -89,7 +89,7 @@ bool Core::some_rank_has_loss(const TrainedOptimizer& trained) {
 }
 
 at::Tensor Core::step(TrainedOptimizer& trained, const ModuleOptimizer::Closure& closure) {
-  const bool automatic = task_.module->automatic_optimization;
+  const bool automatic = inputs_.module->automatic_optimization;
   if (automatic && !closure)
     throw UsageError("MU448",
                      "an optimizer was stepped without closure in automatic optimization, where the closure runs "
@@ -122,7 +122,7 @@ void Core::clip(ModuleOptimizer& optimizer, const GradientClipOptions& how) {
 }
 
 void Core::step_plateau_schedules(ScheduleInterval interval) {
-  if (!task_.module->automatic_optimization) return;
+  if (!inputs_.module->automatic_optimization) return;
   for (const auto& trained : trained_module->optimizers) {
     // A batch without an update, as one that loss scaling skips, is none for them either.
     const bool by_step = interval == ScheduleInterval("step");

@@ -26,7 +26,7 @@ at::Tensor ModuleOptimizer::step(const Closure& closure) const { return trained_
 void ModuleOptimizer::zero_grad(bool set_to_none) const { trained_->prepared.zero_grad(set_to_none); }
 int64_t ModuleOptimizer::steps() const { return trained_->made_steps(); }
 std::vector<torch::optim::OptimizerParamGroup>& ModuleOptimizer::param_groups() const {
-  trained_->wait_for_schedules();
+  trained_->step_deferred_schedulers();
   return trained_->own->param_groups();
 }
 torch::optim::Optimizer& ModuleOptimizer::inner() const {
@@ -60,7 +60,7 @@ void TrainedOptimizer::note_step() {
 
 void TrainedOptimizer::wait_for_step() {
   if (!std::exchange(pending, false)) return;
-  const bool schedules_due = std::exchange(schedules_wait, false);
+  const bool schedules_due = std::exchange(schedulers_deferred, false);
   const bool made = !prepared.step_was_skipped();
   if (made) ++steps, ++core->progress.global_step;
   if (schedules_due) step_due_schedules(made, /*epoch_ends=*/false);
@@ -72,8 +72,8 @@ void TrainedOptimizer::step_schedules(bool epoch_ends) {
   const auto follows = [](const Schedule& one) {
     return !one.plateau && one.config.interval == ScheduleInterval("step");
   };
-  schedules_wait = pending && std::ranges::any_of(schedules, follows);
-  if (schedules_wait) when_found_inf_is_ready(prepared, [this] { wait_for_step(); });
+  schedulers_deferred = pending && std::ranges::any_of(schedules, follows);
+  if (schedulers_deferred) when_found_inf_is_ready(prepared, [this] { wait_for_step(); });
   step_due_schedules(std::exchange(updated, false), epoch_ends);
 }
 

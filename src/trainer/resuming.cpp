@@ -11,7 +11,7 @@ namespace muster::trainer {
 
 std::string Core::modes_text() const {
   std::string modes;
-  task_.module->apply([&](const torch::nn::Module& one) { modes += one.is_training() ? 't' : 'e'; });
+  inputs_.module->apply([&](const torch::nn::Module& one) { modes += one.is_training() ? 't' : 'e'; });
   return modes;
 }
 
@@ -19,7 +19,7 @@ std::string Core::modes_text() const {
 void Core::load_modes(const std::string& modes) {
   if (modes.size() != modes_text().size()) return;
   std::size_t i = 0;
-  task_.module->apply([&](torch::nn::Module& one) { one.torch::nn::Module::train(modes[i++] == 't'); });
+  inputs_.module->apply([&](torch::nn::Module& one) { one.torch::nn::Module::train(modes[i++] == 't'); });
 }
 
 State Core::state_of_rank() {
@@ -43,8 +43,8 @@ State Core::states_of_ranks() {
   return all;
 }
 
-/// `again`: the open window begins again.
-void Core::load_states_of_ranks(const State::List& all, bool again) {
+/// `restarts_window`: the open accumulation window begins again.
+void Core::load_states_of_ranks(const State::List& all, bool restarts_window) {
   const auto rank = static_cast<std::size_t>(runtime.rank()), world = static_cast<std::size_t>(runtime.world_size());
   const auto of = [&](std::size_t r) -> const State& { return all[r].empty() ? all[0] : all[r]; };
   const auto& own = of(rank < all.size() ? rank : 0);
@@ -57,11 +57,11 @@ void Core::load_states_of_ranks(const State::List& all, bool again) {
   const std::size_t first = all.size() == world ? rank : 0;
   const std::size_t end = all.size() == world ? rank + 1 : rank == 0 ? all.size() : 0;
   for (std::size_t r = first; r < end; ++r) {
-    const auto* window = again ? of(r).find("window") : nullptr;
+    const auto* window = restarts_window ? of(r).find("window") : nullptr;
     const auto& from = window ? *window : of(r);
     training_book_.add_state_dict(from.at("training"), r == rank);
     if (const auto* objects = from.find("metric_objects")) training_book_.metrics().add_state_dict(*objects);
-    if (again) continue;  // so does a validation in it
+    if (restarts_window) continue;  // so does a validation in it
     evaluation_book_.add_state_dict(of(r).at("evaluation"), r == rank);
     if (const auto* objects = of(r).find("evaluation_objects")) evaluation_book_.metrics().add_state_dict(*objects);
   }
@@ -97,9 +97,9 @@ void Core::continue_watchers() {
     } else if (progress.point == SavePoint::batch_end) {
       if (saver) saver->after_batch(trainer);  // for others the batch would be missing
     } else if (progress.point == SavePoint::validation_end) {
-      hooks.run(Hook::on_validation_end, [&] { callback->on_validation_end(trainer, *task_.module); });
+      hooks.run(Hook::on_validation_end, [&] { callback->on_validation_end(trainer, *inputs_.module); });
     } else if (progress.point == SavePoint::epoch_end) {
-      hooks.run(Hook::on_train_epoch_end, [&] { callback->on_train_epoch_end(trainer, *task_.module); });
+      hooks.run(Hook::on_train_epoch_end, [&] { callback->on_train_epoch_end(trainer, *inputs_.module); });
     }
   }
 }
@@ -107,7 +107,7 @@ void Core::continue_watchers() {
 /// Training ends where it is resumed: asynchronous saves had left what they replaced.
 void Core::finish_savers() {
   for (const auto& callback : hooks.callbacks())
-    if (auto* saver = dynamic_cast<ModelCheckpoint*>(callback.get())) saver->on_train_end(trainer, *task_.module);
+    if (auto* saver = dynamic_cast<ModelCheckpoint*>(callback.get())) saver->on_train_end(trainer, *inputs_.module);
 }
 
 /// What the checkpoint left of the end of an epoch. Requires: load_progress().

@@ -88,26 +88,26 @@ std::vector<std::shared_ptr<Callback>> Core::all_callbacks() {
 void Core::prepare_data() {
   runtime.local_main_process_first([&] {
     if (!runtime.is_local_main()) return;
-    if (task_.data) task_.data->prepare_data();
+    if (inputs_.data) inputs_.data->prepare_data();
     hooks.module(Hook::prepare_data, &TrainerModule::prepare_data);
   });
 }
 
 void Core::prepare_model() {
-  auto& module = *task_.module;
+  auto& module = *inputs_.module;
   const auto holder = module.prepared_.get();
   if (holder == trained_module) return;
   if (holder) holder->release();
   trained_module->drop();
-  trained_module->model = runtime.prepare(std::shared_ptr<torch::nn::Module>(task_.module));
+  trained_module->model = runtime.prepare(std::shared_ptr<torch::nn::Module>(inputs_.module));
   trained_module->module = &module;
   module.prepared_.set(module, trained_module);
   if (options.sync_batchnorm) runtime.convert_sync_batchnorm(trained_module->model);
 }
 
 void Core::begin(Stage stage) {
-  hooks.begin(task_.module.get(), options.callbacks);
-  feeds_ = {};
+  hooks.begin(inputs_.module.get(), options.callbacks);
+  prepared_loaders_ = {};
   if (stage == Stage::fit) prepared_kinds_.clear();
   modes_.clear();
   progress.point = SavePoint::none;
@@ -116,9 +116,9 @@ void Core::begin(Stage stage) {
   if (stage == Stage::fit) runtime.free_memory();  // a window that the last fit() left open would go on
   window_.begins = true;
   window_.has_loss = evaluating_ = filler_ = sanity_checking = training = false;
-  hooks.begin(task_.module.get(), all_callbacks());
+  hooks.begin(inputs_.module.get(), all_callbacks());
   prepare_data();
-  if (task_.data) task_.data->setup(stage);
+  if (inputs_.data) inputs_.data->setup(stage);
   hooks.both(Hook::setup, &Callback::setup, &TrainerModule::setup, stage);
   hooks.module(Hook::configure_model, &TrainerModule::configure_model);
   prepare_model();
@@ -136,9 +136,9 @@ void Core::end(Stage stage) {
         log::warning("teardown of several callbacks or of the module threw; the first exception is passed on");
     }
   };
-  if (task_.data) attempt([&] { task_.data->teardown(stage); });
-  for (const auto& callback : hooks.callbacks()) attempt([&] { callback->teardown(trainer, *task_.module, stage); });
-  attempt([&] { task_.module->teardown(stage); });
+  if (inputs_.data) attempt([&] { inputs_.data->teardown(stage); });
+  for (const auto& callback : hooks.callbacks()) attempt([&] { callback->teardown(trainer, *inputs_.module, stage); });
+  attempt([&] { inputs_.module->teardown(stage); });
   if (first) std::rethrow_exception(first);
 }
 
@@ -156,7 +156,7 @@ void Core::fail(Stage stage, const std::exception_ptr& error, bool torn_down) no
   const auto finish = c10::make_scope_exit([&] { failed_ = false; });
   attempt("the last step", [&] { trained_module->wait_for_steps(); });
   attempt("on_exception", [&] { hooks.callbacks(Hook::on_exception, &Callback::on_exception, error); });
-  if (task_.data) attempt("on_exception of the data module", [&] { task_.data->on_exception(error); });
+  if (inputs_.data) attempt("on_exception of the data module", [&] { inputs_.data->on_exception(error); });
   attempt("an asynchronous save", [&] { runtime.wait_for_save(); });
   attempt("the logger", [&] { experiment.end_run(RunStatus::failed); });
   attempt("reset of a metric", [&] {
@@ -167,30 +167,30 @@ void Core::fail(Stage stage, const std::exception_ptr& error, bool torn_down) no
 }
 
 /// Before anything of the run in hand is changed.
-void Core::refuse_nested_run(const Task& task) const {
+void Core::refuse_nested_run(const RunInputs& inputs) const {
   if (stage_)
     throw UsageError("MU436",
                      "fit(), validate(), test() or predict() was called in a hook, while this Trainer makes another "
                      "run: call it after that run, or give it a Trainer of its own");
-  if (task.module->core_)
+  if (inputs.module->core_)
     throw UsageError("MU436",
                      "fit(), validate(), test() or predict() was given a module that another Trainer runs now: call it "
                      "after that run");
 }
 
-void Core::run(Task task, Stage stage, const std::function<void()>& body) {
+void Core::run(RunInputs inputs, Stage stage, const std::function<void()>& body) {
   // What is saved after an evaluation is still where training stood.
-  std::array<PreparedFeed, kStepKinds> of_fit;
-  if (stage != Stage::fit) of_fit = std::exchange(feeds_, {});
-  task_ = std::move(task);
-  task_.module->core_ = this;
+  std::array<PreparedLoaders, kStepKinds> of_fit;
+  if (stage != Stage::fit) of_fit = std::exchange(prepared_loaders_, {});
+  inputs_ = std::move(inputs);
+  inputs_.module->core_ = this;
   stage_ = stage;
   const auto leave = [&] {
-    task_.module->core_ = nullptr;
+    inputs_.module->core_ = nullptr;
     stage_.reset();
     resumed_checkpoint_.reset();
     sanity_checking = evaluating_ = false;
-    if (stage != Stage::fit) feeds_ = std::move(of_fit);
+    if (stage != Stage::fit) prepared_loaders_ = std::move(of_fit);
   };
   bool done = false;
   try {
@@ -209,7 +209,7 @@ void Core::run(Task task, Stage stage, const std::function<void()>& body) {
 }
 
 void Core::set_up_optimizers() {
-  if (!task_.module->automatic_optimization) {
+  if (!inputs_.module->automatic_optimization) {
     const bool accumulates = options.accumulate_grad_batches > 1;
     if (accumulates || options.gradient_clip_val)
       throw UsageError("MU438", std::string(accumulates ? "accumulate_grad_batches" : "gradient_clip_val") +
@@ -220,7 +220,7 @@ void Core::set_up_optimizers() {
   }
   trained_module->drop_optimizers();
   const auto configured = hooks.module(Hook::configure_optimizers, &TrainerModule::configure_optimizers);
-  if (task_.module->automatic_optimization && configured.entries().size() > 1)
+  if (inputs_.module->automatic_optimization && configured.entries().size() > 1)
     throw UsageError("MU443",
                      "configure_optimizers returned " + std::to_string(configured.entries().size()) +
                          " optimizers, and automatic optimization steps one: set automatic_optimization = false "
@@ -240,7 +240,7 @@ void Core::add_schedule(TrainedOptimizer& trained, const LRSchedulerConfig& conf
   if (config.frequency < 1)
     throw UsageError("MU443",
                      "the frequency of a scheduler is " + std::to_string(config.frequency) + "; give at least 1");
-  if (plateau && config.monitor.empty() && task_.module->automatic_optimization)
+  if (plateau && config.monitor.empty() && inputs_.module->automatic_optimization)
     throw UsageError(
         "MU443",
         "ReduceLROnPlateau watches a metric: return it as muster::LRSchedulerConfig{.monitor = \"val_loss\", "

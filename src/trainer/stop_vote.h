@@ -15,9 +15,9 @@ class StopVote {
   void begin();
   /// What ranks have agreed on otherwise.
   void set(bool agreed);
-  /// Where no gradients follow that would bring the requests. Collective.
+  /// Combines the requests of all ranks where no gradients follow that would bring them. Collective.
   void agree();
-  /// The same on all ranks.
+  /// What the ranks agreed on last; the same on all of them.
   bool agreed() const noexcept { return agreed_; }
   /// Whether this rank has made a request, or all have agreed.
   bool requested() const noexcept { return agreed_ || requested_; }

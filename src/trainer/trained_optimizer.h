@@ -29,9 +29,9 @@ class TrainedOptimizer {
   void note_step();
   /// Counts the last step if it was made, and steps the schedules that wait for it.
   void wait_for_step();
-  /// The same, if schedules wait for it.
-  void wait_for_schedules() {
-    if (schedules_wait) wait_for_step();
+  /// The same, if schedulers wait for it.
+  void step_deferred_schedulers() {
+    if (schedulers_deferred) wait_for_step();
   }
   /// At the end of a batch: steps what is due, now or when the last step is known.
   void step_schedules(bool epoch_ends);
@@ -40,11 +40,11 @@ class TrainedOptimizer {
   std::shared_ptr<torch::optim::Optimizer> own;
   Optimizer prepared;
   std::vector<Schedule> schedules = {};
-  int64_t steps = 0;            // that are counted
-  int64_t plateau_steps = 0;    // when schedules that watch a metric by steps looked last
-  bool updated = false;         // in this batch, and its schedules have not followed
-  bool pending = false;         // the last step is not counted yet
-  bool schedules_wait = false;  // for the last step to be known
+  int64_t steps = 0;                 // that are counted
+  int64_t plateau_steps = 0;         // when schedules that watch a metric by steps looked last
+  bool updated = false;              // in this batch, and its schedules have not followed
+  bool pending = false;              // the last step is not counted yet
+  bool schedulers_deferred = false;  // until the last step is known
 
  private:
   void step_due_schedules(bool after_update, bool epoch_ends);

@@ -12,12 +12,13 @@ namespace muster {
 Trainer::Trainer(const TrainerOptions& options) { core_ = std::make_unique<trainer::Core>(*this, options); }
 Trainer::~Trainer() = default;
 
-void Trainer::run_fit(trainer::Task task, const FitOptions& options) { core_->fit(std::move(task), options); }
-std::vector<Metrics> Trainer::run_evaluate(trainer::Task task, trainer::StepKind kind, const EvaluateOptions& options) {
-  return core_->evaluate(std::move(task), kind, options, nullptr);
+void Trainer::run_fit(trainer::RunInputs inputs, const FitOptions& options) { core_->fit(std::move(inputs), options); }
+std::vector<Metrics> Trainer::run_evaluate(trainer::RunInputs inputs, trainer::StepKind kind,
+                                           const EvaluateOptions& options) {
+  return core_->evaluate(std::move(inputs), kind, options, nullptr);
 }
-std::size_t Trainer::run_predict(trainer::Task task, const EvaluateOptions& options, const Keep& keep) {
-  return core_->evaluate(std::move(task), trainer::StepKind::predict, options, keep).size();
+std::size_t Trainer::run_predict(trainer::RunInputs inputs, const EvaluateOptions& options, const Keep& keep) {
+  return core_->evaluate(std::move(inputs), trainer::StepKind::predict, options, keep).size();
 }
 
 void Trainer::stop() { core_->stop.request(); }

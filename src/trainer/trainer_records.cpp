@@ -30,7 +30,7 @@ bool TrainerRecords::saves_inside_batch() const { return core_->inside_batch(); 
 std::vector<Optimizers::Entry> TrainerRecords::configured_optimizers() const {
   std::vector<Optimizers::Entry> all;
   for (const auto& trained : core_->trained_module->optimizers) {
-    trained->wait_for_schedules();
+    trained->step_deferred_schedulers();
     all.push_back({.optimizer = trained->own});
     for (const auto& schedule : trained->schedules) all.back().schedulers.push_back(schedule.config);
   }

@@ -19,24 +19,24 @@ void require_an_end(const TrainerOptions& options) {
 }  // namespace
 
 /// Loaders that are to be made anew for this epoch.
-void Core::reload_feeds() {
+void Core::reload_dataloaders() {
   const auto every = options.reload_dataloaders_every_n_epochs;
   if (every == 0 || progress.epoch % every != 0 || progress.epoch == first_epoch_) return;
-  forget_feed(StepKind::training);
-  feed(StepKind::training);
+  forget_data(StepKind::training);
+  setup_data(StepKind::training);
   if (!validates()) return;
-  forget_feed(StepKind::validation);
-  feed(StepKind::validation);
+  forget_data(StepKind::validation);
+  setup_data(StepKind::validation);
 }
 
 void Core::training_epoch() {
   const bool resumed = progress.batches > 0;
   if (!resumed) {
-    reload_feeds();
+    reload_dataloaders();
     hooks.both(Hook::on_train_epoch_start, &Callback::on_train_epoch_start, &TrainerModule::on_train_epoch_start);
     stop.agree();
   }
-  auto& prepared = feed(StepKind::training);
+  auto& prepared = setup_data(StepKind::training);
   const auto limit = batches_of(options.limit_train_batches, batches_in(prepared), "limit_train_batches");
   const auto interval = validation_interval(options.val_check_interval, limit, !options.check_val_every_n_epoch);
   if (!resumed) {
@@ -65,7 +65,7 @@ void Core::training_epoch() {
 }
 
 bool Core::training_batch(const StepTable& steps, void* batch, bool last) {
-  auto& module = *task_.module;
+  auto& module = *inputs_.module;
   progress.point = SavePoint::in_batch;
   transfer(steps, batch, place_.dataloader_idx);
   const BatchView view(batch, steps.type);
@@ -134,7 +134,7 @@ void Core::finish_epoch() {
   log_epoch(training_book_, experiment.last_step());
   step_plateau_schedules("epoch");  // before a checkpoint is saved, so that it holds the rates of the next epoch
   call_watchers(SavePoint::epoch_end, Hook::on_train_epoch_end,
-                [&](Callback& callback) { callback.on_train_epoch_end(trainer, *task_.module); });
+                [&](Callback& callback) { callback.on_train_epoch_end(trainer, *inputs_.module); });
 }
 
 }  // namespace muster::trainer

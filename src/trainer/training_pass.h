@@ -6,25 +6,25 @@
 #include <optional>
 #include <vector>
 
-#include "muster/trainer/detail/feed.h"
+#include "muster/trainer/detail/combined_loader.h"
 
 namespace muster::trainer {
 
 /// The prepared loaders of one kind of step.
-struct PreparedFeed {
-  Feed feed = {};
+struct PreparedLoaders {
+  CombinedLoader combined = {};
   std::vector<std::shared_ptr<data::LoaderState>> loaders = {};
   bool made = false;
 };
 
 /// Batches of this rank in a training epoch; nullopt if loaders of unknown size decide.
-std::optional<int64_t> batches_in(const PreparedFeed& feed);
+std::optional<int64_t> batches_in(const PreparedLoaders& prepared);
 
 /// One pass over the batches of training, of one loader or several. Thread safety: one thread at a time.
 class TrainingPass {
  public:
   /// `done`: batches of this epoch that were returned before, when the loaders stand where they stood then.
-  TrainingPass(PreparedFeed& feed, int64_t epoch, int64_t done);
+  TrainingPass(PreparedLoaders& prepared, int64_t epoch, int64_t done);
   /// The next batch, valid until the next call; nullptr at the end.
   void* next();
   /// Whether the current batch is the last one, as far as that is known.
@@ -39,7 +39,7 @@ class TrainingPass {
   void* next_side_by_side();
   data::BatchBox* next_of(std::size_t i);
 
-  PreparedFeed& feed_;
+  PreparedLoaders& prepared_;
   std::vector<std::unique_ptr<data::Pass>> passes_;
   std::vector<bool> ended_;
   std::optional<int64_t> length_;

@@ -35,15 +35,16 @@ void WindowBegin::load_state_dict(const State& state, LatestMetrics& latest) {
 /// Called before the first batch of a window.
 void Core::note_window() {
   window_.begin = {};
-  if (options.accumulate_grad_batches == 1 || !task_.module->automatic_optimization) return;
+  if (options.accumulate_grad_batches == 1 || !inputs_.module->automatic_optimization) return;
   window_.begin = {
       .batches = progress.batches, .total_batches = progress.total_batches, .book = training_book_.snapshot()};
-  for (const auto& loader : feed(StepKind::training).loaders) window_.begin.loaders.push_back(loader->save_position());
+  for (const auto& loader : setup_data(StepKind::training).loaders)
+    window_.begin.loaders.push_back(loader->save_position());
 }
 
 /// The open window's batches come again, and what followed the last of them.
 void Core::go_back_to_window_begin() {
-  const auto& loaders = feed(StepKind::training).loaders;
+  const auto& loaders = setup_data(StepKind::training).loaders;
   for (std::size_t i = 0; i < loaders.size() && loaders.size() == window_.begin.loaders.size(); ++i)
     loaders[i]->load_position(window_.begin.loaders[i]);
   if (window_.begin.book)
@@ -55,9 +56,9 @@ void Core::go_back_to_window_begin() {
 
 /// Batches of the current epoch that are done, as loaders say: another number of ranks has other batches.
 void Core::count_batches_done() {
-  const auto& prepared = feed(StepKind::training);
+  const auto& prepared = setup_data(StepKind::training);
   if (progress.batches == 0) return;
-  const bool in_turn = prepared.feed.mode == FeedMode::sequential;
+  const bool in_turn = prepared.combined.mode == LoaderMode::sequential;
   int64_t batches = 0;
   for (const auto& loader : prepared.loaders) {
     const bool over = loader->epoch() > progress.epoch;

@@ -205,7 +205,7 @@ TEST(Hosts, AreNumberedAndSayWhatIsInTheWay) {
   EXPECT_EQ(hosts.first(1), 2);
   EXPECT_EQ(hosts.largest(), 3);
   EXPECT_EQ(hosts.owner(0, 2), 0);
-  EXPECT_EQ(hosts.owner(1, hosts.column(4)), 4);
+  EXPECT_EQ(hosts.owner(1, hosts.local_rank(4)), 4);
   EXPECT_EQ(hosts.obstacle(), "");
   EXPECT_EQ(hosts.of_ranks({0, 3, 4}).count(), 2);
   EXPECT_EQ(hosts.of_ranks({3, 4}).obstacle(), "all ranks are on one host");

@@ -36,7 +36,7 @@ void over_simulated_mpi(int size, const std::function<void(const Communicator&)>
   for (int rank = 0; rank < size; ++rank)
     ranks.emplace_back([&, rank] {
       auto transport =
-          make_mpi_transport(std::make_shared<mpi::World>(*calls[rank], 1), "world", std::chrono::seconds(20));
+          make_mpi_transport(std::make_shared<mpi::DuplicatedComm>(*calls[rank], 1), "world", std::chrono::seconds(20));
       GroupIdentity identity;
       identity.backend = "mpi";
       identity.timeout = timeout;

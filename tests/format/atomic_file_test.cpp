@@ -7,6 +7,8 @@
 #include <unistd.h>
 
 #include <array>
+#include <thread>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -192,6 +194,18 @@ TEST(AtomicFile, RemovesPartsOfWritersThatDied) {
   living.write(std::array<std::string_view, 1>{"last"});
   living.publish();
   EXPECT_EQ(checks::read(folder / "x"), "last");
+}
+
+TEST(AtomicFile, WritersOfOneNameLeaveEachOthersParts) {
+  ScratchFolder folder;
+  std::vector<std::thread> writers;
+  for (int writer = 0; writer < 4; ++writer)
+    writers.emplace_back([&] {
+      for (int i = 0; i < 500; ++i) EXPECT_NO_THROW(put(folder / "x", "bytes"));
+    });
+  for (auto& writer : writers) writer.join();
+  EXPECT_EQ(checks::read(folder / "x"), "bytes");
+  EXPECT_EQ(checks::entries(folder.path()), 1u);
 }
 
 TEST(AtomicFile, LeavesPartsOfOtherNames) {

@@ -137,8 +137,8 @@ TEST(Messages, AreReadAsTheyWereWritten) {
   const auto join = decode_node_message(encode(NodeMessage(
       Join{"alpha", 3, {.command = "c", .digest = "d", .max_restarts = 2, .nodes = "1:4", .processes = 8}})));
   const auto& entry = std::get<Join>(join);
-  EXPECT_EQ(entry.host + entry.terms.command + entry.terms.digest + entry.terms.nodes, "alphacd1:4");
-  EXPECT_EQ(entry.node_rank * 100 + entry.terms.max_restarts * 10 + entry.terms.processes, 328);
+  EXPECT_EQ(entry.host + entry.config.command + entry.config.digest + entry.config.nodes, "alphacd1:4");
+  EXPECT_EQ(entry.node_rank * 100 + entry.config.max_restarts * 10 + entry.config.processes, 328);
   EXPECT_TRUE(std::holds_alternative<Ready>(decode_node_message(encode(NodeMessage(Ready{})))));
   const auto round = decode_rendezvous_message(encode(RendezvousMessage(StartRound{"a", 1, "n", 2, 3, 4, 5})));
   EXPECT_EQ(std::get<StartRound>(round).start, 5);

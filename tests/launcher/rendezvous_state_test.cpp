@@ -12,7 +12,7 @@ using std::chrono::seconds;
 class Rounds {
  public:
   explicit Rounds(NodeRange nodes, int max_restarts = 9)
-      : terms_{.command = "train", .digest = "d", .max_restarts = max_restarts, .nodes = "n", .processes = 2},
+      : config_{.command = "train", .digest = "d", .max_restarts = max_restarts, .nodes = "n", .processes = 2},
         state_({.join_timeout = seconds(600),
                 .last_call_timeout = seconds(30),
                 .nodes = nodes,
@@ -21,12 +21,12 @@ class Rounds {
                       ++prepared;
                       return StartRound{.main_address = "alpha", .main_port = 5, .name = "job", .nodes = count};
                     },
-                .terms = terms_},
+                .config = config_},
                now_) {}
 
-  Terms& terms() { return terms_; }
+  LaunchConfig& config() { return config_; }
   void comes(int id, int node_rank) {
-    receive(id, Join{"host" + std::to_string(id), node_rank, terms_});
+    receive(id, Join{"host" + std::to_string(id), node_rank, config_});
     receive(id, Ready{});
   }
   /// Nodes 0, 1, ... by their number.
@@ -83,7 +83,7 @@ class Rounds {
 
   RendezvousState::Time now_{};
   std::vector<std::pair<int, RendezvousMessage>> sent_;
-  Terms terms_;
+  LaunchConfig config_;
   RendezvousState state_;
 };
 
@@ -276,24 +276,25 @@ TEST(RendezvousState, RoundsThatFailTooSoonWaitLongerAndEnd) {
 TEST(RendezvousState, OtherCommandsAreRefusedByName) {
   Rounds rounds(2);
   rounds.comes(0, 0);
-  const auto terms = rounds.terms();
+  const auto config = rounds.config();
   const auto refusal = [&](auto change, int node_rank = 1) {
-    rounds.terms() = terms;
-    change(rounds.terms());
+    rounds.config() = config;
+    change(rounds.config());
     rounds.comes(1, node_rank);
     EXPECT_EQ(rounds.finish(1), "2 MU513");
     const auto* finish = rounds.last<Finish>(1);
     return finish ? finish->lines.front() : "";
   };
-  EXPECT_NE(refusal([](Terms& own) { own.nodes = "1:3"; }).find("--nodes is 1:3 here and n on node 0"),
+  EXPECT_NE(refusal([](LaunchConfig& own) { own.nodes = "1:3"; }).find("--nodes is 1:3 here and n on node 0"),
             std::string::npos);
-  EXPECT_NE(refusal([](Terms& own) { own.processes = 4; }).find("(--devices) is 4 here and 2 on node 0"),
+  EXPECT_NE(refusal([](LaunchConfig& own) { own.processes = 4; }).find("(--devices) is 4 here and 2 on node 0"),
             std::string::npos);
-  EXPECT_NE(refusal([](Terms& own) { own.max_restarts = 1; }).find("--max-restarts is 1 here and 9 on node 0"),
+  EXPECT_NE(refusal([](LaunchConfig& own) { own.max_restarts = 1; }).find("--max-restarts is 1 here and 9 on node 0"),
             std::string::npos);
-  EXPECT_NE(refusal([](Terms& own) { own.digest = own.command = "test"; }).find("is test here and train on node 0"),
-            std::string::npos);
-  EXPECT_NE(refusal([](Terms&) {}, 0).find("its node rank is 0"), std::string::npos);
+  EXPECT_NE(
+      refusal([](LaunchConfig& own) { own.digest = own.command = "test"; }).find("is test here and train on node 0"),
+      std::string::npos);
+  EXPECT_NE(refusal([](LaunchConfig&) {}, 0).find("its node rank is 0"), std::string::npos);
   EXPECT_EQ(rounds.prepared, 0);
 }
 

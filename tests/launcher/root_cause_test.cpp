@@ -88,6 +88,26 @@ TEST(RootCause, ARankOfAnotherNodeIsLeftToThatNodesLauncher) {
       "of the launcher on that node names the root cause. All ranks of this node are ended.");
 }
 
+TEST(RootCause, ARankThatLostAnotherNeedNotHaveFailed) {
+  const auto left = *find_root_cause({lost(ended(0, 7), 1), lost(runs(1), 2), ended(2, 0)}, WaitedFor::nothing);
+  EXPECT_EQ(headline(left, {}),
+            "MU038: rank 2 left main normally while rank 1 still communicated: ranks made different numbers of steps; "
+            "use check_trigger(), so that they leave the loop together. rank 0 exited with code 7 after 0.0 s");
+  const auto abandoned =
+      *find_root_cause({lost(ended(0, 7), 1), lost(ended(1, 0), 2), by_exception(ended(2, 0))}, WaitedFor::nothing);
+  EXPECT_NE(headline(abandoned, {}).find("rank 0 exited with code 7"), std::string::npos);
+  EXPECT_EQ(verdict({lost(ended(2, 7), 3), lost(runs(3), 1)}), "nothing");
+  const auto elsewhere = *find_root_cause({lost(ended(2, 7), 3), lost(runs(3), 1)}, WaitedFor::answer);
+  EXPECT_EQ(headline(elsewhere, {2, 2}),
+            "MU035: rank 2 on node 1 exited with code 7 after 0.0 s, since rank 3 on node 1 had lost rank 1 on node 0; "
+            "the output of the launcher on that node names the root cause");
+}
+
+TEST(RootCause, TheExitStatusIsThatOfTheRankWhichLostTheCause) {
+  EXPECT_EQ(verdict({lost(ended(0, 7), 1), lost(ended(1, 9), 2), ended(2, 0)}), "left 2 by 1, code 9");
+  EXPECT_EQ(verdict({lost(ended(2, 7), 3), lost(ended(3, 9), 1)}), "elsewhere 3 by 1, code 9");
+}
+
 TEST(RootCause, AnErrorThatNobodyCaughtIsToldOnce) {
   auto zero = ended(0, 79), one = ended(1, 79), two = ended(2, 79);
   zero.error_message = two.error_message = "MU170: unknown";

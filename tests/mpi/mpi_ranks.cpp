@@ -160,7 +160,7 @@ Communicator hanging(int rank, std::chrono::milliseconds timeout) {
   constexpr auto patience = std::chrono::minutes(1);
   const auto deadline = TimePoint::clock::now() + patience;
   auto& library = mpi::Library::of_process();
-  const auto world = library.duplicate(library.world(std::nullopt, deadline)->communicator(), deadline);
+  const auto world = library.duplicate(library.connect(std::nullopt, deadline)->communicator(), deadline);
   auto transport = make_mpi_transport(world, "hanging", patience);
   GroupIdentity identity;
   identity.name = "hanging";

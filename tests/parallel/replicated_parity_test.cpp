@@ -138,7 +138,8 @@ TEST(ReplicatedParity, GradientsAreInTheMemoryThatRanksShare) {
   for (const bool shared : {false, true})
     comm::run_thread_world(2, {.shared_memory = shared}, [&](const Communicator& group) {
       int shared_buffers = 0;
-      group.observe([&](const comm::OperationEvent& event) { shared_buffers += event.operation == "shared_buffer"; });
+      group.observe(
+          [&](const comm::OperationEvent& event) { shared_buffers += event.operation == "allocate_shared_buffer"; });
       const auto net = make_net(Kind::mlp, at::kFloat, 40);
       ReplicatedModel replicated(*net, group, {.bucket_cap_mb = 0.004, .first_bucket_mb = 0.001});
       backward(replicated, loss_of(run(replicated, *net, draw_part(*net, 4, 0, group.rank(), at::kFloat))));

@@ -14,7 +14,7 @@
 #include "muster/runtime/extras.h"
 #include "muster/testing/gtest.h"
 #include "muster/testing/thrown.h"
-#include "runtime/machine_use.h"
+#include "runtime/host_tuning.h"
 
 namespace muster {
 namespace {

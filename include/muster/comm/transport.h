@@ -54,7 +54,7 @@ struct TransportFailure {
 /// process are used at once.
 class Transport {
  public:
-  /// A block on its way. Goes before its transport does.
+  /// A block on its way. Requires: it is destroyed before its transport.
   class Transfer {
    public:
     /// Ensures that the memory is no longer used, whether or not it was waited for, and waits for no other rank.
@@ -65,19 +65,19 @@ class Transport {
   };
   using Request = std::unique_ptr<Transfer>;
 
-  /// As close(). A part that was split from it may outlive it.
+  /// As close(). A subgroup's transport that was split from it may outlive it.
   virtual ~Transport() = default;
   virtual int rank() const noexcept = 0;
   virtual int size() const noexcept = 0;
 
-  /// Sends a frame. Does not wait for the receiver, which at such a time has at most two frames of this rank to take.
+  /// Sends a frame, and does not wait for the receiver: at most two earlier frames of this rank are not received yet.
   /// Throws: TransportFailure.
   virtual void send_frame(int to, const Frame& frame, TimePoint deadline) = 0;
   /// Throws: TransportFailure.
   virtual void recv_frame(int from, Frame& frame, TimePoint deadline) = 0;
 
-  /// Starts to send or receive a block: payload that does not fit into its frame. It matches a receive of the same size
-  /// and channel, in order, which may be posted before it or after. Neither waits.
+  /// Starts to send or receive a block: payload that does not fit into its frame. A send matches the receive of the
+  /// same size and channel, in order, which may be posted before or after it. Neither waits.
   /// Where ranks disagree, blocks are sent that nobody receives, and receives posted for nothing or with another size;
   /// ranks learn of it by the frames, which still have to arrive: nothing fails but such a transfer's wait()
   /// (`closed`), and nothing is written beyond a receive's memory. Requires: bytes > 0, at most kMaxBlockBytes; channel
@@ -103,7 +103,7 @@ class Transport {
 
 /// Makes the transport of the job's first group. `store` is the part of the rendezvous store that is the transport's;
 /// it lives as long as the group and its parts. What it throws becomes a CommError (MU058).
-/// Collective: every rank, which have a rendezvous behind them and options.rendezvous_timeout for this.
+/// Collective: every rank, after the rendezvous; it has options.rendezvous_timeout for this.
 using TransportFactory = std::unique_ptr<Transport> (*)(const c10::intrusive_ptr<c10d::Store>& store, int rank,
                                                         int size, const GroupOptions& options);
 
@@ -118,8 +118,8 @@ struct TransportObject {
   TransportFactory make = nullptr;
 };
 
-/// The ranks of this transport as a group, without launcher, rendezvous and store. Of the options count `timeout`,
-/// `rendezvous_timeout`, which is for the handshakes, and `backend`, which is only a name here.
+/// The ranks of this transport as a group, without launcher, rendezvous and store. Of the options only `timeout`,
+/// `rendezvous_timeout` (for the handshakes) and `backend` (here only a name) are used.
 /// Collective: every rank of the transport. Throws: ConfigError (MU577) for a transport or options that cannot be used,
 /// (MU327) for an invalid time-out; CommError (MU058) if ranks cannot be reached, (MU067) for a peer without the job's
 /// secret (cluster::read_secret).

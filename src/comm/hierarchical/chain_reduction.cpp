@@ -15,7 +15,7 @@ namespace {
 constexpr int kSums = 0, kResults = 1;  // channels
 // Sums on their way to or from one rank wait in memory of this size.
 constexpr std::size_t kWindowBytes = std::size_t{2} << 20;
-// For each host between here and the last one, results are expected so many chunks later.
+// A host waits for the result of a chunk this many chunks later, for each host between it and the last one.
 constexpr int64_t kLagPerHost = 4;
 
 at::ScalarType summed_in(const at::Tensor& tensor, ReduceOp op) {
@@ -30,10 +30,10 @@ at::Tensor elements(const void* data, int64_t count, at::ScalarType dtype) {
 /// One reduction on its way.
 class ChainReducer {
  public:
-  ChainReducer(const HostContext& ranks, const ChainReduction& sums,
+  ChainReducer(const HostContext& context, const ChainReduction& sums,
                const std::function<std::byte*(std::size_t)>& scratch)
-      : ranks_(ranks), sums_(sums), dtype_(sums.source.scalar_type()), wide_(summed_in(sums.source, sums.op)),
-        host_(ranks.host()), last_(ranks.hosts.count() - 1), spreading_(ranks, sums.target, last_) {
+      : context_(context), sums_(sums), dtype_(sums.source.scalar_type()), wide_(summed_in(sums.source, sums.op)),
+        host_(context.host()), last_(context.hosts.count() - 1), broadcast_(context, sums.target, last_) {
     divide_memory(scratch);
   }
 
@@ -45,13 +45,13 @@ class ChainReducer {
     expect_results();
     for (int64_t i = 0; i < chunks + lag; ++i) {
       if (i < chunks) reduce(sums_.chunks[i]);
-      if (shares && i >= lag) spreading_.share(sums_.chunks[i - lag]);
+      if (shares && i >= lag) broadcast_.broadcast_on_host(sums_.chunks[i - lag]);
     }
-    for (const auto& result : results_) result->wait(ranks_.deadline);
+    for (const auto& result : results_) result->wait(context_.deadline);
     for (const auto& sent : sends_)
-      if (sent) sent->wait(ranks_.deadline);
-    spreading_.finish();
-    if (!ranks_.mapped.empty()) ranks_.end_reading();
+      if (sent) sent->wait(context_.deadline);
+    broadcast_.finish();
+    if (!context_.mapped.empty()) context_.end_reading();
   }
 
  private:
@@ -64,12 +64,12 @@ class ChainReducer {
     for (const Chunk& chunk : sums_.chunks)
       for (const Part& part : chunk) {
         longest = std::max(longest, part.range.size());
-        if (ranks_.owns(part.column)) owned_.push_back(&part);
+        if (context_.owns(part.local_rank)) owned_.push_back(&part);
       }
     longest = (longest + kPieceAlign - 1) / kPieceAlign * kPieceAlign;
     slot_ = static_cast<std::size_t>(longest) * at::elementSize(wide_);
     window_ = std::min(std::max<std::size_t>(kWindowBytes / slot_, 2), std::max<std::size_t>(owned_.size(), 1));
-    const std::size_t terms = wide_ == dtype_ ? 0 : static_cast<std::size_t>(ranks_.hosts.size(host_)) + 1;
+    const std::size_t terms = wide_ == dtype_ ? 0 : static_cast<std::size_t>(context_.hosts.size(host_)) + 1;
     memory_ = scratch(slot_ * (2 * window_ + terms));
     arrivals_.resize(window_);
     sends_.resize(window_);
@@ -82,55 +82,56 @@ class ChainReducer {
   void expect_sum() {
     if (host_ == 0 || expected_ == owned_.size()) return;
     const Part& part = *owned_[expected_];
-    arrivals_[expected_ % window_] =
-        ranks_.between.recv(ranks_.hosts.owner(host_ - 1, part.column), arrived(expected_), bytes(part, wide_), kSums);
+    arrivals_[expected_ % window_] = context_.between.recv(context_.hosts.owner(host_ - 1, part.local_rank),
+                                                           arrived(expected_), bytes(part, wide_), kSums);
     ++expected_;
   }
 
-  /// Where this rank alone gets the result of a part. The memory may still be what is summed: its result does not come
-  /// before its value has gone.
+  /// Where this rank alone gets the result of a part. This may be the source itself: the result comes only after the
+  /// source's values were sent.
   std::byte* place_of(const Part& part) const {
     const bool is_piece = sums_.target.numel() < sums_.source.numel();
-    return at_element(sums_.target, part.range.begin - (is_piece ? ranks_.rank() * sums_.target.numel() : 0));
+    return at_element(sums_.target, part.range.begin - (is_piece ? context_.rank() * sums_.target.numel() : 0));
   }
   void expect_results() {
     for (const Chunk& chunk : sums_.chunks)
       for (const Part& part : chunk)
-        if (const int from = ranks_.hosts.owner(last_, part.column);
-            part.receiver == ranks_.rank() && from != ranks_.rank())
-          results_.push_back(ranks_.between.recv(from, place_of(part), bytes(part, dtype_), kResults));
+        if (const int from = context_.hosts.owner(last_, part.local_rank);
+            part.receiver == context_.rank() && from != context_.rank())
+          results_.push_back(context_.between.recv(from, place_of(part), bytes(part, dtype_), kResults));
   }
 
   void reduce(const Chunk& chunk) {
     const auto fill = [&](std::byte* to) {
       for (const Part& part : chunk) {
         const std::size_t size = bytes(part, dtype_);
-        if (!ranks_.owns(part.column)) std::memcpy(to, at_element(sums_.source, part.range.begin), size);
+        if (!context_.owns(part.local_rank)) std::memcpy(to, at_element(sums_.source, part.range.begin), size);
         to += size;
       }
     };
     const auto use = [&] {
       std::size_t begin = 0;
       for (const Part& part : chunk) {
-        if (ranks_.owns(part.column)) reduce(part, begin);
+        if (context_.owns(part.local_rank)) reduce(part, begin);
         begin += bytes(part, dtype_);
       }
     };
-    if (ranks_.mapped.empty()) ranks_.within.round(ranks_.deadline, fill, use);
+    if (context_.mapped.empty()) context_.within.round(context_.deadline, fill, use);
     else use();
   }
 
   /// What that rank of this host gives of a part, which is at `begin` of its staging buffer.
   const std::byte* term_of(int rank, const Part& part, std::size_t begin) const {
-    if (rank == ranks_.rank()) return at_element(sums_.source, part.range.begin);
-    if (!ranks_.mapped.empty()) return ranks_.mapped[rank] + part.range.begin * sums_.source.element_size();
-    return ranks_.within.of(rank, ranks_.deadline) + begin;
+    if (rank == context_.rank()) return at_element(sums_.source, part.range.begin);
+    if (!context_.mapped.empty()) return context_.mapped[rank] + part.range.begin * sums_.source.element_size();
+    return context_.within.of(rank, context_.deadline) + begin;
   }
 
   /// This host's values of a part, in the dtype in which they are summed.
   void collect_terms(const Part& part, std::size_t begin) {
     terms_.clear();
-    for (int rank = ranks_.hosts.first(host_); rank < ranks_.hosts.first(host_) + ranks_.hosts.size(host_); ++rank) {
+    for (int rank = context_.hosts.first(host_); rank < context_.hosts.first(host_) + context_.hosts.size(host_);
+         ++rank) {
       const void* term = term_of(rank, part, begin);
       if (wide_ != dtype_) {
         const at::Tensor wide = elements(widened(terms_.size()), part.range.size(), wide_);
@@ -155,10 +156,10 @@ class ChainReducer {
     const std::size_t index = reduced_++;
     collect_terms(part, begin);
     // The last sum from this memory has to be gone first.
-    if (auto& sent = sends_[index % window_]) sent->wait(ranks_.deadline), sent.reset();
+    if (auto& sent = sends_[index % window_]) sent->wait(context_.deadline), sent.reset();
     if (sums_.two_level) terms_ = {reduce_terms_to(summed(index), part)};
     if (host_ > 0) {
-      arrivals_[index % window_]->wait(ranks_.deadline);
+      arrivals_[index % window_]->wait(context_.deadline);
       terms_.insert(terms_.begin(), arrived(index));
     }
     host_ < last_ ? send_on(part, index) : finish(part, index);
@@ -168,36 +169,37 @@ class ChainReducer {
   void send_on(const Part& part, std::size_t index) {
     const void* sum = reduce_terms_to(summed(index), part);
     sends_[index % window_] =
-        ranks_.between.send(ranks_.hosts.owner(host_ + 1, part.column), sum, bytes(part, wide_), kSums);
-    if (part.receiver < 0) spreading_.expect(part);
+        context_.between.send(context_.hosts.owner(host_ + 1, part.local_rank), sum, bytes(part, wide_), kSums);
+    if (part.receiver < 0) broadcast_.expect(part);
   }
 
   /// On the last host: the result, and to where it belongs.
   void finish(const Part& part, std::size_t index) {
-    const bool goes = part.receiver >= 0 && part.receiver != ranks_.rank();
+    const bool goes = part.receiver >= 0 && part.receiver != context_.rank();
     std::byte* result = goes ? summed(index) : place_of(part);
     if (wide_ == dtype_) {
       reduce_terms_to(result, part);
       divide(result, part);
     } else {
-      std::byte* sum = widened(static_cast<std::size_t>(ranks_.hosts.size(host_)));
+      std::byte* sum = widened(static_cast<std::size_t>(context_.hosts.size(host_)));
       reduce_terms_to(sum, part);
       divide(sum, part);
       elements(result, part.range.size(), dtype_).copy_(elements(sum, part.range.size(), wide_));
     }
-    if (part.receiver < 0) spreading_.pass_on(part);
-    else if (goes) sends_[index % window_] = ranks_.between.send(part.receiver, result, bytes(part, dtype_), kResults);
+    if (part.receiver < 0) broadcast_.pass_on(part);
+    else if (goes)
+      sends_[index % window_] = context_.between.send(part.receiver, result, bytes(part, dtype_), kResults);
   }
   void divide(void* sum, const Part& part) const {
     if (sums_.op == ReduceOp::mean)
-      elements(sum, part.range.size(), wide_).div_(static_cast<double>(ranks_.between.size()));
+      elements(sum, part.range.size(), wide_).div_(static_cast<double>(context_.between.size()));
   }
 
-  const HostContext& ranks_;
+  const HostContext& context_;
   const ChainReduction& sums_;
   const at::ScalarType dtype_, wide_;  ///< of values and results, and in which they are summed
   const int host_, last_;
-  ChainBroadcast spreading_;
+  ChainBroadcast broadcast_;
   std::vector<const Part*> owned_;
   std::size_t slot_ = 0;    ///< bytes of memory for one part
   std::size_t window_ = 0;  ///< how many of them wait, as what arrived and as what was summed
@@ -210,9 +212,9 @@ class ChainReducer {
 
 }  // namespace
 
-void reduce_by_hosts(const HostContext& ranks, const ChainReduction& sums,
+void reduce_by_hosts(const HostContext& context, const ChainReduction& sums,
                      const std::function<std::byte*(std::size_t)>& scratch) {
-  ChainReducer(ranks, sums, scratch).run();
+  ChainReducer(context, sums, scratch).run();
 }
 
 }  // namespace muster::comm

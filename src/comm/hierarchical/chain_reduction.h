@@ -23,7 +23,7 @@ struct ChainReduction {
 /// The owner of a part reduces what its host's ranks give, adds it to what the owner on the host before has sent it,
 /// and sends that on; on the last host it has the result. float16 and bfloat16 travel in float32 until then.
 /// `scratch` gives memory for that many bytes. Collective.
-void reduce_by_hosts(const HostContext& ranks, const ChainReduction& sums,
+void reduce_by_hosts(const HostContext& context, const ChainReduction& sums,
                      const std::function<std::byte*(std::size_t)>& scratch);
 
 }  // namespace muster::comm

@@ -14,19 +14,20 @@ namespace {
 /// these and its own, one after another, through staging.
 class BlockGather {
  public:
-  BlockGather(const HostContext& ranks, const at::Tensor& in, const at::Tensor& out)
-      : ranks_(ranks), block_(in.nbytes()), in_(static_cast<const std::byte*>(in.const_data_ptr())),
+  BlockGather(const HostContext& context, const at::Tensor& in, const at::Tensor& out)
+      : context_(context), block_(in.nbytes()), in_(static_cast<const std::byte*>(in.const_data_ptr())),
         out_(static_cast<std::byte*>(out.mutable_data_ptr())),
-        arrivals_(static_cast<std::size_t>(ranks.between.size())), arrived_(arrivals_.size()) {}
+        arrivals_(static_cast<std::size_t>(context.between.size())), arrived_(arrivals_.size()) {}
 
   void run() {
-    if (block_of(ranks_.rank()) != in_) std::memmove(block_of(ranks_.rank()), in_, block_);
-    const auto own = sources(ranks_.rank());
+    if (block_of(context_.rank()) != in_) std::memmove(block_of(context_.rank()), in_, block_);
+    const auto own = sources(context_.rank());
     for (std::size_t i = 1; i < own.size(); ++i) expect(own[i]);
-    for (int step = 1; step < ranks_.hosts.count(); ++step) send_to((ranks_.host() + step) % ranks_.hosts.count());
+    for (int step = 1; step < context_.hosts.count(); ++step)
+      send_to((context_.host() + step) % context_.hosts.count());
     share();
     for (const int source : own) wait_for(source, block_);
-    for (const auto& sent : sends_) sent->wait(ranks_.deadline);
+    for (const auto& sent : sends_) sent->wait(context_.deadline);
   }
 
  private:
@@ -34,12 +35,12 @@ class BlockGather {
 
   /// Whose blocks a rank hands over on its host: its own, and then those that it gets, from the next host on.
   std::vector<int> sources(int rank) const {
-    const Hosts& hosts = ranks_.hosts;
+    const Hosts& hosts = context_.hosts;
     std::vector<int> all{rank};
     for (int step = 1; step < hosts.count(); ++step) {
       const int host = (hosts.of(rank) + step) % hosts.count();
       for (int source = hosts.first(host); source < hosts.first(host) + hosts.size(host); ++source)
-        if (hosts.owner(hosts.of(rank), hosts.column(source)) == rank) all.push_back(source);
+        if (hosts.owner(hosts.of(rank), hosts.local_rank(source)) == rank) all.push_back(source);
     }
     return all;
   }
@@ -50,20 +51,20 @@ class BlockGather {
   }
   void expect(int source) {
     for_each_message([&](std::size_t begin, std::size_t bytes) {
-      arrivals_[source].push_back(ranks_.between.recv(source, block_of(source) + begin, bytes, 0));
+      arrivals_[source].push_back(context_.between.recv(source, block_of(source) + begin, bytes, 0));
     });
   }
   void send_to(int host) {
-    const int to = ranks_.hosts.owner(host, ranks_.hosts.column(ranks_.rank()));
+    const int to = context_.hosts.owner(host, context_.hosts.local_rank(context_.rank()));
     for_each_message([&](std::size_t begin, std::size_t bytes) {
-      sends_.push_back(ranks_.between.send(to, block_of(ranks_.rank()) + begin, bytes, 0));
+      sends_.push_back(context_.between.send(to, block_of(context_.rank()) + begin, bytes, 0));
     });
   }
   /// Waits until the first bytes of that block are here.
   void wait_for(int source, std::size_t bytes) {
     auto& next = arrived_[source];
     for (; next < arrivals_[source].size() && next * kChunkBytes < bytes; ++next)
-      arrivals_[source][next]->wait(ranks_.deadline);
+      arrivals_[source][next]->wait(context_.deadline);
   }
 
   /// The places of what a rank's staging holds in a round.
@@ -80,33 +81,33 @@ class BlockGather {
   }
 
   void share() {
-    const int first = ranks_.within.first(), end = first + ranks_.within.size();
+    const int first = context_.within.first(), end = first + context_.within.size();
     std::size_t most = 0;
     for (int rank = first; rank < end; ++rank) most = std::max(most, sources(rank).size());
     for (std::size_t round = 0; round * HostStaging::kBytes < most * block_; ++round)
-      ranks_.within.round(
-          ranks_.deadline, [&](std::byte* to) { fill(round, to); },
+      context_.within.round(
+          context_.deadline, [&](std::byte* to) { fill(round, to); },
           [&] {
             for (int rank = first; rank < end; ++rank)
-              if (rank != ranks_.rank()) copy(rank, round);
+              if (rank != context_.rank()) copy(rank, round);
           });
   }
   void fill(std::size_t round, std::byte* to) {
-    for_each_place(ranks_.rank(), round, [&](int source, std::size_t begin, std::size_t bytes) {
+    for_each_place(context_.rank(), round, [&](int source, std::size_t begin, std::size_t bytes) {
       wait_for(source, begin + bytes);
       std::memcpy(to, block_of(source) + begin, bytes);
       to += bytes;
     });
   }
   void copy(int rank, std::size_t round) {
-    const std::byte* from = ranks_.within.of(rank, ranks_.deadline);
+    const std::byte* from = context_.within.of(rank, context_.deadline);
     for_each_place(rank, round, [&](int source, std::size_t begin, std::size_t bytes) {
       std::memcpy(block_of(source) + begin, from, bytes);
       from += bytes;
     });
   }
 
-  const HostContext& ranks_;
+  const HostContext& context_;
   const std::size_t block_;  ///< bytes of each rank
   const std::byte* const in_;
   std::byte* const out_;
@@ -117,8 +118,8 @@ class BlockGather {
 
 }  // namespace
 
-void all_gather_by_hosts(const HostContext& ranks, const at::Tensor& in, const at::Tensor& out) {
-  BlockGather(ranks, in, out).run();
+void all_gather_by_hosts(const HostContext& context, const at::Tensor& in, const at::Tensor& out) {
+  BlockGather(context, in, out).run();
 }
 
 }  // namespace muster::comm

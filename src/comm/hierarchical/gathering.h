@@ -8,6 +8,6 @@ namespace muster::comm {
 
 /// Fills `out` with `in` of each rank, which may be this rank's place in `out`. What a rank gives is sent once to each
 /// other host. Collective.
-void all_gather_by_hosts(const HostContext& ranks, const at::Tensor& in, const at::Tensor& out);
+void all_gather_by_hosts(const HostContext& context, const at::Tensor& in, const at::Tensor& out);
 
 }  // namespace muster::comm

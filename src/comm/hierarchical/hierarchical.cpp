@@ -72,18 +72,18 @@ bool Hierarchical::goes_by_hosts(const Operation& operation) const {
 
 void Hierarchical::dispatch(const Call& call) {
   const Operation& operation = call.operation;
-  if (operation.kind == OperationKind::shared_buffer) return share(call);
+  if (operation.kind == OperationKind::allocate_shared_buffer) return allocate_buffer(call);
   if (!goes_by_hosts(operation)) return Pairwise::dispatch(call);
   const bool reads_in = operation.kind == OperationKind::reduce_scatter;
-  HostContext ranks{transport(), within_, hosts_, call.deadline};
-  ranks.mapped = map_tensors(call, reads_in ? operation.in : operation.out);
-  run_by_hosts(call, ranks);
+  HostContext context{transport(), within_, hosts_, call.deadline};
+  context.mapped = map_tensors(call, reads_in ? operation.in : operation.out);
+  run_by_hosts(call, context);
 }
 
-void Hierarchical::share(const Call& call) {
+void Hierarchical::allocate_buffer(const Call& call) {
   exchange_headers(call);
-  const auto bytes = static_cast<std::size_t>(call.operation.ranks.at(0));
-  auto buffer = within_.share(bytes, ++shares_, size(), call.deadline);
+  const auto bytes = static_cast<std::size_t>(call.operation.list.at(0));
+  auto buffer = within_.allocate_buffer(bytes, ++last_buffer_number_, size(), call.deadline);
   if (!all_agree(call, buffer != nullptr)) return;
   buffers_.add(buffer);
   call.operation.shared_buffer = std::move(buffer);
@@ -105,18 +105,19 @@ std::vector<const std::byte*> Hierarchical::map_tensors(const Call& call, const 
   return mapped;
 }
 
-void Hierarchical::run_by_hosts(const Call& call, const HostContext& ranks) {
+void Hierarchical::run_by_hosts(const Call& call, const HostContext& context) {
   const Operation& operation = call.operation;
   const auto reduced = [&](const at::Tensor& source, std::vector<Chunk> chunks) {
-    reduce_by_hosts(ranks, {source, operation.out, std::move(chunks), operation.reduce, two_level_sums_},
+    reduce_by_hosts(context, {source, operation.out, std::move(chunks), operation.reduce, two_level_sums_},
                     [this](std::size_t bytes) { return scratch(bytes); });
   };
   switch (operation.kind) {
-    case OperationKind::all_gather: return all_gather_by_hosts(ranks, operation.in, operation.out);
-    case OperationKind::broadcast: return broadcast_by_hosts(ranks, operation.out, operation.root);
+    case OperationKind::all_gather: return all_gather_by_hosts(context, operation.in, operation.out);
+    case OperationKind::broadcast: return broadcast_by_hosts(context, operation.out, operation.root);
     case OperationKind::reduce_scatter: return reduced(operation.in, chunks_of_pieces(operation.in, hosts_));
-    case OperationKind::reduce: return reduced(operation.out, chunks_of_columns(operation.out, hosts_, operation.root));
-    default: return reduced(operation.out, chunks_of_columns(operation.out, hosts_, -1));
+    case OperationKind::reduce:
+      return reduced(operation.out, chunks_by_local_rank(operation.out, hosts_, operation.root));
+    default: return reduced(operation.out, chunks_by_local_rank(operation.out, hosts_, -1));
   }
 }
 

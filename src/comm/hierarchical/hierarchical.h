@@ -9,12 +9,12 @@
 #include "comm/hierarchical/host_staging.h"
 #include "comm/hierarchical/hosts.h"
 #include "comm/pairwise.h"
-#include "comm/shared_memory/known_buffers.h"
+#include "comm/shared_memory/live_buffers.h"
 
 namespace muster::comm {
 
 /// Collectives of ranks on several hosts: what is large goes through the memory of each host, and between hosts once
-/// and not once per rank. In all else, and in how headers are exchanged, it is as Pairwise.
+/// and not once per rank. Everything else, the exchange of headers included, is done as by Pairwise.
 class Hierarchical final : public Pairwise {
  public:
   /// Requires: hosts without an obstacle; `within` has the ranks of this rank's host, in their order.
@@ -30,9 +30,9 @@ class Hierarchical final : public Pairwise {
  private:
   void dispatch(const Call& call) override;
   bool goes_by_hosts(const Operation& operation) const;
-  void run_by_hosts(const Call& call, const HostContext& ranks);
+  void run_by_hosts(const Call& call, const HostContext& context);
   /// Memory on each host, which all ranks get or none.
-  void share(const Call& call);
+  void allocate_buffer(const Call& call);
   /// Exchanges headers, and finds where the tensors of this host's ranks are: see HostContext.
   std::vector<const std::byte*> map_tensors(const Call& call, const at::Tensor& tensor);
   /// The areas of those of `ranks` that are on this rank's host; all of `ranks` get theirs or none does. `between` is
@@ -44,8 +44,8 @@ class Hierarchical final : public Pairwise {
   const bool two_level_sums_;
   const std::chrono::milliseconds timeout_;
   HostStaging within_;
-  KnownBuffers buffers_;
-  uint64_t shares_ = 0;
+  LiveBuffers buffers_;
+  uint64_t last_buffer_number_ = 0;
 };
 
 }  // namespace muster::comm

@@ -17,16 +17,16 @@ void HostContext::end_reading() const {
     if (peer != rank()) within.wait(peer, deadline);
 }
 
-std::vector<Chunk> chunks_of_columns(const at::Tensor& tensor, const Hosts& hosts, int receiver) {
-  const int columns = hosts.largest();
+std::vector<Chunk> chunks_by_local_rank(const at::Tensor& tensor, const Hosts& hosts, int receiver) {
+  const int owners = hosts.largest();
   const int64_t elements = tensor.numel(), at_once = staged_elements(tensor);
   std::vector<Chunk> chunks;
   for (int64_t begin = 0; begin < elements; begin += at_once) {
     Chunk& chunk = chunks.emplace_back();
     const int64_t size = std::min(at_once, elements - begin);
-    for (int column = 0; column < columns; ++column)
-      if (const Range part = aligned_piece_of(column, size, columns); part.size() > 0)
-        chunk.push_back({{begin + part.begin, begin + part.end}, column, receiver});
+    for (int local_rank = 0; local_rank < owners; ++local_rank)
+      if (const Range part = aligned_piece_of(local_rank, size, owners); part.size() > 0)
+        chunk.push_back({{begin + part.begin, begin + part.end}, local_rank, receiver});
   }
   return chunks;
 }
@@ -42,7 +42,7 @@ std::vector<Chunk> chunks_of_pieces(const at::Tensor& tensor, const Hosts& hosts
       Chunk& chunk = chunks.emplace_back();
       for (int rank = hosts.first(host); rank < hosts.first(host) + hosts.size(host); ++rank)
         chunk.push_back(
-            {{piece * rank + begin, piece * rank + std::min(begin + at_once, piece)}, hosts.column(rank), rank});
+            {{piece * rank + begin, piece * rank + std::min(begin + at_once, piece)}, hosts.local_rank(rank), rank});
     }
   return chunks;
 }

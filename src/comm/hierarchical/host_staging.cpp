@@ -45,8 +45,9 @@ const std::byte* HostStaging::of(int rank, TimePoint deadline) {
   return areas_->staging(rank - first_, rounds_ - 1);
 }
 
-std::shared_ptr<SharedBuffer> HostStaging::share(std::size_t bytes, uint64_t number, int ranks, TimePoint deadline) {
-  auto buffer = in_ranks_of_group([&] { return areas_->share(bytes, PeerAccess::read, number, deadline); });
+std::shared_ptr<SharedBuffer> HostStaging::allocate_buffer(std::size_t bytes, uint64_t number, int ranks,
+                                                           TimePoint deadline) {
+  auto buffer = in_ranks_of_group([&] { return areas_->allocate_buffer(bytes, PeerAccess::read, number, deadline); });
   if (!buffer) return nullptr;
   auto whole = std::make_shared<SharedBuffer>(*buffer);
   whole->parts.assign(static_cast<std::size_t>(ranks), nullptr);

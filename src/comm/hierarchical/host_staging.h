@@ -21,7 +21,7 @@ class HostStaging {
   static constexpr std::size_t kBytes = AreaLayout::kStagingBytes;
 
   HostStaging(std::unique_ptr<SharedAreas> areas, int first_rank) : areas_(std::move(areas)), first_(first_rank) {
-    areas_->name_ranks_from(first_rank);
+    areas_->set_first_global_rank(first_rank);
   }
 
   int first() const noexcept { return first_; }
@@ -39,7 +39,7 @@ class HostStaging {
   /// Until that rank has made this round, too. Throws: TransportFailure.
   void wait(int rank, TimePoint deadline);
   /// As SharedAreas has it, with a part for each rank of a group of `ranks`; those of other hosts are null.
-  std::shared_ptr<SharedBuffer> share(std::size_t bytes, uint64_t number, int ranks, TimePoint deadline);
+  std::shared_ptr<SharedBuffer> allocate_buffer(std::size_t bytes, uint64_t number, int ranks, TimePoint deadline);
 
   void abort(const std::string& cause) noexcept { areas_->abort(cause); }
   void close() noexcept { areas_->close(); }

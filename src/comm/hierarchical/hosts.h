@@ -18,10 +18,11 @@ class Hosts {
   int size(int host) const { return sizes_[static_cast<std::size_t>(host)]; }
   int largest() const;
 
-  /// What ranks do for their host is divided by columns, of which each host has an owner: the rank with this local
-  /// rank, where hosts have equally many ranks; where a host has fewer, its ranks own several.
-  int column(int rank) const { return rank - first(of(rank)); }
-  int owner(int host, int column) const { return first(host) + column % size(host); }
+  /// The rank within its host.
+  int local_rank(int rank) const { return rank - first(of(rank)); }
+  /// The parts of a tensor are numbered by local rank, the same on each host. On each host one rank owns a part:
+  /// the one with this local rank, or, on a host with fewer ranks, this number modulo size(host).
+  int owner(int host, int local_rank) const { return first(host) + local_rank % size(host); }
 
   /// Why operations cannot go by the hosts' memory first, and then between hosts; empty if they can.
   std::string obstacle() const;

@@ -58,7 +58,8 @@ Calls& Library::calls() {
   return *calls_;
 }
 
-std::shared_ptr<World> Library::duplicate(Handle communicator, std::chrono::steady_clock::time_point deadline) {
+std::shared_ptr<DuplicatedComm> Library::duplicate(Handle communicator,
+                                                   std::chrono::steady_clock::time_point deadline) {
   Handle made = 0;
   if (const int code = calls().duplicate(communicator, deadline, made)) {
     calls_->fail();
@@ -67,15 +68,15 @@ std::shared_ptr<World> Library::duplicate(Handle communicator, std::chrono::stea
                                        "connect?",
                                        calls_->error_string(code)));
   }
-  auto world = std::make_shared<World>(*calls_, made);
-  std::lock_guard lock(worlds_mutex_);
-  std::erase_if(worlds_, [](const auto& other) { return other.expired(); });
-  worlds_.push_back(world);
-  return world;
+  auto comm = std::make_shared<DuplicatedComm>(*calls_, made);
+  std::lock_guard lock(comms_mutex_);
+  std::erase_if(comms_, [](const auto& other) { return other.expired(); });
+  comms_.push_back(comm);
+  return comm;
 }
 
-std::shared_ptr<World> Library::world(const std::optional<int>& communicator,
-                                      std::chrono::steady_clock::time_point deadline) {
+std::shared_ptr<DuplicatedComm> Library::connect(const std::optional<int>& communicator,
+                                                 std::chrono::steady_clock::time_point deadline) {
   Calls& mpi = calls();
   if (communicator) {
     const Handle ranks = mpi.communicator_of(*communicator);
@@ -90,13 +91,13 @@ std::shared_ptr<World> Library::world(const std::optional<int>& communicator,
 }
 
 void Library::leave() {
-  std::vector<std::weak_ptr<World>> worlds;
+  std::vector<std::weak_ptr<DuplicatedComm>> comms;
   {
-    std::lock_guard lock(worlds_mutex_);
-    worlds = worlds_;
+    std::lock_guard lock(comms_mutex_);
+    comms = comms_;
   }
-  for (const auto& world : worlds)
-    if (auto alive = world.lock()) alive->leave();
+  for (const auto& comm : comms)
+    if (auto alive = comm.lock()) alive->leave();
 }
 
 }  // namespace muster::comm::mpi

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "comm/mpi/calls.h"
-#include "comm/mpi/world.h"
+#include "comm/mpi/duplicated_comm.h"
 
 namespace muster::comm::mpi {
 
@@ -21,9 +21,10 @@ class Library {
   Calls& calls();
   /// The ranks of this communicator; none: of MPI_COMM_WORLD, which is duplicated once. Collective: its ranks.
   /// Throws: as calls(); CommError (MU058) if not all of them came before the deadline.
-  std::shared_ptr<World> world(const std::optional<int>& communicator, std::chrono::steady_clock::time_point deadline);
-  /// The same ranks over a duplicate of this communicator. Collective: its ranks. Throws: as world().
-  std::shared_ptr<World> duplicate(Handle communicator, std::chrono::steady_clock::time_point deadline);
+  std::shared_ptr<DuplicatedComm> connect(const std::optional<int>& communicator,
+                                          std::chrono::steady_clock::time_point deadline);
+  /// The same ranks over a duplicate of this communicator. Collective: its ranks. Throws: as connect().
+  std::shared_ptr<DuplicatedComm> duplicate(Handle communicator, std::chrono::steady_clock::time_point deadline);
 
  private:
   void leave();
@@ -31,9 +32,9 @@ class Library {
   std::mutex mutex_;
   Calls* calls_ = nullptr;
   std::mutex whole_mutex_;
-  std::shared_ptr<World> whole_;
-  std::mutex worlds_mutex_;
-  std::vector<std::weak_ptr<World>> worlds_;
+  std::shared_ptr<DuplicatedComm> whole_;
+  std::mutex comms_mutex_;
+  std::vector<std::weak_ptr<DuplicatedComm>> comms_;
 };
 
 }  // namespace muster::comm::mpi

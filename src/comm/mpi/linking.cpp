@@ -18,14 +18,14 @@ namespace {
 constexpr std::string_view kMpi = "mpi", kMpiCollectives = "mpi_collectives", kOver = " over the communicator ",
                            kOfTheProgram = " of the program";
 
-void check_place(const mpi::World& world, bool whole, int rank, int size) {
-  if (world.rank() == rank && world.size() == size) return;
+void check_place(const mpi::DuplicatedComm& comm, bool whole, int rank, int size) {
+  if (comm.rank() == rank && comm.size() == size) return;
   throw ConfigError(
       "MU569",
       formatted("for MPI this process is rank {} of {}{}, but the job has it as rank {} of {}. Start all ranks "
                 "by mpirun, or by srun --mpi=pmix, and by nothing else; to use some of the ranks of MPI, give "
                 "their communicator (muster/comm/mpi.h)",
-                world.rank(), world.size(), whole ? "" : " of the program's communicator", rank, size));
+                comm.rank(), comm.size(), whole ? "" : " of the program's communicator", rank, size));
 }
 
 std::string note_on(const MpiSetup& setup, mpi::ThreadLevel level) {
@@ -71,11 +71,11 @@ MpiLink connect_by_mpi(const MpiSetup& setup, const std::string& name, int rank,
   mpi::Calls& calls = library.calls();
   calls.set_finalize_timeout(setup.timeout);
   const auto deadline = std::chrono::steady_clock::now() + setup.connect_timeout;
-  auto world = library.world(setup.communicator, deadline);
-  check_place(*world, !setup.communicator, rank, size);
+  auto comm = library.connect(setup.communicator, deadline);
+  check_place(*comm, !setup.communicator, rank, size);
   // That of all ranks is shared by the groups of messages, and collectives of two groups must not meet.
-  if (setup.own_collectives && !setup.communicator) world = library.duplicate(world->communicator(), deadline);
-  auto transport = make_mpi_transport(world, name, setup.connect_timeout);
+  if (setup.own_collectives && !setup.communicator) comm = library.duplicate(comm->communicator(), deadline);
+  auto transport = make_mpi_transport(comm, name, setup.connect_timeout);
   connect_or_throw("MPI", name, rank, [&] { shake_hands(*transport, setup.secret, name, setup.connect_timeout); });
   MpiLink link;
   link.collectives = setup.own_collectives ? make_mpi_collectives(std::move(transport), setup.connect_timeout)

@@ -4,7 +4,7 @@ namespace muster::comm::mpi {
 
 Message::~Message() {
   if (!request_) return;
-  if (!receives_ || !world_->calls().cancel(*request_)) world_->keep(memory_);
+  if (!receives_ || !comm_->calls().cancel(*request_)) comm_->keep(memory_);
 }
 
 std::byte* Message::memory(std::size_t bytes) {
@@ -17,7 +17,7 @@ std::byte* Message::memory(std::size_t bytes) {
 
 int Message::send(std::size_t bytes, int to, int tag) {
   Handle request = 0;
-  const int code = world_->calls().send(memory_.get(), bytes, to, tag, world_->communicator(), request);
+  const int code = comm_->calls().send(memory_.get(), bytes, to, tag, comm_->communicator(), request);
   receives_ = false;
   bytes_ = bytes;
   if (code == 0) request_ = request;
@@ -26,7 +26,7 @@ int Message::send(std::size_t bytes, int to, int tag) {
 
 int Message::recv(std::size_t bytes, int from, int tag) {
   Handle request = 0;
-  const int code = world_->calls().recv(memory(bytes), bytes, from, tag, world_->communicator(), request);
+  const int code = comm_->calls().recv(memory(bytes), bytes, from, tag, comm_->communicator(), request);
   receives_ = true;
   bytes_ = 0;
   if (code == 0) request_ = request;
@@ -37,7 +37,7 @@ int Message::test() {
   if (!request_) return 0;
   bool done = false;
   std::size_t received = 0;
-  const int code = world_->calls().test(*request_, done, received);
+  const int code = comm_->calls().test(*request_, done, received);
   if (!done && code == 0) return 0;
   if (code == kFinalized || code == kWrongThread) return code;
   request_.reset();

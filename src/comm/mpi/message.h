@@ -5,7 +5,7 @@
 #include <optional>
 #include <utility>
 
-#include "comm/mpi/world.h"
+#include "comm/mpi/duplicated_comm.h"
 
 namespace muster::comm::mpi {
 
@@ -13,7 +13,7 @@ namespace muster::comm::mpi {
 /// is never memory of the program. Thread safety: one thread at a time.
 class Message {
  public:
-  explicit Message(std::shared_ptr<World> world) : world_(std::move(world)) {}
+  explicit Message(std::shared_ptr<DuplicatedComm> comm) : comm_(std::move(comm)) {}
   ~Message();
   Message(const Message&) = delete;
   Message& operator=(const Message&) = delete;
@@ -32,7 +32,7 @@ class Message {
   int test();
 
  private:
-  std::shared_ptr<World> world_;
+  std::shared_ptr<DuplicatedComm> comm_;
   std::shared_ptr<std::byte[]> memory_;
   std::size_t capacity_ = 0;
   std::size_t bytes_ = 0;

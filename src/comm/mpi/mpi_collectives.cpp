@@ -65,8 +65,8 @@ class MpiCollectives final : public Pairwise {
     // MPI makes a communicator of some ranks only without a time-out.
     if (static_cast<int>(ranks.size()) != size()) return Pairwise::split(ranks, name);
     const auto deadline = TimePoint::clock::now() + connect_timeout_;
-    const auto world = mpi::Library::of_process().duplicate(transport_.world()->communicator(), deadline);
-    return make_mpi_collectives(make_mpi_transport(world, name, connect_timeout_), connect_timeout_);
+    const auto comm = mpi::Library::of_process().duplicate(transport_.duplicated_comm()->communicator(), deadline);
+    return make_mpi_collectives(make_mpi_transport(comm, name, connect_timeout_), connect_timeout_);
   }
 
  protected:
@@ -128,25 +128,25 @@ class MpiCollectives final : public Pairwise {
 };
 
 void MpiCollectives::run_by_mpi(const Call& call, Collective collective, const at::Tensor& out) {
-  auto& world = *transport_.world();
+  auto& comm = *transport_.duplicated_comm();
   mpi::Handle request = 0;
   collective.out = out.mutable_data_ptr();
   const auto check = [&](int code) {
-    if (code != 0) throw TransportFailure{Kind::closed, -1, world.calls().error_string(code)};
+    if (code != 0) throw TransportFailure{Kind::closed, -1, comm.calls().error_string(code)};
   };
-  check(world.calls().start(collective, world.communicator(), request));
+  check(comm.calls().start(collective, comm.communicator(), request));
   try {
     transport_.wait_for_all(
         [&] {
           bool done = false;
           std::size_t unused = 0;
-          check(world.calls().test(request, done, unused));
+          check(comm.calls().test(request, done, unused));
           return done;
         },
         call.deadline);
   } catch (...) {
     // It cannot be taken back: MPI may read and write the tensors until the process ends.
-    world.keep(std::make_shared<const std::vector<at::Tensor>>(std::vector{out, call.operation.in}));
+    comm.keep(std::make_shared<const std::vector<at::Tensor>>(std::vector{out, call.operation.in}));
     throw;
   }
 }

@@ -18,7 +18,7 @@
 namespace muster::comm {
 namespace {
 
-using mpi::Message, mpi::Backoff, mpi::Peer, mpi::Stream, mpi::World, mpi::used_bytes;
+using mpi::Message, mpi::Backoff, mpi::Peer, mpi::BlockQueue, mpi::DuplicatedComm, mpi::used_bytes;
 using Clock = std::chrono::steady_clock;
 using Kind = TransportFailure::Kind;
 
@@ -29,19 +29,19 @@ constexpr auto kLastMessages = std::chrono::milliseconds(200);
 /// How often a wait looks once more after its deadline.
 constexpr int kLastPolls = 20;
 
-class MpiTransport final : public TransportOverMpi, private World::Member {
+class MpiTransport final : public TransportOverMpi, private DuplicatedComm::Member {
  public:
-  /// `ranks`: of each rank of the group, the one in the world.
-  MpiTransport(std::shared_ptr<World> world, std::vector<int> ranks, int first_tag, std::string name,
+  /// `ranks`: of each rank of the group, its rank in the communicator.
+  MpiTransport(std::shared_ptr<DuplicatedComm> comm, std::vector<int> ranks, int first_tag, std::string name,
                std::chrono::milliseconds connect_timeout)
-      : world_(std::move(world)), ranks_(std::move(ranks)), first_tag_(first_tag), name_(std::move(name)),
-        connect_timeout_(connect_timeout), rank_(rank_index(ranks_, world_->rank())) {
-    for (int peer = 0; peer < size(); ++peer) peers_.push_back(std::make_unique<Peer>(world_));
-    world_->add(this);
+      : comm_(std::move(comm)), ranks_(std::move(ranks)), first_tag_(first_tag), name_(std::move(name)),
+        connect_timeout_(connect_timeout), rank_(rank_index(ranks_, comm_->rank())) {
+    for (int peer = 0; peer < size(); ++peer) peers_.push_back(std::make_unique<Peer>(comm_));
+    comm_->add(this);
   }
   ~MpiTransport() override {
     close();
-    world_->remove(this);
+    comm_->remove(this);
   }
 
   int rank() const noexcept override { return rank_; }
@@ -49,17 +49,17 @@ class MpiTransport final : public TransportOverMpi, private World::Member {
   void send_frame(int to, const Frame& frame, TimePoint deadline) override;
   void recv_frame(int from, Frame& frame, TimePoint deadline) override;
   Request send(int to, const void* data, std::size_t bytes, int channel) override {
-    return post(to, static_cast<std::byte*>(const_cast<void*>(data)), bytes, channel, Stream::Direction::out);
+    return post(to, static_cast<std::byte*>(const_cast<void*>(data)), bytes, channel, BlockQueue::Direction::out);
   }
   Request recv(int from, void* data, std::size_t bytes, int channel) override {
-    return post(from, static_cast<std::byte*>(data), bytes, channel, Stream::Direction::in);
+    return post(from, static_cast<std::byte*>(data), bytes, channel, BlockQueue::Direction::in);
   }
   void abort(const std::string& cause) noexcept override;
   void close() noexcept override;
   std::unique_ptr<Transport> split(const std::vector<int>& ranks, const std::string& name) override {
     return connect_or_throw("MPI", name, rank_index(ranks, rank_), [&] { return subgroup(ranks, name); });
   }
-  const std::shared_ptr<World>& world() const noexcept override { return world_; }
+  const std::shared_ptr<DuplicatedComm>& duplicated_comm() const noexcept override { return comm_; }
   void wait_for_all(const std::function<bool()>& is_done, TimePoint deadline) override;
   /// As split(). Throws: TransportFailure.
   std::unique_ptr<MpiTransport> subgroup(const std::vector<int>& ranks, const std::string& name);
@@ -70,11 +70,11 @@ class MpiTransport final : public TransportOverMpi, private World::Member {
 
   void end(const std::string& cause) noexcept override;
   int64_t agree_on_number(const std::vector<int>& ranks, TimePoint deadline);
-  Request post(int peer, std::byte* data, std::size_t bytes, int channel, Stream::Direction direction);
+  Request post(int peer, std::byte* data, std::size_t bytes, int channel, BlockQueue::Direction direction);
 
   void check_alive();
   void check(int code, int peer) const {
-    if (code != 0) throw TransportFailure{Kind::closed, peer, world_->calls().error_string(code)};
+    if (code != 0) throw TransportFailure{Kind::closed, peer, comm_->calls().error_string(code)};
   }
   void post_frame(int from);
   bool take_frame(int from);
@@ -88,14 +88,14 @@ class MpiTransport final : public TransportOverMpi, private World::Member {
   bool is_notified(int peer);
   void linger() noexcept;
 
-  const std::shared_ptr<World> world_;
+  const std::shared_ptr<DuplicatedComm> comm_;
   const std::vector<int> ranks_;
   const int first_tag_;
   const std::string name_;
   const std::chrono::milliseconds connect_timeout_;
   const int rank_;
   std::vector<std::unique_ptr<Peer>> peers_;
-  std::vector<Stream*> active_;
+  std::vector<BlockQueue*> active_;
 
   std::mutex mutex_;
   bool aborted_ = false;
@@ -106,8 +106,8 @@ class MpiTransport final : public TransportOverMpi, private World::Member {
 
 class MpiTransport::Transfer final : public Transport::Transfer {
  public:
-  Transfer(MpiTransport& transport, int peer, const Stream& stream, std::shared_ptr<mpi::Block> block)
-      : transport_(transport), peer_(peer), stream_(stream), block_(std::move(block)) {}
+  Transfer(MpiTransport& transport, int peer, const BlockQueue& queue, std::shared_ptr<mpi::Block> block)
+      : transport_(transport), peer_(peer), queue_(queue), block_(std::move(block)) {}
   ~Transfer() override { block_->data = nullptr; }
   void wait(TimePoint deadline) override {
     transport_.wait(
@@ -117,13 +117,13 @@ class MpiTransport::Transfer final : public Transport::Transfer {
  private:
   bool is_done() const {
     if (block_->done == block_->bytes) return true;
-    if (!stream_.failure().empty()) throw TransportFailure{Kind::closed, peer_, stream_.failure()};
+    if (!queue_.failure().empty()) throw TransportFailure{Kind::closed, peer_, queue_.failure()};
     return false;
   }
 
   MpiTransport& transport_;
   const int peer_;
-  const Stream& stream_;
+  const BlockQueue& queue_;
   const std::shared_ptr<mpi::Block> block_;
 };
 
@@ -131,8 +131,8 @@ void MpiTransport::check_alive() {
   {
     std::lock_guard lock(mutex_);
     if (!aborted_) {
-      if (const int code = world_->calls().may_call())
-        throw TransportFailure{Kind::unusable, -1, "MU557: " + world_->calls().error_string(code)};
+      if (const int code = comm_->calls().may_call())
+        throw TransportFailure{Kind::unusable, -1, "MU557: " + comm_->calls().error_string(code)};
       return;
     }
   }
@@ -149,10 +149,10 @@ void MpiTransport::send_frame(int to, const Frame& frame, TimePoint) {
     return !message->under_way();
   };
   auto free = std::find_if(sent.begin(), sent.end(), is_free);
-  if (free == sent.end()) free = sent.insert(sent.end(), std::make_unique<Message>(world_));
+  if (free == sent.end()) free = sent.insert(sent.end(), std::make_unique<Message>(comm_));
   const auto bytes = used_bytes(frame);
   std::memcpy((*free)->memory(kFrameBytes), frame.bytes.data(), bytes);
-  check((*free)->send(bytes, ranks_[to], first_tag_ + World::frames), to);
+  check((*free)->send(bytes, ranks_[to], first_tag_ + DuplicatedComm::frames), to);
   // Frames are answered by frames. Each rank waits until its own are taken, so all have to take before they wait.
   if (peers_[to]->arrived.empty()) post_frame(to);
 }
@@ -160,7 +160,7 @@ void MpiTransport::send_frame(int to, const Frame& frame, TimePoint) {
 void MpiTransport::post_frame(int from) {
   auto& incoming = peers_[from]->incoming;
   if (peers_[from]->has_closed) return;
-  if (!incoming.under_way()) check(incoming.recv(kFrameBytes, ranks_[from], first_tag_ + World::frames), from);
+  if (!incoming.under_way()) check(incoming.recv(kFrameBytes, ranks_[from], first_tag_ + DuplicatedComm::frames), from);
 }
 
 /// Takes the next frame from that rank if it is there.
@@ -203,21 +203,22 @@ void MpiTransport::recv_frame(int from, Frame& frame, TimePoint deadline) {
 }
 
 Transport::Request MpiTransport::post(int peer, std::byte* data, std::size_t bytes, int channel,
-                                      Stream::Direction direction) {
+                                      BlockQueue::Direction direction) {
   check_alive();
-  auto& stream = peers_[peer]->streams.at(channel).at(direction == Stream::Direction::in);
-  if (!stream)
-    stream = std::make_unique<Stream>(world_, direction, ranks_[peer], first_tag_ + World::first_channel + channel);
-  if (stream->is_idle()) active_.push_back(stream.get());
+  auto& queue = peers_[peer]->queues.at(channel).at(direction == BlockQueue::Direction::in);
+  if (!queue)
+    queue = std::make_unique<BlockQueue>(comm_, direction, ranks_[peer],
+                                         first_tag_ + DuplicatedComm::first_channel + channel);
+  if (queue->is_idle()) active_.push_back(queue.get());
   auto block = std::make_shared<mpi::Block>(mpi::Block{data, bytes});
-  stream->push(block);
-  return std::make_unique<Transfer>(*this, peer, *stream, std::move(block));
+  queue->push(block);
+  return std::make_unique<Transfer>(*this, peer, *queue, std::move(block));
 }
 
 bool MpiTransport::progress() {
   bool moved = false;
-  for (auto* stream : active_) moved |= stream->progress();
-  if (moved) std::erase_if(active_, [](const Stream* stream) { return stream->is_idle(); });
+  for (auto* queue : active_) moved |= queue->progress();
+  if (moved) std::erase_if(active_, [](const BlockQueue* queue) { return queue->is_idle(); });
   return moved;
 }
 
@@ -255,14 +256,14 @@ void MpiTransport::watch(int peer, Waiting what) {
   Peer& silent = *peers_[peer];
   bool there = silent.incoming.under_way();
   if (!there && !silent.has_closed)
-    check(world_->calls().probe(ranks_[peer], first_tag_ + World::frames, world_->communicator(), there), peer);
+    check(comm_->calls().probe(ranks_[peer], first_tag_ + DuplicatedComm::frames, comm_->communicator(), there), peer);
   if (there) take_frame(peer);
   if (silent.has_ended && what == Waiting::block) {
     // The last of its frames gives the cause.
     if (!silent.arrived.empty()) check_headers({}, rank_, silent.arrived.back(), peer, name_);
     throw TransportFailure{Kind::closed, peer, "it ended the group"};
   }
-  if (!silent.left && world_->has_left(ranks_[peer])) silent.left = Clock::now();
+  if (!silent.left && comm_->has_left(ranks_[peer])) silent.left = Clock::now();
   if (silent.left && Clock::now() - *silent.left >= kLastMessages)
     throw TransportFailure{Kind::closed, peer,
                            silent.has_closed ? "it has left the group" : "MPI has ended in its process"};
@@ -275,14 +276,14 @@ void MpiTransport::abort(const std::string& cause) noexcept {
     aborted_ = true;
     cause_ = cause;
   }
-  world_->fail();
+  comm_->fail();
   notify_peers();
 }
 
 void MpiTransport::notify_peers() noexcept {
   std::lock_guard lock(mutex_);
   // Where this thread may not call MPI, that of the operations does it.
-  if (notified_ || world_->calls().may_call() != 0) return;
+  if (notified_ || comm_->calls().may_call() != 0) return;
   notified_ = true;
   try {
     const Frame frame = abort_frame(rank_, cause_);
@@ -291,7 +292,7 @@ void MpiTransport::notify_peers() noexcept {
       if (to == rank_) continue;
       auto& abort_message = peers_[to]->abort_message;
       std::memcpy(abort_message.memory(bytes), frame.bytes.data(), bytes);
-      static_cast<void>(abort_message.send(bytes, ranks_[to], first_tag_ + World::frames));
+      static_cast<void>(abort_message.send(bytes, ranks_[to], first_tag_ + DuplicatedComm::frames));
     }
   } catch (const std::exception&) {
     // Out of memory: the peers come to their time-out.
@@ -332,14 +333,14 @@ void MpiTransport::close() noexcept {
   }
   if (!notifies) return say_goodbye();
   notify_peers();
-  if (world_->calls().may_call() == 0) linger();
+  if (comm_->calls().may_call() == 0) linger();
 }
 
 /// An empty message after all frames. The group of all ranks by which others are formed is never left.
 void MpiTransport::say_goodbye() noexcept {
   if (first_tag_ == 0) return;
   for (int to = 0; to < size(); ++to)
-    if (to != rank_) world_->calls().notify(ranks_[to], first_tag_ + World::frames, world_->communicator());
+    if (to != rank_) comm_->calls().notify(ranks_[to], first_tag_ + DuplicatedComm::frames, comm_->communicator());
 }
 
 void MpiTransport::end(const std::string& cause) noexcept {
@@ -359,7 +360,7 @@ int64_t MpiTransport::agree_on_number(const std::vector<int>& ranks, TimePoint d
     std::memcpy(&number, frame.bytes.data(), sizeof number);
     return number;
   }
-  number = world_->next_number();
+  number = comm_->next_number();
   std::memcpy(frame.bytes.data(), &number, sizeof number);
   for (int peer : ranks)
     if (peer != rank_) send_frame(peer, frame, deadline);
@@ -374,19 +375,20 @@ std::unique_ptr<MpiTransport> MpiTransport::subgroup(const std::vector<int>& ran
   const int64_t number = agree_on_number(ranks, Clock::now() + connect_timeout_);
   std::vector<int> in_world;
   for (int rank : ranks) in_world.push_back(ranks_.at(static_cast<std::size_t>(rank)));
-  const int tag = world_->first_tag(number, in_world.front());
-  return std::make_unique<MpiTransport>(world_, std::move(in_world), tag, name, connect_timeout_);
+  const int tag = comm_->first_tag(number, in_world.front());
+  return std::make_unique<MpiTransport>(comm_, std::move(in_world), tag, name, connect_timeout_);
 }
 
 }  // namespace
 
-std::unique_ptr<TransportOverMpi> make_mpi_transport(const std::shared_ptr<World>& world, const std::string& name,
+std::unique_ptr<TransportOverMpi> make_mpi_transport(const std::shared_ptr<DuplicatedComm>& comm,
+                                                     const std::string& name,
                                                      std::chrono::milliseconds connect_timeout) {
-  std::lock_guard lock(world->forming());
-  std::vector<int> all(static_cast<std::size_t>(world->size()));
+  std::lock_guard lock(comm->split_mutex());
+  std::vector<int> all(static_cast<std::size_t>(comm->size()));
   std::iota(all.begin(), all.end(), 0);
-  MpiTransport forming(world, all, 0, name, connect_timeout);
-  return connect_or_throw("MPI", name, world->rank(), [&] { return forming.subgroup(all, name); });
+  MpiTransport parent(comm, all, 0, name, connect_timeout);
+  return connect_or_throw("MPI", name, comm->rank(), [&] { return parent.subgroup(all, name); });
 }
 
 }  // namespace muster::comm

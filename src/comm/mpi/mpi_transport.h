@@ -7,7 +7,7 @@
 #include <string>
 
 #include "comm/collectives.h"
-#include "comm/mpi/world.h"
+#include "comm/mpi/duplicated_comm.h"
 #include "muster/cluster/detail/secret.h"
 #include "muster/comm/transport.h"
 
@@ -41,14 +41,15 @@ MpiLink connect_by_mpi(const MpiSetup& setup, const std::string& name, int rank,
 /// Frames and blocks as messages of MPI.
 class TransportOverMpi : public Transport {
  public:
-  virtual const std::shared_ptr<mpi::World>& world() const noexcept = 0;
+  virtual const std::shared_ptr<mpi::DuplicatedComm>& duplicated_comm() const noexcept = 0;
   /// Waits until `is_done`, for which all ranks are needed. Throws: as a transfer's wait().
   virtual void wait_for_all(const std::function<bool()>& is_done, TimePoint deadline) = 0;
 };
 
-/// One over all ranks of the world. Collective: they.
+/// One over all ranks of the communicator. Collective: they.
 /// Throws: CommError (MU557), (MU058) as above.
-std::unique_ptr<TransportOverMpi> make_mpi_transport(const std::shared_ptr<mpi::World>& world, const std::string& name,
+std::unique_ptr<TransportOverMpi> make_mpi_transport(const std::shared_ptr<mpi::DuplicatedComm>& comm,
+                                                     const std::string& name,
                                                      std::chrono::milliseconds connect_timeout);
 
 }  // namespace muster::comm

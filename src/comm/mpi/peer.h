@@ -8,28 +8,28 @@
 #include <optional>
 #include <vector>
 
+#include "comm/mpi/block_queue.h"
+#include "comm/mpi/duplicated_comm.h"
 #include "comm/mpi/message.h"
-#include "comm/mpi/stream.h"
-#include "comm/mpi/world.h"
 #include "muster/comm/transport.h"
 
 namespace muster::comm::mpi {
 
 /// What a group keeps of another rank. Thread safety: the group's.
 struct Peer {
-  explicit Peer(const std::shared_ptr<World>& world) : incoming(world), abort_message(world) {}
-  std::vector<std::unique_ptr<Message>> sent;                     ///< frames, until the peer has taken them
-  Message incoming;                                               ///< the next frame from the peer
-  std::deque<Frame> arrived;                                      ///< frames from it before that one
-  Message abort_message;                                          ///< the frame with the cause
-  std::array<std::array<std::unique_ptr<Stream>, 2>, 2> streams;  ///< by channel and direction
-  bool has_ended = false;                                         ///< it gave the cause of its own end
-  bool has_closed = false;                                        ///< its transport was closed without one
-  std::optional<TimePoint> left;                                  ///< when it was noticed that it has left
+  explicit Peer(const std::shared_ptr<DuplicatedComm>& comm) : incoming(comm), abort_message(comm) {}
+  std::vector<std::unique_ptr<Message>> sent;                        ///< frames, until the peer has taken them
+  Message incoming;                                                  ///< the next frame from the peer
+  std::deque<Frame> arrived;                                         ///< frames from it before that one
+  Message abort_message;                                             ///< the frame with the cause
+  std::array<std::array<std::unique_ptr<BlockQueue>, 2>, 2> queues;  ///< by channel and direction
+  bool has_ended = false;                                            ///< it gave the cause of its own end
+  bool has_closed = false;                                           ///< its transport was closed without one
+  std::optional<TimePoint> left;                                     ///< when it was noticed that it has left
 };
 
-/// Without the zeros at the end: MPI sends small messages at once, and 4 KiB after an answer. Never 0: that is a
-/// transport's last message.
+/// The size of a frame without the zeros at its end: MPI sends small messages eagerly, but 4 KiB only after a
+/// handshake. Never 0: an empty message says that the transport was closed.
 inline std::size_t used_bytes(const Frame& frame) {
   const auto last =
       std::find_if(frame.bytes.rbegin(), frame.bytes.rend(), [](std::byte b) { return b != std::byte{}; });

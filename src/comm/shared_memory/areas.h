@@ -43,7 +43,7 @@ struct Control {
   CoreMask cores;  ///< written before others see this
 };
 
-/// A frame for one other rank, and before it the line that is all that the other reads of a small message.
+/// A frame for one other rank, after a cache line: of a small message the receiver reads only that line.
 struct Mailbox {
   static constexpr std::size_t kSmallBytes = 32;
 
@@ -110,7 +110,7 @@ class SharedAreas {
   std::byte* staging(int rank, uint64_t chunk) const { return areas_[rank] + layout_.staging(chunk); }
 
   /// Messages count these ranks from `first`: they are those of one host in a group of several.
-  void name_ranks_from(int first) noexcept { first_name_ = first; }
+  void set_first_global_rank(int first) noexcept { first_global_rank_ = first; }
 
   /// Before this rank writes to its staging, or to its blocks: they have memory then. Throws: CommError (MU402).
   void ensure_staging() {
@@ -139,14 +139,16 @@ class SharedAreas {
     wait_for(peer, Sleep::kAnybody, ready, deadline);
   }
 
-  /// As read_latency() of a frame's header that has just come, and that nobody has looked at.
+  /// Nanoseconds to read the header of a frame that has just come and that is not in this core's cache yet: see
+  /// read_latency().
   virtual double latency_of(const Frame& frame) { return read_latency(frame.bytes.data(), sizeof(Header)); }
 
   /// Collective, with equal arguments: zeroed memory for tensors; null if this rank cannot have all parts of it.
   /// Throws: TransportFailure.
-  virtual std::shared_ptr<SharedBuffer> share(std::size_t bytes, PeerAccess access, uint64_t number,
-                                              TimePoint deadline) = 0;
-  /// PeerAccess::read_contiguous: of how many bytes a part has to be a multiple.
+  virtual std::shared_ptr<SharedBuffer> allocate_buffer(std::size_t bytes, PeerAccess access, uint64_t number,
+                                                        TimePoint deadline) = 0;
+  /// With PeerAccess::read_contiguous the ranks' parts of a buffer are mapped one after another: the bytes of a part
+  /// are a multiple of this, a page.
   virtual std::size_t part_alignment() const noexcept = 0;
   /// As the functions of Transport.
   virtual void abort(const std::string& cause) noexcept = 0;
@@ -165,7 +167,7 @@ class SharedAreas {
   /// A part of this rank's area. Throws: CommError (MU402).
   virtual void allocate(std::size_t /*begin*/, std::size_t /*bytes*/) {}
 
-  int name_of_rank() const noexcept { return first_name_ + rank_; }
+  int global_rank() const noexcept { return first_global_rank_ + rank_; }
 
   /// For abort(): writes the cause where peers read it.
   void write_cause(const std::string& cause) noexcept;
@@ -177,7 +179,7 @@ class SharedAreas {
   const AreaLayout layout_;
   const int rank_;
   std::vector<std::byte*> areas_;
-  int first_name_ = 0;
+  int first_global_rank_ = 0;
   bool has_staging_ = false;
   bool has_blocks_ = false;
 };

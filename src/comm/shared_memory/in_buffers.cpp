@@ -11,10 +11,10 @@
 
 namespace muster::comm {
 
-void SharedCollectives::share(const Call& call) {
+void SharedCollectives::allocate_buffer(const Call& call) {
   exchange_headers(call);
-  auto buffer = areas_->share(static_cast<std::size_t>(call.operation.ranks.at(0)), call.operation.peer_access,
-                              ++shares_, call.deadline);
+  auto buffer = areas_->allocate_buffer(static_cast<std::size_t>(call.operation.list.at(0)), call.operation.peer_access,
+                                        ++last_buffer_number_, call.deadline);
   const auto has = static_cast<std::byte>(buffer != nullptr);
   exchange_frames(
       call, 1, [&](int) { return &has; }, [](int) { return std::size_t{1}; });

@@ -171,7 +171,7 @@ void ProcessAreas::allocate(std::size_t begin, std::size_t bytes) {
         "MU402", formatted("rank {} found no memory for the {} KiB through which its tensors pass to the other ranks "
                            "of its host: {}. Free memory, or raise the limit of the container; the backend gloo "
                            "does without shared memory.",
-                           name_of_rank(), bytes / 1024, short_error_text(refusal.what())));
+                           global_rank(), bytes / 1024, short_error_text(refusal.what())));
   }
 }
 

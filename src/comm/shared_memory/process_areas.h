@@ -48,8 +48,8 @@ class ProcessAreas final : public SharedAreas {
   void abort(const std::string& cause) noexcept override;
   void close() noexcept override;
   std::unique_ptr<SharedAreas> split(const std::vector<int>& ranks, const std::string& name) override;
-  std::shared_ptr<SharedBuffer> share(std::size_t bytes, PeerAccess access, uint64_t number,
-                                      TimePoint deadline) override;
+  std::shared_ptr<SharedBuffer> allocate_buffer(std::size_t bytes, PeerAccess access, uint64_t number,
+                                                TimePoint deadline) override;
   std::size_t part_alignment() const noexcept override { return Segment::page_bytes(); }
 
  protected:

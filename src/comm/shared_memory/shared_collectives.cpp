@@ -25,7 +25,7 @@ SharedCollectives::SharedCollectives(std::shared_ptr<SharedAreas> areas)
       results_(static_cast<std::size_t>(size_)) {
   auto transport = std::make_unique<SharedTransport>(areas_);
   transport_ = transport.get();
-  rest_ = make_pairwise(std::move(transport));
+  pairwise_ = make_pairwise(std::move(transport));
 }
 
 void SharedCollectives::run(Operation& operation, const std::string& group, TimePoint deadline) {
@@ -38,8 +38,8 @@ void SharedCollectives::run(Operation& operation, const std::string& group, Time
     case OperationKind::broadcast: return broadcast(call);
     case OperationKind::reduce: return reduce(call);
     case OperationKind::barrier: return exchange_headers(call);
-    case OperationKind::shared_buffer: return share(call);
-    default: return rest_->run(operation, group, deadline);
+    case OperationKind::allocate_shared_buffer: return allocate_buffer(call);
+    default: return pairwise_->run(operation, group, deadline);
   }
 }
 

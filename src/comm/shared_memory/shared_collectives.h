@@ -8,7 +8,7 @@
 
 #include "comm/collectives.h"
 #include "comm/header.h"
-#include "comm/shared_memory/known_buffers.h"
+#include "comm/shared_memory/live_buffers.h"
 #include "comm/shared_memory/shared_transport.h"
 
 namespace muster::comm {
@@ -49,14 +49,14 @@ class SharedCollectives final : public Collectives {
   void reduce(const Call& call);
   void all_reduce_inline(const Call& call);
   void reduce_scatter_inline(const Call& call);
-  void share(const Call& call);
+  void allocate_buffer(const Call& call);
 
   /// Sends a frame with a header and `sent` bytes to each rank; then each rank's frame is in boxes_, checked, with
   /// expected(rank) bytes in it.
   void exchange_frames(const Call& call, std::size_t sent, const Payload& data,
                        const std::function<std::size_t(int peer)>& expected);
   void exchange_headers(const Call& call);
-  /// Whether to look how far the others are: seldom, since it costs as much as reading a few lines of theirs.
+  /// Whether to look how far the others are: rarely, since it costs as much as reading a few of their cache lines.
   bool should_measure_latency(const Call& call);
   const void* received(int peer) const { return boxes_[peer]->payload(); }
 
@@ -74,7 +74,8 @@ class SharedCollectives final : public Collectives {
   void wait_reduced(const Call& call, int peer, uint64_t chunks);
   std::byte* staging(int rank, const Chunk& chunk) const { return areas_->staging(rank, chunk.number); }
 
-  /// The reduction of `tensor`; `everybody` gets it, or the root alone. In pieces each rank reduces one for all.
+  /// Reduces `tensor`: `everybody` gets the result, or the root alone. reduce_pieces(): each rank reduces one piece for
+  /// all.
   void reduce_staged(const Call& call, const at::Tensor& tensor, bool everybody);
   void reduce_whole(const Call& call, const at::Tensor& tensor, bool everybody);
   void reduce_pieces(const Call& call, const at::Tensor& tensor, bool everybody);
@@ -89,16 +90,16 @@ class SharedCollectives final : public Collectives {
   void end_reading(const Call& call);
 
   const std::shared_ptr<SharedAreas> areas_;
-  SharedTransport* transport_;  // of rest_
-  std::unique_ptr<Collectives> rest_;
+  SharedTransport* transport_;  // of pairwise_
+  std::unique_ptr<Collectives> pairwise_;
   const int rank_;
   const int size_;
   uint64_t chunks_ = 0;
   uint64_t steps_ = 0;
-  uint64_t shares_ = 0;
+  uint64_t last_buffer_number_ = 0;
   uint64_t large_ = 0;          ///< operations that do not fit a frame
   bool avoids_caches_ = false;  ///< what one rank writes another has sooner through memory than through the caches
-  KnownBuffers buffers_;
+  LiveBuffers buffers_;
   std::vector<const Mailbox*> boxes_;
   std::vector<const void*> terms_;
   std::vector<void*> results_;

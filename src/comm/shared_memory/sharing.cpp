@@ -22,8 +22,8 @@ Segment attempt(Make make) {
 
 }  // namespace
 
-std::shared_ptr<SharedBuffer> ProcessAreas::share(std::size_t bytes, PeerAccess access, uint64_t number,
-                                                  TimePoint deadline) {
+std::shared_ptr<SharedBuffer> ProcessAreas::allocate_buffer(std::size_t bytes, PeerAccess access, uint64_t number,
+                                                            TimePoint deadline) {
   const std::string name = formatted("buffer {}", number);
   auto memory = std::make_shared<std::vector<Segment>>(peers_.size());
   Segment& own = memory->at(rank());

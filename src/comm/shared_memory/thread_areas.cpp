@@ -61,7 +61,8 @@ class ThreadAreas final : public SharedAreas {
     return ThreadAreasHub::join(hub, new_rank);
   }
 
-  std::shared_ptr<SharedBuffer> share(std::size_t bytes, PeerAccess access, uint64_t number, TimePoint) override {
+  std::shared_ptr<SharedBuffer> allocate_buffer(std::size_t bytes, PeerAccess access, uint64_t number,
+                                                TimePoint) override {
     WaitPolicy::Lock lock = begin_step();
     auto& known = hub_->buffers_[number];
     auto buffer = known.lock();

@@ -28,7 +28,7 @@ std::string text_of_errno(int error) { return std::generic_category().message(er
 /// One attempt after another, to each address of the host in turn.
 class Connecting {
  public:
-  Connecting(const MainPlace& place, const RelayedSignals& signals) : place_(place), signals_(signals) {}
+  Connecting(const MainAddress& place, const RelayedSignals& signals) : place_(place), signals_(signals) {}
 
   std::variant<Descriptor, int> until(Clock::time_point end) {
     auto line_at = Clock::now() + kFirstLine;
@@ -84,7 +84,7 @@ class Connecting {
     return Descriptor();
   }
 
-  MainPlace place_;
+  MainAddress place_;
   const RelayedSignals& signals_;
   int stopped_by_ = 0;
   std::string why_;
@@ -92,7 +92,8 @@ class Connecting {
 
 }  // namespace
 
-std::variant<Descriptor, int> connect_to(const MainPlace& place, milliseconds timeout, const RelayedSignals& signals) {
+std::variant<Descriptor, int> connect_to(const MainAddress& place, milliseconds timeout,
+                                         const RelayedSignals& signals) {
   return Connecting(place, signals).until(Clock::now() + timeout);
 }
 

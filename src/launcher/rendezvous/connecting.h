@@ -10,7 +10,7 @@
 namespace muster::launcher {
 
 /// Where the launchers of a job meet.
-struct MainPlace {
+struct MainAddress {
   std::string address;
   int port = 0;
 };
@@ -18,7 +18,7 @@ struct MainPlace {
 /// A socket that is connected to it and does not block, or the signal that stopped the wait for it. While nothing
 /// listens there, or the name is not known, it tries again, and says so after 5 s and then every 30 s.
 /// Throws: LaunchError (MU511) after `timeout`.
-std::variant<Descriptor, int> connect_to(const MainPlace& place, std::chrono::milliseconds timeout,
+std::variant<Descriptor, int> connect_to(const MainAddress& place, std::chrono::milliseconds timeout,
                                          const RelayedSignals& signals);
 
 }  // namespace muster::launcher

@@ -9,8 +9,8 @@ namespace muster::launcher {
 
 using nlohmann::json;
 
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Terms, command, digest, max_restarts, nodes, processes)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Join, host, node_rank, terms)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(LaunchConfig, command, digest, max_restarts, nodes, processes)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Join, host, node_rank, config)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Failed, code, secondary, what)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Ended, made_steps)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Left, why)

@@ -8,8 +8,8 @@
 /// What the launchers of a job on several nodes and their rendezvous send each other. Plain values.
 namespace muster::launcher {
 
-/// What must be the same on all nodes.
-struct Terms {
+/// How the job was launched; it must be the same on all nodes.
+struct LaunchConfig {
   std::string command;  ///< the program and its arguments, shortened
   std::string digest;   ///< of the whole command
   int max_restarts = 0;
@@ -21,7 +21,7 @@ struct Terms {
 struct Join {
   std::string host;
   int node_rank = 0;  ///< as given by its user
-  Terms terms;
+  LaunchConfig config;
 };
 
 /// A node takes part in the next round.

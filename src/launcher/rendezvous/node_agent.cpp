@@ -33,7 +33,7 @@ NodeAgent::NodeAgent(const Setup& setup, const RelayedSignals& signals) : setup_
                                .last_call_timeout = setup.last_call_timeout,
                                .nodes = setup.nodes,
                                .prepare_round = [this](int nodes) { return prepare_round(nodes); },
-                               .terms = setup.entry.terms};
+                               .config = setup.entry.config};
   server_ = std::make_unique<RendezvousServer>(RendezvousServer::Setup{.heartbeat_timeout = setup.heartbeat_timeout,
                                                                        .main_address = setup.place.address,
                                                                        .main_port = setup.place.port,

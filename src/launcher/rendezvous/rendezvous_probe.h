@@ -19,7 +19,7 @@ namespace muster::launcher {
 /// the name.
 class RendezvousProbe {
  public:
-  explicit RendezvousProbe(MainPlace place) : place_(std::move(place)) {}
+  explicit RendezvousProbe(MainAddress place) : place_(std::move(place)) {}
 
   void add_to(std::vector<pollfd>& entries) const;
   /// Milliseconds until something is due; -1: nothing any more.
@@ -43,7 +43,7 @@ class RendezvousProbe {
   Clock::time_point due_ = Clock::now();
   bool ended_ = false, looked_up_ = false;
   std::size_t next_ = 0;
-  MainPlace place_;
+  MainAddress place_;
   Descriptor socket_;
   std::string words_;
 };

@@ -22,8 +22,8 @@ std::string two_values(const char* what, const T& first, const T& own) {
   return str(what, " is ", own, " here and ", first, " on node 0");
 }
 
-/// What of the terms is not the same as on node 0; empty if all is.
-std::string difference(const Terms& first, const Terms& own) {
+/// What of the config is not the same as on node 0; empty if all is.
+std::string difference(const LaunchConfig& first, const LaunchConfig& own) {
   if (first.nodes != own.nodes) return two_values("--nodes", first.nodes, own.nodes);
   if (first.processes != own.processes)
     return two_values("the number of ranks (--devices)", first.processes, own.processes);
@@ -42,7 +42,7 @@ Overloaded(Cases...) -> Overloaded<Cases...>;
 }  // namespace
 
 RendezvousState::RendezvousState(Setup setup, Time now)
-    : gathering_since_(now), note_at_(now + kFirstNote), restarts_(setup.terms.max_restarts), round_began_(now),
+    : joining_since_(now), note_at_(now + kFirstNote), restarts_(setup.config.max_restarts), round_began_(now),
       round_ended_(now), setup_(std::move(setup)) {}
 
 void RendezvousState::receive(Id id, const NodeMessage& message, Time now) {
@@ -73,7 +73,7 @@ void RendezvousState::join(Id id, const Join& entry) {
   if (entry.node_rank == 0 && id != kFirst)
     return refuse(
         "its node rank is 0, but that is the node of the main address, where the launchers meet; give it another one");
-  if (const auto why = difference(setup_.terms, entry.terms); !why.empty())
+  if (const auto why = difference(setup_.config, entry.config); !why.empty())
     return refuse(str(why, "; start all nodes with the same words, but for --node-rank"));
   nodes_[id] = Node{.host = entry.host, .node_rank = entry.node_rank};
   send(id, Alive{});
@@ -101,10 +101,10 @@ void RendezvousState::advance(Time now) {
   if (phase_ == Phase::running && all_ended()) finish(0, "", restarts_.summary());
   if (phase_ == Phase::ending && all_ended()) decide(now);
   if (phase_ == Phase::stopping && (all_ended() || now >= *stop_by_)) finish(128 + stop_signal_, "", {});
-  if (phase_ == Phase::gathering) gather(now);
+  if (phase_ == Phase::joining) wait_for_nodes(now);
 }
 
-void RendezvousState::gather(Time now) {
+void RendezvousState::wait_for_nodes(Time now) {
   if (not_before_ && now < *not_before_) return;
   not_before_.reset();
   auto ready = ready_nodes();
@@ -135,7 +135,7 @@ void RendezvousState::announce_last_call(std::size_t ready, Time now) {
 void RendezvousState::wait_for_more(std::size_t ready, Time now) {
   last_call_.reset();
   const auto here = str(counted(static_cast<std::int64_t>(ready), "node"), ready == 1 ? " is" : " are", " here");
-  if (now >= gathering_since_ + setup_.join_timeout)
+  if (now >= joining_since_ + setup_.join_timeout)
     return finish(kCodeOfError, "MU514",
                   {str(here, " after ", seconds_text(setup_.join_timeout), ", but at least ", setup_.nodes.min,
                        " are wanted; start `muster run` on the others, give a longer --join-timeout, or fewer "
@@ -192,7 +192,7 @@ void RendezvousState::leave(Id id, const std::string& what, Time now) {
   if (node.in_round && !node.ended) fail(id, {.code = kCodeOfLostNode, .secondary = false, .what = what}, now);
   nodes_.erase(id);
   if (node.in_round) is_node_expected_ = true;
-  if (phase_ == Phase::gathering) send(kFirst, Note{line});
+  if (phase_ == Phase::joining) send(kFirst, Note{line});
   if (id == kFirst) finish(kCodeOfError, "", {line});
 }
 
@@ -218,8 +218,8 @@ void RendezvousState::decide(Time now) {
   const auto wait = restarts_.next(failure);
   if (!wait) return finish(cause_->code, "", restarts_.summary());
   send_all(Note{restarts_.announcement()});
-  phase_ = Phase::gathering;
-  gathering_since_ = now;
+  phase_ = Phase::joining;
+  joining_since_ = now;
   not_before_ = now + *wait;
   note_at_ = now + kFirstNote;
 }
@@ -231,9 +231,9 @@ void RendezvousState::finish(int code, const std::string& id, const std::vector<
 
 std::optional<RendezvousState::Time> RendezvousState::due() const {
   if (phase_ == Phase::stopping) return stop_by_;
-  if (phase_ != Phase::gathering) return std::nullopt;
+  if (phase_ != Phase::joining) return std::nullopt;
   if (not_before_) return not_before_;
-  return last_call_ ? *last_call_ : std::min(note_at_, gathering_since_ + setup_.join_timeout);
+  return last_call_ ? *last_call_ : std::min(note_at_, joining_since_ + setup_.join_timeout);
 }
 
 std::string RendezvousState::name_of(Id id) const {

@@ -33,7 +33,7 @@ class RendezvousState {
     NodeRange nodes;
     /// What the ranks of the next round, on so many nodes, need to find each other.
     std::function<StartRound(int nodes)> prepare_round;
-    Terms terms;
+    LaunchConfig config;
   };
   RendezvousState(Setup setup, Time now);
 
@@ -50,7 +50,7 @@ class RendezvousState {
   bool finished() const noexcept { return phase_ == Phase::finished; }
 
  private:
-  enum class Phase { gathering, running, ending, stopping, finished };
+  enum class Phase { joining, running, ending, stopping, finished };
   struct Node {
     bool ended = false;  ///< its ranks of this round have
     std::string host;
@@ -70,7 +70,7 @@ class RendezvousState {
   void fail(Id id, const Failed& failure, Time now);
   void leave(Id id, const std::string& what, Time now);
   void stop(int signal, Time now);
-  void gather(Time now);
+  void wait_for_nodes(Time now);
   bool is_complete(std::size_t ready) const;
   void announce_last_call(std::size_t ready, Time now);
   void wait_for_more(std::size_t ready, Time now);
@@ -85,7 +85,7 @@ class RendezvousState {
   void send_all(const RendezvousMessage& message);
 
   std::optional<Cause> cause_;
-  Time gathering_since_;
+  Time joining_since_;
   bool is_node_expected_ = true;  // a lost one may be replaced
   std::optional<Time> last_call_;
   bool made_steps_ = false;
@@ -93,7 +93,7 @@ class RendezvousState {
   std::map<Id, Node> nodes_;
   std::optional<Time> not_before_;
   Time note_at_;
-  Phase phase_ = Phase::gathering;
+  Phase phase_ = Phase::joining;
   Restarts restarts_;
   Time round_began_, round_ended_;
   Setup setup_;

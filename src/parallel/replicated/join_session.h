@@ -9,7 +9,7 @@
 
 namespace muster::parallel {
 
-/// What a model is about to communicate.
+/// What a rank announces: its loop has ended, a model is about to communicate gradients, or its loop threw.
 enum class JoinEvent : int64_t { finished, gradients, failed };
 
 /// A model in whose communication other ranks can take part without batches.

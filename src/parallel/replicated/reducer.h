@@ -36,9 +36,9 @@ namespace muster::parallel {
 /// outer one. A gradient that arrives after its bucket was started is averaged at the end, in a second message, if any
 /// rank has such gradients.
 ///
-/// The flags also say that a rank has parameters that were unfrozen since. The reduction then ends with an exchange
-/// about them, gives them buckets after the others, and communicates these; from the next reduction on they are as the
-/// others.
+/// The flags also say whether a rank has parameters that were unfrozen since the last reduction. The reduction then
+/// ends with an exchange about them: it gives them buckets after the others, and communicates these. From the next
+/// reduction on they are like the others.
 ///
 /// On a device, hooks may come on several streams. Buckets are communicated on a stream of the reducer's, after all of
 /// these; the stream on which the reduction ends waits for it, and the host does not.
@@ -75,7 +75,8 @@ class Reducer {
   void order_local_gradients() const;
   /// nullptr: gradients are summed as they are.
   CommHook* comm_hook() const noexcept { return comm_hook_.get(); }
-  /// A forward scope begins: what was unfrozen since the last one begins a reduction too, though it has no bucket yet.
+  /// A forward scope begins: from now on a gradient of a parameter that was unfrozen since the last one begins a
+  /// reduction, too, though the parameter has no bucket yet.
   void watch_unfrozen();
   /// A forward scope has ended: the graphs that are alive came from it.
   void note_forward() noexcept;
@@ -140,7 +141,7 @@ class Reducer {
   std::vector<int64_t> pending_;                     // per bucket: expected gradients that have not arrived
   std::vector<comm::OperationLabel> bucket_labels_;  // the labels of operations, without the step
   comm::OperationLabel flag_label_, late_label_;
-  std::string label_;                            // of the model, in their labels
+  std::string label_;                            // of the model; part of the labels of its operations
   std::shared_ptr<CommHook> comm_hook_;          // nullptr: all_reduce
   std::vector<GradientBucket> hook_buckets_;     // the buckets passed to the hook
   std::vector<comm::Communicator> hook_groups_;  // of each bucket
@@ -172,7 +173,7 @@ class Reducer {
   bool static_graph_known_ = false;  // static_graph: `expected` is known
   bool broken_ = false;              // static_graph: another parameter fired
   std::vector<hook::GradientHook> hooks_;
-  std::vector<hook::CaptureHook> captures_;
+  std::vector<hook::CaptureHook> capture_hooks_;  // called where autograd::grad() would return a leaf's gradient: MU153
   std::vector<std::pair<at::Tensor, unsigned>> early_hooks_;  // called before a gradient is added to the parameter
 };
 

@@ -10,7 +10,7 @@ void Reducer::attach(const NamedTensor& named, int64_t index) {
   const auto& [name, tensor] = named;
   auto locator = std::make_shared<VariableLocator>(VariableLocator{index, bypass_.add_leaf(tensor), name});
   hooks_.emplace_back(tensor, [this, locator](const at::Tensor& leaf) { on_gradient(*locator, leaf); });
-  captures_.emplace_back(tensor, [locator] {
+  capture_hooks_.emplace_back(tensor, [locator] {
     throw UsageError("MU153", "autograd::grad with respect to parameter '" + locator->name +
                                   "' of a prepared model "
                                   "would give this rank's gradient only, unaveraged: take it from a module that is not "

@@ -58,8 +58,9 @@ class ShardedModel::State final : public hook::StorageWatcher, public std::enabl
   /// Discards a backward that did not complete.
   void abandon_backward();
 
-  /// Shards may be written between these two. Collective, if ranks have one copy of the values in common; the second
-  /// one also if units, those of which values have changed, stay unsharded.
+  /// Shards may be written between these two. `of_units`: in which units values have changed.
+  /// Collective: both, if the ranks of a host share one copy of the values; end_update() also if a changed unit stays
+  /// unsharded.
   void begin_update();
   void end_update(const std::vector<bool>& of_units);
   /// Instead of end_update(), if what writes the values has failed. Returns whether no rank waits for this one.
@@ -84,16 +85,17 @@ class ShardedModel::State final : public hook::StorageWatcher, public std::enabl
   BufferPool buffers;
   std::unique_ptr<OneCopy> one_copy;  // nullptr if each rank gathers its own
   Units units;
-  std::unordered_map<const c10::TensorImpl*, std::pair<size_t, size_t>> places;  // by impl, a tensor's identity
-  std::unordered_map<const c10::TensorImpl*, at::ScalarType> built_dtypes;       // original dtypes of converted buffers
-  int64_t reduction_count = 0;                                                   // of reductions that have ended
+  std::unordered_map<const c10::TensorImpl*, std::pair<size_t, size_t>>
+      places;  // unit, and index in it, of each parameter, by impl
+  std::unordered_map<const c10::TensorImpl*, at::ScalarType> built_dtypes;  // original dtypes of converted buffers
+  int64_t reduction_count = 0;                                              // of reductions that have ended
   bool sync = true;
 
  private:
   enum class FullScope { none, reads, writes };
   /// Bytes of values and gradients that a rank holds permanently, and at the peak.
   struct Needs {
-    int64_t rest = 0, peak = 0;
+    int64_t held = 0, peak = 0;
   };
 
   Needs needs() const;
@@ -133,8 +135,8 @@ class ShardedModel::State final : public hook::StorageWatcher, public std::enabl
   std::optional<UnshardScheduler> unshard_scheduler_;
   std::optional<ReductionScheduler> reductions_;
   std::vector<hook::GradientHook> gradient_hooks_;
-  std::vector<hook::CaptureHook> capture_hooks_;
-  std::vector<std::pair<at::Tensor, unsigned>> early_hooks_;
+  std::vector<hook::CaptureHook> capture_hooks_;  // called where autograd::grad() would return a leaf's gradient: MU153
+  std::vector<std::pair<at::Tensor, unsigned>> early_hooks_;  // called before a gradient is added to the parameter
   std::optional<BypassCheck> bypass_;  // of all parameters; set if operators outside a forward are allowed
   std::vector<size_t> first_leaf_;     // by unit: index of its first leaf there
   std::vector<size_t> arrived_;        // by unit: gradients in this backward

@@ -21,8 +21,8 @@
 namespace muster::parallel {
 
 /// The parameters of one unit: this rank's shard of them, and the memory of the full parameters.
-/// The model decides when they are unsharded and resharded. On a device they are gathered on a stream of the model's;
-/// each stream that uses them waits for it, and their memory is used again after these. Thread safety: the caller's.
+/// The model decides when they are unsharded and resharded. On a device they are gathered on the model's own
+/// stream; streams that use them wait for it, and their memory is reused only after these. Thread safety: the caller's.
 class ShardedUnit {
  public:
   /// Moves the parameters to the unit's memory; values are those of the main rank. Accesses are reported with

@@ -78,7 +78,7 @@ bool UnitGradients::holds_any_sum() const {
 }
 
 at::Tensor UnitGradients::run(const at::Tensor& rows, const RowRun& at, int64_t length) const {
-  return rows.as_strided({length}, {1}, at.row * row_length() + at.begin);
+  return rows.as_strided({length}, {1}, at.row * row_length() + at.offset_in_row);
 }
 
 at::Tensor UnitGradients::part(size_t i) const {
@@ -130,9 +130,10 @@ void UnitGradients::take(size_t i, const at::Tensor& flat, bool last) {
   if (!collecting_) begin_collecting();
   if (options_.stream) collect_on_current_stream();
   for (const auto& at : runs_[i]) {
-    take_run(run(rows_, at, at.length), flat.as_strided({at.length}, {1}, flat.storage_offset() + at.start), i, last);
+    take_run(run(rows_, at, at.length), flat.as_strided({at.length}, {1}, flat.storage_offset() + at.offset_in_param),
+             i, last);
     if (!has_unsharded_grad_[i] && at.padded > at.length)
-      set_zero(run(rows_, {at.row, at.begin + at.length, 0, 0, 0}, at.padded - at.length));
+      set_zero(run(rows_, {at.row, at.offset_in_row + at.length, 0, 0, 0}, at.padded - at.length));
   }
   scaled_[i] = last || (has_unsharded_grad_[i] && scaled_[i]);
   has_unsharded_grad_[i] = true;
@@ -171,8 +172,8 @@ void UnitGradients::start_reduction(const comm::OperationLabel& label, bool free
   fill_gaps(freezing_change);
   Flight flight;
   const bool adds = !options_.keeps_full && holds_any_sum();
-  flight.direct = options_.reduce == result_.scalar_type() && !adds;
-  flight.got = flight.direct ? result_ : buffers_.allocate(row_length(), options_.value.dtype(options_.reduce));
+  flight.into_result = options_.reduce == result_.scalar_type() && !adds;
+  flight.got = flight.into_result ? result_ : buffers_.allocate(row_length(), options_.value.dtype(options_.reduce));
   if (options_.keeps_full && options_.reduce != rows_.scalar_type()) {
     flight.sent = buffers_.allocate(rows_.numel(), options_.value.dtype(options_.reduce));
     flight.sent.copy_(rows_.view({-1}));
@@ -209,8 +210,8 @@ void UnitGradients::wait() {
   finish_scatter();
   flight_->work.wait();
   const auto flight = *std::exchange(flight_, std::nullopt);
-  add_sums(flight.got, flight.direct, read_flags(flight.got));
-  if (!flight.direct) buffers_.release_on_current(flight.got);
+  add_sums(flight.got, flight.into_result, read_flags(flight.got));
+  if (!flight.into_result) buffers_.release_on_current(flight.got);
   ready_ = device::record(options_.value.device());
 }
 
@@ -225,15 +226,15 @@ std::vector<char> UnitGradients::read_flags(const at::Tensor& got) {
   return used;
 }
 
-void UnitGradients::add_sums(const at::Tensor& got, bool direct, const std::vector<char>& used) {
+void UnitGradients::add_sums(const at::Tensor& got, bool into_result, const std::vector<char>& used) {
   const double after = options_.divisor_before / groups_.size();
   for (size_t i = 0; i < used.size(); ++i) {
     if (!used[i] && !holds_sum(i)) continue;
     const auto mine = layout_.part(i, groups_.shards.rank());
     auto sum = got.narrow(0, mine.begin, mine.length);
-    if (after != 1 && used[i]) sum = direct ? sum.mul_(after) : sum.to(result_.scalar_type()).mul_(after);
-    if (options_.keeps_full) add_kept_sum(i, sum, direct, used[i]);
-    else if (used[i] && !direct) holds_sum(i) ? part(i).add_(sum) : part(i).copy_(sum);
+    if (after != 1 && used[i]) sum = into_result ? sum.mul_(after) : sum.to(result_.scalar_type()).mul_(after);
+    if (options_.keeps_full) add_kept_sum(i, sum, into_result, used[i]);
+    else if (used[i] && !into_result) holds_sum(i) ? part(i).add_(sum) : part(i).copy_(sum);
     if (!flags_are_apart()) has_sharded_grad_[i] |= used[i];
   }
   reduced_ = flags_are_apart();
@@ -241,11 +242,11 @@ void UnitGradients::add_sums(const at::Tensor& got, bool direct, const std::vect
 }
 
 /// The memory of the shard was used to collect gradients: the sum from before is in before_.
-void UnitGradients::add_kept_sum(size_t i, const at::Tensor& sum, bool direct, bool used) {
+void UnitGradients::add_kept_sum(size_t i, const at::Tensor& sum, bool into_result, bool used) {
   const auto mine = layout_.part(i, groups_.shards.rank());
   auto value = part(i);
   if (!used) value.copy_(before_.narrow(0, mine.begin, mine.length));
-  else if (!direct) value.copy_(sum);
+  else if (!into_result) value.copy_(sum);
   if (used && holds_sum(i)) value.add_(before_.narrow(0, mine.begin, mine.length));
 }
 
@@ -273,7 +274,7 @@ void UnitGradients::release_memory() {
   if (const auto flight = std::exchange(flight_, std::nullopt)) {
     buffers_.release_on_current(flight->rows);
     buffers_.release_on_current(flight->sent);
-    if (!flight->direct) buffers_.release_on_current(flight->got);
+    if (!flight->into_result) buffers_.release_on_current(flight->got);
   }
   if (!options_.keeps_full) buffers_.release_on_current(std::exchange(rows_, at::Tensor()));
   collectors_ = {};

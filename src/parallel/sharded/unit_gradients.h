@@ -21,7 +21,7 @@ namespace muster::parallel {
 /// all. On a device flags are apart, since the host reads them: sent_flags() and receive_flags(). Where full gradients
 /// stay in memory (`keeps_full`), the sum is this rank's row; otherwise rows are pool memory, in the dtype of the
 /// reduction. On a device full gradients may come on any stream; their sum is made on the one of `Options`, after all
-/// of these. Thread safety: the caller's.
+/// of these. Thread safety: none; the caller excludes other threads.
 class UnitGradients {
  public:
   struct Options {
@@ -79,14 +79,15 @@ class UnitGradients {
   int64_t held_bytes() const;
 
  private:
-  struct RowRun {  // of a parameter, within one row
-    int64_t row, begin, start, length;
+  struct RowRun {  // elements of a parameter that are side by side in one row
+    int64_t row, offset_in_row, offset_in_param, length;
     int64_t padded;  // with the padding of the parameter's last block
   };
   struct Flight {
     comm::Work work;
     at::Tensor rows, sent, got;
-    bool direct = false, scattered = false;
+    bool into_result = false;  // the reduction writes result_ itself, without memory of its own
+    bool scattered = false;
     const comm::OperationLabel* label = nullptr;
   };
 
@@ -103,8 +104,8 @@ class UnitGradients {
   void take_run(const at::Tensor& target, const at::Tensor& source, size_t i, bool last) const;
   void fill_gaps(bool freezing_change);
   std::vector<char> read_flags(const at::Tensor& got);
-  void add_sums(const at::Tensor& got, bool direct, const std::vector<char>& used);
-  void add_kept_sum(size_t i, const at::Tensor& sum, bool direct, bool used);
+  void add_sums(const at::Tensor& got, bool into_result, const std::vector<char>& used);
+  void add_kept_sum(size_t i, const at::Tensor& sum, bool into_result, bool used);
 
   const ShardLayout& layout_;
   const ShardGroups& groups_;

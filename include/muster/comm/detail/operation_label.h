@@ -5,7 +5,7 @@
 
 namespace muster::comm {
 
-/// How labels of the library begin by which an error gives advice.
+/// Prefixes of the library's own labels, by which errors choose their advice.
 inline constexpr const char* kGradientsLabel = "gradients of ";
 inline constexpr const char* kEvaluationLabel = "evaluation";
 

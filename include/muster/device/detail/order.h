@@ -21,11 +21,11 @@ struct SyncPoint {
   const char* name;
 };
 
-/// How.
+/// How a point puts work in order.
 enum class SyncKind : uint8_t {
   stream_wait,    ///< a stream waits for an event
   host_wait,      ///< the calling thread waits for an event
-  query,          ///< the calling thread asks whether an event is complete; left out, it is
+  query,          ///< the calling thread asks whether an event is complete; left out, the answer is yes
   stream_scope,   ///< the current stream is another one for a while
   device_scope,   ///< the current device is another one for a while
   async_copy,     ///< a non-blocking copy; left out, a blocking one

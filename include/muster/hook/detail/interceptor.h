@@ -35,9 +35,9 @@ inline constexpr c10::DispatchKey kEveryOperatorKey = c10::DispatchKey::Deferred
 /// Add a new interceptor here with a free priority; it needs no key.
 enum class Priority : uint8_t {
   random_generator = 0,    ///< random_scope.h
-  operator_override = 16,  ///< operator_override.h: before storage_access, since what it replaces reads nothing
+  operator_override = 16,  ///< operator_override.h: before storage_access, since a replaced operator reads no storage
   storage_access = 17,     ///< watched_storage.h
-  half_lstm = 24,          ///< half_lstm.h
+  half_lstm = 24,          ///< half_lstm.h: LSTM of float16 under autocast on a CPU
 };
 
 /// A set of priorities.

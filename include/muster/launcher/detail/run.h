@@ -12,8 +12,8 @@ namespace muster {
 /// failure and then ends all ranks within `grace`. If a rank failed only because its connection to another rank broke
 /// or timed out, run() first waits to learn what became of that rank: up to `grace`, or up to 10 s if that rank closed
 /// its connections and is about to end. The ranks die with this process, even if it is killed.
-/// On several nodes, with `max_restarts` or a range of `nodes`, the launchers know each other by a rendezvous in that
-/// of node 0: a failed rank or a lost node ends the round on all of them, and they begin the next one together. After a
+/// On several nodes, with `max_restarts` or a range of `nodes`, the launchers meet at a rendezvous in the launcher of
+/// node 0: a failed rank or a lost node ends the round on all of them, and they begin the next one together. After a
 /// failure all ranks are started again, up to `max_restarts` times, with a rendezvous of their own: at once, or after a
 /// wait if they fail repeatedly before their first step; after four such failures in a row no more. The exit code is
 /// that of the last start. At the end the cause of each failure is printed. A signal that stops the job also ends it

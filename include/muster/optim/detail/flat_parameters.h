@@ -30,8 +30,8 @@ class FlatParameters {
   /// What this rank holds of the parameter, fixed for the life of this object; nullptr if it is not held here, or not
   /// yet.
   virtual const LocalParameter* find(const at::Tensor& parameter) const = 0;
-  /// Whether this object owns the parameter: now, once it is unfrozen, or as one that is updated in place, which find()
-  /// never knows.
+  /// Whether this object owns the parameter. Also of one that find() does not know: one that is frozen, or that is
+  /// updated in place.
   virtual bool expects(const at::Tensor& parameter) const { return find(parameter) != nullptr; }
   /// Changes whenever find() knows more parameters than before.
   virtual int64_t revision() const { return 0; }

@@ -43,8 +43,8 @@ class FusedOptimizer {
   /// for a parameter of which this rank holds only a part.
   at::Tensor step(const torch::optim::Optimizer::LossClosure& closure = nullptr);
 
-  /// One update that a flag on the device of the parameters leaves out: if it is 1 (float32, one element), nothing
-  /// changes but the count of steps, which undo_step_count() then lowers. Requires: takes_found_inf().
+  /// One update, left out if `found_inf` (float32, one element, on the device of the parameters) is 1: then nothing
+  /// changes but the count of steps, which undo_step_count() lowers. Requires: takes_found_inf().
   void step_unless(const at::Tensor& found_inf);
   /// Whether the next step can be left out by a flag: it is no update() or step() of a program's own, and no momentum
   /// of SGD begins in it.

@@ -49,7 +49,7 @@ class GradientReductions {
   ~GradientReductions() = default;
 };
 
-/// A model of whose parameters or gradients ranks hold different shards.
+/// A model whose parameters or gradients are sharded over ranks.
 class ShardedParameters {
  public:
   /// What this rank holds of sharded parameters.

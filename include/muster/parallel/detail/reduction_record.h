@@ -36,10 +36,10 @@ class ReductionRecord {
   /// This rank repeats the reductions of a backward without running one: they count as the latest of all its models.
   void repeat(const std::shared_ptr<const Order>& order);
 
-  /// Whether the model had a reduction since use_up().
+  /// Whether the model had a reduction since consume().
   bool seen(int64_t index) const;
   /// An optimizer has used the gradients, or they were cleared.
-  void use_up();
+  void consume();
 
   /// Votes of ranks, one bit each, which come with the flags of reductions.
   static constexpr int kVotes = 4;

@@ -64,6 +64,7 @@ auto prepare_one(RuntimeState& state, std::tuple<Done...>& done, T&& object) {
       return prepare_scheduler(state, std::move(scheduler));
     else return scheduler;
   } else if constexpr (AnyFunction<T>) {
+    // The second type tells a later function of the same module that this one has taken it.
     using Made = std::conditional_t<ModuleFunction<T>, Optimizer, OptimizerFromFunction>;
     return Made{prepare_optimizer(state, optimizer_by(std::forward<T>(object), done))};
   } else {

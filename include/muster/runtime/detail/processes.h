@@ -20,7 +20,7 @@ class Logger;
 
 namespace muster::runtime {
 
-struct TrialGroup;
+struct TrialGroup;  // in which find_executable_batch_size() tries one size
 
 /// Selects the rank, or one rank per node, that runs a function.
 struct RankSelector {

@@ -23,7 +23,7 @@ class Runtime : public runtime::Processes, public runtime::Gathering, public run
   ~Runtime();
   Runtime(Runtime&&) noexcept;
   Runtime& operator=(Runtime&&) noexcept;
-  runtime::RuntimeState& state() const { return *state_; }  ///< for functions that take a RuntimeRef
+  runtime::RuntimeState& state() const { return *state_; }  ///< for muster/runtime/extras.h
 
  private:
   explicit Runtime(std::shared_ptr<runtime::RuntimeState> state);

@@ -107,7 +107,7 @@ struct Members<StepKind::predict> {
 
 /// Calls a member with as many of (batch, batch_idx, dataloader_idx) as it takes, after `before`.
 template <class Member, class M, class Batch, class... Before>
-decltype(auto) call_longest(M& m, Batch& batch, BatchPlace place, Before&... before) {
+decltype(auto) call_with_accepted_arguments(M& m, Batch& batch, BatchPlace place, Before&... before) {
   if constexpr (requires { Member::call(m, before..., batch, place.batch_idx, place.dataloader_idx); })
     return Member::call(m, before..., batch, place.batch_idx, place.dataloader_idx);
   else if constexpr (requires { Member::call(m, before..., batch, place.batch_idx); })

@@ -67,7 +67,7 @@ at::Tensor loss_in(const V& value) {
 
 template <class M, class Batch>
 decltype(auto) predicted(M& m, Batch& batch, BatchPlace place) {
-  if constexpr (member::predict_step::in<M>) return call_longest<member::predict_step>(m, batch, place);
+  if constexpr (member::predict_step::in<M>) return call_with_accepted_arguments<member::predict_step>(m, batch, place);
   else if constexpr (requires { member::forward::call(m, batch); }) return member::forward::call(m, batch);
   else if constexpr (requires { member::forward::call(m, batch.data); }) return member::forward::call(m, batch.data);
   else member::predict_step::template refuse<M, Batch>();
@@ -86,7 +86,7 @@ struct Steps {
   static decltype(auto) result(TrainerModule& module, void* batch, BatchPlace place) {
     auto& m = static_cast<M&>(module);
     if constexpr (K == StepKind::predict) return predicted(m, batch_at(batch), place);
-    else return call_longest<typename Names::Step>(m, batch_at(batch), place);
+    else return call_with_accepted_arguments<typename Names::Step>(m, batch_at(batch), place);
   }
 
   static StepOutput step(TrainerModule& module, void* batch, BatchPlace place) {
@@ -105,27 +105,27 @@ struct Steps {
 
   static EpochFlow start(TrainerModule& module, void* batch, BatchPlace place) {
     const auto call = [&]() -> decltype(auto) {
-      return call_longest<typename Names::Start>(static_cast<M&>(module), batch_at(batch), place);
+      return call_with_accepted_arguments<typename Names::Start>(static_cast<M&>(module), batch_at(batch), place);
     };
     if constexpr (std::is_void_v<decltype(call())>) return call(), EpochFlow::continue_epoch;
     else return call();
   }
   static void end(TrainerModule& module, const StepOutput& output, void* batch, BatchPlace place) {
-    call_longest<typename Names::End>(static_cast<M&>(module), batch_at(batch), place, output);
+    call_with_accepted_arguments<typename Names::End>(static_cast<M&>(module), batch_at(batch), place, output);
   }
 
   static void transfer(void* owner, void* batch, c10::Device device, int64_t dataloader_idx) {
     auto& d = *static_cast<D*>(owner);
     const BatchPlace place{dataloader_idx, 0};
     if constexpr (member::on_before_batch_transfer::in<D>)
-      call_longest<member::on_before_batch_transfer>(d, batch_at(batch), place);
+      call_with_accepted_arguments<member::on_before_batch_transfer>(d, batch_at(batch), place);
     using ToDevice = member::transfer_batch_to_device;
     if constexpr (requires { ToDevice::call(d, batch_at(batch), device, dataloader_idx); })
       ToDevice::call(d, batch_at(batch), device, dataloader_idx);
     else if constexpr (ToDevice::in<D>) ToDevice::template refuse<D, Batch>();
     else visit_batch(batch_at(batch), [&](at::Tensor& tensor) { tensor = tree::moved(tensor, device); });
     if constexpr (member::on_after_batch_transfer::in<D>)
-      call_longest<member::on_after_batch_transfer>(d, batch_at(batch), place);
+      call_with_accepted_arguments<member::on_after_batch_transfer>(d, batch_at(batch), place);
   }
 
   static consteval StepTable make() {

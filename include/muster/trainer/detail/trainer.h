@@ -16,7 +16,7 @@
 #include "muster/runtime/detail/model.h"
 #include "muster/runtime/detail/runtime.h"
 #include "muster/trainer/detail/callback.h"
-#include "muster/trainer/detail/task.h"
+#include "muster/trainer/detail/run_inputs.h"
 #include "muster/trainer/detail/trainer_records.h"
 
 namespace muster {
@@ -39,14 +39,14 @@ class Trainer : public TrainerRecords {
   /// teardown were called.
   template <class Module>
   void fit(Module&& module, const FitOptions& options = {}) {
-    run_fit(for_fit<trainer::object_of<Module>>(own_task(std::forward<Module>(module))), options);
+    run_fit(for_fit<trainer::object_of<Module>>(own_inputs(std::forward<Module>(module))), options);
   }
   template <class Module, class Data>
     requires(!std::same_as<std::remove_cvref_t<Data>, FitOptions>)
   void fit(Module&& module, Data&& data, const FitOptions& options = {}) {
     using M = trainer::object_of<Module>;
     constexpr auto kind = trainer::StepKind::training;
-    run_fit(for_fit<M>(task<kind>(std::forward<Module>(module), std::forward<Data>(data))), options);
+    run_fit(for_fit<M>(make_inputs<kind>(std::forward<Module>(module), std::forward<Data>(data))), options);
   }
   template <class Module, class Train, class Val>
     requires(!std::same_as<std::remove_cvref_t<Val>, FitOptions>)
@@ -55,31 +55,31 @@ class Trainer : public TrainerRecords {
     static_assert(trainer::Loaders<Train> && trainer::Loaders<Val>,
                   "fit takes loaders for training and for validation: muster::DataLoader, or a std::tuple or "
                   "std::vector of them");
-    auto all = task<trainer::StepKind::training>(std::forward<Module>(module), std::forward<Train>(train));
-    trainer::set_feed<M, trainer::StepKind::validation, M>(all, std::remove_cvref_t<Val>(std::forward<Val>(val)));
+    auto all = make_inputs<trainer::StepKind::training>(std::forward<Module>(module), std::forward<Train>(train));
+    trainer::set_loaders<M, trainer::StepKind::validation, M>(all, std::remove_cvref_t<Val>(std::forward<Val>(val)));
     run_fit(for_fit<M>(std::move(all)), options);
   }
 
   /// Returns what was logged for the epoch, for each loader.
   template <class Module>
   std::vector<Metrics> validate(Module&& module, const EvaluateOptions& options = {}) {
-    return run_evaluate(own_task(std::forward<Module>(module)), trainer::StepKind::validation, options);
+    return run_evaluate(own_inputs(std::forward<Module>(module)), trainer::StepKind::validation, options);
   }
   template <class Module, class Data>
     requires(!std::same_as<std::remove_cvref_t<Data>, EvaluateOptions>)
   std::vector<Metrics> validate(Module&& module, Data&& data, const EvaluateOptions& options = {}) {
     constexpr auto kind = trainer::StepKind::validation;
-    return run_evaluate(task<kind>(std::forward<Module>(module), std::forward<Data>(data)), kind, options);
+    return run_evaluate(make_inputs<kind>(std::forward<Module>(module), std::forward<Data>(data)), kind, options);
   }
   template <class Module>
   std::vector<Metrics> test(Module&& module, const EvaluateOptions& options = {}) {
-    return run_evaluate(own_task(std::forward<Module>(module)), trainer::StepKind::test, options);
+    return run_evaluate(own_inputs(std::forward<Module>(module)), trainer::StepKind::test, options);
   }
   template <class Module, class Data>
     requires(!std::same_as<std::remove_cvref_t<Data>, EvaluateOptions>)
   std::vector<Metrics> test(Module&& module, Data&& data, const EvaluateOptions& options = {}) {
     constexpr auto kind = trainer::StepKind::test;
-    return run_evaluate(task<kind>(std::forward<Module>(module), std::forward<Data>(data)), kind, options);
+    return run_evaluate(make_inputs<kind>(std::forward<Module>(module), std::forward<Data>(data)), kind, options);
   }
 
   /// Returns what predict_step, or forward, returned for each batch of this rank: a vector; of several loaders a vector
@@ -94,8 +94,8 @@ class Trainer : public TrainerRecords {
     using All = trainer::Predictions<trainer::object_of<Module>, std::remove_cvref_t<decltype(loaders_in(data))>>;
     typename All::type all;
     const auto loaders =
-        run_predict(task<trainer::StepKind::predict>(std::forward<Module>(module), std::forward<Data>(data)), options,
-                    [&](StepOutput& output, int64_t dataloader_idx) {
+        run_predict(make_inputs<trainer::StepKind::predict>(std::forward<Module>(module), std::forward<Data>(data)),
+                    options, [&](StepOutput& output, int64_t dataloader_idx) {
                       if (options.return_predictions) All::keep(all, output, dataloader_idx);
                     });
     if (options.return_predictions) All::complete(all, loaders);
@@ -145,27 +145,28 @@ class Trainer : public TrainerRecords {
 
  private:
   template <class M>
-  static trainer::Task for_fit(trainer::Task task) {
+  static trainer::RunInputs for_fit(trainer::RunInputs inputs) {
     static_assert(trainer::member::training_step::in<M>, "fit takes a module with training_step(batch, batch_idx)");
-    return task;
+    return inputs;
   }
   template <trainer::StepKind K, class Module, class Data>
-  static trainer::Task task(Module&& module, Data&& data) {
+  static trainer::RunInputs make_inputs(Module&& module, Data&& data) {
     using M = trainer::object_of<Module>;
     auto pointer = trainer::object_pointer(std::forward<Module>(module));
     if constexpr (trainer::Loaders<Data>) {
-      auto task = trainer::task_of(pointer);
-      trainer::set_feed<M, K, M>(task, std::remove_cvref_t<Data>(std::forward<Data>(data)));
-      task.idle_loaders[1] = trainer::member::val_dataloader::in<M>;
-      return task;
+      auto inputs = trainer::inputs_of(pointer);
+      trainer::set_loaders<M, K, M>(inputs, std::remove_cvref_t<Data>(std::forward<Data>(data)));
+      inputs.unused_loaders[static_cast<std::size_t>(trainer::StepKind::validation)] =
+          trainer::member::val_dataloader::in<M>;
+      return inputs;
     } else {
-      return trainer::task_with(pointer, trainer::object_pointer(std::forward<Data>(data)));
+      return trainer::inputs_with(pointer, trainer::object_pointer(std::forward<Data>(data)));
     }
   }
   template <class Module>
-  static trainer::Task own_task(Module&& module) {
+  static trainer::RunInputs own_inputs(Module&& module) {
     auto pointer = trainer::object_pointer(std::forward<Module>(module));
-    return trainer::task_with(pointer, pointer);
+    return trainer::inputs_with(pointer, pointer);
   }
   template <class Data>
   static auto loaders_in(Data& data) {
@@ -174,10 +175,10 @@ class Trainer : public TrainerRecords {
   }
 
   using Keep = std::function<void(StepOutput&, int64_t dataloader_idx)>;
-  void run_fit(trainer::Task task, const FitOptions& options);
-  std::vector<Metrics> run_evaluate(trainer::Task task, trainer::StepKind kind, const EvaluateOptions& options);
+  void run_fit(trainer::RunInputs inputs, const FitOptions& options);
+  std::vector<Metrics> run_evaluate(trainer::RunInputs inputs, trainer::StepKind kind, const EvaluateOptions& options);
   /// Returns the number of loaders.
-  std::size_t run_predict(trainer::Task task, const EvaluateOptions& options, const Keep& keep);
+  std::size_t run_predict(trainer::RunInputs inputs, const EvaluateOptions& options, const Keep& keep);
 };
 
 }  // namespace muster

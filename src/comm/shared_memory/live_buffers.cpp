@@ -1,15 +1,15 @@
-#include "comm/shared_memory/known_buffers.h"
+#include "comm/shared_memory/live_buffers.h"
 
 #include <functional>
 
 namespace muster::comm {
 
-void KnownBuffers::add(const std::shared_ptr<SharedBuffer>& buffer) {
+void LiveBuffers::add(const std::shared_ptr<SharedBuffer>& buffer) {
   std::erase_if(buffers_, [](const auto& known) { return known.expired(); });
   buffers_.push_back(buffer);
 }
 
-std::shared_ptr<SharedBuffer> KnownBuffers::of(const at::Tensor& tensor) const {
+std::shared_ptr<SharedBuffer> LiveBuffers::of(const at::Tensor& tensor) const {
   const auto* begin = static_cast<const std::byte*>(tensor.const_data_ptr());
   const std::less_equal<const std::byte*> up_to;
   for (const auto& known : buffers_)

@@ -1,4 +1,4 @@
-#include "comm/mpi/stream.h"
+#include "comm/mpi/block_queue.h"
 
 #include <algorithm>
 #include <cstring>
@@ -7,22 +7,22 @@
 
 namespace muster::comm::mpi {
 
-Stream::Stream(const std::shared_ptr<World>& world, Direction direction, int rank, int tag)
-    : calls_(world->calls()), direction_(direction), rank_(rank), tag_(tag), slices_{Slice(world), Slice(world)} {}
+BlockQueue::BlockQueue(const std::shared_ptr<DuplicatedComm>& comm, Direction direction, int rank, int tag)
+    : calls_(comm->calls()), direction_(direction), rank_(rank), tag_(tag), slices_{Slice(comm), Slice(comm)} {}
 
-void Stream::push(const std::shared_ptr<Block>& block) {
+void BlockQueue::push(const std::shared_ptr<Block>& block) {
   waiting_.push_back(block);
   progress();
 }
 
-bool Stream::progress() {
+bool BlockQueue::progress() {
   bool moved = false;
   while (failure_.empty() && under_way_ > 0 && finish_first()) moved = true;
   while (failure_.empty() && under_way_ < slices_.size() && !waiting_.empty() && start_next()) moved = true;
   return moved;
 }
 
-bool Stream::start_next() {
+bool BlockQueue::start_next() {
   const auto block = waiting_.front();
   // Given up before it began: the peer waits for what will not come, or sends what nobody takes.
   if (!block->data) return end("a block was given up"), false;
@@ -42,7 +42,7 @@ bool Stream::start_next() {
   return true;
 }
 
-bool Stream::finish_first() {
+bool BlockQueue::finish_first() {
   auto& slice = slices_.at(first_);
   if (const int code = slice.message.test()) return end(calls_.error_string(code)), false;
   if (slice.message.under_way()) return false;
@@ -58,7 +58,7 @@ bool Stream::finish_first() {
   return true;
 }
 
-void Stream::end(const std::string& failure) {
+void BlockQueue::end(const std::string& failure) {
   failure_ = failure;
   waiting_.clear();
 }

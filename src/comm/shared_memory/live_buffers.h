@@ -10,9 +10,9 @@
 namespace muster::comm {
 
 /// The buffers of a group that tensors still use, as one of its ranks sees them.
-class KnownBuffers {
+class LiveBuffers {
  public:
-  explicit KnownBuffers(int rank) : rank_(static_cast<std::size_t>(rank)) {}
+  explicit LiveBuffers(int rank) : rank_(static_cast<std::size_t>(rank)) {}
 
   void add(const std::shared_ptr<SharedBuffer>& buffer);
   /// The buffer in which all of the rank's tensor is; null if none.

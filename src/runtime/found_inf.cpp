@@ -1,4 +1,4 @@
-#include "step_flag.h"
+#include "found_inf.h"
 
 #include <cmath>
 #include <utility>
@@ -18,14 +18,14 @@ constexpr device::SyncPoint kRead{"optimizer: the host reads the flag of the ste
 
 }  // namespace
 
-void StepFlag::skip_if(const at::Tensor& flag) { flag_ = flag_.defined() ? at::maximum(flag_, flag) : flag; }
+void FoundInf::skip_if(const at::Tensor& flag) { flag_ = flag_.defined() ? at::maximum(flag_, flag) : flag; }
 
-void StepFlag::report(const at::Tensor& norm, double order) {
+void FoundInf::report(const at::Tensor& norm, double order) {
   const auto both = at::cat({norm.view({1}), at::full({1}, order, norm.options())});
   norm_ = norm_.defined() ? at::where(norm_[0].isfinite(), both, norm_) : both;
 }
 
-std::optional<std::pair<double, double>> StepFlag::drop() {
+std::optional<std::pair<double, double>> FoundInf::drop() {
   flag_.reset();
   const auto norm = std::exchange(norm_, {});
   if (!norm.defined()) return std::nullopt;
@@ -34,7 +34,7 @@ std::optional<std::pair<double, double>> StepFlag::drop() {
   return std::isfinite(numbers[0]) ? std::nullopt : std::optional(std::pair(numbers[0], numbers[1]));
 }
 
-at::Tensor StepFlag::send(const at::Tensor& found, const at::Tensor& scaler) {
+at::Tensor FoundInf::send(const at::Tensor& found, const at::Tensor& scaler) {
   const at::NoGradGuard no_grad;
   if (found.defined()) skip_if(found);
   const auto flag = std::exchange(flag_, {}), norm = std::exchange(norm_, {});
@@ -52,7 +52,7 @@ at::Tensor StepFlag::send(const at::Tensor& found, const at::Tensor& scaler) {
   return flag;
 }
 
-StepFlag::Known StepFlag::known() {
+FoundInf::Known FoundInf::known() {
   device::host_wait(kRead, sent_);
   pending_ = false;
   sent_.reset();

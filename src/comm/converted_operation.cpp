@@ -1,4 +1,4 @@
-#include "comm/foreign_dtypes.h"
+#include "comm/converted_operation.h"
 
 #include <algorithm>
 
@@ -22,13 +22,13 @@ ReduceOp of_bits(ReduceOp op) {
 
 }  // namespace
 
-bool ForeignDtype::is_needed(const Operation& operation, const std::vector<c10::ScalarType>& without) {
+bool ConvertedOperation::is_needed(const Operation& operation, const std::vector<c10::ScalarType>& without) {
   const auto& tensor = described_tensor(operation);
   return !without.empty() && tensor.defined() &&
          std::find(without.begin(), without.end(), tensor.scalar_type()) != without.end();
 }
 
-void ForeignDtype::require_way(const Operation& operation) {
+void ConvertedOperation::require_way(const Operation& operation) {
   const auto dtype = described_tensor(operation).scalar_type();
   if (reduces(operation.kind) && dtype != at::kShort && dtype != at::kBool)
     throw ConfigError("MU564", formatted("the backend of the device lacks {}, and {} cannot travel as another dtype; "
@@ -36,7 +36,7 @@ void ForeignDtype::require_way(const Operation& operation) {
                                          name_of(dtype), describe(operation)));
 }
 
-ForeignDtype::ForeignDtype(const Operation& operation) : converted_(operation) {
+ConvertedOperation::ConvertedOperation(const Operation& operation) : converted_(operation) {
   const auto dtype = described_tensor(operation).scalar_type();
   const bool widens = reduces(operation.kind) && dtype == at::kShort;
   const auto convert = widens ? widened : as_bytes;
@@ -46,7 +46,7 @@ ForeignDtype::ForeignDtype(const Operation& operation) : converted_(operation) {
   if (dtype == at::kBool) converted_.reduce = of_bits(operation.reduce);
 }
 
-void ForeignDtype::finish(const Operation& operation, bool has_result) const {
+void ConvertedOperation::finish(const Operation& operation, bool has_result) const {
   // Bytes are the operation's own memory.
   if (has_result && operation.out.defined() && !converted_.out.is_alias_of(operation.out))
     at::Tensor(operation.out).copy_(converted_.out);

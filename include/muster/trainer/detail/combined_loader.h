@@ -18,22 +18,22 @@
 
 namespace muster::trainer {
 
-/// One loader of a feed, its batch type erased.
-struct FeedPart {
+/// A loader, its batch type erased.
+struct ErasedLoader {
   std::shared_ptr<data::LoaderState> loader;  ///< not prepared
   void* (*batch_in)(data::BatchBox& box);     ///< the batch in a box of this loader
   const StepTable* steps = nullptr;           ///< nullptr where the parts' batches make one batch
 };
 
 /// How the batches of several loaders come: one after the other, or side by side until the shortest or the longest
-/// loader ends.
-enum class FeedMode : std::uint8_t { sequential, min_size, max_size, max_size_cycle };
+/// loader ends. The modes of Lightning's CombinedLoader.
+enum class LoaderMode : std::uint8_t { sequential, min_size, max_size, max_size_cycle };
 
-/// The loaders of one kind of step. Side by side, `joined` makes one batch of theirs, which is valid until its next
-/// call.
-struct Feed {
-  std::vector<FeedPart> parts = {};
-  FeedMode mode = FeedMode::sequential;
+/// The loaders of one kind of step, as Lightning's CombinedLoader has them. Side by side, `joined` makes one batch of
+/// theirs, which is valid until its next call.
+struct CombinedLoader {
+  std::vector<ErasedLoader> parts = {};
+  LoaderMode mode = LoaderMode::sequential;
   const StepTable* joint_steps = nullptr;
   std::function<void*(const std::vector<void*>& batches)> joined = {};
 };
@@ -43,68 +43,68 @@ void* batch_in(data::BatchBox& box) {
   return &*static_cast<data::BatchBoxOf<Batch>&>(box).batch;
 }
 
-/// Makes feeds for module M; D has the transfer hooks.
+/// Erases the batch types of loaders for steps K of module M; D has the transfer hooks.
 template <class M, StepKind K, class D>
-struct Feeder {
+struct LoaderErasure {
   template <class Batch>
-  static FeedPart part(const DataLoader<Batch>& loader, const StepTable* steps = &Steps<M, Batch, K, D>::table) {
+  static ErasedLoader part(const DataLoader<Batch>& loader, const StepTable* steps = &Steps<M, Batch, K, D>::table) {
     return {loader.state(), batch_in<Batch>, steps};
   }
   template <class Batch>
-  static Feed of(const DataLoader<Batch>& loader) {
+  static CombinedLoader of(const DataLoader<Batch>& loader) {
     return {{part(loader)}};
   }
   template <class Batch>
-  static Feed of(const std::vector<DataLoader<Batch>>& loaders) {
-    Feed feed;
+  static CombinedLoader of(const std::vector<DataLoader<Batch>>& loaders) {
+    CombinedLoader combined;
     if constexpr (K != StepKind::training) {
-      for (const auto& loader : loaders) feed.parts.push_back(part(loader));
+      for (const auto& loader : loaders) combined.parts.push_back(part(loader));
     } else {
-      for (const auto& loader : loaders) feed.parts.push_back(part(loader, nullptr));
-      join<std::vector<Batch*>>(feed, FeedMode::max_size_cycle, [](auto& joint, const auto& batches) {
+      for (const auto& loader : loaders) combined.parts.push_back(part(loader, nullptr));
+      join<std::vector<Batch*>>(combined, LoaderMode::max_size_cycle, [](auto& joint, const auto& batches) {
         joint.emplace();
         for (auto* batch : batches) joint->push_back(static_cast<Batch*>(batch));
       });
     }
-    return feed;
+    return combined;
   }
   template <class... Batch>
-  static Feed of(const std::tuple<DataLoader<Batch>...>& loaders) {
-    if constexpr (K == StepKind::training) return side_by_side<Batch&...>(loaders, FeedMode::max_size_cycle);
+  static CombinedLoader of(const std::tuple<DataLoader<Batch>...>& loaders) {
+    if constexpr (K == StepKind::training) return side_by_side<Batch&...>(loaders, LoaderMode::max_size_cycle);
     else return one_by_one(loaders);
   }
   template <class... Batch>
-  static Feed of(const SequencedLoaders<Batch...>& loaders) {
+  static CombinedLoader of(const SequencedLoaders<Batch...>& loaders) {
     return one_by_one(loaders.loaders());
   }
   template <class... Batch>
-  static Feed of(const CombinedLoaders<Batch...>& loaders) {
+  static CombinedLoader of(const CombinedLoaders<Batch...>& loaders) {
     return side_by_side<Batch&...>(
-        loaders.loaders(), loaders.mode() == CombineMode::min_size ? FeedMode::min_size : FeedMode::max_size_cycle);
+        loaders.loaders(), loaders.mode() == CombineMode::min_size ? LoaderMode::min_size : LoaderMode::max_size_cycle);
   }
   template <class... Batch>
-  static Feed of(const LongestLoaders<Batch...>& loaders) {
-    return side_by_side<Batch*...>(loaders.loaders(), FeedMode::max_size);
+  static CombinedLoader of(const LongestLoaders<Batch...>& loaders) {
+    return side_by_side<Batch*...>(loaders.loaders(), LoaderMode::max_size);
   }
 
  private:
   template <class... Batch>
-  static Feed one_by_one(const std::tuple<DataLoader<Batch>...>& loaders) {
-    return std::apply([](const auto&... one) { return Feed{{part(one)...}}; }, loaders);
+  static CombinedLoader one_by_one(const std::tuple<DataLoader<Batch>...>& loaders) {
+    return std::apply([](const auto&... one) { return CombinedLoader{{part(one)...}}; }, loaders);
   }
   /// Parts of a joint batch are references or, where a loader may have ended, pointers.
   template <class... Part, class... Batch>
-  static Feed side_by_side(const std::tuple<DataLoader<Batch>...>& loaders, FeedMode mode) {
+  static CombinedLoader side_by_side(const std::tuple<DataLoader<Batch>...>& loaders, LoaderMode mode) {
     static_assert(K == StepKind::training,
                   "muster::combine() and combine_longest() are for training; validation, tests and predictions take "
                   "loaders one after the other: a std::tuple or std::vector of them");
-    auto feed = std::apply([](const auto&... one) { return Feed{{part(one, nullptr)...}}; }, loaders);
-    join<std::tuple<Part...>>(feed, mode, [](auto& joint, const auto& batches) {
+    auto combined = std::apply([](const auto&... one) { return CombinedLoader{{part(one, nullptr)...}}; }, loaders);
+    join<std::tuple<Part...>>(combined, mode, [](auto& joint, const auto& batches) {
       [&]<std::size_t... I>(std::index_sequence<I...>) {
         joint.emplace(as<Part>(static_cast<Batch*>(batches[I]))...);
       }(std::index_sequence_for<Batch...>());
     });
-    return feed;
+    return combined;
   }
   template <class Part, class Batch>
   static Part as(Batch* batch) {
@@ -112,10 +112,11 @@ struct Feeder {
     else return *batch;
   }
   template <class Joint, class Fill>
-  static void join(Feed& feed, FeedMode mode, Fill fill) {
-    feed.mode = mode;
-    feed.joint_steps = &Steps<M, Joint, K, D>::table;
-    feed.joined = [fill, room = std::make_shared<std::optional<Joint>>()](const std::vector<void*>& batches) -> void* {
+  static void join(CombinedLoader& combined, LoaderMode mode, Fill fill) {
+    combined.mode = mode;
+    combined.joint_steps = &Steps<M, Joint, K, D>::table;
+    combined.joined = [fill,
+                       room = std::make_shared<std::optional<Joint>>()](const std::vector<void*>& batches) -> void* {
       fill(*room, batches);
       return &**room;
     };

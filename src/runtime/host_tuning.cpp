@@ -1,4 +1,4 @@
-#include "machine_use.h"
+#include "host_tuning.h"
 
 #include <algorithm>
 #include <cstdlib>
@@ -41,7 +41,7 @@ std::string keep_near_device(const comm::Communicator& group, const device::Near
   return formatted("affinity: threads run on the cores {}, near the device", device::core_list(share.cores));
 }
 
-void MachineUse::choose_cores(const RuntimeOptions& options, const comm::Communicator& group, c10::Device device) {
+void HostTuning::choose_cores(const RuntimeOptions& options, const comm::Communicator& group, c10::Device device) {
   // Otherwise no rank knows where its device is, and none has to ask the others.
   if (!at::detail::getCUDAHooks().hasCUDART()) return;
   const auto near =
@@ -52,7 +52,7 @@ void MachineUse::choose_cores(const RuntimeOptions& options, const comm::Communi
   if (!device.is_cpu()) notes_.push_back(note);
 }
 
-void MachineUse::resolve_precision(const RuntimeOptions& options, const ClusterEnvironment& cluster,
+void HostTuning::resolve_precision(const RuntimeOptions& options, const ClusterEnvironment& cluster,
                                    c10::Device device) {
   const auto& precision = options.precision;
   precision::require_supported(precision, device);
@@ -66,7 +66,7 @@ void MachineUse::resolve_precision(const RuntimeOptions& options, const ClusterE
   if (cluster.is_main()) log::warning(notes_.back());
 }
 
-void MachineUse::choose_memory(const RuntimeOptions& options, const ClusterEnvironment& cluster, c10::Device device) {
+void HostTuning::choose_memory(const RuntimeOptions& options, const ClusterEnvironment& cluster, c10::Device device) {
   const bool launched = cluster.launcher != LauncherKind::none;
   kept_memory_ = device.is_cpu() ? device::choose_kept_memory(options.keep_memory, launched) : device::KeptMemory{};
   if (!device.is_cpu()) return;

@@ -8,8 +8,8 @@
 #include <type_traits>
 #include <utility>
 
+#include "muster/trainer/detail/combined_loader.h"
 #include "muster/trainer/detail/data_module.h"
-#include "muster/trainer/detail/feed.h"
 
 namespace muster::trainer {
 
@@ -29,14 +29,15 @@ template <class T>
 using object_of = typename decltype(object_pointer(std::declval<T>()))::element_type;
 
 /// What a run needs of a module and its data, types erased.
-struct Task {
+struct RunInputs {
   std::shared_ptr<TrainerModule> module;
   std::shared_ptr<DataModule> data = {};
-  void* transfer_owner = nullptr;                            ///< what StepTable::transfer is called with
-  std::array<std::function<Feed()>, kStepKinds> feeds = {};  ///< by StepKind; empty: no loader
-  std::array<bool, kStepKinds> idle_loaders = {};            ///< by StepKind: a loader that is left out
-  bool configures_optimizers = false;                        ///< configure_optimizers is overridden
-  std::array<bool, kStepKinds> steps = {};  ///< by StepKind: the module has the step; predict always can
+  void* transfer_owner = nullptr;  ///< what StepTable::transfer is called with
+  std::array<std::function<CombinedLoader()>, kStepKinds> loaders =
+      {};                                            ///< by StepKind, called to make them; empty: there are none
+  std::array<bool, kStepKinds> unused_loaders = {};  ///< by StepKind: there are loaders, which are left out
+  bool configures_optimizers = false;                ///< configure_optimizers is overridden
+  std::array<bool, kStepKinds> steps = {};           ///< by StepKind: the module has the step; predict always can
   /// By StepKind: on_validation_model_train and its like are overridden.
   std::array<bool, kStepKinds> sets_train_mode = {};
 };
@@ -46,29 +47,31 @@ struct Task {
   requires { requires std::same_as<decltype(&M::name), decltype(&TrainerModule::name)>; }
 
 template <class M>
-Task task_of(std::shared_ptr<M> module) {
+RunInputs inputs_of(std::shared_ptr<M> module) {
   static_assert(std::derived_from<M, TrainerModule>,
                 "a Trainer takes objects of classes derived from muster::TrainerModule");
   static_assert(MUSTER_TRAINER_INHERITS(M, configure_model) || MUSTER_TRAINER_INHERITS(M, configure_sharded_model),
                 "configure_sharded_model() is the older name of configure_model(): override one of them, not both");
-  Task task{.module = module, .transfer_owner = module.get()};
-  task.steps = {member::training_step::in<M>, member::validation_step::in<M>, member::test_step::in<M>, true};
-  task.configures_optimizers = !MUSTER_TRAINER_INHERITS(M, configure_optimizers);
-  task.sets_train_mode = {false, !MUSTER_TRAINER_INHERITS(M, on_validation_model_train),
-                          !MUSTER_TRAINER_INHERITS(M, on_test_model_train),
-                          !MUSTER_TRAINER_INHERITS(M, on_predict_model_train)};
-  return task;
+  RunInputs inputs{.module = module, .transfer_owner = module.get()};
+  inputs.steps = {member::training_step::in<M>, member::validation_step::in<M>, member::test_step::in<M>, true};
+  inputs.configures_optimizers = !MUSTER_TRAINER_INHERITS(M, configure_optimizers);
+  inputs.sets_train_mode = {false, !MUSTER_TRAINER_INHERITS(M, on_validation_model_train),
+                            !MUSTER_TRAINER_INHERITS(M, on_test_model_train),
+                            !MUSTER_TRAINER_INHERITS(M, on_predict_model_train)};
+  return inputs;
 }
 #undef MUSTER_TRAINER_INHERITS
 
 template <class M, StepKind K, class D, class L>
-void set_feed(Task& task, L loaders) {
-  task.feeds[static_cast<std::size_t>(K)] = [loaders = std::move(loaders)] { return Feeder<M, K, D>::of(loaders); };
+void set_loaders(RunInputs& inputs, L loaders) {
+  inputs.loaders[static_cast<std::size_t>(K)] = [loaders = std::move(loaders)] {
+    return LoaderErasure<M, K, D>::of(loaders);
+  };
 }
 
 /// Takes the loader of this kind from `source`, the module or a data module, if it has one.
 template <class M, StepKind K, class D>
-void take_feed(Task& task, D* source) {
+void take_loaders(RunInputs& inputs, D* source) {
   using Loader = typename Members<K>::Loader;
   if constexpr (!Loader::template in<D>) {
   } else if constexpr (!requires {
@@ -76,28 +79,30 @@ void take_feed(Task& task, D* source) {
                        }) {
     Loader::template refuse<D>();
   } else if constexpr (K == StepKind::predict || Members<K>::Step::template in<M>) {
-    task.feeds[static_cast<std::size_t>(K)] = [source] { return Feeder<M, K, D>::of(Loader::call(*source)); };
+    inputs.loaders[static_cast<std::size_t>(K)] = [source] {
+      return LoaderErasure<M, K, D>::of(Loader::call(*source));
+    };
   } else {
-    task.idle_loaders[static_cast<std::size_t>(K)] = true;
+    inputs.unused_loaders[static_cast<std::size_t>(K)] = true;
   }
 }
 
 template <class M, class D>
-Task task_with(std::shared_ptr<M> module, std::shared_ptr<D> data) {
-  auto task = task_of(std::move(module));
+RunInputs inputs_with(std::shared_ptr<M> module, std::shared_ptr<D> data) {
+  auto inputs = inputs_of(std::move(module));
   auto* source = data.get();
   if constexpr (!std::same_as<M, D>) {
     static_assert(std::derived_from<D, DataModule>,
                   "data is given as loaders (muster::DataLoader, or a std::tuple or std::vector of them) or as a class "
                   "derived from muster::DataModule");
-    if constexpr (has_transfer_hooks<D>) task.transfer_owner = source;
-    task.data = std::move(data);
+    if constexpr (has_transfer_hooks<D>) inputs.transfer_owner = source;
+    inputs.data = std::move(data);
   }
-  take_feed<M, StepKind::training>(task, source);
-  take_feed<M, StepKind::validation>(task, source);
-  take_feed<M, StepKind::test>(task, source);
-  take_feed<M, StepKind::predict>(task, source);
-  return task;
+  take_loaders<M, StepKind::training>(inputs, source);
+  take_loaders<M, StepKind::validation>(inputs, source);
+  take_loaders<M, StepKind::test>(inputs, source);
+  take_loaders<M, StepKind::predict>(inputs, source);
+  return inputs;
 }
 
 }  // namespace muster::trainer

@@ -21,9 +21,9 @@ void share_cores(const ClusterEnvironment& cluster);
 std::string keep_near_device(const comm::Communicator& group, const device::NearCores& near,
                              const std::string& root = "/");
 
-/// How a rank uses its machine: on which cores it runs, what is done with freed memory, and how the precision is
+/// How a rank uses its host: on which cores it runs, what is done with freed memory, and how the precision is
 /// computed where the processor lacks it. Thread safety: one thread at a time.
-class MachineUse {
+class HostTuning {
  public:
   /// Throws: ConfigError for a precision that the device does not support, or options that contradict it.
   void resolve_precision(const RuntimeOptions& options, const ClusterEnvironment& cluster, c10::Device device);

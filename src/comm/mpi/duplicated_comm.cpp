@@ -1,4 +1,4 @@
-#include "comm/mpi/world.h"
+#include "comm/mpi/duplicated_comm.h"
 
 #include <utility>
 #include <vector>
@@ -49,8 +49,8 @@ class LeftCommunicators {
     bool there = false, done = false;
     std::size_t bytes = 0;
     Handle request = 0;
-    if (from.calls->probe(rank, World::notices, from.communicator, there) != 0 || !there) return false;
-    if (from.calls->recv(nullptr, 0, rank, World::notices, from.communicator, request) != 0) return false;
+    if (from.calls->probe(rank, DuplicatedComm::notices, from.communicator, there) != 0 || !there) return false;
+    if (from.calls->recv(nullptr, 0, rank, DuplicatedComm::notices, from.communicator, request) != 0) return false;
     while (!done)
       if (from.calls->test(request, done, bytes) != 0) return false;
     return true;
@@ -67,24 +67,24 @@ LeftCommunicators& left_communicators() {
 
 }  // namespace
 
-World::World(Calls& calls, Handle duplicate) : calls_(calls), communicator_(duplicate) {
+DuplicatedComm::DuplicatedComm(Calls& calls, Handle duplicate) : calls_(calls), communicator_(duplicate) {
   if (const int code = calls.rank_and_size(duplicate, rank_, size_)) throw CommError("MU557", calls.error_string(code));
   tag_bound_ = calls.tag_bound();
 }
 
-World::~World() {
+DuplicatedComm::~DuplicatedComm() {
   // After a failure messages may be under way in it.
   if (failed_) return;
   notify_all();
   left_communicators().add({calls_, communicator_, rank_, size_});
 }
 
-void World::fail() noexcept {
+void DuplicatedComm::fail() noexcept {
   failed_ = true;
   calls_.fail();
 }
 
-int World::first_tag(int64_t number, int first_rank) const {
+int DuplicatedComm::first_tag(int64_t number, int first_rank) const {
   const int64_t tag = (number * size_ + first_rank) * kinds;
   if (tag + kinds - 1 > tag_bound_)
     throw CommError("MU557", formatted("MPI has {} tags, which are used up by {} groups of ranks; keep groups instead "
@@ -93,34 +93,34 @@ int World::first_tag(int64_t number, int first_rank) const {
   return static_cast<int>(tag);
 }
 
-void World::keep(std::shared_ptr<const void> memory) {
+void DuplicatedComm::keep(std::shared_ptr<const void> memory) {
   failed_ = true;
   std::lock_guard lock(kept().mutex);
   kept().memory.push_back(std::move(memory));
 }
 
-void World::add(Member* member) {
+void DuplicatedComm::add(Member* member) {
   std::lock_guard lock(mutex_);
   members_.insert(member);
 }
 
-void World::remove(Member* member) {
+void DuplicatedComm::remove(Member* member) {
   std::lock_guard lock(mutex_);
   members_.erase(member);
 }
 
-void World::leave() {
+void DuplicatedComm::leave() {
   std::lock_guard lock(mutex_);
   for (auto* member : members_) member->end("MPI has ended on this rank");
   notify_all();
 }
 
-void World::notify_all() noexcept {
+void DuplicatedComm::notify_all() noexcept {
   for (int rank = 0; rank < size_; ++rank)
     if (rank != rank_) calls_.notify(rank, notices, communicator_);
 }
 
-bool World::has_left(int rank) const {
+bool DuplicatedComm::has_left(int rank) const {
   bool there = false;
   return calls_.probe(rank, notices, communicator_, there) == 0 && there;
 }

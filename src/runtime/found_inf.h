@@ -12,10 +12,11 @@
 
 namespace muster::runtime {
 
-/// What the host learns of a step on a device when the next one begins, or when it is asked. Meanwhile the numbers are
-/// on their way to pinned memory, so that the wait for them has a whole forward and backward of work behind it.
+/// Whether a step on a device found an infinite or NaN gradient, as GradScaler's found_inf, or a norm that had to be
+/// finite. The host learns of it when the next step begins, or when it is asked. Meanwhile the flag is on its way to
+/// pinned memory, so that a whole forward and backward hides the wait.
 /// Thread safety: one thread at a time.
-class StepFlag {
+class FoundInf {
  public:
   struct Known {
     bool skipped = false;

@@ -23,26 +23,26 @@ constexpr KindNames kNames[] = {{Hook::train_dataloader, "training_step", "fit"}
 
 }  // namespace
 
-PreparedFeed& Core::feed(StepKind kind) {
+PreparedLoaders& Core::setup_data(StepKind kind) {
   const auto index = static_cast<std::size_t>(kind);
-  auto& prepared = feeds_[index];
+  auto& prepared = prepared_loaders_[index];
   if (prepared.made) return prepared;
   const auto& names = kNames[index];
-  if (!task_.feeds[index])
+  if (!inputs_.loaders[index])
     throw UsageError("MU444", std::string("there is no loader for ") + names.call +
                                   "(): give it one, or a data module "
                                   "or module with " +
                                   std::string(info(names.loader).name) + "() and " + names.step + "()");
-  prepared.feed = hooks.run(names.loader, task_.feeds[index]);
-  if (prepared.feed.parts.empty())
+  prepared.combined = hooks.run(names.loader, inputs_.loaders[index]);
+  if (prepared.combined.parts.empty())
     throw UsageError("MU444", std::string("the list of loaders for ") + names.call + "() is empty; give at least one");
   // A checkpoint that is resumed may be of a run that did not validate: it knows nothing of these loaders.
   const auto is_kind = [&](const State& one) { return one.integer() == static_cast<int64_t>(kind); };
   const bool saved =
       stage_ == Stage::fit && (!resumed_checkpoint_ || std::ranges::any_of(resumed_loaders_.list(), is_kind));
   const bool in_order = !options.overfit_batches.none() && index <= static_cast<std::size_t>(StepKind::validation);
-  for (const auto& part : prepared.feed.parts) {
-    const auto* steps = part.steps ? part.steps : prepared.feed.joint_steps;
+  for (const auto& part : prepared.combined.parts) {
+    const auto* steps = part.steps ? part.steps : prepared.combined.joint_steps;
     if (in_order && part.loader->options().shuffle && runtime.is_main())
       log::warning("overfit_batches takes the same batches in every epoch, so shuffling is off for ", names.call, "()");
     prepared.loaders.push_back(prepare_loader(runtime, *part.loader,
@@ -56,8 +56,8 @@ PreparedFeed& Core::feed(StepKind kind) {
   return prepared;
 }
 
-void Core::forget_feed(StepKind kind) {
-  feeds_[static_cast<std::size_t>(kind)] = {};
+void Core::forget_data(StepKind kind) {
+  prepared_loaders_[static_cast<std::size_t>(kind)] = {};
   std::erase(prepared_kinds_, kind);
 }
 
@@ -65,7 +65,7 @@ std::optional<int64_t> Core::estimated_stepping_batches() {
   if (!stage_) throw UsageError("MU446", "estimated_stepping_batches() was called outside of a run; call it in a hook");
   if (options.max_epochs.value_or(-1) < 0) return estimated_steps(options, std::nullopt);
   const auto batches =
-      batches_of(options.limit_train_batches, batches_in(feed(StepKind::training)), "limit_train_batches");
+      batches_of(options.limit_train_batches, batches_in(setup_data(StepKind::training)), "limit_train_batches");
   for (const auto& callback : hooks.callbacks())
     if (const auto* schedule = dynamic_cast<const GradientAccumulationScheduler*>(callback.get());
         schedule && batches) {
@@ -81,7 +81,8 @@ std::optional<int64_t> Core::estimated_stepping_batches() {
 
 void Core::transfer(const StepTable& steps, void* batch, int64_t loader) {
   if (steps.transfer)
-    hooks.run(Hook::on_batch_transfer, [&] { steps.transfer(task_.transfer_owner, batch, runtime.device(), loader); });
+    hooks.run(Hook::on_batch_transfer,
+              [&] { steps.transfer(inputs_.transfer_owner, batch, runtime.device(), loader); });
   steps.type.visit(batch,
                    [&](at::Tensor& tensor) { runtime::convert_input(*trained_module->model.prepared(), tensor); });
 }

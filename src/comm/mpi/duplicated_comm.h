@@ -13,10 +13,11 @@
 
 namespace muster::comm::mpi {
 
-/// The ranks of a communicator of MPI, over a duplicate of it, so that no message of the program matches one of ours.
+/// The ranks of a communicator, over what MPI_Comm_dup made of it, so that no message of the program matches one of
+/// ours.
 /// Groups of these ranks differ by their tags: no communicator is made for a part, which MPI can do only without a
 /// time-out. Thread safety: any thread.
-class World {
+class DuplicatedComm {
  public:
   /// A group that ends with MPI.
   class Member {
@@ -31,10 +32,10 @@ class World {
   enum Kind { frames, first_channel, second_channel, notices, kinds };
 
   /// Takes over a duplicate.
-  World(Calls& calls, Handle duplicate);
-  ~World();
-  World(const World&) = delete;
-  World& operator=(const World&) = delete;
+  DuplicatedComm(Calls& calls, Handle duplicate);
+  ~DuplicatedComm();
+  DuplicatedComm(const DuplicatedComm&) = delete;
+  DuplicatedComm& operator=(const DuplicatedComm&) = delete;
 
   Calls& calls() const noexcept { return calls_; }
   Handle communicator() const noexcept { return communicator_; }
@@ -46,8 +47,8 @@ class World {
   /// The first tag of the group of that number; 0 is the group of all ranks by which others are formed.
   /// Throws: CommError (MU557) if MPI has no more tags.
   int first_tag(int64_t number, int first_rank) const;
-  /// Held while a group of all ranks is formed.
-  std::mutex& forming() noexcept { return forming_; }
+  /// Held while a transport of all ranks is made: its threads must not split at once.
+  std::mutex& split_mutex() noexcept { return split_mutex_; }
 
   /// A group of these ranks has failed.
   void fail() noexcept;
@@ -70,7 +71,7 @@ class World {
   int tag_bound_ = 0;
   std::atomic<int64_t> groups_ = 0;
   std::atomic<bool> failed_ = false;
-  std::mutex forming_;
+  std::mutex split_mutex_;
   std::mutex mutex_;
   std::set<Member*> members_;
 };

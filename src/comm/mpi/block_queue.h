@@ -20,13 +20,13 @@ struct Block {
 
 /// The blocks of one channel to or from one rank, in order, carried in slices. Both ends have to take the blocks in the
 /// same order, with the same sizes.
-class Stream {
+class BlockQueue {
  public:
   /// The most that one message carries.
   static constexpr std::size_t kSliceBytes = std::size_t{256} * 1024;
 
   enum class Direction { out, in };
-  Stream(const std::shared_ptr<World>& world, Direction direction, int rank, int tag);
+  BlockQueue(const std::shared_ptr<DuplicatedComm>& comm, Direction direction, int rank, int tag);
 
   void push(const std::shared_ptr<Block>& block);
   /// Carries on as far as it goes without waiting. Returns whether anything moved.
@@ -37,7 +37,7 @@ class Stream {
 
  private:
   struct Slice {
-    explicit Slice(std::shared_ptr<World> world) : message(std::move(world)) {}
+    explicit Slice(std::shared_ptr<DuplicatedComm> comm) : message(std::move(comm)) {}
     Message message;
     std::shared_ptr<Block> block;
     std::size_t begin = 0;
