@@ -18,10 +18,10 @@ class Staging {
   Staging(const Operation& operation, int rank, const device::Stream& stream);
   /// Gives the operation filled copies instead of its tensors; the thread waits for them.
   void to_host(Operation& operation);
-  /// Gives the operation its own tensors back, with what it wrote; the thread waits for that. Where a gather is in
-  /// place this rank's part is not written, so it may be read meanwhile. Results of other shapes stay on the host.
+  /// Gives the operation its own tensors back, with what it wrote; the thread waits for that. A gather in place does
+  /// not write this rank's part, which may be read meanwhile. Tensors of Operation::results stay on the host.
   void to_device(Operation& operation);
-  /// Moves such results to the device, in memory of the current stream.
+  /// Moves Operation::results to the device, in memory of the current stream.
   void move_results(Operation& operation) const;
 
  private:

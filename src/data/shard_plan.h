@@ -13,8 +13,8 @@ struct BatchSharding {
   bool drop_last = false;
   bool even = true;
   bool filler = false;  ///< in place of `even`: a rank without a sample in the last step gets a batch of repeated ones
-  /// Samples (or batches) of the pass before its first step, fewer than a step has: the steps of a pass that is resumed
-  /// with another step size begin where the saved ones ended.
+  /// Samples (or batches) at the start of the pass that belong to no step, fewer than one step. A pass that is resumed
+  /// with another step size has some: its steps begin where the saved ones ended.
   int64_t offset = 0;
   int rank = 0;
   int64_t size = 0;  ///< samples in a pass, or batches for BatchShardPlan

@@ -23,9 +23,9 @@ struct Round {
 };
 
 /// Decides whether and when another round follows one that failed, and keeps their causes.
-/// A round fails too soon if no rank has made an optimizer step and it lasted less than a minute. After the first of
-/// these, as after any other round, the next begins at once; after more of them in a row, after 1 s, then 2 s. After
-/// four there is no next one.
+/// A round fails too soon if no rank has made an optimizer step and it lasted less than a minute. The next round begins
+/// at once, but after the second round in a row that failed too soon it waits 1 s, and after the third 2 s. After the
+/// fourth there is none.
 class Restarts {
  public:
   explicit Restarts(int max_restarts) : max_restarts_(max_restarts) {}

@@ -24,7 +24,7 @@ class FoundInf {
     std::optional<GradScalerState> scaler;
   };
 
-  /// The next step is left out if this flag, a float32 of one element on a device, is 1.
+  /// The next step is skipped if this flag, a float32 of one element on a device, is 1.
   void skip_if(const at::Tensor& flag);
   /// The same, if the norm is not finite, which known() then reports; of several the first such.
   void report(const at::Tensor& norm, double order);

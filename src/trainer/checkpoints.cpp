@@ -59,7 +59,7 @@ State Core::trainer_state() {
                            {"plateau_steps", std::move(plateau_steps)},
                            {"point", kSavePoints[static_cast<std::size_t>(now.point)]},
                            {"ranks", states_of_ranks()},
-                           {"saver", watcher_ ? watcher_->state_key() : std::string()},
+                           {"saver", monitor_ ? monitor_->state_key() : std::string()},
                            {"should_stop", stop.agreed()},
                            {"steps", std::move(steps)},
                            {"total_batches", now.total_batches},

@@ -63,9 +63,9 @@ class Core {
   /// Batches of each loader that a pass takes; nullopt: unknown. Makes the loaders.
   std::vector<std::optional<int64_t>> batches_of_pass(StepKind kind);
   bool validates() const;
-  /// Whether a checkpoint that is saved now cannot be continued to the bit.
+  /// Whether training that resumes from a checkpoint saved now would not be bit-identical.
   bool inside_batch() const noexcept;
-  /// That of the run in hand; nullopt between runs.
+  /// The stage of the current run; nullopt between runs.
   const std::optional<Stage>& stage() const noexcept { return stage_; }
 
   Trainer& trainer;
@@ -159,9 +159,9 @@ class Core {
   State state_of_rank();
   State states_of_ranks();
   void load_states_of_ranks(const State::List& all, bool restarts_window);
-  /// Calls the callbacks that watch or save.
-  void call_watchers(SavePoint point, Hook hook, c10::function_ref<void(Callback&)> call);
-  void continue_watchers();
+  /// Calls the callbacks that monitor a metric or save; continue_monitors(): those that had not been called yet.
+  void call_monitors(SavePoint point, Hook hook, c10::function_ref<void(Callback&)> call);
+  void continue_monitors();
   void finish_savers();
   void resume_epoch_end();
   void resume_batch_end(const std::optional<int64_t>& interval);
@@ -186,7 +186,7 @@ class Core {
   const data::Pass* evaluated_pass_ = nullptr;   // while an evaluation takes batches of it
   std::optional<TerminationScope> termination_;  // during fit()
   bool failed_ = false;                          // an exception ends the run, other than Terminated
-  const Callback* watcher_ = nullptr;            // that is called now
+  const Callback* monitor_ = nullptr;            // that is called now
   std::string resumed_saver_;                    // the key of the callback that wrote the checkpoint
   State resumed_ranks_, resumed_loaders_;        // of the checkpoint, until the loaders are prepared
   std::string modes_;                            // of the submodules, while a validation changes them

@@ -165,7 +165,7 @@ std::vector<Metrics> Core::evaluation_epoch(StepKind kind, std::optional<int64_t
   hooks.some_callbacks(names.end.hook, HookCalls::is_no_watcher, names.end.of_callbacks);
   hooks.module(names.end.hook, names.end.of_module);
   const auto watch = [&](Callback& callback) { (callback.*names.end.of_callbacks)(trainer, *inputs_.module); };
-  call_watchers(validates_training ? SavePoint::validation_end : progress.point, names.end.hook, watch);
+  call_monitors(validates_training ? SavePoint::validation_end : progress.point, names.end.hook, watch);
   if (inputs_.sets_train_mode[static_cast<std::size_t>(kind)]) {
     keeps_modes.release();
     hooks.module(names.train_hook, names.train);

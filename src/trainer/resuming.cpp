@@ -70,13 +70,13 @@ void Core::load_states_of_ranks(const State::List& all, bool restarts_window) {
     window_.begin.load_state_dict(*window, latest);
 }
 
-void Core::call_watchers(SavePoint point, Hook hook, c10::function_ref<void(Callback&)> call) {
+void Core::call_monitors(SavePoint point, Hook hook, c10::function_ref<void(Callback&)> call) {
   progress.point = point;
-  const auto over = c10::make_scope_exit([&] { watcher_ = nullptr; });
+  const auto over = c10::make_scope_exit([&] { monitor_ = nullptr; });
   hooks.run(hook, [&] {
     for (const auto& callback : hooks.callbacks()) {
       if (!HookCalls::is_watcher(*callback)) continue;
-      watcher_ = callback.get();
+      monitor_ = callback.get();
       call(*callback);
     }
   });
@@ -84,13 +84,13 @@ void Core::call_watchers(SavePoint point, Hook hook, c10::function_ref<void(Call
 
 /// Calls the callbacks that watch or save and had not been called when the checkpoint was written that training is
 /// resumed from.
-void Core::continue_watchers() {
-  const auto over = c10::make_scope_exit([&] { watcher_ = nullptr; });
+void Core::continue_monitors() {
+  const auto over = c10::make_scope_exit([&] { monitor_ = nullptr; });
   bool reached = resumed_saver_.empty();
   for (const auto& callback : hooks.callbacks()) {
     if (!HookCalls::is_watcher(*callback)) continue;
     auto* saver = dynamic_cast<ModelCheckpoint*>(callback.get());
-    watcher_ = callback.get();
+    monitor_ = callback.get();
     if (!reached) {
       reached = callback->state_key() == resumed_saver_;
       if (reached && saver) saver->finish_save(trainer);
@@ -116,7 +116,7 @@ void Core::resume_epoch_end() {
   --progress.epoch;
   progress.epoch_done = true;
   if (progress.point == SavePoint::epoch_hooks) finish_epoch();
-  else continue_watchers();
+  else continue_monitors();
   ++progress.epoch;
   progress.epoch_done = false;
   progress.point = SavePoint::none;
@@ -129,7 +129,7 @@ void Core::resume_batch_end(const std::optional<int64_t>& interval) {
     progress.point = SavePoint::batch_end;
   }
   const auto point = progress.point;
-  if (point == SavePoint::batch_end || point == SavePoint::validation_end) continue_watchers();
+  if (point == SavePoint::batch_end || point == SavePoint::validation_end) continue_monitors();
   if (point == SavePoint::batch_end || point == SavePoint::batch_done) return finish_batch(interval);
   if (point == SavePoint::in_validation) validate_in_fit();
   if (point == SavePoint::in_validation || point == SavePoint::validation_end) finish_validation();

@@ -90,7 +90,7 @@ bool Core::training_batch(const StepTable& steps, void* batch, bool last) {
                        place_);
   if (steps.end) hooks.run(Hook::on_train_batch_end, [&] { steps.end(module, output, batch, place_); });
   log_training_step();
-  call_watchers(SavePoint::batch_end, Hook::on_train_batch_end,
+  call_monitors(SavePoint::batch_end, Hook::on_train_batch_end,
                 [&](Callback& callback) { callback.on_train_batch_end(trainer, module, output, view, place_); });
   return true;
 }
@@ -133,7 +133,7 @@ void Core::finish_epoch() {
   training_book_.close(runtime.group());
   log_epoch(training_book_, experiment.last_step());
   step_plateau_schedules("epoch");  // before a checkpoint is saved, so that it holds the rates of the next epoch
-  call_watchers(SavePoint::epoch_end, Hook::on_train_epoch_end,
+  call_monitors(SavePoint::epoch_end, Hook::on_train_epoch_end,
                 [&](Callback& callback) { callback.on_train_epoch_end(trainer, *inputs_.module); });
 }
 

@@ -110,8 +110,8 @@ using TransportFactory = std::unique_ptr<Transport> (*)(const c10::intrusive_ptr
 /// What a program, or a shared object libmuster_NAME.so, defines for the backend "NAME" (letters, digits and _):
 ///   extern "C" const muster::comm::TransportObject muster_transport_NAME{.make = make};
 /// `backend = "NAME"`, --backend NAME and MUSTER_BACKEND=NAME take it, under connect() and in every program. A program
-/// has to export the symbol (CMake: ENABLE_EXPORTS), and comes before objects. These are looked for as device_backend's
-/// are, need nothing of Muster but its headers, and are never closed. A name that Muster has stays Muster's.
+/// has to export the symbol (CMake: ENABLE_EXPORTS), and is searched before shared objects. These are found as those of
+/// device_backend, need only Muster's headers, and are never unloaded. Names of Muster's own backends cannot be taken.
 /// Afterwards ranks prove the job's secret to each other over the transport, if there is one, as over gloo.
 struct TransportObject {
   const char* built_with = MUSTER_BACKEND_OBJECT_BUILT_WITH;  ///< used only by programs with the same versions

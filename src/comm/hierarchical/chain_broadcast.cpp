@@ -39,7 +39,7 @@ void ChainBroadcast::wait_arrived(const Chunk& chunk) {
 }
 
 void ChainBroadcast::copy_mapped(const Chunk& chunk) {
-  context_.within.step();
+  context_.within.arrive();
   for (const Part& part : chunk) {
     const int owner = context_.hosts.owner(context_.host(), part.local_rank);
     if (owner == context_.rank()) continue;

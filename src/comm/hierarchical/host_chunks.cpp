@@ -12,7 +12,7 @@ int64_t staged_elements(const at::Tensor& tensor) {
 }  // namespace
 
 void HostContext::end_reading() const {
-  within.step();
+  within.arrive();
   for (int peer = within.first(); peer < within.first() + within.size(); ++peer)
     if (peer != rank()) within.wait(peer, deadline);
 }

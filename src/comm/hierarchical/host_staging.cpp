@@ -15,7 +15,7 @@ auto HostStaging::in_ranks_of_group(F f) {
   }
 }
 
-void HostStaging::step() {
+void HostStaging::arrive() {
   areas_->control(areas_->rank()).filled.store(++rounds_, std::memory_order_release);
   in_ranks_of_group([&] { areas_->notify_all(); });
 }
@@ -36,7 +36,7 @@ void HostStaging::round(TimePoint deadline, const std::function<void(std::byte*)
   for (int peer = 0; peer < size(); ++peer)
     if (peer != areas_->rank()) wait(first_ + peer, deadline);
   fill(areas_->staging(areas_->rank(), rounds_));
-  step();
+  arrive();
   use();
 }
 

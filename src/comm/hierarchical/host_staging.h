@@ -35,7 +35,7 @@ class HostStaging {
   const std::byte* of(int rank, TimePoint deadline);
 
   /// A round without buffers, for what is in memory that ranks share. Throws: TransportFailure. Collective on the host.
-  void step();
+  void arrive();
   /// Until that rank has made this round, too. Throws: TransportFailure.
   void wait(int rank, TimePoint deadline);
   /// As SharedAreas has it, with a part for each rank of a group of `ranks`; those of other hosts are null.

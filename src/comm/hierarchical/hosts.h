@@ -9,7 +9,7 @@ namespace muster::comm {
 class Hosts {
  public:
   Hosts() = default;
-  /// `host_of_rank` has equal numbers for ranks of one host, and others for those of others.
+  /// `host_of_rank`: equal for ranks on one host, different for ranks on different hosts.
   explicit Hosts(std::vector<int> host_of_rank);
 
   int count() const noexcept { return static_cast<int>(firsts_.size()); }

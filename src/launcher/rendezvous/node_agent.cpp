@@ -35,8 +35,8 @@ NodeAgent::NodeAgent(const Setup& setup, const RelayedSignals& signals) : setup_
                                .prepare_round = [this](int nodes) { return prepare_round(nodes); },
                                .config = setup.entry.config};
   server_ = std::make_unique<RendezvousServer>(RendezvousServer::Setup{.heartbeat_timeout = setup.heartbeat_timeout,
-                                                                       .main_address = setup.place.address,
-                                                                       .main_port = setup.place.port,
+                                                                       .main_address = setup.main_address.address,
+                                                                       .main_port = setup.main_address.port,
                                                                        .secret = setup.secret,
                                                                        .state = std::move(state)});
 }
@@ -45,7 +45,7 @@ NodeAgent::~NodeAgent() = default;
 
 /// A round shares nothing with the one before. In a round of one node nobody else needs to reach its store.
 StartRound NodeAgent::prepare_round(int nodes) {
-  StartRound round{.main_address = nodes == 1 ? "127.0.0.1" : setup_.place.address,
+  StartRound round{.main_address = nodes == 1 ? "127.0.0.1" : setup_.main_address.address,
                    .name = new_job_name(),
                    .nodes = nodes,
                    .start = setup_.start};
@@ -58,7 +58,7 @@ StartRound NodeAgent::prepare_round(int nodes) {
 int NodeAgent::connect() {
   std::variant<Descriptor, int> socket;
   if (server_) socket = server_->connect_first_node();
-  else socket = connect_to(setup_.place, setup_.join_timeout, *signals_);
+  else socket = connect_to(setup_.main_address, setup_.join_timeout, *signals_);
   if (const auto* stopped_by = std::get_if<int>(&socket)) return *stopped_by;
   channel_.emplace(std::get<Descriptor>(std::move(socket)), Channel::Side::node, setup_.secret);
   send(setup_.entry);
@@ -86,7 +86,7 @@ NodeAgent::Next NodeAgent::await_round() {
 }
 
 void NodeAgent::refuse() const {
-  const auto place = str(setup_.place.address, ":", setup_.place.port);
+  const auto place = str(setup_.main_address.address, ":", setup_.main_address.port);
   if (channel_->is_trusted())
     throw LaunchError(
         "MU515", str("the launcher of node 0 at ", place, ", which holds the rendezvous of the nodes, is lost: ", lost_,

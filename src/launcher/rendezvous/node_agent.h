@@ -30,7 +30,7 @@ class NodeAgent {
     Join entry;
     std::chrono::milliseconds heartbeat_timeout{0}, join_timeout{0}, last_call_timeout{0};
     NodeRange nodes;
-    MainAddress place;
+    MainAddress main_address;
     cluster::Secret secret;
     std::int64_t start = 0;  ///< of the job, for the ranks of all nodes
   };

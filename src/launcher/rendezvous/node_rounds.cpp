@@ -51,7 +51,7 @@ NodeAgent::Setup agent_setup(const RunOptions& options, const Job& plan, const s
           .join_timeout = options.join_timeout,
           .last_call_timeout = options.last_call_timeout,
           .nodes = options.nodes,
-          .place = {plan.main_address, plan.main_port},
+          .main_address = {plan.main_address, plan.main_port},
           .secret = plan.secret,
           .start = plan.start};
 }

@@ -34,7 +34,7 @@ enum class SyncKind : uint8_t {
 
 /// Asked at every synchronization point, on a device only. False: it is left out.
 using SyncFilter = bool (*)(const SyncPoint& point, SyncKind what);
-/// Null: nobody is asked. For tests, in which something has to fail without each point. A process-wide setting.
+/// Null: nobody is asked. For tests, which leave out one point at a time and expect a failure. A process-wide setting.
 /// Thread-safe.
 void set_sync_filter(SyncFilter filter) noexcept;
 /// What the filter says. Every function below asks it.

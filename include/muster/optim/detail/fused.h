@@ -43,13 +43,13 @@ class FusedOptimizer {
   /// for a parameter of which this rank holds only a part.
   at::Tensor step(const torch::optim::Optimizer::LossClosure& closure = nullptr);
 
-  /// One update, left out if `found_inf` (float32, one element, on the device of the parameters) is 1: then nothing
+  /// One update, skipped if `found_inf` (float32, one element, on the device of the parameters) is 1: then nothing
   /// changes but the count of steps, which undo_step_count() lowers. Requires: takes_found_inf().
   void step_unless(const at::Tensor& found_inf);
-  /// Whether the next step can be left out by a flag: it is no update() or step() of a program's own, and no momentum
+  /// Whether the next step can be skipped by a flag: it is no update() or step() of a program's own, and no momentum
   /// of SGD begins in it.
   bool takes_found_inf();
-  /// The last step_unless() was left out.
+  /// The last step_unless() was skipped.
   void undo_step_count();
 
   /// Clears gradients: undefined, or zero in place. Throws: as refuse_direct_step().

@@ -116,9 +116,9 @@ struct LoaderErasure {
     combined.mode = mode;
     combined.joint_steps = &Steps<M, Joint, K, D>::table;
     combined.joined = [fill,
-                       room = std::make_shared<std::optional<Joint>>()](const std::vector<void*>& batches) -> void* {
-      fill(*room, batches);
-      return &**room;
+                       storage = std::make_shared<std::optional<Joint>>()](const std::vector<void*>& batches) -> void* {
+      fill(*storage, batches);
+      return &**storage;
     };
   }
 };

@@ -10,9 +10,9 @@ namespace muster::trainer {
 enum class StepKind : std::uint8_t { training, validation, test, predict };
 inline constexpr std::size_t kStepKinds = 4;
 
-// A member that a user's class may have: whether there is one of the name, with any parameters and access, and how it
-// is called. Two members of the name in `Both` make it ambiguous: then one is the module's. `form_` is what stands
-// behind the name in errors, and `rule_` what a member of the name that cannot be called breaks.
+// Whether a user's class has a member of this name, whatever its parameters and access, and a call of it. The name in
+// `Both` is ambiguous exactly if the class has one. In errors, `form_` is the list of parameters behind the name, and
+// `rule_` says why a member that exists cannot be called.
 #define MUSTER_TRAINER_MEMBER_WITH(name_, form_, rule_)                                                \
   struct name_ {                                                                                       \
     struct Named {                                                                                     \

@@ -116,7 +116,7 @@ struct Steps {
 
   static void transfer(void* owner, void* batch, c10::Device device, int64_t dataloader_idx) {
     auto& d = *static_cast<D*>(owner);
-    const BatchPlace place{dataloader_idx, 0};
+    const BatchPlace place{dataloader_idx, 0};  // these hooks take dataloader_idx where steps take batch_idx
     if constexpr (member::on_before_batch_transfer::in<D>)
       call_with_accepted_arguments<member::on_before_batch_transfer>(d, batch_at(batch), place);
     using ToDevice = member::transfer_batch_to_device;

@@ -103,9 +103,9 @@ class Trainer : public TrainerRecords {
   }
 
   /// Ends training on all ranks after the current batch, once min_epochs and min_steps are reached. One rank's call is
-  /// enough. On several ranks the call comes with the gradients: between the batches of an accumulation window it
-  /// counts at the end of the window, and under "ddp", from on_after_backward() to on_train_batch_end(), after the next
-  /// batch.
+  /// enough. On several ranks, the others learn of it with the gradients: a call within an accumulation window takes
+  /// effect at the window's end; under "ddp", one between on_after_backward() and on_train_batch_end() takes effect
+  /// after the next batch.
   void stop();
   /// Whether training is to end; on several ranks also where only this rank has called stop() yet.
   bool should_stop() const;
