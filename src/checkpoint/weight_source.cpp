@@ -67,10 +67,12 @@ void check_index(const WeightSource& source, const format::WeightSet& set) {
 }  // namespace
 
 WeightSource open_weights(const std::filesystem::path& path) {
-  const format::WeightSet set = format::find_weight_set(path);
   WeightSource source;
-  for (const auto& file : set.files) add_file(source, file);
-  if (set.index) check_index(source, set);
+  format::open_weight_set(path, [&](const format::WeightSet& set) {
+    source = {};
+    for (const auto& file : set.files) add_file(source, file);
+    if (set.index) check_index(source, set);
+  });
   return source;
 }
 

@@ -46,13 +46,6 @@ GroupIdentity with_flight_recorder(GroupIdentity identity, bool has_device) {
   if (has_device && !identity.flight_recorder) identity.flight_recorder = std::make_shared<FlightRecorder>();
   return identity;
 }
-
-std::vector<int> job_ranks_of(const GroupIdentity& identity, int size) {
-  if (!identity.ranks.empty()) return identity.ranks;
-  std::vector<int> all(static_cast<std::size_t>(size));
-  std::iota(all.begin(), all.end(), 0);
-  return all;
-}
 }  // namespace
 
 Group::Group(GroupIdentity identity, std::unique_ptr<Collectives> collectives,
@@ -60,6 +53,7 @@ Group::Group(GroupIdentity identity, std::unique_ptr<Collectives> collectives,
     : identity_(with_flight_recorder(std::move(identity), device_collectives != nullptr)),
       collectives_(std::move(collectives)), device_collectives_(std::move(device_collectives)),
       rank_(collectives_->rank()), size_(collectives_->size()), job_ranks_(job_ranks_of(identity_, size_)),
+      shown_name_(name_with_job_ranks(identity_.name, job_ranks_)),
       pending_(DeviceWatchdog::query_after(identity_.timeout)), pair_sequences_(collectives_->size()),
       heard_piggybacks_(collectives_->size()) {
   if (device_collectives_) identity_.flight_recorder->add(identity_.name, job_ranks_);
@@ -236,9 +230,9 @@ void Group::report_lost_rank(int rank, std::string_view reason) {
 }
 
 void Group::run_collectives(Operation& operation, TimePoint deadline) {
-  if (!operation.staging) return collectives_->run(operation, identity_.name, deadline);
+  if (!operation.staging) return collectives_->run(operation, shown_name_, deadline);
   operation.staging->to_host(operation);
-  collectives_->run(operation, identity_.name, deadline);
+  collectives_->run(operation, shown_name_, deadline);
   operation.staging->to_device(operation);
 }
 
@@ -253,14 +247,13 @@ void Group::execute(Operation& operation, Clock::time_point asked, Clock::time_p
     fail({error.id(), error.message(), -1});
   } catch (const std::exception& error) {
     fail({"MU061",
-          formatted("{} failed on rank {} of group {}: {}", describe(operation), rank_, identity_.name,
+          formatted("{} failed on rank {} of group {}: {}", describe(operation), rank_, shown_name_,
                     short_error_text(error.what(), 500)),
           -1});
   } catch (...) {
-    fail(
-        {"MU061",
-         formatted("{} failed on rank {} of group {}: {}", describe(operation), rank_, identity_.name, kNoStdException),
-         -1});
+    fail({"MU061",
+          formatted("{} failed on rank {} of group {}: {}", describe(operation), rank_, shown_name_, kNoStdException),
+          -1});
   }
   listen(operation);
   identity_.report.succeeded(asked);
@@ -288,8 +281,7 @@ bool Group::keep(const Failure& failure) {
 Group::Failure Group::explain(const Operation& operation, const TransportFailure& failure,
                               Clock::time_point begin) const {
   double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
-  std::string place =
-      formatted("{}, operation {} of group {}", describe(operation), operation.sequence, identity_.name);
+  std::string place = formatted("{}, operation {} of group {}", describe(operation), operation.sequence, shown_name_);
   const std::string peer = failure.peer < 0 ? "the other ranks" : formatted("rank {}", failure.peer);
   switch (failure.kind) {
     case TransportFailure::Kind::timeout:
@@ -311,14 +303,14 @@ Group::Failure Group::explain(const Operation& operation, const TransportFailure
   const bool is_unusable = failure.kind == TransportFailure::Kind::unusable;
   const auto [id, cause] = split_message(failure.detail, is_unusable ? "MU061" : "MU053");
   if (is_unusable) return {id, formatted("rank {} cannot take part in {}: {}", rank_, place, cause), failure.peer};
-  std::string who = failure.peer < 0 ? formatted("group {} was ended", identity_.name)
-                                     : formatted("rank {} ended group {}", failure.peer, identity_.name);
+  std::string who = failure.peer < 0 ? formatted("group {} was ended", shown_name_)
+                                     : formatted("rank {} ended group {}", failure.peer, shown_name_);
   return {id, formatted("{}, seen by rank {} in {}: {}", who, rank_, place, cause), failure.peer};
 }
 
 void Group::abort(const std::string& cause) {
   if (process_.is_forked()) return;
-  if (!keep({"MU053", formatted("rank {} ended group {}: {}", rank_, identity_.name, cause), -1})) return;
+  if (!keep({"MU053", formatted("rank {} ended group {}: {}", rank_, shown_name_, cause), -1})) return;
   collectives_->abort(cause);
   abort_device();
 }

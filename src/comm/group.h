@@ -38,6 +38,11 @@ struct GroupIdentity {
   std::shared_ptr<WaitPolicy> waiting = std::make_shared<WaitPolicy>();
 };
 
+/// Of each rank of the group, the one in the job.
+std::vector<int> job_ranks_of(const GroupIdentity& identity, int size);
+/// The name in errors, which count ranks in the group: with their ranks in the job, by which their output is found.
+std::string name_with_job_ranks(const std::string& name, const std::vector<int>& job_ranks);
+
 /// Runs the operations of a group. It has two sides. The host side runs operations in order: those of the caller in its
 /// own thread if no other is running, started ones in a thread of the group. Where there is a device side, it gets what
 /// it takes of the operations on tensors of its device, at once and in an order of its own; other tensors of a device
@@ -125,6 +130,7 @@ class Group : public DeviceWatchdog::Watched {
   const int rank_;
   const int size_;
   const std::vector<int> job_ranks_;  ///< of each of the group's ranks, the one in the whole job
+  const std::string shown_name_;      ///< in errors
   PendingOperations pending_;         ///< those of the device side, if there is a watch
 
   // Guarded by the mutex of identity_.waiting.

@@ -38,7 +38,7 @@ std::shared_ptr<DeviceWork> Group::start_on_device(Operation operation) {
     return work;
   } catch (const std::exception& error) {
     fail({"MU061",
-          formatted("{} could not start on rank {} of group {}: {}", describe(operation), rank_, identity_.name,
+          formatted("{} could not start on rank {} of group {}: {}", describe(operation), rank_, shown_name_,
                     short_error_text(error.what(), 500)),
           -1});
   }
@@ -55,7 +55,7 @@ void Group::drain_device(TimePoint until) noexcept {
         "the group was destroyed with {}, operation {} of the device's operations, which has not ended {:.1f} s later. "
         "Has every rank called it?",
         describe(*left), left->sequence, std::chrono::duration<double>(Clock::now() - begin).count());
-    log::error(formatted("MU053: rank {} ended group {}: {}", rank_, identity_.name, cause));
+    log::error(formatted("MU053: rank {} ended group {}: {}", rank_, shown_name_, cause));
     abort(cause);
   } catch (const std::exception& error) {
     abort("its device fails: " + short_error_text(error.what(), 500));

@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <ctime>
 #include <system_error>
+#include <thread>
 
 #include "muster/base/detail/log.h"
 #include "muster/base/error.h"
@@ -53,8 +54,9 @@ bool is_still_there(int descriptor, const fs::path& path) {
 
 }  // namespace
 
-FolderLock::FolderLock(const fs::path& path)
+FolderLock::FolderLock(const fs::path& path, std::chrono::milliseconds timeout)
     : lock_path_(path.parent_path() / ("." + path.filename().string() + ".lock")) {
+  const auto deadline = std::chrono::steady_clock::now() + timeout;
   for (;;) {
     descriptor_ = ::open(lock_path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
     if (descriptor_ < 0) refuse_lock(lock_path_, errno);
@@ -63,6 +65,10 @@ FolderLock::FolderLock(const fs::path& path)
     if (refused == EWOULDBLOCK) {
       const std::string owner = owner_in(descriptor_);
       ::close(descriptor_);
+      if (std::chrono::steady_clock::now() < deadline) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(2));
+        continue;
+      }
       throw CheckpointError("MU211", path.string() + " is being written by " + owner +
                                          "; nothing was saved. Wait until that is done, or save to another folder");
     }

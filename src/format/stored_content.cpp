@@ -27,8 +27,7 @@ void add_tied(StoredContent& stored) {
   entries.insert(entries.end(), tied.begin(), tied.end());
 }
 
-StoredContent open_weight_files(const fs::path& path) {
-  const WeightSet set = find_weight_set(path);
+StoredContent content_of(const WeightSet& set) {
   StoredContent stored;
   stored.kind = set.index ? "safetensors files with an index" : "safetensors file";
   stored.content.value.kind = Kind::map;
@@ -54,6 +53,12 @@ StoredContent open_weight_files(const fs::path& path) {
   std::sort(stored.content.value.entries.begin(), stored.content.value.entries.end(),
             [](const auto& a, const auto& b) { return a.first.text < b.first.text; });
   add_tied(stored);
+  return stored;
+}
+
+StoredContent open_weight_files(const fs::path& path) {
+  StoredContent stored;
+  open_weight_set(path, [&](const WeightSet& set) { stored = content_of(set); });
   return stored;
 }
 

@@ -117,7 +117,7 @@ std::string headline(const RootCause& cause, const NodeLayout& layout) {
     case Kind::elsewhere:
       return str("MU035", ": ", rank_ended, in_step(cause.steps), ", since ",
                  cause.ended_rank == cause.rank ? "it" : who, " had lost ", other,
-                 "; the output of the launcher on that node names the root cause");
+                 "; the launcher on that node names the root cause, unless that rank ended normally");
     case Kind::left:
       return str("MU038", ": ", who, " left main normally",
                  cause.steps < 0 ? "" : str(" after ", cause.steps, " steps"), " while ", other,
@@ -154,6 +154,18 @@ std::optional<RootCause> find_root_cause(const Ranks& ranks, WaitedFor waited) {
     if (!found) found = cause;
   }
   return found ? found : root_cause_of(likeliest(failed));
+}
+
+std::string describe_last_rank(const Ranks& ranks, const NodeLayout& layout) {
+  const auto runs = [](const RankSnapshot& rank) { return !rank.end; };
+  const auto last = std::find_if(ranks.begin(), ranks.end(), runs);
+  if (std::count_if(ranks.begin(), ranks.end(), runs) != 1) return "";
+  for (const auto& rank : ranks)
+    if (rank.end && rank.reported.lost_rank == last->rank)
+      return str("muster: ", name(last->rank, layout), " still runs; the other ranks",
+                 layout.nodes > 1 ? " of this node" : "", " have ended, ", name(rank.rank, layout),
+                 " after it had lost that rank (", rank.reported.reason, "). If it hangs, end the job by Ctrl-C.");
+  return "";
 }
 
 std::vector<std::string> describe(const RootCause& cause, const NodeLayout& layout,

@@ -63,6 +63,10 @@ enum class WaitedFor { nothing, answer, end };
 /// lowest rank.
 std::optional<RootCause> find_root_cause(const std::vector<RankSnapshot>& ranks, WaitedFor waited);
 
+/// A line about a rank that still runs while all others of the node have ended well, one of them after it had lost that
+/// rank; empty: there is none. It may hang, or do what nobody waits for: the job is not ended.
+std::string describe_last_rank(const std::vector<RankSnapshot>& ranks, const NodeLayout& layout);
+
 /// What happened, in one line, without what becomes of the other ranks and without a full stop at its end.
 std::string headline(const RootCause& cause, const NodeLayout& layout);
 

@@ -33,7 +33,7 @@ std::vector<RankSnapshot> Supervisor::snapshot() const {
 void Supervisor::find_cause() {
   const auto ranks = snapshot();
   if (std::none_of(ranks.begin(), ranks.end(), [](const RankSnapshot& rank) { return rank.end && rank.end->failed(); }))
-    return;
+    return watch_last_rank(ranks);
   const auto now = Clock::now();
   if (!failed_at_) failed_at_ = now;
   const bool briefly = now >= waited_until(WaitedFor::answer), long_enough = now >= waited_until(WaitedFor::end);
@@ -42,6 +42,16 @@ void Supervisor::find_cause() {
   cause_->after = std::chrono::duration_cast<milliseconds>(now - start_);
   signal_all(SIGTERM, true);
   kill_at_ = now + setup_.grace;
+}
+
+void Supervisor::watch_last_rank(const std::vector<RankSnapshot>& ranks) {
+  const std::string line = noticed_ ? "" : describe_last_rank(ranks, setup_.layout);
+  if (line.empty()) return notice_at_.reset();
+  if (!notice_at_) notice_at_ = Clock::now() + setup_.grace;
+  if (Clock::now() < *notice_at_) return;
+  notice_ = line;
+  noticed_ = true;
+  notice_at_.reset();
 }
 
 Supervisor::Clock::time_point Supervisor::waited_until(WaitedFor waited) const {
@@ -81,6 +91,7 @@ void Supervisor::add_to(std::vector<pollfd>& entries) const {
 
 int Supervisor::poll_timeout() const {
   auto due = kill_at_;
+  if (notice_at_) due = std::min(due.value_or(*notice_at_), *notice_at_);
   if (failed_at_ && !cause_ && !stopped_) {
     const auto briefly = waited_until(WaitedFor::answer);
     const auto find_at = Clock::now() < briefly ? briefly : waited_until(WaitedFor::end);

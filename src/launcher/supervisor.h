@@ -4,6 +4,8 @@
 
 #include <chrono>
 #include <optional>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "child.h"
@@ -45,6 +47,8 @@ class Supervisor {
   /// The round is over, though no rank of this node is the cause: all get SIGTERM, and SIGKILL after the grace time.
   void end_all();
 
+  /// A line to print, once: see describe_last_rank().
+  std::optional<std::string> take_notice() { return std::exchange(notice_, std::nullopt); }
   bool all_ended() const;
   /// Whether a rank has reported an update.
   bool made_steps() const;
@@ -60,12 +64,16 @@ class Supervisor {
 
  private:
   void find_cause();
+  void watch_last_rank(const std::vector<RankSnapshot>& ranks);
   Clock::time_point waited_until(WaitedFor waited) const;
   void kill_if_due();
 
   std::optional<RootCause> cause_;
   std::optional<Clock::time_point> failed_at_;  // when the first failure was seen
   std::optional<Clock::time_point> kill_at_;
+  std::optional<Clock::time_point> notice_at_;  // while a rank runs that another one has lost
+  std::optional<std::string> notice_;
+  bool noticed_ = false;
   std::optional<ExitStatus> own_end_;
   Setup setup_;
   Clock::time_point start_ = Clock::now();

@@ -57,6 +57,7 @@ int Watch::run(const std::vector<Child>& children) {
   auto& supervisor = *owners_.supervisor;
   for (supervisor.poll(); !supervisor.all_ended(); supervisor.poll()) {
     attend_to_job();
+    if (const auto notice = supervisor.take_notice()) owners_.console->say(*notice);
     poll_once(true, supervisor.poll_timeout());
     handle_signals();
   }

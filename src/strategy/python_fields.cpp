@@ -148,7 +148,7 @@ constexpr char kNoLayerCuts[] = "layers and sequences are not split over ranks; 
 }  // namespace
 
 void refuse_field(const Found& found, const std::string& instead) {
-  throw ConfigError("MU197", found.place + " is '" + found.text + "', which is not there: " + instead);
+  throw ConfigError("MU197", found.place + " is '" + found.text + "', which is not supported: " + instead);
 }
 
 bool read_switch(const Found& found) {

@@ -59,7 +59,7 @@ TrainerOptions checked(TrainerOptions options) {
 std::optional<int64_t> batches_of(const BatchLimit& limit, std::optional<int64_t> size, const std::string& option) {
   if (const auto* count = limit.count()) return std::min(*count, size.value_or(*count));
   const double part = *limit.part();
-  if (part == 1.0 || part == 0.0) return part == 0.0 ? 0 : size;
+  if (part == 1.0 || part == 0.0 || size == 0) return part == 0.0 ? 0 : size;
   if (!size)
     throw ConfigError("MU445", option +
                                    " is a part of the batches, and the loader does not know how many there are; "
@@ -68,7 +68,7 @@ std::optional<int64_t> batches_of(const BatchLimit& limit, std::optional<int64_t
   if (batches < 1)
     throw ConfigError("MU445", formatted("{} is {}, which is less than one of the {} batches of the loader; give at "
                                          "least {}, or a whole number",
-                                         option, part, *size, 1.0 / static_cast<double>(std::max<int64_t>(*size, 1))));
+                                         option, part, *size, 1.0 / static_cast<double>(*size)));
   return batches;
 }
 

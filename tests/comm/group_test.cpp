@@ -137,6 +137,33 @@ TEST(Group, ATimeOutNamesOperationAndPeerAndEndsTheGroupForAll) {
       << timed_out;
 }
 
+TEST(Group, ErrorsOfASubgroupSayWhichRanksOfTheJobItHas) {
+  const std::string of_group = "group world/0 (its ranks, in order, are 1, 3 of the job)";
+  std::string mismatch, lost, failed;
+  run_thread_world(4, {.seed = 1}, [&](const Communicator& comm) {
+    const Communicator part = comm.subgroup({1, 3});
+    if (comm.rank() % 2 == 0) return;
+    const auto what = thrown([&] { part.all_reduce(at::ones({part.rank() + 2})); });
+    if (what.starts_with("MU050")) mismatch = what;
+  });
+  EXPECT_NE(mismatch.find("rank 0 called all_reduce(sum) of float32 [2], rank 1 called all_reduce(sum) of float32 [3]"),
+            std::string::npos)
+      << mismatch;
+  EXPECT_NE(mismatch.find(of_group), std::string::npos) << mismatch;
+  run_thread_world(4, {.seed = 2}, [&](const Communicator& comm) {
+    const Communicator part = comm.subgroup({1, 3});
+    if (comm.rank() == 1) failed = thrown([&] { part.barrier(); });
+  });
+  EXPECT_TRUE(failed.starts_with("MU05") && failed.find("rank 1") != std::string::npos) << failed;
+  EXPECT_NE(failed.find(of_group), std::string::npos) << failed;
+  // The first ranks of the job have the same numbers in the group.
+  run_thread_world(3, {.seed = 3, .timeout = std::chrono::seconds(30)}, [&](const Communicator& comm) {
+    const Communicator part = comm.subgroup({0, 1});
+    if (comm.rank() == 1) lost = thrown([&] { part.barrier(); });
+  });
+  EXPECT_NE(lost.find("of group world/0. "), std::string::npos) << lost;
+}
+
 TEST(Group, AbortEndsWaitsOnAllRanksWithTheCause) {
   for (uint64_t seed = 1; seed < 20; ++seed) {
     std::vector<std::string> messages(3);

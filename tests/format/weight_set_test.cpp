@@ -8,11 +8,18 @@
 
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <cstdio>
+#include <functional>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
 
 #include <gtest/gtest.h>
 
 #include "checks.h"
+#include "muster/format/detail/input_file.h"
 
 namespace {
 
@@ -156,6 +163,76 @@ TEST(WeightSet, IsNeverTornByTwoKillsInARow) {
       publish_until(second, folder.path(), 2, "second");
       EXPECT_EQ(held(folder.path()).second, 2u) << "killed at steps " << first << " and " << second;
     }
+}
+
+/// Runs `f` in processes of their own, with their numbers. Returns whether all came to their end.
+bool in_processes(int count, const std::function<void(int)>& f) {
+  std::vector<pid_t> children;
+  for (int number = 0; number < count; ++number) {
+    children.push_back(::fork());
+    if (children.back() != 0) continue;
+    try {
+      f(number);
+    } catch (const std::exception& error) {
+      ADD_FAILURE() << error.what();
+    }
+    ::_exit(::testing::Test::HasFailure() ? 1 : 0);
+  }
+  bool all = true;
+  for (const pid_t child : children) {
+    int status = 0;
+    ::waitpid(child, &status, 0);
+    all = all && WIFEXITED(status) && WEXITSTATUS(status) == 0;
+  }
+  return all;
+}
+
+TEST(WeightSet, IsThatOfOneOfSeveralWriters) {
+  for (const auto& counts : {std::array<std::size_t, 3>{3, 1, 3}, {3, 3, 3}, {2, 3, 1}})
+    for (int trial = 0; trial < 16; ++trial) {
+      ScratchFolder folder;
+      if (trial % 2) publish(folder.path(), 3, "former");
+      EXPECT_TRUE(in_processes(3, [&](int number) {
+        for (int i = 0; i < 2; ++i)
+          publish(folder.path(), counts[static_cast<std::size_t>(number)], "writer" + std::to_string(number));
+      }));
+      const auto [word, count] = held(folder.path());
+      ASSERT_TRUE(word.starts_with("writer")) << word;
+      EXPECT_EQ(count, counts[static_cast<std::size_t>(word.back() - '0')]);
+      EXPECT_EQ(weight_files(folder.path()), count);
+    }
+}
+
+TEST(WeightSet, IsReadWholeWhileAnotherIsWritten) {
+  ScratchFolder folder;
+  publish(folder.path(), 3, "0");
+  EXPECT_TRUE(in_processes(2, [&](int number) {
+    for (int i = 0; i < 120; ++i) {
+      if (number == 0) {
+        publish(folder.path(), 2 + static_cast<std::size_t>(i % 2), std::to_string(i));
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        continue;
+      }
+      std::set<std::string> words;
+      open_weight_set(folder.path(), [&](const WeightSet& set) {
+        words.clear();
+        for (const auto& file : set.files) words.insert(InputFile(file).read_text(100));
+      });
+      EXPECT_EQ(words.size(), 1u);
+    }
+  }));
+}
+
+TEST(WeightSet, AFileThatIsMissingIsRefusedAtOnce) {
+  ScratchFolder folder;
+  int calls = 0;
+  expect_error<CheckpointError>("MU200", "cannot be opened", [&] {
+    open_weight_set(folder / "x.safetensors", [&](const WeightSet& set) {
+      ++calls;
+      const InputFile file(set.files.front());
+    });
+  });
+  EXPECT_EQ(calls, 1);
 }
 
 }  // namespace

@@ -82,10 +82,10 @@ TEST(RootCause, ARankOfAnotherNodeIsLeftToThatNodesLauncher) {
   EXPECT_EQ(verdict({lost(ended(2, 1), 0), lost(runs(3), 2)}), "elsewhere 2 by 0, code 1");
   EXPECT_EQ(verdict({lost(ended(2, 1), 0), ended(3, 4)}), "failed 3, code 4");
   const auto cause = find_root_cause({lost(ended(2, 1), 0)}, WaitedFor::nothing);
-  EXPECT_EQ(
-      describe(*cause, {2, 2}, nullptr)[0],
-      "muster: MU035: rank 2 on node 1 exited with code 1 after 0.0 s, since it had lost rank 0 on node 0; the output "
-      "of the launcher on that node names the root cause. All ranks of this node are ended.");
+  EXPECT_EQ(describe(*cause, {2, 2}, nullptr)[0],
+            "muster: MU035: rank 2 on node 1 exited with code 1 after 0.0 s, since it had lost rank 0 on node 0; the "
+            "launcher "
+            "on that node names the root cause, unless that rank ended normally. All ranks of this node are ended.");
 }
 
 TEST(RootCause, ARankThatLostAnotherNeedNotHaveFailed) {
@@ -100,7 +100,20 @@ TEST(RootCause, ARankThatLostAnotherNeedNotHaveFailed) {
   const auto elsewhere = *find_root_cause({lost(ended(2, 7), 3), lost(runs(3), 1)}, WaitedFor::answer);
   EXPECT_EQ(headline(elsewhere, {2, 2}),
             "MU035: rank 2 on node 1 exited with code 7 after 0.0 s, since rank 3 on node 1 had lost rank 1 on node 0; "
-            "the output of the launcher on that node names the root cause");
+            "the launcher on that node names the root cause, unless that rank ended normally");
+}
+
+TEST(RootCause, ALastRankThatAnotherHasLostIsNamed) {
+  const auto all_but = [](RankSnapshot last) {
+    return std::vector{lost(ended(0, 0), 2, 1, "MU051: waited"), ended(1, 0), std::move(last)};
+  };
+  EXPECT_EQ(find_root_cause(all_but(runs(2)), WaitedFor::end), std::nullopt);
+  EXPECT_EQ(describe_last_rank(all_but(runs(2)), {}),
+            "muster: rank 2 still runs; the other ranks have ended, rank 0 after it had lost that rank (MU051: "
+            "waited). If it hangs, end the job by Ctrl-C.");
+  EXPECT_EQ(describe_last_rank(all_but(ended(2, 0)), {}), "");
+  EXPECT_EQ(describe_last_rank({lost(ended(0, 0), 2), runs(1), runs(2)}, {}), "");
+  EXPECT_EQ(describe_last_rank({ended(0, 0), runs(1)}, {}), "");
 }
 
 TEST(RootCause, TheExitStatusIsThatOfTheRankWhichLostTheCause) {

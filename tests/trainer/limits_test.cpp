@@ -77,6 +77,7 @@ TEST(Limits, ANumberAndAPartDiffer) {
   EXPECT_EQ(batches_of(0.0, std::nullopt, "limit"), 0);
   EXPECT_EQ(batches_of(1.0, std::nullopt, "limit"), std::nullopt);
   EXPECT_EQ(batches_of(3, std::nullopt, "limit"), 3);
+  EXPECT_EQ(batches_of(0.5, 0, "limit"), 0);
   EXPECT_EQ(testing::thrown_id([] { batches_of(0.05, 10, "limit"); }), "MU445");
   EXPECT_EQ(testing::thrown_id([] { batches_of(0.5, std::nullopt, "limit"); }), "MU445");
 }

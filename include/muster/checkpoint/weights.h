@@ -61,9 +61,9 @@ IncompatibleKeys load_into(const NamedTensors& destinations, const std::filesyst
 
 /// Writes a folder of weights: model.safetensors, or, above the size limit, model-00001-of-0000N.safetensors and so on
 /// with model.safetensors.index.json. An earlier set of either kind stays valid until the new one is complete, and is
-/// then removed; other files are left alone. The folder is created if needed. Tied tensors as in save_file.
-/// Returns the weight files' paths.
-/// Throws: CheckpointError MU202, MU203.
+/// then removed; other files are left alone. Writers of one folder take turns, and the set of the last one stays. The
+/// folder is created if needed. Tied tensors as in save_file. Returns the weight files' paths.
+/// Throws: CheckpointError MU202, MU203; MU211 if another writer takes longer than a minute to publish its set.
 /// Collective: none.
 std::vector<std::filesystem::path> save_weights(const NamedTensors& tensors, const std::filesystem::path& folder,
                                                 const SaveWeightsOptions& options = {});

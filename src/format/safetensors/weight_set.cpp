@@ -1,12 +1,17 @@
 #include "muster/format/detail/weight_set.h"
 
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <set>
 #include <string>
 #include <system_error>
+#include <thread>
 
 #include "muster/base/error.h"
+#include "muster/format/detail/atomic_folder.h"
 #include "muster/format/detail/input_file.h"
 
 namespace muster::format {
@@ -15,10 +20,20 @@ namespace {
 namespace fs = std::filesystem;
 using Names = std::set<std::string>;
 constexpr std::uint64_t kMaxIndexBytes = 1'000'000'000;
+constexpr auto kOtherWriter = std::chrono::minutes(1);
+
+/// Inodes are used again at once; the time of the last change tells two files of one inode apart.
+std::string stamp_of(const fs::path& path) {
+  struct stat status {};
+  if (::stat(path.c_str(), &status) != 0) return {};
+  return std::to_string(status.st_ino) + "/" + std::to_string(status.st_ctim.tv_sec) + "." +
+         std::to_string(status.st_ctim.tv_nsec);
+}
 
 WeightSet read_index(const fs::path& path) {
   WeightSet set;
   set.index_path = path;
+  set.index_stamp = stamp_of(path);
   set.index = parse_index(InputFile(path).read_text(kMaxIndexBytes), path.string());
   Names names;
   for (const auto& [tensor, file] : set.index->file_of) names.insert(file);
@@ -87,12 +102,33 @@ void remove_former(const fs::path& folder, const Names& used, bool has_index) {
 WeightSet find_weight_set(const fs::path& path) {
   if (path.extension() == ".json") return read_index(path);
   std::error_code ignored;
-  if (!fs::is_directory(path, ignored)) return {.files = {path}, .index = {}, .index_path = {}};
-  if (fs::exists(path / kWeightsName, ignored)) return {.files = {path / kWeightsName}, .index = {}, .index_path = {}};
+  if (!fs::is_directory(path, ignored)) return {.files = {path}, .index = {}, .index_path = {}, .index_stamp = {}};
+  if (fs::exists(path / kWeightsName, ignored))
+    return {.files = {path / kWeightsName}, .index = {}, .index_path = {}, .index_stamp = {}};
   if (fs::exists(path / kWeightIndexName, ignored)) return read_index(path / kWeightIndexName);
   throw CheckpointError("MU200", path.string() + " has neither " + std::string(kWeightsName) + " nor " +
                                      std::string(kWeightIndexName) +
                                      ": nothing was saved there, or a save was cut off");
+}
+
+void open_weight_set(const fs::path& path, const std::function<void(const WeightSet&)>& open) {
+  for (int attempt = 1; attempt <= 20; ++attempt) {
+    const WeightSet set = find_weight_set(path);
+    // The index is replaced before the first of the files that it names.
+    const auto is_in_force = [&] {
+      if (set.index) return stamp_of(set.index_path) == set.index_stamp;
+      return set.files.front() == path || fs::exists(set.files.front());
+    };
+    try {
+      open(set);
+      if (!set.index || is_in_force()) return;
+    } catch (const CheckpointError&) {
+      if (is_in_force()) throw;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(attempt));
+  }
+  throw CheckpointError("MU205",
+                        path.string() + " was replaced each time it was read; read it when nobody saves there");
 }
 
 void publish_weight_set(const fs::path& folder, std::span<const std::unique_ptr<AtomicFile>> files,
@@ -100,6 +136,7 @@ void publish_weight_set(const fs::path& folder, std::span<const std::unique_ptr<
   Names names;
   for (const auto& file : files) names.insert(file->path().filename().string());
   for (const auto& file : files) file->finish();
+  const FolderLock lock(folder / "weights", kOtherWriter);
   if (index) set_former_aside(folder, names, durability);
   for (const auto& file : files) file->publish();
   if (index) write_index(folder, *index, durability);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <filesystem>
 #include <string>
 #include <string_view>
@@ -13,9 +14,9 @@ namespace muster::format {
 /// Thread safety: one thread at a time.
 class FolderLock {
  public:
-  /// Throws: CheckpointError MU211, naming the owner, if another writer holds it; MU202 if nothing can be written
-  /// there.
-  explicit FolderLock(const std::filesystem::path& path);
+  /// Waits up to `timeout` for another writer that holds it. Throws: CheckpointError MU211, naming the owner, if it
+  /// holds it longer; MU202 if nothing can be written there.
+  explicit FolderLock(const std::filesystem::path& path, std::chrono::milliseconds timeout = {});
   ~FolderLock();
   FolderLock(const FolderLock&) = delete;
   FolderLock& operator=(const FolderLock&) = delete;

@@ -1,9 +1,11 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "muster/format/detail/atomic_file.h"
@@ -17,6 +19,7 @@ struct WeightSet {
   std::vector<std::filesystem::path> files;
   std::optional<WeightIndex> index;  ///< Set if there are several files.
   std::filesystem::path index_path;
+  std::string index_stamp;  ///< other for each file that was published under that name
 };
 
 /// Finds the files of `path`: a weight file, an index (its name ends with .json), or a folder that has
@@ -24,12 +27,17 @@ struct WeightSet {
 /// trusted.
 WeightSet find_weight_set(const std::filesystem::path& path);
 
+/// Calls `open` with the set of `path`; again, if another process has replaced the set meanwhile.
+/// Throws: as find_weight_set() and `open`; CheckpointError MU205 if it is replaced time after time.
+void open_weight_set(const std::filesystem::path& path, const std::function<void(const WeightSet&)>& open);
+
 /// Moves a complete set into `folder` in place of an earlier one, and then removes the files that only the earlier one
 /// used. A process that dies at any moment leaves a folder that loads as the old set or as the new one: an index never
 /// names a file of another set. Where both sets use the same name, the old file briefly keeps its bytes under a second
 /// name, so the file system must allow hard links; without them, the folder has no index at that moment.
+/// Writers of one folder take turns, so that the set of the last one is there in the end.
 /// Requires: `files` are written, named by `shard_name`; `index` is given if there are several.
-/// Throws: CheckpointError MU202.
+/// Throws: CheckpointError MU202; MU211 if another writer does not come to its end within a minute.
 void publish_weight_set(const std::filesystem::path& folder, std::span<const std::unique_ptr<AtomicFile>> files,
                         const std::optional<WeightIndex>& index, Durability durability);
 
