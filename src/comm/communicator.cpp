@@ -1,7 +1,6 @@
 #include "muster/comm/communicator.h"
 
 #include <array>
-#include <numeric>
 #include <utility>
 
 #include <ATen/EmptyTensor.h>
@@ -11,6 +10,7 @@
 
 #include "comm/group.h"
 #include "comm/header.h"
+#include "comm/rank_index.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
 #include "muster/device/detail/device.h"
@@ -317,9 +317,7 @@ Communicator Communicator::subgroup(const std::vector<int>& ranks) const {
 
 Communicator Communicator::duplicate() const {
   if (size() == 1) return {};
-  std::vector<int> ranks(static_cast<std::size_t>(size()));
-  std::iota(ranks.begin(), ranks.end(), 0);
-  return subgroup(ranks);
+  return subgroup(all_ranks(size()));
 }
 
 void Communicator::send(const at::Tensor& tensor, int to) const {

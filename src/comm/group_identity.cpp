@@ -1,17 +1,15 @@
-#include <numeric>
 #include <string>
 #include <vector>
 
 #include "comm/group.h"
+#include "comm/rank_index.h"
 #include "muster/base/format.h"
 
 namespace muster::comm {
 
 std::vector<int> job_ranks_of(const GroupIdentity& identity, int size) {
   if (!identity.ranks.empty()) return identity.ranks;
-  std::vector<int> all(static_cast<std::size_t>(size));
-  std::iota(all.begin(), all.end(), 0);
-  return all;
+  return all_ranks(size);
 }
 
 std::string name_with_job_ranks(const std::string& name, const std::vector<int>& job_ranks) {

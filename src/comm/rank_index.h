@@ -1,6 +1,8 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
+#include <numeric>
 #include <vector>
 
 namespace muster::comm {
@@ -8,6 +10,13 @@ namespace muster::comm {
 /// The place of a rank among these; their number if it is none of them.
 inline int rank_index(const std::vector<int>& ranks, int rank) {
   return static_cast<int>(std::find(ranks.begin(), ranks.end(), rank) - ranks.begin());
+}
+
+/// 0 ... size - 1.
+inline std::vector<int> all_ranks(int size) {
+  std::vector<int> ranks(static_cast<std::size_t>(size));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
 }
 
 }  // namespace muster::comm

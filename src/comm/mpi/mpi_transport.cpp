@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstring>
 #include <mutex>
-#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -385,8 +384,7 @@ std::unique_ptr<TransportOverMpi> make_mpi_transport(const std::shared_ptr<Dupli
                                                      const std::string& name,
                                                      std::chrono::milliseconds connect_timeout) {
   std::lock_guard lock(comm->split_mutex());
-  std::vector<int> all(static_cast<std::size_t>(comm->size()));
-  std::iota(all.begin(), all.end(), 0);
+  const std::vector<int> all = all_ranks(comm->size());
   MpiTransport parent(comm, all, 0, name, connect_timeout);
   return connect_or_throw("MPI", name, comm->rank(), [&] { return parent.subgroup(all, name); });
 }
