@@ -133,7 +133,7 @@ class Fabric final : private runtime::LoopFunctions {
   T all_reduce(const T& value, std::string_view op = "mean") const {
     return reduce(value, op);
   }
-  /// Runs `f` on rank 0 first, then on the others. Collective.
+  /// Runs `f` on rank 0 first, then on the others; local_rank_zero_first(): on the first rank of each node. Collective.
   template <class F>
   auto rank_zero_first(F&& f) const {
     return main_process_first(std::forward<F>(f));

@@ -206,20 +206,26 @@ def mpi_stays_in_its_place(tree):
                 yield f"{path}:{line}: {name} is for programs that call MPI themselves"
 
 
+def tests_of(tree):
+    return {path.relative_to(tree.root): path.read_text() for path in (tree.root / "tests").rglob("*") if path.suffix in (".h", ".cpp")}
+
+
 def files_stay_short(tree):
     for path, text in tree.files.items():
         lines = len(text.splitlines())
         limit = SOURCE_LINES if path.suffix == ".cpp" else API_LINES if tree.room_of(path) == "api" else HEADER_LINES
         if lines > limit:
             yield f"{path}: {lines} lines; the limit is {limit}"
+    for path, text in tests_of(tree).items():
+        if len(text.splitlines()) > SOURCE_LINES:
+            yield f"{path}: {len(text.splitlines())} lines; the limit is {SOURCE_LINES}"
     for path in (tree.root / "src").glob("*/CMakeLists.txt"):
         if len(path.read_text().splitlines()) > ROOM_LIST_LINES:
             yield f"{path.relative_to(tree.root)}: a room's list has at most {ROOM_LIST_LINES} lines"
 
 
 def functions_stay_short(tree):
-    tests = {path.relative_to(tree.root): path.read_text() for path in (tree.root / "tests").rglob("*") if path.suffix in (".h", ".cpp")}
-    longest = sorted(((length, path, line, name) for path, text in {**tree.files, **tests}.items() for line, length, name in functions(text)), reverse=True)
+    longest = sorted(((length, path, line, name) for path, text in {**tree.files, **tests_of(tree)}.items() for line, length, name in functions(text)), reverse=True)
     for length, path, line, name in longest[:5]:
         print(f"long function: {length:3} lines {path}:{line} {name}")
     for length, path, line, name in longest:
@@ -323,7 +329,7 @@ BROKEN = {  # rule: changes to the good tree that it must refuse; None takes a f
     formatting_stays_out_of_torch: [{"src/tree/a.cpp": "#include <spdlog/spdlog.h>\n"}, {"src/tree/a.cpp": "#include <fmt/core.h>\n"}],
     mpi_stays_in_its_place: [{"src/tree/a.cpp": "#include <mpi.h>\n"}, {"src/tree/a.cpp": '#include "muster/comm/mpi.h"\n'},
                              {"include/muster/tree/mpi.h": "#pragma once\n#include <mpi.h>\n"}],
-    files_stay_short: [{"include/muster/tree/a.h": "\n" * 201}, {"include/muster/face.h": "\n" * 151}, {"src/tree/a.cpp": "\n" * 401},
+    files_stay_short: [{"include/muster/tree/a.h": "\n" * 201}, {"include/muster/face.h": "\n" * 151}, {"src/tree/a.cpp": "\n" * 401}, {"tests/tree/a_test.cpp": "\n" * 401},
                        {"src/tree/CMakeLists.txt": "\n" * 21}],
     functions_stay_short: [{"src/tree/a.cpp": "namespace x {\nint f(int a) {\n" + "  a += 1;\n" * 60 + "  return a;\n}\n}\n"},
                            {"src/tree/a.cpp": "struct S {\n  S() : x_{1} {\n" + "  if (x_) { f(); }\n" * 60 + "  }\n  int x_;\n};\n"},

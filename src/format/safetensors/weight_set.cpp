@@ -102,9 +102,8 @@ void remove_former(const fs::path& folder, const Names& used, bool has_index) {
 WeightSet find_weight_set(const fs::path& path) {
   if (path.extension() == ".json") return read_index(path);
   std::error_code ignored;
-  if (!fs::is_directory(path, ignored)) return {.files = {path}, .index = {}, .index_path = {}, .index_stamp = {}};
-  if (fs::exists(path / kWeightsName, ignored))
-    return {.files = {path / kWeightsName}, .index = {}, .index_path = {}, .index_stamp = {}};
+  if (!fs::is_directory(path, ignored)) return {.files = {path}, .index = {}, .index_path = {}};
+  if (fs::exists(path / kWeightsName, ignored)) return {.files = {path / kWeightsName}, .index = {}, .index_path = {}};
   if (fs::exists(path / kWeightIndexName, ignored)) return read_index(path / kWeightIndexName);
   throw CheckpointError("MU200", path.string() + " has neither " + std::string(kWeightsName) + " nor " +
                                      std::string(kWeightIndexName) +

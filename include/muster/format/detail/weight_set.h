@@ -19,7 +19,7 @@ struct WeightSet {
   std::vector<std::filesystem::path> files;
   std::optional<WeightIndex> index;  ///< Set if there are several files.
   std::filesystem::path index_path;
-  std::string index_stamp;  ///< other for each file that was published under that name
+  std::string index_stamp = {};  ///< other for each file that was published under that name
 };
 
 /// Finds the files of `path`: a weight file, an index (its name ends with .json), or a folder that has
