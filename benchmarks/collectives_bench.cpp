@@ -124,7 +124,7 @@ bench::Measured measure(const muster::comm::Communicator& group, const std::stri
           group.barrier();
           std::memcpy((result = copied).mutable_data_ptr(), memory.peers.const_data_ptr(), own.nbytes());
           group.barrier();
-        } else if (memory.whole.defined()) group.start_all_gather_into(result = memory.whole, tensor).wait();
+        } else if (memory.whole.defined()) group.all_gather_into(result = memory.whole, tensor);
         else if (wanted.operation == "all_gather") result = group.all_gather(tensor);
         else throw std::invalid_argument("unknown operation " + wanted.operation);
       }

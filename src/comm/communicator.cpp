@@ -188,6 +188,16 @@ std::vector<at::Tensor> Communicator::all_gatherv(const at::Tensor& tensor) cons
   return std::move(operation.results);
 }
 
+void Communicator::all_gather_into(const at::Tensor& out, const at::Tensor& in) const {
+  check_pieces(*group_, out, in, "all_gather_into");
+  at::NoGradGuard no_grad;
+  check_memory(out, "all_gather_into");
+  const at::Tensor result = out.contiguous();
+  Operation operation{.kind = OperationKind::all_gather, .label = label_, .in = readable(in), .out = result};
+  group_->run(operation);
+  if (!out.is_contiguous()) out.detach().copy_(result);
+}
+
 Work Communicator::start_all_gather_into(const at::Tensor& out, const at::Tensor& in) const {
   check_pieces(*group_, out, in, "all_gather_into");
   check_contiguous(out, "start_all_gather_into");

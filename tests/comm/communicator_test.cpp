@@ -142,6 +142,9 @@ TEST(Communicator, NonContiguousTensors) {
     EXPECT_EQ(difference_in_bits(base, reduced(3, 24, at::kFloat, ReduceOp::sum).view({4, 6})), "");
     at::Tensor gathered = comm.all_gather(columns);
     EXPECT_EQ(difference_in_bits(gathered[1], columns.contiguous()), "");
+    at::Tensor into = at::zeros({6, 12}).t();
+    comm.all_gather_into(into, columns);
+    EXPECT_EQ(difference_in_bits(into.contiguous().view({3, 24}), gathered.view({3, 24})), "");
     at::Tensor out = at::zeros({4, 3}).t(), in = at::ones({12, 3}).t();
     comm.reduce_scatter(out, in);
     EXPECT_EQ(difference_in_bits(out.contiguous(), at::full({3, 4}, 3.f)), "");
@@ -233,6 +236,7 @@ std::vector<std::pair<std::string, std::function<void(const Communicator&)>>> co
   static const at::Tensor four = at::ones({4}), two = at::ones({2});
   return {{"all_reduce", [](const Communicator& c) { c.all_reduce(four.clone()); }},
           {"all_gather", [](const Communicator& c) { c.all_gather(four); }},
+          {"all_gather_into", [](const Communicator& c) { c.all_gather_into(at::empty({4 * c.size()}), four); }},
           {"all_gatherv", [](const Communicator& c) { c.all_gatherv(four); }},
           {"reduce_scatter", [](const Communicator& c) { c.reduce_scatter(two.clone(), four); }},
           {"broadcast", [](const Communicator& c) { c.broadcast(four.clone()); }},

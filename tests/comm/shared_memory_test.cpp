@@ -133,7 +133,8 @@ TEST(SharedMemory, ReducesAsLibTorchDoes) {
           else reduce_terms(expected, copies, 0, op);
           // In place, as in an operation.
           void* const outs[] = {terms[1].mutable_data_ptr(), copy.mutable_data_ptr()};
-          reduce_memory(outs, memory, static_cast<std::size_t>(elements), dtype, op, /*past_caches=*/count == 3);
+          const bool past_caches = elements == 2500;
+          reduce_memory(outs, memory, static_cast<std::size_t>(elements), dtype, op, past_caches);
           // Of two zeros LibTorch takes the one or the other.
           ASSERT_EQ(difference_in_bits(terms[1] + 0, expected + 0), "") << c10::toString(dtype) << " of " << count;
           ASSERT_EQ(difference_in_bits(copy, terms[1]), "");
@@ -162,16 +163,30 @@ TEST(SharedMemory, RoundsHalfPrecisionAsLibTorchDoes) {
   expect_sums_of_all_values<c10::Half>(at::kHalf, {0x3c00, 0x3c01, 0x0001, 0x7bff, 0xfc00, 0xffff});
 }
 
-TEST(SharedMemory, CopiesPastCachesWhateverTheAlignment) {
+TEST(SharedMemory, CopiesWhateverTheAlignment) {
   const at::Tensor from = values(1, 5'000, at::kByte);
-  for (int64_t place : {0, 1, 63, 64, 100})
-    for (int64_t size : {0, 1, 127, 128, 129, 1000, 4096}) {
-      at::Tensor to = at::full({5'000}, 77, at::kByte), expected = to.clone();
-      expected.narrow(0, place, size).copy_(from.narrow(0, 3, size));
-      copy_memory(to.mutable_data_ptr<uint8_t>() + place, from.const_data_ptr<uint8_t>() + 3,
-                  static_cast<std::size_t>(size), true);
-      ASSERT_EQ(difference_in_bits(to, expected), "") << place << ", " << size;
-    }
+  for (const auto copy : {copy_past_caches, copy_in_caches, copy_string})
+    for (int64_t place : {0, 1, 63, 64, 100})
+      for (int64_t size : {0, 1, 127, 128, 129, 1000, 2048, 4096}) {
+        at::Tensor to = at::full({5'000}, 77, at::kByte), expected = to.clone();
+        expected.narrow(0, place, size).copy_(from.narrow(0, 3, size));
+        copy(to.mutable_data_ptr<uint8_t>() + place, from.const_data_ptr<uint8_t>() + 3,
+             static_cast<std::size_t>(size));
+        ASSERT_EQ(difference_in_bits(to, expected), "") << place << ", " << size;
+      }
+}
+
+TEST(SharedMemory, GathersWhatFitsNoCache) {
+  // Of each size ranks gather with near cores and with far ones.
+  for (int64_t elements : {1'000'000, 3'000'000, 5'000'000})
+    run_thread_world(2, {.shared_memory = true}, [&](const Communicator& comm) {
+      const at::Tensor whole = shared_zeros(comm, 2 * elements, at::kFloat);
+      for (int time = 0; time < 20; ++time) {
+        const at::Tensor own = whole.narrow(0, comm.rank() * elements, elements).fill_(2 * time + comm.rank());
+        comm.all_gather_into(whole, own);
+        ASSERT_EQ(whole.eq(2 * time + at::arange(2).repeat_interleave(elements)).sum().item<int64_t>(), 2 * elements);
+      }
+    });
 }
 
 TEST(SharedMemory, BlocksOfALargeTensorAreReducedWhoeverIsAhead) {

@@ -96,6 +96,7 @@ class Communicator {
   /// Shapes may differ in every dimension; one tensor per rank, in rank order.
   std::vector<at::Tensor> all_gatherv(const at::Tensor& tensor) const;
   /// `out` has size() times the elements of `in`; rank r's part is the r-th piece of it. `in` may be that piece itself.
+  void all_gather_into(const at::Tensor& out, const at::Tensor& in) const;
   [[nodiscard]] Work start_all_gather_into(const at::Tensor& out, const at::Tensor& in) const;
 
   /// `in` has size() times the elements of `out`; rank r receives the reduction of all ranks' r-th pieces. `out` may be

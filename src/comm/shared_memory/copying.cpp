@@ -7,15 +7,37 @@
 #include <cstring>
 
 #if defined(__x86_64__)
+#include <cpuid.h>
 #include <emmintrin.h>
 #endif
 
 namespace muster::comm {
 
-void copy_memory(void* to, const void* from, std::size_t bytes, bool past_caches) {
+constexpr std::size_t kLine = 64;
+
 #if defined(__x86_64__)
-  constexpr std::size_t kLine = 64;
-  if (past_caches && bytes >= 2 * kLine) {
+namespace {
+
+bool has_fast_strings() {
+  static const bool has = [] {
+    constexpr unsigned kEnhancedRepMovsb = 1u << 9;
+    unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+    return __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) != 0 && (ebx & kEnhancedRepMovsb) != 0;
+  }();
+  return has;
+}
+
+}  // namespace
+#endif
+
+void copy_memory(void* to, const void* from, std::size_t bytes, bool past_caches) {
+  if (past_caches) copy_past_caches(to, from, bytes);
+  else std::memcpy(to, from, bytes);
+}
+
+void copy_past_caches(void* to, const void* from, std::size_t bytes) {
+#if defined(__x86_64__)
+  if (bytes >= 2 * kLine) {
     const std::size_t head = (kLine - reinterpret_cast<uintptr_t>(to) % kLine) % kLine;
     std::memcpy(to, from, head);
     auto* out = static_cast<std::byte*>(to) + head;
@@ -32,6 +54,28 @@ void copy_memory(void* to, const void* from, std::size_t bytes, bool past_caches
   }
 #endif
   std::memcpy(to, from, bytes);
+}
+
+void copy_in_caches(void* to, const void* from, std::size_t bytes) {
+  // Fetched ahead, the lines of a block arrive side by side, and not one by one as they are written.
+  constexpr std::size_t kBlock = 2048;
+  auto* out = static_cast<std::byte*>(to);
+  const auto* in = static_cast<const std::byte*>(from);
+  for (std::size_t begin = 0; begin < bytes; begin += kBlock) {
+    const std::size_t size = std::min(kBlock, bytes - begin);
+    for (std::size_t line = 0; line < size; line += kLine) __builtin_prefetch(out + begin + line, 1);
+    std::memcpy(out + begin, in + begin, size);
+  }
+}
+
+void copy_string(void* to, const void* from, std::size_t bytes) {
+#if defined(__x86_64__)
+  if (has_fast_strings()) {
+    asm volatile("rep movsb" : "+D"(to), "+S"(from), "+c"(bytes) : : "memory");
+    return;
+  }
+#endif
+  copy_past_caches(to, from, bytes);
 }
 
 double read_latency([[maybe_unused]] const std::byte* written, [[maybe_unused]] std::size_t bytes) {

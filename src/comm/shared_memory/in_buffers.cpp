@@ -77,22 +77,16 @@ void SharedCollectives::all_reduce_in(const SharedBuffer& buffer, const Call& ca
 }
 
 void SharedCollectives::all_gather_in(const SharedBuffer& buffer, const Call& call) {
-  constexpr std::size_t kBlockBytes = 128 << 10;
   const at::Tensor& in = call.operation.in;
   const std::size_t bytes = in.nbytes();
-  const bool is_large = bytes * static_cast<std::size_t>(size_) > kCacheBytes;
   auto* pieces = static_cast<std::byte*>(call.operation.out.mutable_data_ptr());
-  for (int peer = 0; peer < size_; ++peer)
-    terms_[peer] =
+  const bool fits_caches = bytes * static_cast<std::size_t>(size_) <= kCacheBytes;
+  const auto copy = fits_caches ? copy_in_caches : avoids_caches_ ? copy_string : copy_past_caches;
+  for (int peer = 0; peer < size_; ++peer) {
+    const void* from =
         peer == rank_ ? in.const_data_ptr() : buffer.parts[peer] + read_header(boxes_[peer]->frame).location.offset;
-  // All ranks read the same at about the same time, the last first, as it was written last.
-  for (std::size_t end = bytes, begin; end > 0; end = begin) {
-    begin = (end - 1) / kBlockBytes * kBlockBytes;
-    for (int peer = 0; peer < size_; ++peer) {
-      const auto* from = static_cast<const std::byte*>(terms_[peer]);
-      std::byte* to = pieces + bytes * peer;
-      if (to != from) copy_memory(to + begin, from + begin, end - begin, is_large);
-    }
+    std::byte* to = pieces + bytes * peer;
+    if (to != from) copy(to, from, bytes);
   }
   end_reading(call);
 }

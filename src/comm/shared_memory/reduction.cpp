@@ -96,6 +96,16 @@ template <class T, ReduceOp op>
   T* out = static_cast<T*>(call.outs[0]);
   const T* first = static_cast<const T*>(call.terms[0]);
   const T* second = static_cast<const T*>(call.terms[1]);
+  if (std::is_same_v<T, Wide<T>> && call.outs.size() == 2 && !call.past_caches) {
+    T* other = static_cast<T*>(call.outs[1]);
+#if defined(__clang__)
+#pragma clang loop vectorize(assume_safety)
+#else
+#pragma GCC ivdep
+#endif
+    for (std::size_t i = 0; i < call.elements; ++i) out[i] = other[i] = reduced<T, op>(first[i], second[i]);
+    return;
+  }
   const std::size_t at_once = call.outs.size() > 1 ? kBlock : call.elements;
   for (std::size_t begin = 0; begin < call.elements; begin += at_once) {
     const std::size_t end = std::min(begin + at_once, call.elements);

@@ -16,6 +16,8 @@ constexpr auto kStaging = static_cast<int64_t>(AreaLayout::kStagingBytes);
 constexpr int64_t kCopied = kStaging / 2;
 /// What a rank reads of the others at most to reduce a whole tensor itself, instead of waiting for their pieces.
 constexpr auto kWholeBytes = std::size_t{64} << 10;
+/// A tensor up to this size is still in the caches of the rank that wrote it. A far rank has it sooner through staging.
+constexpr auto kFarBytes = std::size_t{16} << 20;
 
 }  // namespace
 
@@ -82,6 +84,10 @@ void SharedCollectives::exchange_frames(const Call& call, std::size_t sent, cons
 bool SharedCollectives::should_measure_latency(const Call& call) {
   const at::Tensor& out = call.operation.out;
   return out.defined() && out.nbytes() > kInlineBytes && large_++ % 8 == 0;
+}
+
+bool SharedCollectives::is_soonest_there(const at::Tensor& tensor) const {
+  return tensor.nbytes() > kInlineBytes && !(avoids_caches_ && tensor.nbytes() <= kFarBytes);
 }
 
 void SharedCollectives::stage(std::byte* to, const void* from, int64_t bytes) const {
@@ -207,7 +213,7 @@ void SharedCollectives::all_gather(Call& call) {
   const at::Tensor& in = call.operation.in;
   const std::size_t bytes = in.nbytes();
   if (bytes == 0) return exchange_headers(call);
-  if (const auto buffer = bytes > kInlineBytes ? buffer_of_all(call, in) : nullptr) return all_gather_in(*buffer, call);
+  if (const auto buffer = is_soonest_there(in) ? buffer_of_all(call, in) : nullptr) return all_gather_in(*buffer, call);
   const auto* own = static_cast<const std::byte*>(in.const_data_ptr());
   auto* pieces = static_cast<std::byte*>(call.operation.out.mutable_data_ptr());
   const bool in_place = pieces + bytes * rank_ == own;
@@ -246,22 +252,24 @@ void SharedCollectives::reduce_scatter_inline(const Call& call) {
 void SharedCollectives::reduce_scatter(Call& call) {
   const at::Tensor& out = call.operation.out;
   if (out.nbytes() <= kInlineBytes) return reduce_scatter_inline(call);
-  if (const auto buffer = buffer_of_all(call, call.operation.in)) return reduce_scatter_in(*buffer, call);
+  const at::Tensor& in = call.operation.in;
+  if (const auto buffer = is_soonest_there(in) ? buffer_of_all(call, in) : nullptr)
+    return reduce_scatter_in(*buffer, call);
   const auto width = static_cast<int64_t>(out.element_size());
   const int64_t at_once = std::max<int64_t>(kStaging / size_ / width / kPieceAlign * kPieceAlign, 1),
                 stride = at_once * width;
   const auto bytes = static_cast<int64_t>(out.nbytes());
-  const auto* in = static_cast<const std::byte*>(call.operation.in.const_data_ptr());
+  const auto* from = static_cast<const std::byte*>(in.const_data_ptr());
   auto* result = static_cast<std::byte*>(out.mutable_data_ptr());
   const auto fill = [&](const Chunk& chunk) {
     for (int peer = 0; peer < size_; ++peer)
       if (peer != rank_)
-        stage(staging(rank_, chunk) + stride * peer, in + bytes * peer + chunk.begin * width, chunk.size * width);
+        stage(staging(rank_, chunk) + stride * peer, from + bytes * peer + chunk.begin * width, chunk.size * width);
   };
   const auto use = [&](const Chunk& chunk) {
     for (int peer = 0; peer < size_; ++peer) {
       if (peer != rank_) wait_filled(call, peer, chunk.number + 1);
-      terms_[peer] = peer == rank_ ? in + bytes * rank_ + chunk.begin * width : staging(peer, chunk) + stride * rank_;
+      terms_[peer] = peer == rank_ ? from + bytes * rank_ + chunk.begin * width : staging(peer, chunk) + stride * rank_;
     }
     void* const here = result + chunk.begin * width;
     reduce_memory({&here, 1}, terms_, static_cast<std::size_t>(chunk.size), out.scalar_type(), call.operation.reduce);

@@ -22,7 +22,7 @@ std::vector<at::Tensor> ShardedUnit::full_params(bool main_only) const {
     if (groups_.shards.rank() == 0) whole = at::cat(parts);
   } else {
     whole = at::empty({layout_.total()}, values_.options());
-    groups_.shards.internal(label("full values")).start_all_gather_into(whole, values_).wait();
+    groups_.shards.internal(label("full values")).all_gather_into(whole, values_);
   }
   std::vector<at::Tensor> tensors(size());
   for (size_t i = 0; i < size() && whole.defined(); ++i) {
