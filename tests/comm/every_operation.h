@@ -21,6 +21,29 @@ inline at::Tensor values(int rank, int64_t elements, at::ScalarType dtype) {
   return numbers.to(dtype);
 }
 
+/// The results of every reduction, one after another, of `source`; `result` is memory to which all ranks write.
+inline std::vector<at::Tensor> reductions_of(const Communicator& comm, const at::Tensor& source,
+                                             const at::Tensor& result) {
+  const int world = comm.size(), rank = comm.rank(), root = world / 2;
+  const int64_t elements = result.numel();
+  const auto first = [&](int64_t count) { return source.narrow(0, 0, count).clone(); };
+  std::vector<at::Tensor> all;
+  for (auto op : {ReduceOp::sum, ReduceOp::mean, ReduceOp::min, ReduceOp::max, ReduceOp::product}) {
+    if (op == ReduceOp::mean && !source.is_floating_point()) continue;
+    at::Tensor tensor = first(elements);
+    comm.all_reduce(tensor, op);
+    at::Tensor started = first(elements);
+    comm.start_all_reduce(started, op).wait();
+    at::Tensor in = first(elements * world), out = at::empty_like(result);
+    comm.reduce_scatter(out, in, op);
+    comm.reduce(in, root, op);
+    comm.start_reduce_scatter(in.narrow(0, rank * elements, elements), in, op).wait();
+    comm.start_all_reduce(result.copy_(first(elements)), op).wait();
+    all.insert(all.end(), {tensor, started, out, in, result.clone()});
+  }
+  return all;
+}
+
 /// The results of every operation, one after another, on tensors of that device.
 inline std::vector<at::Tensor> results_of(const Communicator& comm, int64_t elements, at::ScalarType dtype,
                                           at::Device device = at::kCPU) {
@@ -32,20 +55,7 @@ inline std::vector<at::Tensor> results_of(const Communicator& comm, int64_t elem
     return shared_zeros(comm, 2 * elements, options, access).narrow(0, elements, elements);
   };
   const at::Tensor living = second_half(PeerAccess::read), result = second_half(PeerAccess::write);
-  std::vector<at::Tensor> all;
-  for (auto op : {ReduceOp::sum, ReduceOp::mean, ReduceOp::min, ReduceOp::max, ReduceOp::product}) {
-    if (op == ReduceOp::mean && !at::isFloatingType(dtype)) continue;
-    at::Tensor tensor = first(elements);
-    comm.all_reduce(tensor, op);
-    at::Tensor started = first(elements);
-    comm.start_all_reduce(started, op).wait();
-    at::Tensor in = first(elements * world), out = at::empty({elements}, options);
-    comm.reduce_scatter(out, in, op);
-    comm.reduce(in, root, op);
-    comm.start_reduce_scatter(in.narrow(0, rank * elements, elements), in, op).wait();
-    comm.start_all_reduce(result.copy_(first(elements)), op).wait();
-    all.insert(all.end(), {tensor, started, out, in, result.clone()});
-  }
+  std::vector<at::Tensor> all = reductions_of(comm, source, result);
   at::Tensor own = first(elements), moved = own.clone();
   all.push_back(comm.all_gather(own));
   comm.broadcast(moved, root);

@@ -176,8 +176,8 @@ TEST(SharedMemory, CopiesWhateverTheAlignment) {
       }
 }
 
-TEST(SharedMemory, GathersWhatFitsNoCache) {
-  // Of each size ranks gather with near cores and with far ones.
+TEST(SharedMemory, GathersBetweenNearAndFarCores) {
+  // Ranks that are threads take each other for near and far in turn. The larger sizes do not fit the caches.
   for (int64_t elements : {1'000'000, 3'000'000, 5'000'000})
     run_thread_world(2, {.shared_memory = true}, [&](const Communicator& comm) {
       const at::Tensor whole = shared_zeros(comm, 2 * elements, at::kFloat);

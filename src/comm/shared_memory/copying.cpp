@@ -12,12 +12,11 @@
 #endif
 
 namespace muster::comm {
+namespace {
 
 constexpr std::size_t kLine = 64;
 
 #if defined(__x86_64__)
-namespace {
-
 bool has_fast_strings() {
   static const bool has = [] {
     constexpr unsigned kEnhancedRepMovsb = 1u << 9;
@@ -26,9 +25,9 @@ bool has_fast_strings() {
   }();
   return has;
 }
+#endif
 
 }  // namespace
-#endif
 
 void copy_memory(void* to, const void* from, std::size_t bytes, bool past_caches) {
   if (past_caches) copy_past_caches(to, from, bytes);

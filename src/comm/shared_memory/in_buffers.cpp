@@ -42,6 +42,13 @@ std::shared_ptr<SharedBuffer> SharedCollectives::buffer_of_all(Call& call, const
   return buffer;
 }
 
+std::shared_ptr<SharedBuffer> SharedCollectives::buffer_to_read(Call& call, const at::Tensor& tensor) {
+  // Up to this size a tensor is still in the caches of the rank that wrote it.
+  constexpr std::size_t kFarBytes = std::size_t{16} << 20;
+  if (tensor.nbytes() <= kInlineBytes || (avoids_caches_ && tensor.nbytes() <= kFarBytes)) return nullptr;
+  return buffer_of_all(call, tensor);
+}
+
 void SharedCollectives::end_reading(const Call& call) {
   areas_->control(rank_).steps.store(++steps_, std::memory_order_release);
   areas_->notify_all();

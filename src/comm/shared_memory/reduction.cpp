@@ -16,6 +16,13 @@
 #include <cpuid.h>
 #endif
 
+/// Before a loop whose iterations do not depend on each other, although its places may be the same.
+#if defined(__clang__)
+#define MUSTER_INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
+#else
+#define MUSTER_INDEPENDENT _Pragma("GCC ivdep")
+#endif
+
 namespace muster::comm {
 namespace {
 
@@ -89,31 +96,24 @@ void copy_to_others(const Call& call, std::size_t begin, std::size_t size) {
     copy_memory(static_cast<T*>(to) + begin, from, size * sizeof(T), call.past_caches);
 }
 
-/// Two terms, as most often: in one pass. One store in the loop: with a second one the compiler makes no vectors of
-/// bfloat16.
+/// Two terms, as most often: in one pass. With a second store in the loop the compiler makes no vectors of what is
+/// converted, so that is copied to the second place block by block.
 template <class T, ReduceOp op>
 [[gnu::always_inline]] inline void reduce_pair(const Call& call) {
   T* out = static_cast<T*>(call.outs[0]);
   const T* first = static_cast<const T*>(call.terms[0]);
   const T* second = static_cast<const T*>(call.terms[1]);
-  if (std::is_same_v<T, Wide<T>> && call.outs.size() == 2 && !call.past_caches) {
-    T* other = static_cast<T*>(call.outs[1]);
-#if defined(__clang__)
-#pragma clang loop vectorize(assume_safety)
-#else
-#pragma GCC ivdep
-#endif
-    for (std::size_t i = 0; i < call.elements; ++i) out[i] = other[i] = reduced<T, op>(first[i], second[i]);
-    return;
-  }
+  if constexpr (std::is_same_v<T, Wide<T>>)
+    if (call.outs.size() == 2 && !call.past_caches) {
+      T* other = static_cast<T*>(call.outs[1]);
+      MUSTER_INDEPENDENT
+      for (std::size_t i = 0; i < call.elements; ++i) out[i] = other[i] = reduced<T, op>(first[i], second[i]);
+      return;
+    }
   const std::size_t at_once = call.outs.size() > 1 ? kBlock : call.elements;
   for (std::size_t begin = 0; begin < call.elements; begin += at_once) {
     const std::size_t end = std::min(begin + at_once, call.elements);
-#if defined(__clang__)
-#pragma clang loop vectorize(assume_safety)
-#else
-#pragma GCC ivdep
-#endif
+    MUSTER_INDEPENDENT
     for (std::size_t i = begin; i < end; ++i) out[i] = reduced<T, op>(first[i], second[i]);
     copy_to_others<T>(call, begin, end - begin);
   }

@@ -16,8 +16,6 @@ constexpr auto kStaging = static_cast<int64_t>(AreaLayout::kStagingBytes);
 constexpr int64_t kCopied = kStaging / 2;
 /// What a rank reads of the others at most to reduce a whole tensor itself, instead of waiting for their pieces.
 constexpr auto kWholeBytes = std::size_t{64} << 10;
-/// A tensor up to this size is still in the caches of the rank that wrote it. A far rank has it sooner through staging.
-constexpr auto kFarBytes = std::size_t{16} << 20;
 
 }  // namespace
 
@@ -84,10 +82,6 @@ void SharedCollectives::exchange_frames(const Call& call, std::size_t sent, cons
 bool SharedCollectives::should_measure_latency(const Call& call) {
   const at::Tensor& out = call.operation.out;
   return out.defined() && out.nbytes() > kInlineBytes && large_++ % 8 == 0;
-}
-
-bool SharedCollectives::is_soonest_there(const at::Tensor& tensor) const {
-  return tensor.nbytes() > kInlineBytes && !(avoids_caches_ && tensor.nbytes() <= kFarBytes);
 }
 
 void SharedCollectives::stage(std::byte* to, const void* from, int64_t bytes) const {
@@ -213,7 +207,7 @@ void SharedCollectives::all_gather(Call& call) {
   const at::Tensor& in = call.operation.in;
   const std::size_t bytes = in.nbytes();
   if (bytes == 0) return exchange_headers(call);
-  if (const auto buffer = is_soonest_there(in) ? buffer_of_all(call, in) : nullptr) return all_gather_in(*buffer, call);
+  if (const auto buffer = buffer_to_read(call, in)) return all_gather_in(*buffer, call);
   const auto* own = static_cast<const std::byte*>(in.const_data_ptr());
   auto* pieces = static_cast<std::byte*>(call.operation.out.mutable_data_ptr());
   const bool in_place = pieces + bytes * rank_ == own;
@@ -253,8 +247,7 @@ void SharedCollectives::reduce_scatter(Call& call) {
   const at::Tensor& out = call.operation.out;
   if (out.nbytes() <= kInlineBytes) return reduce_scatter_inline(call);
   const at::Tensor& in = call.operation.in;
-  if (const auto buffer = is_soonest_there(in) ? buffer_of_all(call, in) : nullptr)
-    return reduce_scatter_in(*buffer, call);
+  if (const auto buffer = buffer_to_read(call, in)) return reduce_scatter_in(*buffer, call);
   const auto width = static_cast<int64_t>(out.element_size());
   const int64_t at_once = std::max<int64_t>(kStaging / size_ / width / kPieceAlign * kPieceAlign, 1),
                 stride = at_once * width;

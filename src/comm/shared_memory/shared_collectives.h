@@ -83,8 +83,8 @@ class SharedCollectives final : public Collectives {
   /// The buffer in which the tensor is on all ranks, at the same place unless it is gathered; null if it is not. Ranks
   /// whose tensor is in a buffer have headers_exchanged then.
   std::shared_ptr<SharedBuffer> buffer_of_all(Call& call, const at::Tensor& tensor);
-  /// Whether peers should read there what this rank has written in memory of all, or in its staging.
-  bool is_soonest_there(const at::Tensor& tensor) const;
+  /// The same, for what peers only read; null, too, where they have it sooner through frames or staging.
+  std::shared_ptr<SharedBuffer> buffer_to_read(Call& call, const at::Tensor& tensor);
   void all_reduce_in(const SharedBuffer& buffer, const Call& call);
   void all_gather_in(const SharedBuffer& buffer, const Call& call);
   void reduce_scatter_in(const SharedBuffer& buffer, const Call& call);
