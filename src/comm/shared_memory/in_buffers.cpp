@@ -10,6 +10,12 @@
 #include "comm/shared_memory/shared_collectives.h"
 
 namespace muster::comm {
+namespace {
+
+/// So much of each rank fits a core's second-level cache several times.
+constexpr int64_t kPartBytes = 128 << 10;
+
+}  // namespace
 
 void SharedCollectives::allocate_buffer(const Call& call) {
   exchange_headers(call);
@@ -60,25 +66,34 @@ void SharedCollectives::end_reading(const Call& call) {
   }
 }
 
-void SharedCollectives::all_reduce_in(const SharedBuffer& buffer, const Call& call) {
-  // Each rank's part of a block fits a core's second-level cache several times.
-  constexpr int64_t kPartBytes = 128 << 10;
+void SharedCollectives::reduce_in(const SharedBuffer& buffer, const Call& call, Range elements) {
   const at::Tensor& out = call.operation.out;
   const auto width = static_cast<int64_t>(out.element_size());
-  const int64_t block = kPartBytes / width * size_;
-  // What fits the caches the others read there next.
-  const bool past_caches = avoids_caches_ && out.nbytes() * static_cast<std::size_t>(size_) > kCacheBytes;
-  // The last block first: it was written last, and so is still in a cache where the tensor does not fit.
-  for (int64_t end = out.numel(), begin; end > 0; end = begin) {
-    begin = (end - 1) / block * block;
-    const Range own = aligned_piece_of(rank_, end - begin, size_);
+  const int64_t at_once = kPartBytes / width;
+  for (int64_t begin = elements.begin; begin < elements.end; begin += at_once) {
     // A rank that was stopped while the others gave up writes to their memory no longer than this.
     areas_->check_alive();
     for (int peer = 0; peer < size_; ++peer)
-      terms_[peer] = buffer.parts[peer] + call.operation.location.offset + (begin + own.begin) * width;
+      terms_[peer] = buffer.parts[peer] + call.operation.location.offset + begin * width;
     for (int step = 0; step < size_; ++step) results_[step] = const_cast<void*>(terms_[(rank_ + step) % size_]);
-    reduce_memory(results_, terms_, static_cast<std::size_t>(own.size()), out.scalar_type(), call.operation.reduce,
-                  past_caches);
+    reduce_memory(results_, terms_, static_cast<std::size_t>(std::min(at_once, elements.end - begin)),
+                  out.scalar_type(), call.operation.reduce);
+  }
+}
+
+void SharedCollectives::all_reduce_in(const SharedBuffer& buffer, const Call& call) {
+  // Of memory without an end a core fetches ahead.
+  constexpr int64_t kLongPartBytes = 4 << 20;
+  const at::Tensor& out = call.operation.out;
+  const bool fits_caches = out.nbytes() * static_cast<std::size_t>(size_) <= kCacheBytes;
+  const int64_t part = (fits_caches ? kPartBytes : kLongPartBytes) / static_cast<int64_t>(out.element_size());
+  const int64_t block = part * size_, blocks = (out.numel() + block - 1) / block;
+  // The last block was written last, and so is still in a cache. Of far cores' caches only the small ones pay.
+  const bool last_first = fits_caches || !avoids_caches_;
+  for (int64_t number = 0; number < blocks; ++number) {
+    const int64_t begin = (last_first ? blocks - 1 - number : number) * block;
+    const Range own = aligned_piece_of(rank_, std::min(block, out.numel() - begin), size_);
+    reduce_in(buffer, call, {begin + own.begin, begin + own.end});
   }
   end_reading(call);
 }

@@ -60,24 +60,34 @@ template <class T>
   else return static_cast<Wide<T>>(value);
 }
 
-template <class T>
-[[gnu::always_inline]] inline T narrowed(Wide<T> value) {
-  if constexpr (std::is_same_v<T, c10::BFloat16>) {
-    const auto bits = std::bit_cast<uint32_t>(value);
-    const uint32_t even = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
-    const bool is_number = (bits & 0x7fffffff) <= 0x7f800000;
-    return T(static_cast<uint16_t>(is_number ? even : 0x7fc0), T::from_bits());
-  } else {
-    return static_cast<T>(value);
-  }
+/// The bfloat16 is the upper half; the lower half does not count.
+[[gnu::always_inline]] inline uint32_t rounded_to_bfloat16(float value) {
+  const auto bits = std::bit_cast<uint32_t>(value);
+  const bool is_number = (bits & 0x7fffffff) <= 0x7f800000;
+  return is_number ? bits + 0x7fff + (bits >> 16 & 1) : 0x7fc00000;
 }
 
-template <class T, ReduceOp op>
-[[gnu::always_inline]] inline T reduced(T a, T b) {
-  using W = Wide<T>;
-  W both = combined<op, W>(widened(a), widened(b));
-  if constexpr (op == ReduceOp::mean) both = both / W{2};
-  return narrowed<T>(both);
+template <class T>
+[[gnu::always_inline]] inline T narrowed(Wide<T> value) {
+  if constexpr (std::is_same_v<T, c10::BFloat16>)
+    return T(static_cast<uint16_t>(rounded_to_bfloat16(value) >> 16), T::from_bits());
+  else return static_cast<T>(value);
+}
+
+template <ReduceOp op, class W>
+[[gnu::always_inline]] inline W reduced(W a, W b) {
+  const W both = combined<op, W>(a, b);
+  if constexpr (op == ReduceOp::mean) return both / W{2};
+  else return both;
+}
+
+/// Two neighbours at once: a half is a float as soon as it is alone, so vectors neither widen nor narrow.
+template <ReduceOp op>
+[[gnu::always_inline]] inline uint32_t reduced_pair(uint32_t a, uint32_t b) {
+  constexpr uint32_t kUpper = 0xffff0000;
+  const float lower = reduced<op>(std::bit_cast<float>(a << 16), std::bit_cast<float>(b << 16));
+  const float upper = reduced<op>(std::bit_cast<float>(a & kUpper), std::bit_cast<float>(b & kUpper));
+  return rounded_to_bfloat16(lower) >> 16 | (rounded_to_bfloat16(upper) & kUpper);
 }
 
 struct Call {
@@ -96,33 +106,61 @@ void copy_to_others(const Call& call, std::size_t begin, std::size_t size) {
     copy_memory(static_cast<T*>(to) + begin, from, size * sizeof(T), call.past_caches);
 }
 
+/// Values at any alignment.
+template <class T>
+struct Place {
+  std::byte* bytes;
+  [[gnu::always_inline]] T get(std::size_t i) const {
+    T value;
+    std::memcpy(&value, bytes + i * sizeof(T), sizeof(T));
+    return value;
+  }
+  [[gnu::always_inline]] void set(std::size_t i, T value) const {
+    std::memcpy(bytes + i * sizeof(T), &value, sizeof(T));
+  }
+};
+
 /// Two terms, as most often: in one pass. With a second store in the loop the compiler makes no vectors of what is
-/// converted, so that is copied to the second place block by block.
-template <class T, ReduceOp op>
-[[gnu::always_inline]] inline void reduce_pair(const Call& call) {
-  T* out = static_cast<T*>(call.outs[0]);
-  const T* first = static_cast<const T*>(call.terms[0]);
-  const T* second = static_cast<const T*>(call.terms[1]);
-  if constexpr (std::is_same_v<T, Wide<T>>)
-    if (call.outs.size() == 2 && !call.past_caches) {
-      T* other = static_cast<T*>(call.outs[1]);
-      MUSTER_INDEPENDENT
-      for (std::size_t i = 0; i < call.elements; ++i) out[i] = other[i] = reduced<T, op>(first[i], second[i]);
-      return;
-    }
-  const std::size_t at_once = call.outs.size() > 1 ? kBlock : call.elements;
-  for (std::size_t begin = 0; begin < call.elements; begin += at_once) {
-    const std::size_t end = std::min(begin + at_once, call.elements);
+/// converted element by element, so that is copied to the second place block by block.
+template <class T, bool stores_twice, class Reduce>
+[[gnu::always_inline]] inline void reduce_each(const Call& call, std::size_t begin, std::size_t end,
+                                               const Reduce& reduce) {
+  const auto place = [](const void* at) { return Place<T>{static_cast<std::byte*>(const_cast<void*>(at))}; };
+  const Place<T> out = place(call.outs[0]), first = place(call.terms[0]), second = place(call.terms[1]);
+  if (stores_twice && call.outs.size() == 2 && !call.past_caches) {
+    const Place<T> other = place(call.outs[1]);
     MUSTER_INDEPENDENT
-    for (std::size_t i = begin; i < end; ++i) out[i] = reduced<T, op>(first[i], second[i]);
-    copy_to_others<T>(call, begin, end - begin);
+    for (std::size_t i = begin; i < end; ++i) {
+      const T value = reduce(first.get(i), second.get(i));
+      out.set(i, value), other.set(i, value);
+    }
+    return;
+  }
+  const std::size_t at_once = call.outs.size() > 1 ? kBlock : end - begin;
+  for (std::size_t next; begin < end; begin = next) {
+    next = std::min(begin + at_once, end);
+    MUSTER_INDEPENDENT
+    for (std::size_t i = begin; i < next; ++i) out.set(i, reduce(first.get(i), second.get(i)));
+    copy_to_others<T>(call, begin, next - begin);
+  }
+}
+
+template <class T, ReduceOp op>
+[[gnu::always_inline]] inline void reduce_two(const Call& call) {
+  const auto reduce = [](T a, T b) { return narrowed<T>(reduced<op>(widened(a), widened(b))); };
+  if constexpr (std::is_same_v<T, c10::BFloat16>) {
+    const std::size_t pairs = call.elements / 2;
+    reduce_each<uint32_t, true>(call, 0, pairs, reduced_pair<op>);
+    reduce_each<T, false>(call, 2 * pairs, call.elements, reduce);
+  } else {
+    reduce_each<T, std::is_same_v<T, Wide<T>>>(call, 0, call.elements, reduce);
   }
 }
 
 template <class T, ReduceOp op>
 [[gnu::always_inline]] inline void reduce_blocks(const Call& call) {
   using W = Wide<T>;
-  if (call.count == 2) return reduce_pair<T, op>(call);
+  if (call.count == 2) return reduce_two<T, op>(call);
   T* out = static_cast<T*>(call.outs[0]);
   W block[kBlock];
   const auto divisor = static_cast<W>(call.count);

@@ -85,6 +85,7 @@ class SharedCollectives final : public Collectives {
   std::shared_ptr<SharedBuffer> buffer_of_all(Call& call, const at::Tensor& tensor);
   /// The same, for what peers only read; null, too, where they have it sooner through frames or staging.
   std::shared_ptr<SharedBuffer> buffer_to_read(Call& call, const at::Tensor& tensor);
+  void reduce_in(const SharedBuffer& buffer, const Call& call, Range elements);
   void all_reduce_in(const SharedBuffer& buffer, const Call& call);
   void all_gather_in(const SharedBuffer& buffer, const Call& call);
   void reduce_scatter_in(const SharedBuffer& buffer, const Call& call);
