@@ -229,10 +229,10 @@ TEST(SharedMemory, WhatOneRankCannotMakeIsRefusedOnAll) {
 TEST(SharedMemory, StagingAndBlocksGetMemoryWhenTheyAreFirstUsed) {
   const auto body = [](const Communicator& comm) {
     const AreaLayout layout(comm.size());
-    comm.all_reduce(at::ones({800}));
+    comm.all_reduce(at::ones({1024}));
     comm.barrier();
     EXPECT_EQ(segment_bytes(), layout.bytes_at_first());
-    comm.all_reduce(at::ones({1000}));
+    comm.all_reduce(at::ones({1025}));
     EXPECT_EQ(segment_bytes(), layout.bytes_at_first() + 2 * AreaLayout::kStagingBytes);
     comm.all_gatherv(at::ones({5000}));
     EXPECT_EQ(segment_bytes(), layout.bytes());

@@ -43,18 +43,22 @@ struct Control {
   CoreMask cores;  ///< written before others see this
 };
 
-/// A frame for one other rank, after a cache line: of a small message the receiver reads only that line.
+/// A frame for one other rank, after a cache line: of a small message the receiver reads only that line. What a
+/// collective gives stands beside the frame, of which nothing is read where the digests agree.
 struct Mailbox {
   static constexpr std::size_t kSmallBytes = 32;
+  static constexpr std::size_t kMostBytes = 4096;
 
   alignas(64) std::atomic<uint64_t> number;  ///< of the frame that is here, counted from 1
   uint64_t digest;                           ///< of the frame's header; 0: the sender gives only the frame
   uint64_t piggyback;
-  uint64_t bytes;                ///< of the payload, which is in the frame unless it fits here
+  uint64_t bytes;                ///< of the payload
   std::byte small[kSmallBytes];  ///< the payload, if it fits
   Frame frame;
+  std::byte large[kMostBytes];  ///< else the payload
 
-  const std::byte* payload() const { return bytes <= kSmallBytes ? small : comm::payload(frame); }
+  std::byte* payload() { return bytes <= kSmallBytes ? small : large; }
+  const std::byte* payload() const { return bytes <= kSmallBytes ? small : large; }
 };
 
 /// What a rank says to one other.

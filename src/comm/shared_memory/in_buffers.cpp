@@ -51,7 +51,7 @@ std::shared_ptr<SharedBuffer> SharedCollectives::buffer_of_all(Call& call, const
 std::shared_ptr<SharedBuffer> SharedCollectives::buffer_to_read(Call& call, const at::Tensor& tensor) {
   // Up to this size a tensor is still in the caches of the rank that wrote it.
   constexpr std::size_t kFarBytes = std::size_t{16} << 20;
-  if (tensor.nbytes() <= kInlineBytes || (avoids_caches_ && tensor.nbytes() <= kFarBytes)) return nullptr;
+  if (tensor.nbytes() <= Mailbox::kMostBytes || (avoids_caches_ && tensor.nbytes() <= kFarBytes)) return nullptr;
   return buffer_of_all(call, tensor);
 }
 

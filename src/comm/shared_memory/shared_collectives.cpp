@@ -59,7 +59,7 @@ void SharedCollectives::exchange_frames(const Call& call, std::size_t sent, cons
     box.digest = digest;
     box.piggyback = header.piggyback;
     box.bytes = sent;
-    if (sent > 0) std::memcpy(sent <= Mailbox::kSmallBytes ? box.small : payload(box.frame), data(peer), sent);
+    if (sent > 0) std::memcpy(box.payload(), data(peer), sent);
     transport_->send(peer);
   }
   areas_->notify_all();
@@ -81,7 +81,7 @@ void SharedCollectives::exchange_frames(const Call& call, std::size_t sent, cons
 
 bool SharedCollectives::should_measure_latency(const Call& call) {
   const at::Tensor& out = call.operation.out;
-  return out.defined() && out.nbytes() > kInlineBytes && large_++ % 8 == 0;
+  return out.defined() && out.nbytes() > Mailbox::kMostBytes && large_++ % 8 == 0;
 }
 
 void SharedCollectives::stage(std::byte* to, const void* from, int64_t bytes) const {
@@ -122,7 +122,7 @@ void SharedCollectives::for_each_chunk(const Call& call, int64_t elements, int64
 
 void SharedCollectives::all_reduce(Call& call) {
   const at::Tensor& out = call.operation.out;
-  if (out.nbytes() <= kInlineBytes) return all_reduce_inline(call);
+  if (out.nbytes() <= Mailbox::kMostBytes) return all_reduce_inline(call);
   if (const auto buffer = buffer_of_all(call, out); buffer && buffer->access == PeerAccess::write)
     return all_reduce_in(*buffer, call);
   reduce_staged(call, out, true);
@@ -130,7 +130,7 @@ void SharedCollectives::all_reduce(Call& call) {
 
 void SharedCollectives::reduce(const Call& call) {
   const at::Tensor& out = call.operation.out;
-  if (out.nbytes() <= kInlineBytes) return all_reduce_inline(call);
+  if (out.nbytes() <= Mailbox::kMostBytes) return all_reduce_inline(call);
   reduce_staged(call, out, false);
 }
 
@@ -211,7 +211,7 @@ void SharedCollectives::all_gather(Call& call) {
   const auto* own = static_cast<const std::byte*>(in.const_data_ptr());
   auto* pieces = static_cast<std::byte*>(call.operation.out.mutable_data_ptr());
   const bool in_place = pieces + bytes * rank_ == own;
-  if (bytes <= kInlineBytes) {
+  if (bytes <= Mailbox::kMostBytes) {
     exchange_frames(
         call, bytes, [&](int) { return own; }, [&](int) { return bytes; });
     for (int peer = 0; peer < size_; ++peer)
@@ -245,7 +245,7 @@ void SharedCollectives::reduce_scatter_inline(const Call& call) {
 
 void SharedCollectives::reduce_scatter(Call& call) {
   const at::Tensor& out = call.operation.out;
-  if (out.nbytes() <= kInlineBytes) return reduce_scatter_inline(call);
+  if (out.nbytes() <= Mailbox::kMostBytes) return reduce_scatter_inline(call);
   const at::Tensor& in = call.operation.in;
   if (const auto buffer = buffer_to_read(call, in)) return reduce_scatter_in(*buffer, call);
   const auto width = static_cast<int64_t>(out.element_size());
@@ -276,7 +276,7 @@ void SharedCollectives::broadcast(const Call& call) {
   const std::size_t bytes = out.nbytes();
   if (bytes == 0) return exchange_headers(call);
   auto* data = static_cast<std::byte*>(out.mutable_data_ptr());
-  if (bytes <= kInlineBytes) {
+  if (bytes <= Mailbox::kMostBytes) {
     exchange_frames(
         call, rank_ == root ? bytes : 0, [&](int) { return data; }, [&](int peer) { return peer == root ? bytes : 0; });
     if (rank_ != root) std::memcpy(data, received(root), bytes);

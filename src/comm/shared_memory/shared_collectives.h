@@ -15,9 +15,9 @@ namespace muster::comm {
 
 /// Collectives of ranks that share memory: each reduces its piece from all ranks' memory, in rank order.
 /// As over any transport, every rank sends every other a frame with its header first; where the digests of two headers
-/// are equal, that is all that is read of them. Small values are in the frames; larger ones pass through two staging
-/// buffers per rank in chunks. What is sent to single ranks, and what has different shapes, is exchanged as by
-/// Pairwise.
+/// are equal, that is all that is read of them. Small values are in the mailboxes beside the frames; larger ones pass
+/// through two staging buffers per rank in chunks. What is sent to single ranks, and what has different shapes, is
+/// exchanged as by Pairwise.
 class SharedCollectives final : public Collectives {
  public:
   explicit SharedCollectives(std::shared_ptr<SharedAreas> areas);
@@ -51,8 +51,8 @@ class SharedCollectives final : public Collectives {
   void reduce_scatter_inline(const Call& call);
   void allocate_buffer(const Call& call);
 
-  /// Sends a frame with a header and `sent` bytes to each rank; then each rank's frame is in boxes_, checked, with
-  /// expected(rank) bytes in it.
+  /// Sends a frame with a header, and `sent` bytes beside it, to each rank; then each rank's are in boxes_, checked,
+  /// with expected(rank) bytes.
   void exchange_frames(const Call& call, std::size_t sent, const Payload& data,
                        const std::function<std::size_t(int peer)>& expected);
   void exchange_headers(const Call& call);
@@ -83,7 +83,7 @@ class SharedCollectives final : public Collectives {
   /// The buffer in which the tensor is on all ranks, at the same place unless it is gathered; null if it is not. Ranks
   /// whose tensor is in a buffer have headers_exchanged then.
   std::shared_ptr<SharedBuffer> buffer_of_all(Call& call, const at::Tensor& tensor);
-  /// The same, for what peers only read; null, too, where they have it sooner through frames or staging.
+  /// The same, for what peers only read; null, too, where they have it sooner through mailboxes or staging.
   std::shared_ptr<SharedBuffer> buffer_to_read(Call& call, const at::Tensor& tensor);
   void reduce_in(const SharedBuffer& buffer, const Call& call, Range elements);
   void all_reduce_in(const SharedBuffer& buffer, const Call& call);
@@ -100,7 +100,7 @@ class SharedCollectives final : public Collectives {
   uint64_t chunks_ = 0;
   uint64_t steps_ = 0;
   uint64_t last_buffer_number_ = 0;
-  uint64_t large_ = 0;          ///< operations that do not fit a frame
+  uint64_t large_ = 0;          ///< operations that do not fit a mailbox
   bool avoids_caches_ = false;  ///< what one rank writes another has sooner through memory than through the caches
   LiveBuffers buffers_;
   std::vector<const Mailbox*> boxes_;
