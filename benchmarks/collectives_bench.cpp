@@ -23,6 +23,8 @@
 
 namespace {
 
+enum class Kind { all_reduce, all_gather, add, copy };
+
 struct Wanted {
   std::string operation, dtype = "float32";
   int64_t bytes = 0;
@@ -34,6 +36,14 @@ Wanted parse(const std::string& name) {
   std::istringstream words(name);
   words >> wanted.operation >> wanted.dtype >> wanted.bytes >> wanted.place;
   return wanted;
+}
+
+Kind kind_of(const std::string& operation) {
+  if (operation == "all_reduce") return Kind::all_reduce;
+  if (operation == "all_gather") return Kind::all_gather;
+  if (operation == "add") return Kind::add;
+  if (operation == "copy") return Kind::copy;
+  throw std::invalid_argument("unknown operation " + operation);
 }
 
 int64_t repetitions(int64_t bytes) {
@@ -96,6 +106,7 @@ Memory memory_for(const muster::comm::Communicator& group, const Wanted& wanted,
 bench::Measured measure(const muster::comm::Communicator& group, const std::string& name) {
   const Wanted wanted = parse(name);
   if (wanted.operation == "barrier") return barriers(group);
+  const Kind kind = kind_of(wanted.operation);
   const auto dtype = wanted.dtype == "bfloat16" ? torch::kBFloat16 : torch::kFloat;
   const torch::Tensor own =
       torch::full({wanted.bytes / static_cast<int64_t>(c10::elementSize(dtype))}, group.rank() + 1, dtype);
@@ -118,15 +129,14 @@ bench::Measured measure(const muster::comm::Communicator& group, const std::stri
         if (!communicates) continue;
         // As a program that keeps one result at a time; peers gather into the same memory each time.
         result.reset();
-        if (wanted.operation == "all_reduce") group.all_reduce(result = tensor);
-        else if (wanted.operation == "add") (result = tensor).narrow(0, 0, part).add_(own.narrow(0, 0, part));
-        else if (wanted.operation == "copy") {
+        if (kind == Kind::all_reduce) group.all_reduce(result = tensor);
+        else if (kind == Kind::add) (result = tensor).narrow(0, 0, part).add_(own.narrow(0, 0, part));
+        else if (kind == Kind::copy) {
           group.barrier();
           std::memcpy((result = copied).mutable_data_ptr(), memory.peers.const_data_ptr(), own.nbytes());
           group.barrier();
         } else if (memory.whole.defined()) group.all_gather_into(result = memory.whole, tensor);
-        else if (wanted.operation == "all_gather") result = group.all_gather(tensor);
-        else throw std::invalid_argument("unknown operation " + wanted.operation);
+        else result = group.all_gather(tensor);
       }
     });
   };
@@ -134,11 +144,11 @@ bench::Measured measure(const muster::comm::Communicator& group, const std::stri
   const double both = loop(true);
   double sum = 0;
   for (int rank = 0; rank < group.size(); ++rank) sum += rank + 1;
-  const bool reduces = wanted.operation == "all_reduce";
-  const bool right = wanted.operation == "add" ? result[0].item<float>() == 2 * own[0].item<float>()
-                     : memory.peers.defined()  ? result.eq(sum - group.rank() - 1).all().item<bool>()
-                     : reduces                 ? result.eq(sum).all().item<bool>()
-                               : result[0].eq(1).all().item<bool>() && result[-1].eq(group.size()).all().item<bool>();
+  const bool right = kind == Kind::add        ? result[0].item<float>() == 2 * own[0].item<float>()
+                     : memory.peers.defined() ? result.eq(sum - group.rank() - 1).all().item<bool>()
+                     : kind == Kind::all_reduce
+                         ? result.eq(sum).all().item<bool>()
+                         : result[0].eq(1).all().item<bool>() && result[-1].eq(group.size()).all().item<bool>();
   const double writes = loop(false);
   return {.value = std::max(both - writes, 1e-9) / static_cast<double>(times) * 1e6, .check = sum, .verified = right};
 }

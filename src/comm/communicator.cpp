@@ -1,6 +1,8 @@
 #include "muster/comm/communicator.h"
 
 #include <array>
+#include <cstddef>
+#include <functional>
 #include <utility>
 
 #include <ATen/EmptyTensor.h>
@@ -58,18 +60,6 @@ void check_one_device(const at::Tensor& one, const at::Tensor& other, std::strin
                                        one.device().str(), other.device().str()));
 }
 
-/// Both contiguous and of the same dtype, `whole` with as many elements as all ranks' `piece` together.
-void check_pieces(const Group& group, const at::Tensor& whole, const at::Tensor& piece, std::string_view operation) {
-  check_tensor(group, whole, operation);
-  check_tensor(group, piece, operation);
-  check_one_device(whole, piece, operation);
-  if (whole.scalar_type() != piece.scalar_type() || whole.numel() != piece.numel() * group.size())
-    throw ConfigError(
-        "MU060", formatted("{}: {} elements of {} on one side and {} of {} on the other do not fit {} ranks", operation,
-                           whole.numel(), name_of(whole.scalar_type()), piece.numel(), name_of(piece.scalar_type()),
-                           group.size()));
-}
-
 bool in_memory(const at::Tensor& tensor) {
   if (tensor.numel() == 0) return true;
   // Unchecked: data_ptr() throws an error of LibTorch where the memory of a sharded parameter is freed.
@@ -85,17 +75,51 @@ void check_memory(const at::Tensor& tensor, std::string_view operation) {
                                       operation));
 }
 
-void check_contiguous(const at::Tensor& tensor, std::string_view operation) {
-  check_memory(tensor, operation);
-  if (tensor.is_contiguous()) return;
-  throw ConfigError("MU060",
-                    formatted("{} wants contiguous tensors, since it works in place after it returned", operation));
+/// Whether its values stand in memory one after another. LibTorch may also negate them as it reads, as it does with
+/// the imaginary part of a conjugate.
+bool is_plain(const at::Tensor& tensor) { return tensor.is_contiguous() && !tensor.is_neg(); }
+
+at::Tensor plain(const at::Tensor& tensor) {
+  return tensor.is_neg() ? tensor.resolve_neg().contiguous() : tensor.contiguous();
 }
 
-/// A contiguous tensor whose values can be read through a pointer. Where only an operator makes values available, as
-/// those of a parameter that is being gathered, an operator copies them.
+void check_contiguous(const at::Tensor& tensor, std::string_view operation) {
+  check_memory(tensor, operation);
+  if (is_plain(tensor)) return;
+  throw ConfigError("MU060", formatted("{} wants contiguous tensors{}, since it works in place after it returned",
+                                       operation, tensor.is_neg() ? " that are not negated as they are read" : ""));
+}
+
+/// Plain, so that its values can be read through a pointer. Where only an operator makes values available, as those
+/// of a parameter that is being gathered, an operator copies them.
 at::Tensor readable(const at::Tensor& tensor) {
-  return in_memory(tensor) ? tensor.contiguous() : tensor.clone(at::MemoryFormat::Contiguous);
+  return in_memory(tensor) ? plain(tensor) : tensor.clone(at::MemoryFormat::Contiguous);
+}
+
+/// What a rank gives or gets may be its piece of the whole. Anywhere else in it, one rank would write what another
+/// still reads.
+void check_overlap(const Group& group, const at::Tensor& whole, const at::Tensor& piece, std::string_view operation) {
+  if (piece.numel() == 0 || !in_memory(whole) || !in_memory(piece) || !is_plain(whole) || !is_plain(piece)) return;
+  const auto* begin = static_cast<const std::byte*>(whole.const_data_ptr());
+  const auto* at = static_cast<const std::byte*>(piece.const_data_ptr());
+  if (std::less_equal<>()(begin + whole.nbytes(), at) || std::less_equal<>()(at + piece.nbytes(), begin)) return;
+  if (at == begin + piece.nbytes() * static_cast<std::size_t>(group.rank())) return;
+  throw ConfigError("MU060", formatted("{}: the smaller tensor lies in the larger one, but is not piece {}, which "
+                                       "belongs to this rank; give it a copy (clone())",
+                                       operation, group.rank()));
+}
+
+/// Both of the same dtype, `whole` with as many elements as all ranks' `piece` together.
+void check_pieces(const Group& group, const at::Tensor& whole, const at::Tensor& piece, std::string_view operation) {
+  check_tensor(group, whole, operation);
+  check_tensor(group, piece, operation);
+  check_one_device(whole, piece, operation);
+  if (whole.scalar_type() != piece.scalar_type() || whole.numel() != piece.numel() * group.size())
+    throw ConfigError(
+        "MU060", formatted("{}: {} elements of {} on one side and {} of {} on the other do not fit {} ranks", operation,
+                           whole.numel(), name_of(whole.scalar_type()), piece.numel(), name_of(piece.scalar_type()),
+                           group.size()));
+  check_overlap(group, whole, piece, operation);
 }
 
 /// A contiguous tensor of that shape, and of the dtype and device of `like`.
@@ -109,9 +133,9 @@ at::Tensor empty_of(at::IntArrayRef shape, const at::Tensor& like) {
 void run_in_place(Group& group, Operation operation, const at::Tensor& tensor) {
   at::NoGradGuard no_grad;
   check_memory(tensor, name_of(operation.kind));
-  operation.out = tensor.contiguous();
+  operation.out = plain(tensor);
   group.run(operation);
-  if (!tensor.is_contiguous()) tensor.detach().copy_(operation.out);
+  if (!is_plain(tensor)) tensor.detach().copy_(operation.out);
 }
 
 at::Tensor bytes_tensor(const std::string& bytes) {
@@ -172,8 +196,8 @@ Work Communicator::start_all_reduce(const at::Tensor& tensor, ReduceOp op) const
 at::Tensor Communicator::all_gather(const at::Tensor& tensor) const {
   check_tensor(*group_, tensor, "all_gather");
   at::NoGradGuard no_grad;
-  std::vector<int64_t> shape{size()};
-  shape.insert(shape.end(), tensor.sizes().begin(), tensor.sizes().end());
+  at::DimVector shape{size()};
+  shape.append(tensor.sizes().begin(), tensor.sizes().end());
   at::Tensor out = empty_of(shape, tensor);
   Operation operation{.kind = OperationKind::all_gather, .label = label_, .in = readable(tensor), .out = out};
   group_->run(operation);
@@ -192,10 +216,10 @@ void Communicator::all_gather_into(const at::Tensor& out, const at::Tensor& in) 
   check_pieces(*group_, out, in, "all_gather_into");
   at::NoGradGuard no_grad;
   check_memory(out, "all_gather_into");
-  const at::Tensor result = out.contiguous();
+  const at::Tensor result = plain(out);
   Operation operation{.kind = OperationKind::all_gather, .label = label_, .in = readable(in), .out = result};
   group_->run(operation);
-  if (!out.is_contiguous()) out.detach().copy_(result);
+  if (!is_plain(out)) out.detach().copy_(result);
 }
 
 Work Communicator::start_all_gather_into(const at::Tensor& out, const at::Tensor& in) const {
@@ -210,11 +234,11 @@ void Communicator::reduce_scatter(const at::Tensor& out, const at::Tensor& in, R
   check_reduce(in, op, "reduce_scatter");
   at::NoGradGuard no_grad;
   check_memory(out, "reduce_scatter");
-  const at::Tensor result = out.contiguous();
+  const at::Tensor result = plain(out);
   Operation operation{
       .kind = OperationKind::reduce_scatter, .label = label_, .reduce = op, .in = readable(in), .out = result};
   group_->run(operation);
-  if (!out.is_contiguous()) out.detach().copy_(result);
+  if (!is_plain(out)) out.detach().copy_(result);
 }
 
 Work Communicator::start_reduce_scatter(const at::Tensor& out, const at::Tensor& in, ReduceOp op) const {

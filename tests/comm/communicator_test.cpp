@@ -155,6 +155,54 @@ TEST(Communicator, NonContiguousTensors) {
   });
 }
 
+TEST(Communicator, TensorsThatLibTorchNegatesAsItReads) {
+  run_threads(2, 9, [](const Communicator& comm) {
+    // Of one kind on one rank, of the other on the other: -1 and -2.
+    const auto own = [&] {
+      const at::Tensor plain = at::full({3}, -1.F - static_cast<float>(comm.rank()));
+      return comm.rank() == 0 ? at::_neg_view(-plain) : plain;
+    };
+    const at::Tensor both = at::arange(-1, -3, -1, at::kFloat).view({2, 1}).expand({2, 3});
+    EXPECT_EQ(difference_in_bits(comm.all_gather(own()), both), "");
+    EXPECT_EQ(difference_in_bits(comm.all_gatherv(own())[0], both[0]), "");
+    for (const auto& [op, result] : {std::pair{ReduceOp::sum, -3.F}, {ReduceOp::max, -1.F}, {ReduceOp::product, 2.F}}) {
+      const at::Tensor tensor = own();
+      comm.all_reduce(tensor, op);
+      EXPECT_EQ(difference_in_bits(tensor.resolve_neg(), at::full({3}, result)), "");
+    }
+    const at::Tensor sent = own();
+    comm.broadcast(sent, 0);
+    EXPECT_EQ(difference_in_bits(sent.resolve_neg(), both[0]), "");
+    const at::Tensor whole = at::_neg_view(at::zeros({2, 3}));
+    comm.all_gather_into(whole, own());
+    EXPECT_EQ(difference_in_bits(whole.resolve_neg(), both), "");
+    const at::Tensor part = at::_neg_view(at::zeros({3}));
+    comm.reduce_scatter(part, whole);
+    EXPECT_EQ(difference_in_bits(part.resolve_neg(), 2 * both[comm.rank()]), "");
+    EXPECT_EQ(thrown_id([&] { comm.start_all_reduce(whole).wait(); }), "MU060");
+  });
+}
+
+TEST(Communicator, APieceElsewhereInTheWholeIsRefused) {
+  run_threads(2, 4, [](const Communicator& comm) {
+    const at::Tensor whole = at::arange(8, at::kFloat);
+    for (int64_t place : {0, 1, 3, 4}) {
+      const at::Tensor piece = whole.narrow(0, place, 4);
+      if (place == 4 * comm.rank()) continue;
+      EXPECT_EQ(thrown_id([&] { comm.all_gather_into(whole, piece); }), "MU060");
+      EXPECT_EQ(thrown_id([&] { comm.start_all_gather_into(whole, piece).wait(); }), "MU060");
+      EXPECT_EQ(thrown_id([&] { comm.reduce_scatter(piece, whole); }), "MU060");
+      EXPECT_EQ(thrown_id([&] { comm.start_reduce_scatter(piece, whole).wait(); }), "MU060");
+    }
+    // Neighbours in one storage, and a rank's own piece.
+    const at::Tensor storage = at::arange(12, at::kFloat);
+    comm.all_gather_into(storage.narrow(0, 4, 8), storage.narrow(0, 0, 4));
+    EXPECT_EQ(difference_in_bits(storage.narrow(0, 8, 4), at::arange(4, at::kFloat)), "");
+    comm.all_gather_into(whole, whole.narrow(0, 4 * comm.rank(), 4));
+    EXPECT_EQ(difference_in_bits(whole, at::arange(8, at::kFloat)), "");
+  });
+}
+
 TEST(Communicator, SumsAreInRankOrderAndTheSameBitsEverywhere) {
   for (int64_t elements : {50, 30'000, 1'000'003}) {
     run_threads(3, 0, [&](const Communicator& comm) {

@@ -191,6 +191,24 @@ TEST(SharedMemory, GathersBetweenNearAndFarCores) {
     });
 }
 
+TEST(SharedMemory, ReducesGradientsBetweenNearAndFarCores) {
+  // The larger ones do not fit the caches; each has a part of a block, and an odd count.
+  for (int world : {2, 3})
+    for (auto dtype : {at::kFloat, at::kBFloat16})
+      for (int64_t elements : {700'003, 5'000'003})
+        run_thread_world(world, {.shared_memory = true}, [&](const Communicator& comm) {
+          const at::Tensor own = values(comm.rank(), elements, dtype);
+          at::Tensor expected = values(0, elements, dtype).to(at::kFloat);
+          for (int rank = 1; rank < world; ++rank) expected += values(rank, elements, dtype);
+          expected = expected.to(dtype);
+          const at::Tensor gradient = shared_zeros(comm, elements, dtype, PeerAccess::write);
+          for (int time = 0; time < 10; ++time) {
+            comm.all_reduce(gradient.copy_(own));
+            ASSERT_EQ(difference_in_bits(gradient, expected), "") << world << dtype << elements;
+          }
+        });
+}
+
 TEST(SharedMemory, BlocksOfALargeTensorAreReducedWhoeverIsAhead) {
   for (int world : {2, 3, 4})
     for (uint64_t seed : {0, 1, 2})

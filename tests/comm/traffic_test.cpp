@@ -131,7 +131,7 @@ TEST_P(Traffics, WhatSumsHoldIsNoMoreThanTheTensor) {
   const auto scattered = traffic_of(
       world, ones,
       [&](const Communicator& comm, const at::Tensor& tensor) {
-        comm.reduce_scatter(tensor.narrow(0, 0, elements / world), tensor);
+        comm.reduce_scatter(tensor.narrow(0, comm.rank() * elements / world, elements / world), tensor);
       },
       check);
   for (int rank = 0; rank < world; ++rank) {

@@ -60,8 +60,9 @@ class Group;
 /// the root is in host memory.
 /// Ranks that disagree in operation, order, shape, dtype or label all get a CommError that names both sides, before a
 /// wrong value can be used. Every wait ends within the time-out of the group. A sum is taken in rank order on every
-/// rank, so all ranks and all runs get identical bits. Thread safety: operations may be started from one thread at a
-/// time; they run in the order in which they were started.
+/// rank, so all ranks and all runs get identical bits; only which NaN a NaN is may depend on where tensors are.
+/// Thread safety: operations may be started from one thread at a time; they run in the order in which they were
+/// started.
 class Communicator {
  public:
   /// A world of one: every operation is the identity.
@@ -95,12 +96,13 @@ class Communicator {
   at::Tensor all_gather(const at::Tensor& tensor) const;
   /// Shapes may differ in every dimension; one tensor per rank, in rank order.
   std::vector<at::Tensor> all_gatherv(const at::Tensor& tensor) const;
-  /// `out` has size() times the elements of `in`; rank r's part is the r-th piece of it. `in` may be that piece itself.
+  /// `out` has size() times the elements of `in`; rank r's part is the r-th piece of it. `in` may be this rank's
+  /// piece itself. Throws: ConfigError (MU060) if it lies elsewhere in `out`.
   void all_gather_into(const at::Tensor& out, const at::Tensor& in) const;
   [[nodiscard]] Work start_all_gather_into(const at::Tensor& out, const at::Tensor& in) const;
 
   /// `in` has size() times the elements of `out`; rank r receives the reduction of all ranks' r-th pieces. `out` may be
-  /// this rank's piece itself.
+  /// this rank's piece itself. Throws: ConfigError (MU060) if it lies elsewhere in `in`.
   void reduce_scatter(const at::Tensor& out, const at::Tensor& in, ReduceOp op = ReduceOp::sum) const;
   [[nodiscard]] Work start_reduce_scatter(const at::Tensor& out, const at::Tensor& in,
                                           ReduceOp op = ReduceOp::sum) const;
