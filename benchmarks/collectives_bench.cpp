@@ -23,27 +23,31 @@
 
 namespace {
 
-enum class Kind { all_reduce, all_gather, add, copy };
+enum class Kind { all_reduce, all_gather, add, copy, barrier };
 
 struct Wanted {
-  std::string operation, dtype = "float32";
+  Kind kind{};
+  std::string dtype = "float32";
   int64_t bytes = 0;
   std::string place = "private";
 };
-
-Wanted parse(const std::string& name) {
-  Wanted wanted;
-  std::istringstream words(name);
-  words >> wanted.operation >> wanted.dtype >> wanted.bytes >> wanted.place;
-  return wanted;
-}
 
 Kind kind_of(const std::string& operation) {
   if (operation == "all_reduce") return Kind::all_reduce;
   if (operation == "all_gather") return Kind::all_gather;
   if (operation == "add") return Kind::add;
   if (operation == "copy") return Kind::copy;
+  if (operation == "barrier") return Kind::barrier;
   throw std::invalid_argument("unknown operation " + operation);
+}
+
+Wanted parse(const std::string& name) {
+  Wanted wanted;
+  std::string operation;
+  std::istringstream words(name);
+  words >> operation >> wanted.dtype >> wanted.bytes >> wanted.place;
+  wanted.kind = kind_of(operation);
+  return wanted;
 }
 
 int64_t repetitions(int64_t bytes) {
@@ -94,9 +98,9 @@ Memory plain_memory(const muster::comm::Communicator& group, const torch::Tensor
 /// As replicated and sharded models have it: gradients to which peers write, and parameters that are gathered in place.
 Memory memory_for(const muster::comm::Communicator& group, const Wanted& wanted, const torch::Tensor& own) {
   using muster::comm::PeerAccess;
-  if (wanted.operation == "copy") return plain_memory(group, own);
+  if (wanted.kind == Kind::copy) return plain_memory(group, own);
   if (wanted.place != "shared") return {torch::empty_like(own)};
-  if (wanted.operation != "all_gather")
+  if (wanted.kind != Kind::all_gather)
     return {muster::comm::shared_zeros(group, own.numel(), own.options(), PeerAccess::write)};
   const torch::Tensor whole = muster::comm::shared_zeros(group, group.size() * own.numel(), own.options());
   const torch::Tensor rows = whole.view({group.size(), -1});
@@ -105,8 +109,8 @@ Memory memory_for(const muster::comm::Communicator& group, const Wanted& wanted,
 
 bench::Measured measure(const muster::comm::Communicator& group, const std::string& name) {
   const Wanted wanted = parse(name);
-  if (wanted.operation == "barrier") return barriers(group);
-  const Kind kind = kind_of(wanted.operation);
+  const Kind kind = wanted.kind;
+  if (kind == Kind::barrier) return barriers(group);
   const auto dtype = wanted.dtype == "bfloat16" ? torch::kBFloat16 : torch::kFloat;
   const torch::Tensor own =
       torch::full({wanted.bytes / static_cast<int64_t>(c10::elementSize(dtype))}, group.rank() + 1, dtype);

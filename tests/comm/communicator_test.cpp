@@ -157,7 +157,7 @@ TEST(Communicator, NonContiguousTensors) {
 
 TEST(Communicator, TensorsThatLibTorchNegatesAsItReads) {
   run_threads(2, 9, [](const Communicator& comm) {
-    // Of one kind on one rank, of the other on the other: -1 and -2.
+    // -1, negated as it is read, on rank 0; -2 as it stands in memory on rank 1.
     const auto own = [&] {
       const at::Tensor plain = at::full({3}, -1.F - static_cast<float>(comm.rank()));
       return comm.rank() == 0 ? at::_neg_view(-plain) : plain;
