@@ -1,8 +1,9 @@
 // Microseconds of one collective between ranks of one host, one thread each. Argument: the backend.
 // Cases: "all_reduce float32 4096", "all_gather bfloat16 8" (bytes that a rank gives), "barrier"; with "shared" at the
-// end it is in memory that the ranks share, and is gathered in place. Limits: "add float32 4096", all ranks adding up
-// so many bytes; "copy float32 4096", each of two copying what the other has written to plain shared memory. Each rank
-// writes its tensor before each operation, as training does; the time of the writes alone is taken off.
+// end it is in memory that the ranks share, and is gathered in place. A gather makes no memory, nor do its peers.
+// Limits: "add float32 4096", all ranks adding up so many bytes; "copy float32 4096", each of two copying what the
+// other has written to plain shared memory. Each rank writes its tensor before each operation, as training does; the
+// time of the writes alone is taken off.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -65,7 +66,7 @@ bench::Measured barriers(const muster::comm::Communicator& group) {
 
 struct Memory {
   torch::Tensor tensor;
-  torch::Tensor whole{};  ///< in which `tensor` is this rank's row, where it is gathered in place
+  torch::Tensor whole{};  ///< gathered into; in shared memory `tensor` is this rank's row of it
   torch::Tensor peers{};  ///< to be copied
 };
 
@@ -99,9 +100,11 @@ Memory plain_memory(const muster::comm::Communicator& group, const torch::Tensor
 Memory memory_for(const muster::comm::Communicator& group, const Wanted& wanted, const torch::Tensor& own) {
   using muster::comm::PeerAccess;
   if (wanted.kind == Kind::copy) return plain_memory(group, own);
-  if (wanted.place != "shared") return {torch::empty_like(own)};
-  if (wanted.kind != Kind::all_gather)
-    return {muster::comm::shared_zeros(group, own.numel(), own.options(), PeerAccess::write)};
+  const bool gathers = wanted.kind == Kind::all_gather;
+  if (wanted.place != "shared")
+    return {torch::empty_like(own),
+            gathers ? torch::empty({group.size(), own.numel()}, own.options()) : torch::Tensor()};
+  if (!gathers) return {muster::comm::shared_zeros(group, own.numel(), own.options(), PeerAccess::write)};
   const torch::Tensor whole = muster::comm::shared_zeros(group, group.size() * own.numel(), own.options());
   const torch::Tensor rows = whole.view({group.size(), -1});
   return {rows[group.rank()], rows};
@@ -131,16 +134,13 @@ bench::Measured measure(const muster::comm::Communicator& group, const std::stri
       for (int64_t i = 0; i < times; ++i) {
         write();
         if (!communicates) continue;
-        // As a program that keeps one result at a time; peers gather into the same memory each time.
-        result.reset();
         if (kind == Kind::all_reduce) group.all_reduce(result = tensor);
         else if (kind == Kind::add) (result = tensor).narrow(0, 0, part).add_(own.narrow(0, 0, part));
         else if (kind == Kind::copy) {
           group.barrier();
           std::memcpy((result = copied).mutable_data_ptr(), memory.peers.const_data_ptr(), own.nbytes());
           group.barrier();
-        } else if (memory.whole.defined()) group.all_gather_into(result = memory.whole, tensor);
-        else result = group.all_gather(tensor);
+        } else group.all_gather_into(result = memory.whole, tensor);
       }
     });
   };
