@@ -101,21 +101,21 @@ def sharded(programs, strategy, model, rival, **more):
 
 def ddp_cases(programs):
     rival = "DistributedDataParallel"
-    for model in MODELS:
+    for model, floor, goal in zip(MODELS, (1.05, 1.25), (1.06, 1.45)):
         yield Case("ddp", model, "ms/step", sharded(programs, "ddp", model, rival, variants=SETUPS[rival]), ranks=2, settings=BOTH,
-                   floors={rival: 0.95}, goals={rival: 1.0})
+                   floors={rival: floor}, goals={rival: goal})
 
 
 def fsdp_cases(programs):
     rival = "fully_shard"
-    for model, floor, goal in zip(MODELS, (1.1, 1.5), (1.3, 1.8)):
+    for model, floor, goal in zip(MODELS, (1.25, 2.2), (1.3, 3.0)):
         yield Case("fsdp", model, "ms/step", sharded(programs, "fsdp", model, rival, variants=SETUPS[rival]), ranks=2, settings=BOTH,
                    floors={rival: floor}, goals={rival: goal})
 
 
 def zero1_cases(programs):
     rival = "ZeroRedundancyOptimizer"
-    for model, floor, goal in zip(MODELS, (0.9, 1.1), (1.1, 1.3)):
+    for model, floor, goal in zip(MODELS, (1.10, 1.40), (1.15, 1.5)):
         yield Case("zero1", model, "ms/step", sharded(programs, "zero1", model, rival, variants=SETUPS[rival]), ranks=2, settings=BOTH,
                    floors={rival: floor}, goals={rival: goal})
 
