@@ -138,8 +138,8 @@ template <class F>
 EachTensor(F) -> EachTensor<F>;
 
 /// Replaces a tensor by a copy of the optimizer's own, as the parameter lies where it has its shape.
-void place(at::Tensor& value, const at::Tensor& parameter) {
-  const auto options = parameter.options().requires_grad(false);
+void place(at::Tensor& value, const at::Tensor& parameter, at::ScalarType dtype) {
+  const auto options = parameter.options().dtype(dtype).requires_grad(false);
   const auto own =
       value.sizes() == parameter.sizes() ? at::empty_like(parameter, options) : at::empty(value.sizes(), options);
   value = own.copy_(value);
@@ -228,8 +228,11 @@ void require_fit(bool fits, const std::string& what) {
         "MU131", "a saved optimizer state does not fit: " + what + "; build the optimizer as when it was saved");
 }
 
+using DtypeOf = std::function<at::ScalarType(const at::Tensor&)>;
+
 /// What a load is about to put in place.
 struct Loaded {
+  DtypeOf dtype_of;
   std::vector<std::unique_ptr<lib::OptimizerOptions>> options;
   std::vector<std::function<void()>> states;
 };
@@ -248,8 +251,9 @@ void read_group(lib::Optimizer& optimizer, size_t g, const State& saved, const S
       if (!entry || entry->map().empty()) continue;
       auto made = empty_state<S>(optimizer);
       optim::each_state(*made, Reader(*entry));
-      loaded.states.emplace_back([&optimizer, made, parameter = group.params()[i]] {
-        optim::each_state(*made, EachTensor([&](at::Tensor& value) { place(value, parameter); }));
+      loaded.states.emplace_back([&optimizer, &loaded, made, parameter = group.params()[i]] {
+        const auto dtype = loaded.dtype_of(parameter);
+        optim::each_state(*made, EachTensor([&](at::Tensor& value) { place(value, parameter, dtype); }));
         optimizer.state()[parameter.unsafeGetTensorImpl()] = std::make_unique<S>(std::move(*made));
       });
     }
@@ -281,12 +285,16 @@ State state_dict(const lib::Optimizer& optimizer) {
 }
 
 std::function<void()> prepare_load(lib::Optimizer& optimizer, const State& state) {
+  return prepare_load(optimizer, state, [](const at::Tensor& parameter) { return parameter.scalar_type(); });
+}
+
+std::function<void()> prepare_load(lib::Optimizer& optimizer, const State& state, const DtypeOf& dtype_of) {
   if (!is_known(optimizer)) return prepare_archive(optimizer, state);
   const auto& groups = state.at("param_groups").list();
   require_fit(groups.size() == optimizer.param_groups().size(), "it has " + std::to_string(groups.size()) +
                                                                     " parameter groups and the optimizer " +
                                                                     std::to_string(optimizer.param_groups().size()));
-  auto loaded = std::make_shared<Loaded>();
+  auto loaded = std::make_shared<Loaded>(dtype_of);
   for (size_t g = 0; g < groups.size(); ++g) read_group(optimizer, g, groups[g], state.at("state"), *loaded);
   return [&optimizer, loaded] {
     const at::NoGradGuard no_grad;

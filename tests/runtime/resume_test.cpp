@@ -15,8 +15,10 @@
 #include "muster/fabric.h"
 #include "muster/optim/averaging.h"
 #include "muster/optim/optimizer_state.h"
+#include "muster/runtime/detail/prepared_model.h"
 #include "muster/runtime/extras.h"
 #include "muster/schedule/schedulers.h"
+#include "muster/testing/compare.h"
 #include "muster/testing/thrown.h"
 #include "muster/tree/state.h"
 #include "runtime/ranks.h"
@@ -217,6 +219,39 @@ void expect_newest() {
   fabric.register_for_checkpointing(other);
   EXPECT_TRUE(resume(fabric));
   EXPECT_EQ(other.value, 1);
+}
+
+void expect_resumed_shards(const char* dtype, ShardStage stage) {
+  const Accelerator first;
+  const auto folder = testing::shared_folder(first.group());
+  const auto trained = [&](bool resumes) {
+    Accelerator accelerator({.strategy = FSDP{.param_dtype = dtype, .stage = stage}});
+    torch::manual_seed(resumes ? 2 : 1);
+    torch::nn::Sequential net(torch::nn::Linear(5, 70), torch::nn::Linear(70, 3));
+    auto [model, optimizer] = accelerator.prepare(net, torch::optim::AdamW(net->parameters(), 1e-2));
+    for (int step = resumes ? 2 : 0; step < 4; ++step) {
+      if (step == 2 && !resumes) accelerator.save_state(folder.path() / "state");
+      if (step == 2 && resumes) accelerator.load_state(folder.path() / "state");
+      const auto x =
+          torch::sin(torch::arange(20, torch::kFloat) * (step + 1 + accelerator.process_index())).view({4, 5});
+      accelerator.backward(model(x).pow(2).mean());
+      optimizer.step();
+      optimizer.zero_grad();
+    }
+    return model.prepared()->managed->full_state(false);
+  };
+  const auto whole = trained(false), resumed = trained(true);
+  ASSERT_EQ(whole.size(), resumed.size());
+  for (size_t i = 0; i < whole.size(); ++i)
+    EXPECT_EQ(testing::difference_in_bits(resumed[i].second, whole[i].second), "") << whole[i].first;
+}
+
+TEST(Resume, OfShardsThatAreUsedInAnotherDtypeGivesTheSameBits) {
+  testing::as_ranks(2, [] {
+    for (const char* dtype : {"bf16", "f16"})
+      for (const auto stage : {ShardStage::optimizer, ShardStage::gradients, ShardStage::full})
+        expect_resumed_shards(dtype, stage);
+  });
 }
 
 TEST(ResumeNewest, LoadsTheNewestWholeCheckpointOrSaysThatThereIsNone) {

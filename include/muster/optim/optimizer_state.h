@@ -27,6 +27,10 @@ void load_state_dict(torch::optim::Optimizer& optimizer, const State& state);
 /// fails only for lack of memory (or if load() of a user-defined class throws).
 /// Requires: the optimizer outlives the function.
 std::function<void()> prepare_load(torch::optim::Optimizer& optimizer, const State& state);
+/// The same for parameters that are not updated in their own dtype: `dtype_of` gives the one to which a parameter's
+/// tensors are copied. The returned function calls it.
+std::function<void()> prepare_load(torch::optim::Optimizer& optimizer, const State& state,
+                                   const std::function<at::ScalarType(const at::Tensor&)>& dtype_of);
 
 /// Replaces each state tensor of this parameter that has its shape by f(tensor). Does nothing for an unknown class.
 void change_state(torch::optim::Optimizer& optimizer, const at::Tensor& parameter,
