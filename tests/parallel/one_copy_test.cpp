@@ -7,9 +7,12 @@
 #include <algorithm>
 #include <csignal>
 #include <optional>
+#include <string>
+#include <utility>
 
 #include "muster/base/error.h"
 #include "muster/comm/rendezvous.h"
+#include "muster/parallel/detail/replicated_model.h"
 #include "muster/testing/compare.h"
 #include "muster/testing/thrown.h"
 #include "parallel/sharded_models.h"
@@ -292,27 +295,50 @@ TEST(OneCopy, AStrayWriteOfAProcessFaultsWithWords) {  // MU162
   }
 }
 
+/// Reads that memory in a forked child: what the child says, and its status.
+std::pair<std::string, int> read_in_child(const at::Tensor& tensor) {
+  const auto* value = static_cast<const volatile float*>(tensor.const_data_ptr());
+  int pipe[2], status = 0;
+  EXPECT_EQ(::pipe(pipe), 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::dup2(pipe[1], STDERR_FILENO);
+    ::_exit(*value == 0 ? 77 : 78);
+  }
+  ::close(pipe[1]);
+  std::string said;
+  char text[256];
+  for (ssize_t bytes = 0; (bytes = ::read(pipe[0], text, sizeof text)) > 0;) said.append(text, bytes);
+  ::close(pipe[0]);
+  EXPECT_EQ(::waitpid(child, &status, 0), child);
+  return {said, status};
+}
+
+void expect_told(const at::Tensor& tensor) {
+  const auto [said, status] = read_in_child(tensor);
+  // AddressSanitizer makes of the fault an exit of its own.
+  EXPECT_FALSE(WIFEXITED(status) && WEXITSTATUS(status) >= 77) << status;
+  EXPECT_NE(said.find("a forked child uses a parameter or a gradient"), std::string::npos) << said;
+}
+
 TEST(OneCopy, AForkedChildIsToldThatItHasNoParameters) {
   expect_all_well(in_processes(2, [](const comm::Communicator& group) {
     Training training(group, {.stage = ShardStage::optimizer});
     group.barrier();
-    const auto* value = static_cast<const volatile float*>(training.net->head->weight.const_data_ptr());
-    int pipe[2], status = 0;
-    ASSERT_EQ(::pipe(pipe), 0);
-    const pid_t child = ::fork();
-    if (child == 0) {
-      ::dup2(pipe[1], STDERR_FILENO);
-      ::_exit(*value == 0 ? 77 : 78);
-    }
-    ::close(pipe[1]);
-    std::string said;
-    char text[256];
-    for (ssize_t bytes = 0; (bytes = ::read(pipe[0], text, sizeof text)) > 0;) said.append(text, bytes);
-    ::close(pipe[0]);
-    ASSERT_EQ(::waitpid(child, &status, 0), child);
-    // AddressSanitizer makes of the fault an exit of its own.
-    EXPECT_FALSE(WIFEXITED(status) && WEXITSTATUS(status) >= 77) << status;
-    EXPECT_NE(said.find("a forked child uses a parameter"), std::string::npos) << said;
+    expect_told(training.net->head->weight);
+    group.barrier();
+  }));
+}
+
+TEST(OneCopy, AForkedChildIsToldThatItHasNoGradientsOfReplicas) {
+  expect_all_well(in_processes(2, [](const comm::Communicator& group) {
+    torch::nn::Linear net(3, 2);
+    ReplicatedModel model(*net, group);
+    model.enter_forward();
+    const auto loss = net(torch::ones({1, 3})).sum();
+    model.leave_forward();
+    backward(model, loss);
+    expect_told(net->weight.grad());
     group.barrier();
   }));
 }

@@ -42,8 +42,9 @@ constexpr const char* kWrite =
     "in summon_full_params with .writeback = true; load weights by load_model(model, path); or switch "
     "one_copy_per_host off\n";
 constexpr const char* kChild =
-    "muster: error: MU162: a forked child uses a parameter that the ranks of this host have in common, which a child "
-    "does not have: it ends, at the place above. Copy what it needs before the fork, or switch one_copy_per_host off\n";
+    "muster: error: MU162: a forked child uses a parameter or a gradient that the ranks of this host have in common, "
+    "which a child does not have: it ends, at the place above. Copy what it needs before the fork, or choose "
+    "the backend gloo\n";
 
 /// The words last: launchers show the last lines of a process that has failed.
 void report() {

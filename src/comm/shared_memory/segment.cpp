@@ -93,6 +93,7 @@ void Segment::map_here(int descriptor, std::size_t bytes, int protection) {
   bytes_ = bytes;
   ::madvise(address, bytes, MADV_DONTFORK);
   ::madvise(address, bytes, MADV_DONTDUMP);
+  notice_ = FaultNotice(data_, bytes_);
 }
 
 Segment::~Segment() {
