@@ -106,6 +106,41 @@ TEST(ReplicatedModel, TiedParametersCountOnce) {
   });
 }
 
+TEST(ReplicatedModel, AGradientThatIsKeptKeepsItsValuesOnceItIsReset) {
+  on_ranks(2, [](const Communicator& group) {
+    Cnn net;
+    draw_parameters(net, 3);
+    ReplicatedModel replicated(net, group);
+    const auto pass = [&](int step) {
+      backward(replicated, loss_of(run(replicated, net, draw_part(net, 4, step, group.rank(), at::kFloat))));
+    };
+    const auto parameters = net.parameters();
+    pass(0);
+    std::vector<at::Tensor> kept, copies;
+    for (const auto& parameter : parameters) {
+      kept.push_back(parameter.grad());
+      copies.push_back(parameter.grad().clone());
+    }
+    pass(0);  // adds to what is kept, as without ranks
+    for (size_t i = 0; i < kept.size(); ++i) {
+      EXPECT_TRUE(parameters[i].grad().is_same(kept[i]));
+      EXPECT_FALSE(torch::equal(kept[i], copies[i]));
+      copies[i] = kept[i].clone();
+    }
+    net.zero_grad();
+    pass(1);
+    for (size_t i = 0; i < kept.size(); ++i) {
+      EXPECT_EQ(muster::testing::difference_in_bits(kept[i], copies[i]), "") << i;
+      EXPECT_FALSE(torch::equal(parameters[i].grad(), kept[i])) << i;
+    }
+    const auto* place = parameters[0].grad().const_data_ptr();
+    kept.clear();
+    net.zero_grad();
+    pass(2);
+    EXPECT_EQ(parameters[0].grad().const_data_ptr(), place) << "gradients have left their bucket";
+  });
+}
+
 TEST(ReplicatedModel, BuffersComeFromRankZeroInOneMessage) {
   on_ranks(2, [](const Communicator& group) {
     Cnn net;

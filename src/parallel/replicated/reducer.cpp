@@ -183,6 +183,7 @@ void Reducer::prepare_for_backward() {
     auto& state = states_[i];
     const auto& parameter = replica_.parameters()[i];
     state.fired = false;
+    replica_.release_kept_gradient(i);
     state.awaited = state.expected && parameter.tensor.requires_grad();
     if (state.awaited) ++pending_[parameter.bucket];
     else fill(i);

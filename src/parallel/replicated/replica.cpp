@@ -122,6 +122,16 @@ const ReplicaParameter* Replica::find(const at::Tensor& tensor) const {
   return found == index_.end() ? nullptr : &parameters_[found->second];
 }
 
+void Replica::release_kept_gradient(size_t i) {
+  auto& parameter = parameters_[i];
+  auto& shown = parameter.gradient;
+  if (shown.use_count() == 1 || parameter.tensor.mutable_grad().is_same(shown)) return;
+  at::NoGradGuard no_grad;
+  const auto in_bucket = layout_.offsets[i] - layout_.buckets[parameter.bucket].begin;
+  const at::Tensor kept = std::exchange(shown, alias_like(buckets_[parameter.bucket], in_bucket, parameter.tensor));
+  kept.set_data(kept.clone());
+}
+
 std::vector<GradientBucket> Replica::hook_buckets() const {
   std::vector<GradientBucket> all;
   for (size_t b = 0; b < layout_.buckets.size(); ++b) {

@@ -44,6 +44,8 @@ class Replica {
   /// Those that were appended follow the others. None moves within the list.
   std::deque<ReplicaParameter>& parameters() noexcept { return parameters_; }
   const std::deque<ReplicaParameter>& parameters() const noexcept { return parameters_; }
+  /// Before gradient i is written anew: if somebody has kept the tensor that showed the last one, it becomes a copy.
+  void release_kept_gradient(size_t i);
   /// nullptr for a tensor that is none of them.
   const ReplicaParameter* find(const at::Tensor& tensor) const;
   const BucketLayout& layout() const noexcept { return layout_; }
