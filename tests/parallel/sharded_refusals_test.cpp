@@ -7,6 +7,7 @@
 
 #include "muster/base/error.h"
 #include "muster/hook/detail/watched_storage.h"
+#include "muster/optim/detail/fused.h"
 #include "muster/parallel/detail/sharded_model.h"
 #include "parallel/sharded_models.h"
 
@@ -75,6 +76,54 @@ TEST(ShardedModel, AccessToParametersOutsideIsRefusedByName) {  // MU153 MU161 M
     net->head->bias.set_data(torch::zeros({kWords}));
     EXPECT_EQ(refusal([&] { model.enter_forward(); }, {"head.bias", "unit 'root'"}), "MU163");
   });
+}
+
+TEST(ShardedModel, GradientsThatTheProgramResetsOrAssignsAreNotOverlooked) {  // MU578 MU579
+  for (const auto& options : all_stages())
+    on_seeded_ranks(2, [&](comm::Communicator group) {
+      auto net = make_net();
+      torch::optim::AdamW adam(net->parameters(), adamw());
+      ShardedModel model(*net, group, options);
+      optim::FusedOptimizer optimizer(adam, {&model});
+      const auto pass = [&] {
+        const auto words = words_of(0, group.rank());
+        backward(model, loss_of(forward(model, net, words), words));
+      };
+      const auto bias = [&] {
+        for (const auto& [name, value] : model.full_state(false))
+          if (name == "head.bias") return value;
+        return at::Tensor();
+      };
+      pass();
+      optimizer.step();
+      const auto before = bias();
+      net->zero_grad();
+      optimizer.step();
+      EXPECT_TRUE(torch::equal(bias(), before)) << "a gradient that was reset moved it";
+
+      pass();
+      net->head->bias.mutable_grad() = torch::ones({kWords});
+      EXPECT_EQ(refusal([&] { optimizer.step(); }, {"head.bias", "assigned"}), "MU578");
+      EXPECT_EQ(refusal([&] { model.gradient_power_sum(net->parameters(), 2); }, {"head.bias"}), "MU578");
+      EXPECT_EQ(refusal(pass, {"head.bias"}), "MU578");
+      optimizer.zero_grad();
+
+      pass();
+      const auto kept = net->head->bias.grad();
+      optimizer.zero_grad();
+      pass();
+      net->head->bias.mutable_grad() = kept;
+      EXPECT_EQ(refusal([&] { optimizer.step(); }, {"head.bias"}), "MU578") << "the last gradient is gone";
+      optimizer.zero_grad();
+
+      model.set_gradient_sync(false);
+      pass();
+      EXPECT_EQ(refusal([&] { optimizer.step(); }, {"no_sync"}), "MU579");
+      model.set_gradient_sync(true);
+      pass();
+      optimizer.step();
+      EXPECT_FALSE(torch::equal(bias(), before)) << "what follows a refusal trains nothing";
+    });
 }
 
 TEST(ShardedModel, SparseGradientsAreRefused) {  // MU154

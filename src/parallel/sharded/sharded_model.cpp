@@ -150,7 +150,8 @@ void ShardedModel::for_each_gradient(const std::vector<at::Tensor>& parameters,
                                      const std::function<void(const at::Tensor&)>& f) {
   for (const auto& parameter : optim::distinct_tensors(parameters)) {
     const auto* local = find(parameter);
-    if (local && local->gradient.numel() > 0 && has_gradient(parameter)) f(local->gradient);
+    // Asked first, since it throws on ranks without a part of the parameter, too.
+    if (local && has_gradient(parameter) && local->gradient.numel() > 0) f(local->gradient);
   }
 }
 
@@ -235,8 +236,7 @@ const optim::LocalParameter* ShardedModel::find(const at::Tensor& parameter) con
 bool ShardedModel::has_gradient(const at::Tensor& parameter) const {
   const auto* place = state_->place(parameter);
   if (!place) return false;
-  const auto* gradients = state_->units[place->first]->gradients();
-  return gradients && gradients->has_sharded_grad(place->second);
+  return state_->units[place->first]->has_gradient(place->second);
 }
 
 void ShardedModel::zero_grad(const at::Tensor& parameter, bool set_to_none) {

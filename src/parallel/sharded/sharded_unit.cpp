@@ -310,15 +310,44 @@ void ShardedUnit::zero_gradient(size_t i, bool set_to_none) {
 }
 
 void ShardedUnit::show_placeholders() {
-  for (size_t i = 0; gradients_ && i < size(); ++i)
+  placeholders_shown_ = true;
+  for (size_t i = 0; gradients_ && i < size(); ++i) {
+    if (!gradients_->has_unsharded_grad(i) && !gradients_->has_sharded_grad(i)) continue;
+    auto& shown = parameter(i).tensor.mutable_grad();
+    auto& placeholder = placeholders_[i];
+    // One that the user has kept stands for the last gradient, which is gone: assigned again it must not be this one.
+    if (!shown.is_same(placeholder) && placeholder.use_count() > 1)
+      placeholder =
+          placeholder_memory_.view(layout_.whole(i).begin, placeholder.sizes(), placeholder.strides(), used_dtype_);
     // Without memory, so it costs none: it only says that there is a gradient.
-    if (gradients_->has_unsharded_grad(i) || gradients_->has_sharded_grad(i))
-      parameter(i).tensor.mutable_grad() = placeholders_[i];
+    shown = placeholder;
+  }
+}
+
+void ShardedUnit::refuse_assigned_gradient(size_t i) const {
+  const auto& shown = parameter(i).tensor.mutable_grad();
+  if (!shown.defined() || shown.is_same(placeholders_[i])) return;
+  throw UsageError("MU578", "the gradient of parameter '" + parameter(i).name + "' of unit '" + name() +
+                                "' was assigned by the program, but its model is sharded, and a rank holds only a "
+                                "part of each gradient: change gradients before they are reduced, by a hook of a "
+                                "tensor in forward, or scale the loss; or choose the strategy 'ddp'");
+}
+
+bool ShardedUnit::has_gradient(size_t i) const {
+  if (!gradients_) return false;
+  refuse_assigned_gradient(i);
+  if (gradients_->has_unsharded_grad(i))
+    throw UsageError("MU579", "the gradient of parameter '" + parameter(i).name + "' of unit '" + name() +
+                                  "' is used, but the ranks have not added up what backwards in no_sync gave: run the "
+                                  "last backward before a step or a norm outside of no_sync");
+  return gradients_->has_sharded_grad(i) && (!placeholders_shown_ || parameter(i).tensor.mutable_grad().defined());
 }
 
 void ShardedUnit::hide_placeholders() {
+  placeholders_shown_ = false;
   for (size_t i = 0; gradients_ && i < size(); ++i) {
     auto& shown = parameter(i).tensor.mutable_grad();
+    refuse_assigned_gradient(i);
     if ((gradients_->has_unsharded_grad(i) || gradients_->has_sharded_grad(i)) && !shown.defined())
       zero_gradient(i, /*set_to_none=*/true);
     shown.reset();

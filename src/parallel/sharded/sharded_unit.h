@@ -118,10 +118,14 @@ class ShardedUnit {
   /// since the user has reset it.
   void show_placeholders();
   void hide_placeholders();
+  /// Whether a step uses the gradient of parameter i: there is one, and the user has not reset it.
+  /// Throws: UsageError (MU578) if grad() is a tensor of the user's; (MU579) if the gradient was never reduced.
+  bool has_gradient(size_t i) const;
 
  private:
   void allocate_values();
   void share_values(const at::Tensor& whole);
+  void refuse_assigned_gradient(size_t i) const;
   void begin_on_one_copy(bool main_only, bool writes);
   void fill_memory();
   void release(const at::Tensor& unsharded);
@@ -162,6 +166,7 @@ class ShardedUnit {
   std::unique_ptr<UnitGradients> gradients_;
   std::vector<optim::LocalParameter> locals_;
   std::vector<at::Tensor> placeholders_;
+  bool placeholders_shown_ = false;
   std::vector<char> trainable_;
   size_t trainable_count_ = 0;
   int64_t elements_ = 0;

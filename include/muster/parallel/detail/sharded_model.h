@@ -49,8 +49,9 @@ namespace muster::parallel {
 /// Without gradient_sync() full gradients stay on each rank and accumulate; this costs as much memory as the
 /// parameters. They accumulate in the dtype of the reduction, and the sum is scaled.
 /// After backward, grad() of a parameter is a placeholder that throws UsageError (MU167) when it is read, so that a
-/// step through the user's own optimizer handle does not silently do nothing. Resetting it (net->zero_grad()) clears
-/// the gradient.
+/// step through the user's own optimizer handle does not silently do nothing. Resetting it (net->zero_grad(), on every
+/// rank) clears the gradient. A step, a norm or the next backward throws UsageError where it is another tensor
+/// (MU578), a step or a norm where gradients of backwards without gradient_sync() were not reduced since (MU579).
 ///
 /// Accessing a parameter in stage full outside enter_forward()..leave_forward(), backward and summon_full_params()
 /// throws UsageError (MU161) with the names of parameter and unit; writing one throws at any time (MU162). A backward
