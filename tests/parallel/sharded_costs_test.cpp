@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <map>
+#include <memory>
 
 #include "parallel/counted_memory.h"
 #include "parallel/gathered_elements.h"
@@ -31,6 +32,33 @@ struct Traffic {
     return elements[name];
   }
 };
+
+TEST(ShardedCosts, ABackwardOfOtherModelsGathersNothing) {
+  for (const auto& options : all_stages())
+    on_seeded_ranks(2, [&](comm::Communicator group) {
+      auto net = make_net(), idle_net = make_net();
+      ShardedModel model(*net, group, options);
+      auto idle = std::make_unique<ShardedModel>(*idle_net, group, options);
+      const auto words = words_of(0, group.rank());
+      const auto trains = [&](ShardedModel& trained, Net& of) {
+        const auto loss = loss_of(forward(trained, of, words), words);
+        if (idle) idle->before_backward();  // as a runtime, which knows all its models
+        if (&trained == &model) model.before_backward();
+        loss.backward();
+        if (idle) idle->after_backward();
+        if (&trained == &model) model.after_backward();
+      };
+      for (int step = 0; step < 2; ++step) {
+        trains(model, net);
+        trains(*idle, idle_net);
+      }
+      const auto gathers = idle->stats().gathers;
+      trains(model, net);
+      EXPECT_EQ(idle->stats().gathers, gathers);
+      if (group.rank() == 0) idle.reset();
+      trains(model, net);
+    });
+}
 
 TEST(ShardedCosts, SendsTheElementsOfTheTable) {
   for (const int world : {2, 3})

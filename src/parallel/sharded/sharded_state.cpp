@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <exception>
 #include <sstream>
+#include <utility>
 
 #include <ATen/core/grad_mode.h>
 #include <c10/util/ScopeExit.h>
@@ -189,6 +190,7 @@ void ShardedModel::State::leave_forward() noexcept {
   if (bypass_) bypass_->forward_ended();
   if (within_backward()) return;
   const bool threw = std::uncaught_exceptions() > exceptions_, trains = at::GradMode::is_enabled() && !threw;
+  forward_trained_ |= trains;
   try {
     if (!threw) unshard_scheduler_->end(Pass::forward);
     if (!trains || !settings.keeps_after_forward) unshard_scheduler_->reshard_all(/*keep_roots=*/trains);
@@ -241,7 +243,8 @@ void ShardedModel::State::begin_backward(bool inside_runtime_backward) {
   device::wait_stream(kBegin, streams.reduce, device::current_stream(streams.accelerator));
   reductions_->begin(awaited_, freezing_changed());
   name_gathers("backward");
-  unshard_scheduler_->begin(Pass::backward);
+  // A runtime begins a backward of all its models, also of those that no loss goes through.
+  unshard_scheduler_->begin(Pass::backward, std::exchange(forward_trained_, false));
 }
 
 void ShardedModel::State::finish_backward() {

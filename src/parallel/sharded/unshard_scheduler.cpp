@@ -37,11 +37,11 @@ void UnshardScheduler::handle(size_t unit, UnitEvent event) {
   count();
 }
 
-void UnshardScheduler::begin(Pass pass) {
+void UnshardScheduler::begin(Pass pass, bool prefetches) {
   latest_ = kNoUnit;
   auto& order = orders_[static_cast<size_t>(pass)];
   order.begin();
-  if (pass != Pass::backward || settings_.keeps_params_unsharded()) return;
+  if (!prefetches || settings_.keeps_params_unsharded()) return;
   for (const auto u : coming_units(order, kNoUnit)) handle(u, UnitEvent::prefetch);
 }
 

@@ -24,7 +24,8 @@ class UnshardScheduler {
   /// Requires: units and settings outlive this object; no unit is added later.
   UnshardScheduler(const Units& units, const ShardSettings& settings);
 
-  void begin(Pass pass);
+  /// `prefetches`: a backward gathers the unit that came first in the last one. Collective then.
+  void begin(Pass pass, bool prefetches = false);
   void end(Pass pass) { orders_[static_cast<size_t>(pass)].end(); }
   /// The unit is unsharded on return, and stays so until leave(). `keeps`: other units stay unsharded, too.
   /// Collective, if the unit was not unsharded.
