@@ -19,11 +19,12 @@ from protocol import serve  # noqa: E402
 torch.set_num_threads(1)
 comm.init_distributed(dist_backend="gloo", verbose=False)
 RANK, SIZE = distributed.get_rank(), distributed.get_world_size()
+HAS_OPERATOR = hasattr(torch.ops.deepspeed, "inference_all_reduce_")
 
 
 def forget_the_name():
     """DeepSpeed never unlinks its segments, 69 MB per rank and start; all ranks have mapped them when it has started."""
-    if not hasattr(torch.ops.deepspeed, "inference_all_reduce_"):
+    if not HAS_OPERATOR:
         return
     distributed.barrier()
     place = "_".join(map(str, (os.getuid(), os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"], RANK)))
@@ -31,7 +32,7 @@ def forget_the_name():
 
 
 def check_operator(dtype):
-    if not hasattr(torch.ops.deepspeed, "inference_all_reduce_"):
+    if not HAS_OPERATOR:
         raise SystemExit("DeepSpeed could not build its operator for ranks of one host")
     if getattr(backends.cdb, "shm_vector_kernel_level", 2) < (1 if dtype == torch.float32 else 2):
         raise SystemExit(f"DeepSpeed's operator does not take {dtype} on this processor")

@@ -228,16 +228,16 @@ void require_fit(bool fits, const std::string& what) {
         "MU131", "a saved optimizer state does not fit: " + what + "; build the optimizer as when it was saved");
 }
 
-using DtypeOf = std::function<at::ScalarType(const at::Tensor&)>;
-
 /// What a load is about to put in place.
 struct Loaded {
-  DtypeOf dtype_of;
   std::vector<std::unique_ptr<lib::OptimizerOptions>> options;
   std::vector<std::function<void()>> states;
 };
 
-void read_group(lib::Optimizer& optimizer, size_t g, const State& saved, const State& states, Loaded& loaded) {
+using DtypeOf = std::function<at::ScalarType(const at::Tensor&)>;
+
+void read_group(lib::Optimizer& optimizer, size_t g, const State& saved, const State& states, const DtypeOf& dtype_of,
+                Loaded& loaded) {
   const auto& group = optimizer.param_groups()[g];
   const auto& numbers = saved.at("params").list();
   require_fit(numbers.size() == group.params().size(), "it has a group of " + std::to_string(numbers.size()) +
@@ -251,8 +251,8 @@ void read_group(lib::Optimizer& optimizer, size_t g, const State& saved, const S
       if (!entry || entry->map().empty()) continue;
       auto made = empty_state<S>(optimizer);
       optim::each_state(*made, Reader(*entry));
-      loaded.states.emplace_back([&optimizer, &loaded, made, parameter = group.params()[i]] {
-        const auto dtype = loaded.dtype_of(parameter);
+      const auto& parameter = group.params()[i];
+      loaded.states.emplace_back([&optimizer, made, parameter, dtype = dtype_of(parameter)] {
         optim::each_state(*made, EachTensor([&](at::Tensor& value) { place(value, parameter, dtype); }));
         optimizer.state()[parameter.unsafeGetTensorImpl()] = std::make_unique<S>(std::move(*made));
       });
@@ -294,8 +294,8 @@ std::function<void()> prepare_load(lib::Optimizer& optimizer, const State& state
   require_fit(groups.size() == optimizer.param_groups().size(), "it has " + std::to_string(groups.size()) +
                                                                     " parameter groups and the optimizer " +
                                                                     std::to_string(optimizer.param_groups().size()));
-  auto loaded = std::make_shared<Loaded>(dtype_of);
-  for (size_t g = 0; g < groups.size(); ++g) read_group(optimizer, g, groups[g], state.at("state"), *loaded);
+  auto loaded = std::make_shared<Loaded>();
+  for (size_t g = 0; g < groups.size(); ++g) read_group(optimizer, g, groups[g], state.at("state"), dtype_of, *loaded);
   return [&optimizer, loaded] {
     const at::NoGradGuard no_grad;
     for (size_t g = 0; g < loaded->options.size(); ++g)

@@ -27,21 +27,18 @@ State PreparedOptimizer::state_dict(const std::string& path, std::vector<TensorS
   return state;
 }
 
-/// Of what a step updates: with another compute dtype the parameter itself is only used.
-at::ScalarType PreparedOptimizer::updated_dtype(const at::Tensor& parameter) const {
-  for (const auto& use : models_)
-    if (const auto* local = use.model->managed->find(parameter)) return local->value.scalar_type();
-  return parameter.scalar_type();
-}
-
 std::function<void()> PreparedOptimizer::prepare_load(const State& state, const TensorReader& reader) {
   bind_models();
   wait_for_step();
   require_saved_groups(state.at("inner"), *inner_, *context_.registry);
   const auto parts = shards_of(context_.registry->models());
-  const auto load_inner =
-      muster::prepare_load(*inner_, joined_optimizer_state(state.at("inner"), parameters(), parts, reader),
-                           [this](const at::Tensor& parameter) { return updated_dtype(parameter); });
+  // A step updates the shard; with another compute dtype the parameter itself is only used.
+  const auto updated_dtype = [&](const at::Tensor& parameter) {
+    const auto part = parts.find(parameter.unsafeGetTensorImpl());
+    return (part == parts.end() ? parameter : part->second.local).scalar_type();
+  };
+  const auto load_inner = muster::prepare_load(
+      *inner_, joined_optimizer_state(state.at("inner"), parameters(), parts, reader), updated_dtype);
   const auto* saved = state.find("scaler");
   if ((saved != nullptr) != scaler_.has_value())
     throw CheckpointError("MU240", std::string("the checkpoint was saved ") + (saved ? "with" : "without") +

@@ -126,7 +126,6 @@ class PreparedOptimizer : public std::enable_shared_from_this<PreparedOptimizer>
   bool bind_parameter(const at::Tensor& parameter, size_t index, bool require_all);
   void move_states(const PreparedModel& model);
   void shard_state(const PreparedModel& model);
-  at::ScalarType updated_dtype(const at::Tensor& parameter) const;
   std::optional<at::Device> device_of_parameters() const;
   bool holds(const std::vector<at::Tensor>& asked) const;
   bool gradients_are_finite();

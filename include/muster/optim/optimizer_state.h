@@ -28,7 +28,7 @@ void load_state_dict(torch::optim::Optimizer& optimizer, const State& state);
 /// Requires: the optimizer outlives the function.
 std::function<void()> prepare_load(torch::optim::Optimizer& optimizer, const State& state);
 /// The same for parameters that are not updated in their own dtype: `dtype_of` gives the one to which a parameter's
-/// tensors are copied. The returned function calls it.
+/// tensors are copied.
 std::function<void()> prepare_load(torch::optim::Optimizer& optimizer, const State& state,
                                    const std::function<at::ScalarType(const at::Tensor&)>& dtype_of);
 

@@ -43,8 +43,8 @@ constexpr const char* kWrite =
     "one_copy_per_host off\n";
 constexpr const char* kChild =
     "muster: error: MU162: a forked child uses a parameter or a gradient that the ranks of this host have in common, "
-    "which a child does not have: it ends, at the place above. Copy what it needs before the fork, or choose "
-    "the backend gloo\n";
+    "which a child does not have: it ends, at the place above. Copy what it needs before the fork, or switch "
+    "one_copy_per_host off (parameters), or choose the backend gloo\n";
 
 /// The words last: launchers show the last lines of a process that has failed.
 void report() {

@@ -230,11 +230,10 @@ void ShardedModel::State::begin_backward(bool inside_runtime_backward) {
         "MU169",
         "backward runs inside summon_full_params, where parameters do not belong to the engine: leave the scope first");
   for (size_t u = 0; u < units.size(); ++u) {
-    if (placeholders_shown_) units[u]->hide_placeholders();
+    units[u]->hide_placeholders();
     arrived_[u] = 0;
     awaited_[u] = units[u]->awaited_count();
   }
-  placeholders_shown_ = false;
   if (bypass_) bypass_->backward_begins();
   in_backward_ = true;
   inside_runtime_backward_ = inside_runtime_backward;
@@ -262,7 +261,6 @@ void ShardedModel::State::finish_backward() {
   device::wait_stream(kReduced, device::current_stream(streams.accelerator), streams.reduce);
   buffers.trim();
   for (auto& unit : units) unit->show_placeholders();
-  placeholders_shown_ = true;
 }
 
 void ShardedModel::State::reduce() {

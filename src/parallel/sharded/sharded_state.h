@@ -152,8 +152,7 @@ class ShardedModel::State final : public hook::StorageWatcher, public std::enabl
   bool inside_runtime_backward_ = false;  // this backward began with before_backward()
   int64_t backward_ = -1;                 // which one it is; -1 before its first hook
   std::thread::id thread_;                // the thread that ran its first hook
-  bool placeholders_shown_ = false;
-  bool forward_trained_ = false;  ///< a forward since the last backward recorded a graph
+  bool forward_trained_ = false;          ///< a forward since the last backward recorded a graph
   FullScope scope_ = FullScope::none;
 };
 

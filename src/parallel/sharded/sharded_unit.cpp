@@ -344,10 +344,11 @@ bool ShardedUnit::has_gradient(size_t i) const {
 }
 
 void ShardedUnit::hide_placeholders() {
+  if (!placeholders_shown_) return;
+  for (size_t i = 0; gradients_ && i < size(); ++i) refuse_assigned_gradient(i);
   placeholders_shown_ = false;
   for (size_t i = 0; gradients_ && i < size(); ++i) {
     auto& shown = parameter(i).tensor.mutable_grad();
-    refuse_assigned_gradient(i);
     if ((gradients_->has_unsharded_grad(i) || gradients_->has_sharded_grad(i)) && !shown.defined())
       zero_gradient(i, /*set_to_none=*/true);
     shown.reset();

@@ -115,7 +115,8 @@ class ShardedUnit {
   void take_gradient(size_t i, const at::Tensor& gradient, bool last);
   void zero_gradient(size_t i, bool set_to_none);
   /// Sets and removes gradient placeholders. If a placeholder is gone already, hide_placeholders() clears the gradient,
-  /// since the user has reset it.
+  /// since the user has reset it; it does nothing while none is shown.
+  /// Throws: UsageError (MU578) from hide_placeholders(), which changes nothing then.
   void show_placeholders();
   void hide_placeholders();
   /// Whether a step uses the gradient of parameter i: there is one, and the user has not reset it.

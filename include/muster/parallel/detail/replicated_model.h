@@ -21,9 +21,9 @@ namespace muster::parallel {
 /// parameter to the first, and start their all_reduce in this order as they fill, while backward goes on. When backward
 /// ends, every gradient is the mean over ranks of the gradients that each rank has accumulated. It is summed in rank
 /// order, so the bits are the same on every rank and in every run. A tensor got by grad() that is kept while the
-/// parameter's gradient is reset keeps its values; a view of it does not. Then buffers (running
-/// statistics) get the values of rank 0, so that ranks get equal results in evaluation, whenever each runs it; not with
-/// broadcast_buffers off.
+/// parameter's gradient is reset keeps its values; a view of it does not. Then buffers (running statistics) get the
+/// values of rank 0, so that ranks get equal results in evaluation, whenever each runs it; not with broadcast_buffers
+/// off.
 ///
 /// Tied parameters count once. Frozen ones (requires_grad off) take no part. A parameter that is unfrozen later gets
 /// gradient memory, hooks and a bucket of its own with the first backward that communicates gradients after a forward;
