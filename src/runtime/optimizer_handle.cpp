@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "memory_owners.h"
+#include "model_state.h"
 #include "muster/base/error.h"
 #include "muster/optim/optimizer_state.h"
 #include "param_groups.h"

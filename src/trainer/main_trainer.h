@@ -5,6 +5,7 @@
 
 #include "main_config.h"
 #include "main_sources.h"
+#include "muster/base/detail/options.h"
 
 namespace muster::trainer {
 

@@ -8,6 +8,7 @@
 
 #include "comm/collectives.h"
 #include "comm/header.h"
+#include "comm/pieces.h"
 #include "comm/shared_memory/live_buffers.h"
 #include "comm/shared_memory/shared_transport.h"
 

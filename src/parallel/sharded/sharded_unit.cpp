@@ -8,6 +8,8 @@
 #include <ATen/ops/empty_strided.h>
 #include <ATen/ops/zeros.h>
 
+#include "muster/base/error.h"
+
 namespace muster::parallel {
 namespace {
 
