@@ -141,7 +141,7 @@ std::string Questions::ask(const std::string& question, const std::string& prese
 bool Questions::confirm(const std::string& question, bool preset) const {
   bool value = preset;
   ask(question, preset ? "yes" : "no", [&](const std::string& answer) {
-    const auto wanted = options::Value<bool>::read(answer == "y" ? "yes" : answer == "n" ? "no" : answer, value);
+    const auto wanted = options::Value<bool>::read(answer, value);
     return wanted.empty() ? "" : std::string("answer yes or no");
   });
   return value;

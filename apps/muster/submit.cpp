@@ -16,7 +16,6 @@
 #include "muster/base/detail/known_names.h"
 #include "muster/base/detail/listing.h"
 #include "muster/base/detail/options.h"
-#include "muster/base/detail/time_span.h"
 #include "muster/base/error.h"
 #include "parse.h"
 #include "shell_word.h"
@@ -173,8 +172,7 @@ Pairs pairs_of(const std::string& flag, const std::vector<std::string>& texts) {
 void read_duration(const std::string& flag, const std::string& text, std::chrono::seconds& seconds) {
   if (text.empty()) return;
   std::chrono::milliseconds time{0};
-  if (const auto span = TimeSpan::parse(text)) time = *span->value();
-  else if (!options::Value<std::chrono::milliseconds>::read(text, time).empty())
+  if (!options::Value<std::chrono::milliseconds>::read(text, time).empty())
     refuse_flag_value(flag, "'" + text + "' is no time; write 90min, 12h, or DD:HH:MM:SS");
   seconds = std::chrono::duration_cast<std::chrono::seconds>(time);
   if (seconds.count() < 1) refuse_flag_value(flag, "'" + text + "' is less than a second");

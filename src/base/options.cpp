@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <charconv>
+#include <optional>
 
-#include "muster/base/detail/letter_case.h"
 #include "muster/base/detail/options_list.h"
+#include "muster/base/detail/read_bool.h"
+#include "muster/base/detail/time_span.h"
 
 namespace muster::options {
 namespace {
@@ -18,18 +20,41 @@ bool read_number(std::string_view text, T& value) {
   return true;
 }
 
-std::string one_of(std::string_view text, std::initializer_list<std::string_view> words) {
-  return std::find(words.begin(), words.end(), text) == words.end() ? "" : std::string(text);
+/// Milliseconds of a unit; 0 for none.
+double factor_of(std::string_view unit) {
+  return unit == "ms" ? 1 : unit.empty() || unit == "s" ? 1e3 : unit == "min" ? 6e4 : unit == "h" ? 3.6e6 : 0;
+}
+
+/// DD:HH:MM:SS, or as Python writes a timedelta: H:MM:SS, or with days before it: 2 days, H:MM:SS.
+std::optional<TimeSpan> read_clock(std::string text) {
+  std::string days = "0";
+  if (const auto word = text.find(" day"); word != std::string::npos) {
+    const auto comma = text.find(", ", word);
+    if (comma == std::string::npos) return {};
+    days = text.substr(0, word);
+    text.erase(0, comma + 2);
+  } else if (std::count(text.begin(), text.end(), ':') != 2) {
+    return TimeSpan::parse(text);
+  }
+  return TimeSpan::parse(days + ":" + (text.find(':') == 1 ? "0" : "") + text);
+}
+
+/// "30:00" is no time: are these minutes or hours?
+std::optional<double> milliseconds_of(const std::string& text) {
+  if (const auto clock = read_clock(text)) return static_cast<double>(clock->value()->count());
+  const size_t digits = std::min(text.find_first_not_of("0123456789."), text.size());
+  double number = 0;
+  if (!read_number(std::string_view(text).substr(0, digits), number)) return {};
+  const double factor = factor_of(std::string_view(text).substr(digits));
+  return factor == 0 ? std::nullopt : std::optional(number * factor);
 }
 
 }  // namespace
 
-std::string Value<bool>::read(const std::string& given, bool& value) {
-  const std::string text = lower_case(given);
-  bool yes = !one_of(text, {"true", "yes", "on", "1"}).empty();
-  if (!yes && one_of(text, {"false", "no", "off", "0"}).empty()) return "true or false";
-  value = yes;
-  return "";
+std::string Value<bool>::read(const std::string& text, bool& value) {
+  const auto read = read_bool(text);
+  if (read) value = *read;
+  return read ? "" : "true or false";
 }
 std::string Value<bool>::write(const bool& value) { return value ? "true" : "false"; }
 
@@ -65,14 +90,9 @@ std::string Value<std::string>::read(const std::string& text, std::string& value
 std::string Value<std::string>::write(const std::string& value) { return value; }
 
 std::string Value<std::chrono::milliseconds>::read(const std::string& text, std::chrono::milliseconds& value) {
-  const std::string wanted = "a duration such as 250ms, 30s, 5min or 2h";
-  size_t digits = std::min(text.find_first_not_of("0123456789."), text.size());
-  double number = 0;
-  if (!read_number(std::string_view(text).substr(0, digits), number)) return wanted;
-  std::string unit = text.substr(digits);
-  double factor = unit == "ms" ? 1 : unit == "s" ? 1e3 : unit == "min" ? 6e4 : unit == "h" ? 3.6e6 : 0;
-  if (factor == 0 || number * factor > 1e15) return wanted;
-  value = std::chrono::milliseconds(static_cast<int64_t>(number * factor));
+  const auto time = milliseconds_of(text);
+  if (!time || *time > 1e15) return "a duration such as 30 (seconds), 250ms, 5min, 2h or 0:30:00";
+  value = std::chrono::milliseconds(static_cast<int64_t>(*time));
   return "";
 }
 std::string Value<std::chrono::milliseconds>::write(const std::chrono::milliseconds& value) {

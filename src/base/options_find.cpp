@@ -3,6 +3,8 @@
 
 #include "muster/base/detail/known_names.h"
 #include "muster/base/detail/options.h"
+#include "muster/base/detail/options_default.h"
+#include "muster/base/detail/read_bool.h"
 #include "muster/base/error.h"
 
 namespace muster::options {
@@ -92,6 +94,11 @@ RawOptions find(const std::vector<Description>& table, const std::string& sectio
       result[option.name] = std::move(*found);
     }
   return result;
+}
+
+bool is_default(const Description& option, const std::string& text) {
+  const bool may_be_boolean = option.type.find("true") != std::string::npos;
+  return may_be_boolean ? say_the_same(text, option.default_text) : text == option.default_text;
 }
 
 void refuse(const Description& option, const Found& found, const std::string& wanted) {

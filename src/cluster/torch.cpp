@@ -1,4 +1,5 @@
 #include "muster/base/detail/log.h"
+#include "muster/base/detail/read_bool.h"
 #include "muster/base/error.h"
 #include "muster/cluster/detail/variables.h"
 #include "reading.h"
@@ -35,10 +36,6 @@ void need_main_address(const Environment& variables, std::string_view because, C
   cluster.main_port = need_number(variables, kMainPort, kMainAddress, 1, 65535);
 }
 
-bool is_true(const std::optional<std::string>& text) {
-  return text && (*text == "True" || *text == "true" || *text == "1");
-}
-
 }  // namespace
 
 ClusterEnvironment read_torchrun(const Environment& variables) {
@@ -47,7 +44,7 @@ ClusterEnvironment read_torchrun(const Environment& variables) {
   cluster.job = *variables.find("TORCHELASTIC_RUN_ID");
   read_ranks(variables, "TORCHELASTIC_RUN_ID", cluster);
   cluster.restart_count = read_number(variables, kTorchRestartCount).value_or(0);
-  cluster.store_is_external = is_true(variables.find("TORCHELASTIC_USE_AGENT_STORE"));
+  cluster.store_is_external = read_bool(variables.find("TORCHELASTIC_USE_AGENT_STORE").value_or("")).value_or(false);
   cluster.store_prefix = str("muster/", cluster.restart_count);
   // Even a world of one has a rendezvous: the agent's address is there, and costs nothing until it is used.
   need_main_address(variables, "TORCHELASTIC_RUN_ID", cluster);

@@ -1,6 +1,7 @@
 #include "muster/device/detail/host_memory.h"
 
 #include "muster/base/detail/quantities.h"
+#include "muster/base/detail/read_bool.h"
 #include "muster/base/format.h"
 
 #if defined(__GLIBC__)
@@ -24,9 +25,8 @@ namespace {
 
 KeepMemory requested_by(const Environment& variables) {
   const auto text = variables.find("MUSTER_KEEP_MEMORY").value_or("auto");
-  if (text == "0") return "off";
-  if (text == "1") return "on";
-  return KeepMemory::parse(text);
+  const auto on = read_bool(text);
+  return KeepMemory::parse(!on ? text : *on ? "on" : "off");
 }
 
 std::string limit_of_process() {

@@ -14,6 +14,7 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/library.h>
 
+#include "muster/base/detail/read_bool.h"
 #include "muster/base/error.h"
 
 namespace muster::hook {
@@ -188,7 +189,7 @@ void Call::proceed() {
 
 bool DisableVariable::allows() const {
   const char* value = std::getenv(variable);
-  return !value || !*value || std::string_view(value) == "0";
+  return !value || !*value || read_bool(value) == false;
 }
 
 std::string install(const Interceptor& interceptor) {

@@ -119,17 +119,12 @@ std::vector<Description> without_line(std::vector<Description> known) {
 
 constexpr int64_t kMostSeconds = 1'000'000'000;
 
-/// Time-outs are durations, or whole seconds as in other launchers.
 Found with_unit(Found found) {
   std::chrono::milliseconds time{-1};
-  int64_t seconds = -1;
-  if (options::Value<int64_t>::read(found.text, seconds).empty() && seconds <= kMostSeconds)
-    time = std::chrono::seconds(seconds);
-  else if (!options::Value<std::chrono::milliseconds>::read(found.text, time).empty())
-    time = std::chrono::milliseconds(-1);
-  if (time.count() < 0 || time > std::chrono::seconds(kMostSeconds))
-    throw ConfigError("MU021", found.place + " is '" + found.text +
-                                   "', but a whole number of seconds, or a duration such as 30s or 5min, is wanted");
+  const auto wanted = options::Value<std::chrono::milliseconds>::read(found.text, time);
+  if (!wanted.empty() || time > std::chrono::seconds(kMostSeconds))
+    throw ConfigError(
+        "MU021", found.place + " is '" + found.text + "', but a duration such as 30 (seconds), 5min or 2h is wanted");
   found.text = options::Value<std::chrono::milliseconds>::write(time);
   return found;
 }

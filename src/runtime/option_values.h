@@ -4,6 +4,7 @@
 #include <string>
 
 #include "muster/base/detail/options.h"
+#include "muster/base/detail/read_bool.h"
 #include "muster/base/detail/word_value.h"
 #include "muster/runtime/options.h"
 
@@ -24,7 +25,8 @@ template <>
 struct Value<KeepMemory> {
   static constexpr const char* kType = "one of auto, on, off";
   static std::string read(const std::string& text, KeepMemory& value) {
-    value = KeepMemory::parse(text == "1" ? "on" : text == "0" ? "off" : text);
+    const auto on = read_bool(text);
+    value = KeepMemory::parse(!on ? text : *on ? "on" : "off");
     return "";
   }
   static std::string write(const KeepMemory& value) { return std::string(value.name()); }

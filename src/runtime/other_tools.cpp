@@ -1,10 +1,13 @@
 #include <algorithm>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "muster/base/detail/known_names.h"
+#include "muster/base/detail/letter_case.h"
 #include "muster/base/detail/listing.h"
 #include "muster/base/detail/options_line.h"
+#include "muster/base/detail/read_bool.h"
 #include "muster/cluster/detail/variables.h"
 #include "muster/launcher/detail/option_tables.h"
 #include "muster/runtime/detail/launch_check.h"
@@ -14,50 +17,38 @@
 namespace muster::runtime {
 namespace {
 
-constexpr const char* kFamilies[] = {"ACCELERATE_", "FSDP_", "LT_", "PARALLELISM_CONFIG_", "PL_"};
+constexpr const char* kFamilies[] = {"ACCELERATE_", "FSDP_", "LT_", "MEGATRON_LM_", "PARALLELISM_CONFIG_", "PL_"};
 /// Of tests, and of programs with options of their own.
 constexpr const char* kOthers[] = {"MUSTER_DATA_", "MUSTER_MODEL_", "MUSTER_TEST_"};
 
-/// A variable that other launchers set always, and the words by which it asks for nothing ("*": any).
+/// A variable that other launchers set always, and the word by which it asks for nothing ("*": any).
 struct Idle {
-  const char* name;
-  std::vector<std::string> words;
+  std::string_view name, word;
 };
 
-const std::vector<Idle>& idle_variables() {
-  static const std::vector<Idle> all{
-      {"ACCELERATE_CPU_AFFINITY", {"*"}},  // the option affinity is on by itself
-      {"ACCELERATE_DEBUG_MODE", {"*"}},    // ranks always check what they exchange
-      {"ACCELERATE_DYNAMO_BACKEND", {"no"}},
-      {"ACCELERATE_DYNAMO_MODE", {"default"}},
-      {"ACCELERATE_DYNAMO_USE_DYNAMIC", {"0", "false"}},
-      {"ACCELERATE_DYNAMO_USE_FULLGRAPH", {"0", "false"}},
-      {"ACCELERATE_DYNAMO_USE_REGIONAL_COMPILATION", {"0", "false"}},
-      {"ACCELERATE_USE_DEEPSPEED", {"*"}},
-      {"ACCELERATE_USE_FSDP", {"*"}},
-      {"ACCELERATE_USE_MEGATRON_LM", {"0", "false"}},
-      {"ACCELERATE_USE_PARALLELISM_CONFIG", {"*"}},
-      {"LT_CLI_USED", {"*"}},
-  };
-  return all;
-}
-
-std::string small(std::string text) {
-  for (char& c : text)
-    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
-  return text;
-}
+constexpr Idle kIdle[] = {
+    {"ACCELERATE_CPU_AFFINITY", "*"},  // the option affinity is on by itself
+    {"ACCELERATE_DEBUG_MODE", "*"},    // ranks always check what they exchange
+    {"ACCELERATE_DYNAMO_BACKEND", "no"},
+    {"ACCELERATE_DYNAMO_MODE", "default"},
+    {"ACCELERATE_DYNAMO_USE_DYNAMIC", "false"},
+    {"ACCELERATE_DYNAMO_USE_FULLGRAPH", "false"},
+    {"ACCELERATE_DYNAMO_USE_REGIONAL_COMPILATION", "false"},
+    {"ACCELERATE_USE_DEEPSPEED", "*"},
+    {"ACCELERATE_USE_FSDP", "*"},
+    {"ACCELERATE_USE_MEGATRON_LM", "false"},
+    {"ACCELERATE_USE_PARALLELISM_CONFIG", "*"},
+    {"LT_CLI_USED", "*"},
+};
 
 bool is_on(const Environment& variables, const char* name) {
-  bool on = false;
-  return options::Value<bool>::read(variables.find(name).value_or(""), on).empty() && on;
+  return read_bool(variables.find(name).value_or("")).value_or(false);
 }
 
 bool asks_for_nothing(const std::string& name, const std::string& text) {
-  for (const auto& idle : idle_variables())
-    if (idle.name == name)
-      return idle.words.front() == "*" ||
-             std::find(idle.words.begin(), idle.words.end(), small(text)) != idle.words.end();
+  const auto* off = read_bool(text) == false ? "false" : "";
+  for (const auto& idle : kIdle)
+    if (idle.name == name) return idle.word == "*" || idle.word == lower_case(text) || idle.word == off;
   return false;
 }
 

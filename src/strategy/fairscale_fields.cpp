@@ -15,7 +15,7 @@ constexpr char kOneGroup[] = "both directions go over the same ranks; shard_grou
 
 template <const char* kInstead>
 void refused_if_on(const Found& found, const FieldTexts&, FieldTexts&) {
-  if (read_switch(found)) refuse_field(found, kInstead);
+  refuse_unless_off(found, kInstead);
 }
 template <const char* kInstead>
 void refused(const Found& found, const FieldTexts&, FieldTexts&) {

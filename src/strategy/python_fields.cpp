@@ -3,6 +3,7 @@
 #include <string>
 
 #include "muster/base/detail/letter_case.h"
+#include "muster/base/detail/read_bool.h"
 #include "muster/base/error.h"
 #include "muster/strategy/detail/resolve.h"
 #include "strategy/names.h"
@@ -16,7 +17,7 @@ using options::Found;
 /// For a switch that must stay off.
 template <const char* kInstead>
 void only_off(const Found& found, const FieldTexts&, FieldTexts&) {
-  if (read_switch(found)) refuse_field(found, kInstead);
+  refuse_unless_off(found, kInstead);
 }
 /// For something that only code can say, if at all.
 template <const char* kInstead>
@@ -100,8 +101,8 @@ void take_state_dict_type(const Found& found, const FieldTexts&, FieldTexts&) {
 
 void take_mixed_precision(const Found& found, const FieldTexts&, FieldTexts& ours) {
   auto word = lower_case(found.text);
-  if (word == "fp16" || word == "true") word = "f16";  // fairscale's switch means float16
-  if (word == "false") word = "no";
+  if (const auto on = read_bool(word)) word = *on ? "f16" : "no";  // fairscale's switch means float16
+  if (word == "fp16") word = "f16";
   ours["buffer_dtype"] = ours["param_dtype"] = ours["reduce_dtype"] = {word == "no" ? "" : word, found.place};
 }
 
@@ -151,9 +152,13 @@ void refuse_field(const Found& found, const std::string& instead) {
   throw ConfigError("MU197", found.place + " is '" + found.text + "', which is not supported: " + instead);
 }
 
+void refuse_unless_off(const Found& found, const std::string& instead) {
+  if (lower_case(found.text) != "none" && read_bool(found.text) != false) refuse_field(found, instead);
+}
+
 bool read_switch(const Found& found) {
   bool value = false;
-  if (const auto wanted = options::Value<bool>::read(lower_case(found.text), value); !wanted.empty())
+  if (const auto wanted = options::Value<bool>::read(found.text, value); !wanted.empty())
     options::refuse({.name = found.place}, found, wanted);
   return value;
 }
@@ -174,8 +179,8 @@ std::span<const ForeignField> python_fields() {
        take_prefetch},
       {"cp_size", "PARALLELISM_CONFIG_CP_SIZE", "refused unless 1", only_one<kNoLayerCuts>},
       {"cpu_offload", "FSDP_OFFLOAD_PARAMS", "refused where true", only_off<kNoOffload>},
-      {"cpu_ram_efficient_loading", "FSDP_CPU_RAM_EFFICIENT_LOADING", "no effect: each rank reads its own part",
-       no_effect},
+      {"cpu_ram_efficient_loading", "FSDP_CPU_RAM_EFFICIENT_LOADING",
+       "no effect: each rank builds the whole model in its memory", no_effect},
       {"device_mesh", "", "(replicate, shard): replicas and shard_group_size", take_device_mesh},
       {"forward_prefetch", "FSDP_FORWARD_PREFETCH", "no effect: always so", no_effect},
       {"dp_replicate_size", "PARALLELISM_CONFIG_DP_REPLICATE_SIZE", "replicas, unless 1", take_size_of<kReplicas>},

@@ -6,6 +6,7 @@
 
 #include "muster/base/detail/known_names.h"
 #include "muster/base/detail/options_line.h"
+#include "muster/base/detail/read_bool.h"
 #include "muster/base/error.h"
 #include "muster/strategy/detail/launch_check.h"
 #include "strategy/sharded_fields.h"
@@ -105,8 +106,7 @@ Strategy by_name(const Strategy& in_code, const StrategyRequest& request) {
 }
 
 bool wants_fsdp(const Environment& variables) {
-  const auto found = variables.find("ACCELERATE_USE_FSDP");
-  return found && (*found == "true" || *found == "True" || *found == "1");
+  return read_bool(variables.find("ACCELERATE_USE_FSDP").value_or("")).value_or(false);
 }
 
 /// The fields of one struct: "stage" for "fsdp.stage".

@@ -38,6 +38,9 @@ const std::vector<ForeignField>& foreign_fields();
 bool read_switch(const options::Found& found);
 /// Throws: ConfigError (MU197) for a field that has no counterpart.
 [[noreturn]] void refuse_field(const options::Found& found, const std::string& instead);
+/// For a switch of what has no counterpart, which may also ask for it in detail: activation_checkpointing=Block.
+/// Throws: ConfigError (MU197) unless it is off.
+void refuse_unless_off(const options::Found& found, const std::string& instead);
 void no_effect(const options::Found& found, const FieldTexts& others, FieldTexts& ours);
 
 }  // namespace muster::strategy

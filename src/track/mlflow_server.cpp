@@ -4,6 +4,7 @@
 #include <cctype>
 
 #include "muster/base/detail/letter_case.h"
+#include "muster/base/detail/read_bool.h"
 #include "muster/base/detail/shown.h"
 #include "muster/base/error.h"
 #include "percent.h"
@@ -67,10 +68,9 @@ std::string base64(std::string_view text) {
 }
 
 bool read_switch(const Environment& variables, const char* name) {
-  const auto word = lower_case(variables.find(name).value_or("false"));
-  if (word == "true" || word == "1") return true;
-  if (word == "false" || word == "0") return false;
-  throw ConfigError("MU530", std::string(name) + " is " + in_quotes(word) + "; it can be true or false");
+  const auto text = variables.find(name).value_or("false");
+  if (const auto on = read_bool(text)) return *on;
+  throw ConfigError("MU530", std::string(name) + " is " + in_quotes(text) + "; it can be true or false");
 }
 
 void set_credentials(HttpServer& server, std::string_view user_and_password, const Environment& variables) {

@@ -1,7 +1,11 @@
 #include <algorithm>
+#include <chrono>
+#include <cmath>
 #include <map>
 
 #include "muster/base/detail/known_names.h"
+#include "muster/base/detail/options_default.h"
+#include "muster/base/detail/read_bool.h"
 #include "muster/base/error.h"
 #include "muster/strategy/detail/launch_check.h"
 #include "muster/trainer/detail/launch_check.h"
@@ -14,6 +18,32 @@ using options::Found;
 using options::RawOptions;
 
 constexpr std::string_view kSubcommands[] = {"fit", "validate", "test", "predict"};
+
+/// What Python's timedelta takes, in milliseconds.
+constexpr std::pair<std::string_view, double> kUnits[] = {{"weeks", 6048e5}, {"days", 864e5},  {"hours", 36e5},
+                                                          {"minutes", 6e4},  {"seconds", 1e3}, {"milliseconds", 1}};
+
+/// Adds a part of a time, `unit`, to what `sum` holds: {hours: 3, minutes: 30}.
+void add_part(std::string unit, const Found& part, Found& sum) {
+  if (unit.starts_with("init_args.")) unit.erase(0, 10);
+  if (unit == "class_path" && part.text.ends_with("timedelta")) return;
+  const auto* known =
+      std::find_if(std::begin(kUnits), std::end(kUnits), [&](const auto& one) { return one.first == unit; });
+  if (known == std::end(kUnits)) {
+    std::vector<std::string> names;
+    for (const auto& [name, factor] : kUnits) names.emplace_back(name);
+    throw ConfigError("MU480", part.place + ": a time has no part '" + unit + "'" + known_names(unit, names) +
+                                   "; correct it, or write DD:HH:MM:SS");
+  }
+  double count = 0;
+  if (const auto wanted = options::Value<double>::read(part.text, count); !wanted.empty())
+    options::refuse({.name = unit}, part, wanted);
+  using Time = std::chrono::milliseconds;
+  Time time{0};
+  if (sum.place.empty()) sum.place = part.place;
+  else options::Value<Time>::read(sum.text, time);
+  sum.text = options::Value<Time>::write(time + Time(std::llround(count * known->second)));
+}
 
 /// Arguments of Lightning's Trainer that are no options here, and the values that ask for nothing.
 struct OnlyInCode {
@@ -43,6 +73,7 @@ class LightningTranslator {
   LightningRequest translate(const std::vector<FileValue>& values) {
     for (const auto& value : values) take(value);
     take_strategy();
+    for (auto& [name, time] : times_) result_.options[name] = std::move(time);
     return std::move(result_);
   }
 
@@ -73,10 +104,13 @@ class LightningTranslator {
                                        [&](const auto& one) { return one.name == first; });
     if (!option && in_code == std::end(kOnlyInCode)) refuse_argument(first, value);
     if (value.form == options::ValueForm::none) return set_none(option, value);
+    if (option && !whole && option->type.find("DD:HH:MM:SS") != std::string::npos)
+      return add_part(name.substr(first.size() + 1), value.found, times_[option->name]);
     const bool is_plain = (first == name || whole) && value.form != options::ValueForm::nested;
     if (option && !option->code_only && is_plain) return set(*option, value.found);
     const bool idle = in_code != std::end(kOnlyInCode) &&
-                      std::count(in_code->idle.begin(), in_code->idle.end(), value.found.text) > 0;
+                      std::any_of(in_code->idle.begin(), in_code->idle.end(),
+                                  [&](auto word) { return say_the_same(word, value.found.text); });
     if (!idle) name_once(result_.without_effect, "trainer." + first);
   }
 
@@ -102,21 +136,15 @@ class LightningTranslator {
       result_.options[option->name] = {"none", value.found.place};
   }
 
-  /// Lightning's switch is a number here.
-  static Found number_of_batches(const Found& found) {
-    const auto text = found.text == "true" ? "1" : found.text == "false" ? "0" : found.text;
-    return {text, found.place};
-  }
-
-  void set(const options::Description& option, const Found& given) {
-    const auto found = option.name == "trainer.fast_dev_run" ? number_of_batches(given) : given;
+  void set(const options::Description& option, const Found& found) {
     const bool is_tpu = option.name == "accelerator" && found.text == "tpu";
     if (is_tpu)
       throw ConfigError("MU481", found.place +
                                      ": trainer.accelerator is 'tpu', which Muster does not follow: LibTorch has no "
                                      "backend for TPUs; take a CPU or GPU, or, if the program loads one, name it: "
                                      "--accelerator tpu in place of this key");
-    const bool is_default = found.text == option.default_text || (option.name == "precision" && found.text == "32");
+    const bool is_default =
+        options::is_default(option, found.text) || (option.name == "precision" && found.text == "32");
     if (defaults_ == LightningDefaults::ask_for_nothing && (is_default || found.text == "auto")) return;
     result_.options[option.name] = found;
   }
@@ -133,7 +161,9 @@ class LightningTranslator {
     for (const auto& [key, found] : of_strategy_) {
       const auto argument = key.substr(key.rfind('.') + 1);
       if (key == "class_path" || !key.starts_with("init_args.")) continue;
-      if (shards) fields[argument] = {found.text, found.place + ": " + argument, found.is_list};
+      if (key == "init_args.timeout") result_.options["timeout"] = found;
+      else if (key.starts_with("init_args.timeout.")) add_part(key.substr(18), found, times_["timeout"]);
+      else if (shards) fields[argument] = {found.text, found.place + ": " + argument, found.is_list};
       else if (option_named(known_, "ddp." + argument)) result_.options["ddp." + argument] = found;
       else name_once(result_.without_effect, "trainer.strategy." + argument);
     }
@@ -142,7 +172,7 @@ class LightningTranslator {
 
   LightningDefaults defaults_;
   const std::vector<options::Description>& known_;
-  RawOptions of_strategy_;
+  RawOptions of_strategy_, times_;
   LightningRequest result_;
 };
 

@@ -1,11 +1,14 @@
 #include "main_sources.h"
 
 #include <algorithm>
+#include <map>
 #include <optional>
+#include <string_view>
 #include <utility>
 
 #include "muster/base/detail/known_names.h"
 #include "muster/base/detail/options_line.h"
+#include "muster/base/detail/read_bool.h"
 #include "muster/base/error.h"
 #include "muster/runtime/detail/launch_check.h"
 #include "muster/trainer/detail/launch_check.h"
@@ -18,6 +21,9 @@ using options::RawOptions;
 using options::ValueForm;
 
 constexpr std::string_view kTopKeys[] = {"ckpt_path", "seed_everything"};
+
+/// Arguments that a file may give in parts.
+constexpr std::string_view kWholes[] = {"trainer.max_time.", "trainer.strategy.", "trainer.val_check_interval."};
 
 /// Keys of LightningCLI's files that the commands here do not have, and the text that asks for nothing.
 constexpr std::pair<std::string_view, std::string_view> kIdleKeys[] = {
@@ -98,7 +104,7 @@ class SourceReader {
   void refuse_key(const std::string& key, const FileValue& value) {
     for (const auto& [name, idle] : kIdleKeys) {
       if (name != key) continue;
-      if (value.form != ValueForm::none && value.found.text != idle)
+      if (value.form != ValueForm::none && !say_the_same(value.found.text, idle))
         refuse(value.found.place + ": '" + key + "' is not followed here; take it out");
       return;
     }
@@ -110,13 +116,16 @@ class SourceReader {
            known_names(key, {"ckpt_path", "data", "model", "seed_everything", "trainer"}));
   }
 
-  /// One by one, so that all that is wrong is named; what makes a strategy belongs together.
+  /// One by one, so that all that is wrong is named; the parts of a strategy or of a time belong together.
   void translate(const std::vector<FileValue>& values, RawOptions& into) {
-    std::vector<FileValue> of_strategy;
-    for (const auto& value : values)
-      if (value.key.starts_with("trainer.strategy.")) of_strategy.push_back(value);
-      else translate_some({value}, into);
-    if (!of_strategy.empty()) translate_some(of_strategy, into);
+    std::map<std::string_view, std::vector<FileValue>> parts;
+    for (const auto& value : values) {
+      const auto whole = std::find_if(std::begin(kWholes), std::end(kWholes),
+                                      [&](auto begin) { return value.key.starts_with(begin); });
+      if (whole == std::end(kWholes)) translate_some({value}, into);
+      else parts[*whole].push_back(value);
+    }
+    for (const auto& [whole, of_it] : parts) translate_some(of_it, into);
   }
 
   void translate_some(const std::vector<FileValue>& values, RawOptions& into) {

@@ -4,6 +4,7 @@
 
 #include "muster/base/detail/letter_case.h"
 #include "muster/base/detail/options_line.h"
+#include "muster/base/detail/read_bool.h"
 #include "muster/runtime/detail/launch_check.h"
 #include "muster/runtime/detail/presets.h"
 #include "muster/trainer/detail/launch_check.h"
@@ -32,6 +33,15 @@ struct Fields {
 };
 
 using O = TrainerOptions;
+
+/// Lightning's switch is a number here: true is one.
+void take_booleans(options::Option<TrainerOptions>& option) {
+  option.description.type = "whole number, true (1) or false (0)";
+  option.read = [read = option.read](TrainerOptions& values, const std::string& text) {
+    const auto on = read_bool(text);
+    return read(values, !on ? text : *on ? "1" : "0");
+  };
+}
 
 void add_loops(Fields& fields) {
   fields.add("barebones", &O::barebones,
@@ -62,6 +72,7 @@ void add_loops(Fields& fields) {
   fields.add("fast_dev_run", &O::fast_dev_run,
              {.help = "so many batches of every kind, one epoch, nothing written; 0: off",
               .tested_by = "FitLoop.AFastRunTakesFewBatchesAndWritesNothing"});
+  take_booleans(fields.table.options.back());
   fields.add("gradient_clip_algorithm", &O::gradient_clip_algorithm,
              {.help = "clip the norm of all gradients, or each value",
               .tested_by = "Optimization.GradientsAreClippedBeforeTheStep"});

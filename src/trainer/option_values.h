@@ -78,7 +78,6 @@ struct Value<TimeSpan> {
   static std::string read(const std::string& text, TimeSpan& value) {
     std::chrono::milliseconds duration{};
     if (text == "none") value = {};
-    else if (const auto time = TimeSpan::parse(text)) value = *time;
     else if (Value<std::chrono::milliseconds>::read(text, duration).empty()) value = duration;
     else return kType;
     return "";

@@ -79,13 +79,28 @@ TEST(Options, EveryTypeIsReadAndRefused) {
   EXPECT_EQ(Value<std::vector<std::string>>::write(values.seeds), "a,b");
   EXPECT_EQ(Value<std::chrono::milliseconds>::write(std::chrono::milliseconds(1500)), "1500ms");
   const std::pair<std::string, std::string> wrong[] = {
-      {"crust", "maybe"},       {"crumbs", "1.5"},   {"crumbs", ""},     {"salt", "much"},       {"slices", "12x"},
-      {"slices", "9999999999"}, {"rest_time", "30"}, {"rest_time", "s"}, {"rest_time", "3 days"}};
+      {"crust", "maybe"},       {"crumbs", "1.5"},  {"crumbs", ""},          {"salt", "much"},      {"slices", "12x"},
+      {"slices", "9999999999"}, {"rest_time", "s"}, {"rest_time", "3 days"}, {"rest_time", "30:00"}};
   for (const auto& [name, text] : wrong) {
     Sources bad;
     bad.flags = {{name, text}};
     EXPECT_EQ(message_of(bad).substr(0, 12), "MU002: flag ") << name << "=" << text;
   }
+}
+
+TEST(Options, DurationsAreSecondsUnitsOrClocks) {
+  const auto read = [](const std::string& text) {
+    std::chrono::milliseconds value{-1};
+    const auto wanted = Value<std::chrono::milliseconds>::read(text, value);
+    return wanted.empty() ? value.count() : -1;
+  };
+  for (const auto* half_an_hour : {"1800", "1800s", "1800000ms", "30min", "0.5h", "0:30:00", "00:30:00", "00:00:30:00"})
+    EXPECT_EQ(read(half_an_hour), 30 * 60 * 1000) << half_an_hour;
+  for (const auto* two_days : {"172800", "48h", "02:00:00:00", "2 days, 0:00:00", "1 day, 24:00:00"})
+    EXPECT_EQ(read(two_days), 2 * read("24h")) << two_days;
+  EXPECT_EQ(read("1.5"), 1500);
+  for (const auto* wrong : {"", "-1", "1e9", "30m", "30:00", "0:30", "2 days", "day, 0:00:00", "0:30:00s", "1:2:3"})
+    EXPECT_EQ(read(wrong), -1) << wrong;
 }
 
 TEST(Options, ATextMayStandInQuotesAndIsNoList) {

@@ -67,20 +67,21 @@ TEST(PythonFields, WithoutACounterpartAreRefusedByName) {
                            "activation_checkpointing_offload=1", "activation_checkpointing_policy=Block",
                            "backward_prefetch=BACKWARD_POST", "state_dict_type=LOCAL_STATE_DICT", "param_init_fn=f",
                            "process_group=g", "process_group_backend=gloo", "timeout=60", "ignored_states=w",
-                           "shard_placement_fn=f", "offload_policy=CPUOffloadPolicy"})
+                           "shard_placement_fn=f", "offload_policy=CPUOffloadPolicy", "activation_checkpointing=Block",
+                           "cpu_offload=CPUOffload(offload_params=True)", "move_params_to_cpu=Y"})
     EXPECT_EQ(thrown_id([&] { of_python(text); }), "MU197") << text;
   for (const char* text :
-       {"cpu_offload=perhaps", "sharding_strategy=6", "auto_wrap_policy=ANY", "state_dict_type=ANY", "device_mesh=4",
-        "backward_prefetch=ANY", "reshard_after_forward=-1", "reshard_after_forward=some"})
+       {"fp32_reduce_scatter=perhaps", "sharding_strategy=6", "auto_wrap_policy=ANY", "state_dict_type=ANY",
+        "device_mesh=4", "backward_prefetch=ANY", "reshard_after_forward=-1", "reshard_after_forward=some"})
     EXPECT_EQ(thrown_id([&] { of_python(text); }), "MU002") << text;
 }
 
 TEST(PythonFields, ThatMakeNoDifferenceHereAreTaken) {
-  for (const char* text :
-       {"cpu_offload=False", "fsdp_version=2", "forward_prefetch=true", "limit_all_gathers=true",
-        "sync_module_states=true", "use_orig_params=true", "cpu_ram_efficient_loading=true",
-        "state_dict_type=FULL_STATE_DICT", "backward_prefetch=1", "state_dict_config=FullStateDictConfig",
-        "optim_state_dict_config=FullOptimStateDictConfig", "device_id=0", "offload_policy=none"}) {
+  for (const char* text : {"cpu_offload=False", "cpu_offload=None", "activation_checkpointing=n", "fsdp_version=2",
+                           "forward_prefetch=true", "limit_all_gathers=true", "sync_module_states=true",
+                           "use_orig_params=true", "cpu_ram_efficient_loading=true", "state_dict_type=FULL_STATE_DICT",
+                           "backward_prefetch=1", "state_dict_config=FullStateDictConfig",
+                           "optim_state_dict_config=FullOptimStateDictConfig", "device_id=0", "offload_policy=none"}) {
     const auto options = of_python(text);
     for (const auto& field : sharded_fields()) EXPECT_EQ(field.write(options), field.write(FSDP{})) << text;
   }

@@ -10,6 +10,7 @@
 
 #include "launcher/process.h"
 #include "muster/runtime/detail/launch_check.h"
+#include "runtime/resolved_options.h"
 #include "trainer/called_program.h"
 #include "trainer/option_fields.h"
 
@@ -188,6 +189,51 @@ TEST(MainCall, FilesOfLightningAreReadAsTheyAre) {
   EXPECT_EQ(read.call.ckpt_path, "");
   expect_in(read.call.options_line, {"fsdp.reshard_after_forward", "cli.yaml line"});
   expect_in(refused({"validate", "--config", file}), {"no argument 'max_epoch'; nearest is 'max_epochs'"});
+}
+
+TEST(MainCall, BooleansAreReadAlikeInFilesFlagsAndVariables) {
+  const Folder folder;
+  const std::pair<bool, std::vector<std::string>> words[] = {{true, {"true", "True", "TRUE", "yes", "On", "1"}},
+                                                             {false, {"false", "False", "FALSE", "no", "Off", "0"}}};
+  for (const auto& [value, spelled] : words)
+    for (const auto& word : spelled) {
+      const auto file = folder.write("c.yaml",
+                                     "trainer: {fast_dev_run: " + word + ", barebones: " + word +
+                                         ", logger: true, use_distributed_sampler: YES}\nverbose: True\n",
+                                     0644);
+      const auto by_flag = accepted({"fit", "--trainer.fast_dev_run", word, "--trainer.inference_mode=" + word});
+      EXPECT_EQ(trainer_of(by_flag).fast_dev_run, value) << word;
+      EXPECT_EQ(trainer_of(by_flag).inference_mode, value) << word;
+      const auto by_file = accepted({"fit", "--config", file, "--trainer.barebones", "false"});
+      EXPECT_EQ(trainer_of(by_file).fast_dev_run, value) << word;
+      const Environment variables{{"MUSTER_TRAINER_FAST_DEV_RUN", word}};
+      EXPECT_EQ(with_given_options({}, variables).fast_dev_run, value) << word;
+      EXPECT_EQ(accepted({"fit"}, {{"MUSTER_MODEL_SMOOTH", word}}).model.smooth, value) << word;
+    }
+  EXPECT_EQ(trainer_of(accepted({"fit", "--trainer.fast_dev_run", "5"})).fast_dev_run, 5);
+}
+
+TEST(MainCall, TimesOfFilesStandInPartsOrAsPythonWritesThem) {
+  const Folder folder;
+  const auto read = [&](const std::string& trainer) {
+    return accepted({"fit", "--config", folder.write("c.yaml", "trainer:\n" + trainer, 0644)});
+  };
+  const auto time = read("  max_time: {days: 1, hours: 3, minutes: 0.5}\n  val_check_interval: {minutes: 2}\n");
+  EXPECT_EQ(trainer_of(time).max_time, std::chrono::hours(27) + std::chrono::seconds(30));
+  EXPECT_EQ(trainer_of(time).val_check_interval.time(), std::chrono::minutes(2));
+  for (const auto* name : {"DDPStrategy", "FSDPStrategy"})
+    for (const auto* timeout :
+         {"0:30:00", "{class_path: datetime.timedelta, init_args: {minutes: 30}}", "{hours: 0.5}"}) {
+      const auto strategy = read("  strategy:\n    class_path: lightning.pytorch.strategies." + std::string(name) +
+                                 "\n    init_args: {timeout: " + timeout + "}\n");
+      const auto options = runtime::resolved({}, {{"MUSTER_OPTIONS", strategy.call.options_line}});
+      EXPECT_EQ(options.timeout, std::chrono::minutes(30)) << timeout;
+      expect_in(strategy.call.options_line, {name, "c.yaml line"});
+    }
+  const auto wrong =
+      folder.write("w.yaml", "trainer:\n  max_time: {hour: 3}\n  val_check_interval: {minutes: x}\n", 0644);
+  expect_in(refused({"fit", "--config", wrong}), {"w.yaml line 2: a time has no part 'hour'; nearest is 'hours'",
+                                                  "w.yaml line 3: option 'minutes' is 'x', but a number is wanted"});
 }
 
 TEST(MainCall, ALauncherHasDecidedHowManyRanksThereAre) {
