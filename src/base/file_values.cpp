@@ -1,8 +1,15 @@
 #include "muster/base/detail/file_values.h"
 
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <set>
 
+#include "muster/base/detail/descriptor.h"
 #include "muster/base/error.h"
 #include "yaml_document.h"
 
@@ -39,15 +46,43 @@ struct Reader {
   }
 };
 
+constexpr int kMostSilence = 60000;  // milliseconds until a pipe that has a writer is given up
+
+[[noreturn]] void refuse_pipe(const std::string& path, const std::string& why) {
+  throw ConfigError("MU004",
+                    "the option file '" + path + "' is a pipe " + why + "; start its writer first, or name a file");
+}
+
 }  // namespace
 
-std::vector<FileValue> read_file_values(const std::string& path) {
-  const auto text = read_text(path);
-  Reader reader{path, {}, {}};
+std::string read_text(const std::string& path) {
+  // Non-blocking, as a named pipe without a writer would be waited for without limit.
+  const Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  std::string text;
+  char bytes[1 << 16];
+  for (;;) {
+    const auto size = read(file.get(), bytes, sizeof bytes);
+    pollfd more{file.get(), POLLIN, 0};
+    if (size > 0) text.append(bytes, static_cast<size_t>(size));
+    else if (size == 0) break;
+    else if (errno == EAGAIN && poll(&more, 1, kMostSilence) == 0) refuse_pipe(path, "whose writer writes nothing");
+    else if (errno != EAGAIN && errno != EINTR)
+      throw ConfigError("MU004", "cannot read the option file '" + path + "'; check its path and permissions");
+  }
+  struct stat status {};
+  if (text.empty() && fstat(file.get(), &status) == 0 && S_ISFIFO(status.st_mode))
+    refuse_pipe(path, "to which nobody writes");
+  return text;
+}
+
+std::vector<FileValue> read_file_values(const std::string& path) { return parse_file_values(read_text(path), path); }
+
+std::vector<FileValue> parse_file_values(const std::string& text, const std::string& name) {
+  Reader reader{name, {}, {}};
   try {
-    reader.read(read_document(text, path), "", 1);
+    reader.read(read_document(text, name), "", 1);
   } catch (const YAML::Exception& error) {
-    throw ConfigError("MU004", place_of(path, error.mark) + ": no YAML: " + error.msg);
+    throw ConfigError("MU004", place_of(name, error.mark) + ": no YAML: " + error.msg);
   }
   return std::move(reader.values);
 }

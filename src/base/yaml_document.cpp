@@ -2,9 +2,6 @@
 
 #include <algorithm>
 #include <cctype>
-#include <filesystem>
-#include <fstream>
-#include <sstream>
 #include <string_view>
 
 #include "muster/base/detail/options_list.h"
@@ -43,15 +40,6 @@ std::string read_value(const YAML::Node& node, const std::string& where) {
   }
   // Devices [3] is the one with index 3, and devices 3 are three.
   return node.size() == 1 && !is_pair(node[0].Scalar()) ? result + "," : result;
-}
-
-std::string read_text(const std::string& path) {
-  std::ifstream stream(path);
-  if (!stream || std::filesystem::is_directory(path))
-    throw ConfigError("MU004", "cannot read the option file '" + path + "'; check its path and permissions");
-  std::ostringstream text;
-  text << stream.rdbuf();
-  return text.str();
 }
 
 YAML::Node read_document(const std::string& text, const std::string& name) {

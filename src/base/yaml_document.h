@@ -18,9 +18,6 @@ std::string place_of(const std::string& file, const YAML::Mark& mark);
 /// A plain value or a list of them as one text, see options_list.h; null is "". Throws: ConfigError (MU004) otherwise.
 std::string read_value(const YAML::Node& node, const std::string& where);
 
-/// Throws: ConfigError (MU004) if the file cannot be read.
-std::string read_text(const std::string& path);
-
 /// The one document of the text, a map; null if it has none. Throws: ConfigError (MU004) for several documents or
 /// another form; YAML::Exception for what is no YAML.
 YAML::Node read_document(const std::string& text, const std::string& name);
