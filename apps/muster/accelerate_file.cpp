@@ -3,7 +3,8 @@
 #include <algorithm>
 
 #include "accelerate_names.h"
-#include "muster/base/detail/known_names.h"
+#include "key_hint.h"
+#include "muster/base/detail/listing.h"
 #include "muster/base/error.h"
 
 namespace muster::cli {
@@ -12,10 +13,12 @@ namespace {
 using options::RawOptions;
 
 [[noreturn]] void refuse_accelerate_key(const options::FileValue& value, const std::string& name) {
-  std::vector<std::string> known;
-  for (const auto& one : accelerate_names()) known.emplace_back(one.name);
+  const auto dot = value.key.find('.');
+  const auto section = dot == std::string::npos ? "" : value.key.substr(0, dot);
+  const auto in_section = accelerate_keys_of(section);
+  const auto hint = in_section.empty() ? key_hint(section, accelerate_keys_of("")) : key_hint(name, in_section);
   throw ConfigError("MU480", value.found.place + ": a file of `accelerate config` has no key '" + value.key + "'" +
-                                 known_names(name, known) + "; correct it, or take it out");
+                                 hint + "; correct it, or take it out");
 }
 
 /// Flags that say which kind of launch is meant.
@@ -26,12 +29,18 @@ constexpr std::string_view kKinds[] = {"multi_gpu", "tpu",           "tpu_cluste
 
 bool is_flag(const options::Found& found) { return found.place.starts_with("flag "); }
 
+std::string note_without_effect(const std::vector<std::string>& asked) {
+  return asked.empty()
+             ? ""
+             : "these ask for what Muster does not have, and have no effect: " + joined(asked, {}, kMostListed);
+}
+
 RawOptions accelerate_values(const std::string& path, const std::vector<options::FileValue>& values) {
   RawOptions texts;
   for (const auto& value : values) {
     const auto name = accelerate_name_of_key(value.key);
     const auto* known = find_accelerate_name(name);
-    if (!known && !(value.form == options::ValueForm::none && value.key.ends_with("_config")))
+    if (!known && !(value.form == options::ValueForm::none && !accelerate_keys_of(value.key).empty()))
       refuse_accelerate_key(value, name);
     if (value.form != options::ValueForm::none) texts[name] = value.found;
   }

@@ -11,8 +11,9 @@ namespace muster::cli {
 
 /// What names of Accelerate ask for.
 struct AccelerateRequest {
-  options::RawOptions options = {};              ///< by the names of ours
-  std::vector<std::string> without_effect = {};  ///< names of theirs that ask for what Muster does not have
+  options::RawOptions options = {};  ///< by the names of ours
+  std::vector<std::string> without_effect =
+      {};  ///< names of theirs that ask for what Muster does not have, each with the reason
 };
 
 /// Where names of Accelerate stand: in a file of its own, which says everything and often what is the default, or among
@@ -30,10 +31,13 @@ options::RawOptions extract_accelerate(options::RawOptions& texts, const std::ve
 /// replaces the file's distributed_type.
 options::RawOptions merged_accelerate(const options::RawOptions& flags, const options::RawOptions& in_file);
 
-/// Refuses variables of Accelerate's launcher that ask for what Muster does not have, such as
-/// ACCELERATE_USE_MEGATRON_LM. Those that it follows are options' variables (`Description::other_tools`).
-/// Throws: ConfigError (MU481).
-void check_variables(const Environment& variables);
+/// Judges the variables of Accelerate's launcher (ACCELERATE_*, FSDP_*, PARALLELISM_CONFIG_*, MEGATRON_LM_*) as the
+/// names that they stand for; what has no effect is returned, each with the reason. Those that are followed are
+/// options' variables (`Description::other_tools`). Throws: ConfigError as translate_accelerate().
+std::vector<std::string> judge_variables(const Environment& variables);
+
+/// A line about what has no effect; "" for nothing.
+std::string note_without_effect(const std::vector<std::string>& asked);
 
 /// Whether the value was a flag's: its place begins with "flag ".
 bool is_flag(const options::Found& found);
@@ -42,7 +46,8 @@ bool is_flag(const options::Found& found);
 struct OwnChoices {
   bool accelerator = false;  ///< so that a kind of device that only the program can load is no error
   bool devices = false;
-  int nodes = 0;  ///< 0: not said
+  bool has_accelerators = true;  ///< of this machine; without any, a list of them only says how many ranks there are
+  int nodes = 0;                 ///< 0: not said
   bool strategy = false;
 };
 

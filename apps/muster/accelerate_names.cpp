@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <deque>
 
+#include "muster/base/detail/letter_case.h"
+
 namespace muster::cli {
 namespace {
 namespace tables {
@@ -15,6 +17,7 @@ constexpr std::string_view kWithFp8 = "it belongs to --mixed_precision fp8, whic
 constexpr std::string_view kWithSageMaker = "it belongs to Amazon SageMaker; see `muster submit sagemaker`";
 constexpr std::string_view kNoOffload =
     "parameters, gradients and states stay on the device; shard them over more ranks, or write none";
+constexpr std::string_view kWholeModel = "each rank builds the whole model in its memory";
 constexpr std::string_view kNoCompiler = "there is no compiler for C++ modules";
 constexpr std::string_view kEachNode = "call `muster launch` on each node, with --machine_rank and --main_process_ip";
 constexpr std::string_view kNoTpu =
@@ -75,7 +78,7 @@ constexpr AccelerateName kDistributed[] = {
 
 constexpr AccelerateName kSharding[] = {
     {"deepspeed_config_file", deepspeed, Follow::in_code,
-     "its stage, accumulation and precision are followed; a section optimizer or scheduler is refused"},
+     "its stage, accumulation and precision are followed; every other key has no effect or is refused"},
     {"zero_stage", deepspeed, Follow::in_code, "0: --strategy ddp; 1, 2, 3: zero1, zero2, zero3"},
     {"offload_optimizer_device", deepspeed, Follow::refused, kNoOffload, "none"},
     {"offload_param_device", deepspeed, Follow::refused, kNoOffload, "none"},
@@ -84,7 +87,7 @@ constexpr AccelerateName kSharding[] = {
     {"gradient_accumulation_steps", deepspeed, Follow::option, "gradient_accumulation.num_steps", "auto"},
     {"gradient_clipping", deepspeed, Follow::refused,
      "the program clips, by clip_grad_norm_(); a Trainer does by --trainer-gradient-clip-val", "none auto 0 0.0"},
-    {"zero3_init_flag", deepspeed, Follow::ignored, "each rank reads its own part of a checkpoint"},
+    {"zero3_init_flag", deepspeed, Follow::warned, kWholeModel, "false"},
     {"zero3_save_16bit_model", deepspeed, Follow::ignored, "save_model() always writes full weights"},
     {"deepspeed_hostfile", deepspeed, Follow::refused, kEachNode},
     {"deepspeed_exclusion_filter", deepspeed, Follow::refused, kEachNode},
@@ -102,7 +105,7 @@ constexpr AccelerateName kSharding[] = {
     {"fsdp_state_dict_type", fsdp, Follow::sharding, "state_dict_type"},
     {"fsdp_forward_prefetch", fsdp, Follow::sharding, "forward_prefetch"},
     {"fsdp_use_orig_params", fsdp, Follow::sharding, "use_orig_params"},
-    {"fsdp_cpu_ram_efficient_loading", fsdp, Follow::sharding, "cpu_ram_efficient_loading"},
+    {"fsdp_cpu_ram_efficient_loading", fsdp, Follow::warned, kWholeModel, "false"},
     {"fsdp_sync_module_states", fsdp, Follow::sharding, "sync_module_states"},
     {"fsdp_activation_checkpointing", fsdp, Follow::sharding, "activation_checkpointing"},
     {"fsdp_activation_checkpointing_offload", fsdp, Follow::sharding, "activation_checkpointing_offload"},
@@ -210,11 +213,11 @@ std::span<const AccelerateName> accelerate_names() {
                              std::span<const AccelerateName>(kSharding), std::span<const AccelerateName>(kOfFile)})
       names.insert(names.end(), some.begin(), some.end());
     for (const auto word : kMegatron)
-      names.push_back({kept("megatron_lm_" + std::string(word)), megatron, Follow::ignored, kWithMegatron});
+      names.push_back({kept("megatron_lm_" + std::string(word)), megatron, Follow::warned, kWithMegatron});
     for (const auto word : kFp8)
       names.push_back({.name = kept("fp8_" + std::string(word)),
                        .group = fp8,
-                       .follow = Follow::ignored,
+                       .follow = Follow::warned,
                        .text = kWithFp8,
                        .is_switch = word == "use_autocast_during_eval"});
     for (const auto word : kOfSageMaker) names.push_back({word, file, Follow::ignored, kWithSageMaker});
@@ -288,19 +291,64 @@ std::string_view title_of(AccelerateGroup group) {
   return "";
 }
 
+std::string variable_of_accelerate(const AccelerateName& one) {
+  using enum AccelerateGroup;
+  const auto capitals = upper_case(std::string(one.name));
+  if (one.name == "zero3_init_flag") return "ACCELERATE_DEEPSPEED_ZERO3_INIT";
+  if (one.name == "deepspeed_moe_layer_cls_names" || one.name == "deepspeed_config_file")
+    return "ACCELERATE_" + capitals;
+  if (one.name == "fsdp_transformer_layer_cls_to_wrap") return "FSDP_TRANSFORMER_CLS_TO_WRAP";
+  if (one.name == "mixed_precision" || one.name == "gradient_clipping" || one.name.starts_with("dynamo_"))
+    return "ACCELERATE_" + capitals;
+  const bool shards = one.name.starts_with("zero") || one.name.starts_with("offload_");
+  switch (one.group) {
+    case paradigm:
+    case fp8: return "ACCELERATE_" + capitals;
+    case deepspeed: return shards ? "ACCELERATE_DEEPSPEED_" + capitals : "";
+    case fsdp:
+    case megatron:
+    case parallelism: return capitals;
+    default: return "";
+  }
+}
+
+namespace {
+
+/// A section of the file, and how the names of its keys begin outside of it.
+constexpr std::pair<std::string_view, std::string_view> kSections[] = {{"deepspeed_config", ""},
+                                                                       {"dynamo_config", "dynamo_"},
+                                                                       {"fp8_config", "fp8_"},
+                                                                       {"fsdp_config", "fsdp_"},
+                                                                       {"megatron_lm_config", "megatron_lm_"},
+                                                                       {"mpirun_config", ""},
+                                                                       {"parallelism_config", "parallelism_config_"}};
+
+std::string_view section_of(const AccelerateName& one) {
+  if (one.group == AccelerateGroup::deepspeed) return "deepspeed_config";
+  if (one.name.starts_with("mpirun_")) return "mpirun_config";
+  for (const auto& [section, prefix] : kSections)
+    if (!prefix.empty() && one.name.starts_with(prefix)) return section;
+  return "";
+}
+
+}  // namespace
+
+std::vector<std::string> accelerate_keys_of(std::string_view section) {
+  std::vector<std::string> keys;
+  for (const auto& one : accelerate_names())
+    if (section_of(one) == section) keys.emplace_back(one.name);
+  if (!section.empty()) return keys;
+  for (const auto& [name, prefix] : kSections) keys.emplace_back(name);
+  return keys;
+}
+
 std::string accelerate_name_of_key(const std::string& key) {
   const auto dot = key.find('.');
   if (dot == std::string::npos) return key;
   const auto section = key.substr(0, dot), rest = key.substr(dot + 1);
   if (section == "additional_args") return section;
-  if (!section.ends_with("_config")) return key;
-  const auto with = [&](const std::string& prefix) { return rest.starts_with(prefix) ? rest : prefix + rest; };
-  if (section == "fsdp_config") return with("fsdp_");
-  if (section == "fp8_config") return with("fp8_");
-  if (section == "dynamo_config") return with("dynamo_");
-  if (section == "megatron_lm_config") return with("megatron_lm_");
-  if (section == "parallelism_config") return with("parallelism_config_");
-  if (section == "deepspeed_config" || section == "mpirun_config") return rest;
+  for (const auto& [name, prefix] : kSections)
+    if (name == section) return rest.starts_with(prefix) ? rest : std::string(prefix) + rest;
   return key;
 }
 

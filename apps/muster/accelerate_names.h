@@ -61,6 +61,14 @@ std::string_view title_of(AccelerateGroup group);
 /// A table of all names for the reference page.
 std::string accelerate_markdown();
 
+/// The variable in which Accelerate's launcher passes it on to its processes; "" for none, and where a launcher of ours
+/// follows another of its options.
+std::string variable_of_accelerate(const AccelerateName& one);
+
+/// The keys that a section of a file of `accelerate config` ("fsdp_config") may have; for "", those outside of
+/// sections.
+std::vector<std::string> accelerate_keys_of(std::string_view section);
+
 /// The name for a key of a file of `accelerate config`: "fsdp_config.version" is "fsdp_version".
 std::string accelerate_name_of_key(const std::string& key);
 

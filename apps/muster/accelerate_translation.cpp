@@ -6,7 +6,9 @@
 #include "accelerate_names.h"
 #include "muster/base/detail/letter_case.h"
 #include "muster/base/detail/listing.h"
+#include "muster/base/detail/options_default.h"
 #include "muster/base/detail/options_list.h"
+#include "muster/base/detail/read_bool.h"
 #include "muster/base/error.h"
 #include "muster/launcher/detail/option_tables.h"
 #include "muster/runtime/detail/launch_check.h"
@@ -25,10 +27,18 @@ bool is_one_of(const std::string& text, std::string_view words) {
   return false;
 }
 
+bool is_accepted(const AccelerateName& name, const std::string& text) {
+  std::istringstream words{std::string(name.accepted)};
+  for (std::string word; words >> word;)
+    if (say_the_same(word, lower_case(text))) return true;
+  return false;
+}
+
+bool is_variable(const Found& found) { return found.place.starts_with("variable "); }
+
 /// A file's value with its key, a flag's with its name: "a.yaml line 3: num_processes", "flag --num_processes".
 std::string named(const std::string& name, const Found& found) {
-  const bool is_named = is_flag(found) || found.place.starts_with("variable ");
-  return is_named ? found.place : found.place + ": " + name;
+  return is_flag(found) || is_variable(found) ? found.place : found.place + ": " + name;
 }
 
 [[noreturn]] void refuse_value(const std::string& name, const Found& found, std::string_view instead) {
@@ -48,6 +58,7 @@ const options::Description* described(const std::string& name) {
   return found == all.end() ? nullptr : &*found;
 }
 
+constexpr std::string_view kNoMegatron = "the layers of a model are not split over ranks; take FSDP instead";
 constexpr std::string_view kNoFp8 = "no kernel computes in 8 bits; use bf16";
 constexpr std::string_view kNoTpu =
     "LibTorch has no backend for TPUs and Neuron, which are reached through Python packages; take a CPU or GPU, or, if "
@@ -79,10 +90,9 @@ class Translator {
 
   bool is_on(const std::string& name) const {
     const auto* found = find(name);
-    if (!found) return false;
-    if (is_one_of(found->text, "true yes on 1 y t")) return true;
-    if (!is_one_of(found->text, "false no off 0 n f")) options::refuse({.name = name}, *found, "true or false");
-    return false;
+    const auto on = found ? read_bool(found->text) : false;
+    if (!on) options::refuse({.name = name}, *found, "true or false");
+    return *on;
   }
 
   std::string kind() const {
@@ -108,8 +118,7 @@ class Translator {
       refuse_value("compute_environment", *place, "the known ones are LOCAL_MACHINE and AMAZON_SAGEMAKER");
     const auto* type = find("distributed_type");
     if (!type) return;
-    if (kind() == "MEGATRON_LM")
-      refuse_value("distributed_type", *type, "the layers of a model are not split over ranks; take FSDP instead");
+    if (kind() == "MEGATRON_LM") refuse_value("distributed_type", *type, kNoMegatron);
     const bool is_loaded = is_one_of(kind(), "xla tpu multi_neuron");
     if (is_loaded && !own_.accelerator) refuse_value("distributed_type", *type, kNoTpu);
     if (is_one_of(kind(), lower_case(std::string(kOtherDevices))))
@@ -147,7 +156,7 @@ class Translator {
 
   void set(const std::string& option, const std::string& name, Found found) {
     const auto* description = described(option);
-    const bool is_default = description && description->default_text == found.text;
+    const bool is_default = description && options::is_default(*description, found.text);
     if (origin_ == AccelerateOrigin::own_file && !is_flag(found) && is_default) return;
     if (!is_flag(found)) found.place += " (" + name + ")";
     result_.options[option] = std::move(found);
@@ -155,11 +164,15 @@ class Translator {
 
   void take(const AccelerateName& known, const std::string& name, const Found& found) {
     using enum AccelerateGroup;
-    if (known.group == deepspeed && !uses_deepspeed() && !is_flag(found)) return;
-    const bool idle = is_one_of(found.text, known.accepted);
+    const bool is_written = !is_flag(found) && !is_variable(found);
+    if (known.group == deepspeed && !uses_deepspeed() && is_written) return;
+    if (known.group == fsdp && !shards() && is_written && origin_ == AccelerateOrigin::own_file) return;
+    const bool idle = is_accepted(known, found.text);
     const bool is_loaded = name == "tpu" && own_.accelerator;
     if (known.follow == Follow::refused && !idle && !is_loaded) refuse_value(name, found, known.text);
-    if (known.follow == Follow::warned && !idle) result_.without_effect.push_back(name);
+    if (known.follow == Follow::warned && !idle)
+      result_.without_effect.push_back((is_variable(found) ? found.place : name) + " (" + std::string(known.text) +
+                                       ")");
     if (known.follow != Follow::option) return;
     const auto option = std::string(known.text);
     if (described(option)) {
@@ -237,6 +250,10 @@ class Translator {
     if (!on_cpu.empty() || !ids || lower_case(ids->text) == "all") return;
     auto list = options::split_items(ids->text);
     std::erase(list, "");
+    if (!own_.has_accelerators) {
+      if (ranks == 0) set("devices", "gpu_ids", {std::to_string(list.size()), ids->place});
+      return;
+    }
     if (ranks > static_cast<int>(list.size()))
       throw ConfigError("MU482", named("gpu_ids", *ids) + " has " + std::to_string(list.size()) + " devices for " +
                                      std::to_string(ranks) + " ranks; name one for each, or all");
@@ -280,7 +297,7 @@ class Translator {
     }
     for (auto& [name, found] : strategy::own_sharding_fields(fields)) {
       const auto* description = described("fsdp." + name);
-      const bool is_default = description && description->default_text == found.text;
+      const bool is_default = description && options::is_default(*description, found.text);
       if (!is_flag(found) && origin_ == AccelerateOrigin::own_file && is_default) continue;
       result_.options["fsdp." + name] = found;
     }
@@ -294,24 +311,20 @@ class Translator {
 
 }  // namespace
 
-void check_variables(const Environment& variables) {
-  static constexpr std::pair<const char*, const char*> kVariables[] = {
-      {"ACCELERATE_DEEPSPEED_MOE_LAYER_CLS_NAMES", "deepspeed_moe_layer_cls_names"},
-      {"ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE", "offload_optimizer_device"},
-      {"ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_DEVICE", "offload_param_device"},
-      {"ACCELERATE_GRADIENT_CLIPPING", "gradient_clipping"},
-      {"ACCELERATE_USE_MEGATRON_LM", "use_megatron_lm"}};
-  for (const auto& [variable, name] : kVariables) {
-    const auto text = variables.find(variable);
-    const auto* known = find_accelerate_name(name);
-    if (text && !is_one_of(*text, known->accepted) && !is_one_of(*text, "0 false"))
-      refuse_value(name, {*text, std::string("variable ") + variable}, known->text);
+std::vector<std::string> judge_variables(const Environment& variables) {
+  constexpr const char* kOfTensorParallel = "ACCELERATE_USE_TP";  // of older versions, for its TP_SIZE
+  RawOptions values;
+  for (const auto& one : accelerate_names()) {
+    const auto variable = variable_of_accelerate(one);
+    if (const auto text = variable.empty() ? std::nullopt : variables.find(variable))
+      values[std::string(one.name)] = {*text, "variable " + variable};
   }
-  if (const auto file = variables.find("ACCELERATE_DEEPSPEED_CONFIG_FILE"); file && !is_one_of(*file, "none"))
-    refuse_value("deepspeed_config_file", {*file, "variable ACCELERATE_DEEPSPEED_CONFIG_FILE"},
-                 "give it by --use_deepspeed --deepspeed_config_file");
-  if (lower_case(variables.find("ACCELERATE_MIXED_PRECISION").value_or("")) == "fp8")
-    refuse_value("mixed_precision", {"fp8", "variable ACCELERATE_MIXED_PRECISION"}, kNoFp8);
+  if (const auto file = values.find("deepspeed_config_file");
+      file != values.end() && !is_one_of(file->second.text, "none"))
+    refuse_value(file->first, file->second, "give it by --use_deepspeed --deepspeed_config_file");
+  if (const auto text = variables.find(kOfTensorParallel); text && read_bool(*text) != false)
+    refuse_value("tp_size", {*text, std::string("variable ") + kOfTensorParallel}, kNoMegatron);
+  return translate_accelerate(values, AccelerateOrigin::among_ours).without_effect;
 }
 
 AccelerateRequest translate_accelerate(const RawOptions& values, AccelerateOrigin origin, const OwnChoices& own) {

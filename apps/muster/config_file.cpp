@@ -68,9 +68,9 @@ File file_of(const std::string& section, RawOptions texts) {
   return File::parse(section + ":\n", "", section).changed(section, [&](RawOptions& all) { all = std::move(texts); });
 }
 
-ConfigFile read_lightning(const std::string& path, const std::string& section,
-                          const std::vector<options::Description>& known) {
-  auto request = trainer::translate_lightning(options::read_file_values(path), known);
+ConfigFile read_lightning(const std::string& path, const std::vector<options::FileValue>& values,
+                          const std::string& section, const std::vector<options::Description>& known) {
+  auto request = trainer::translate_lightning(values, known);
   ConfigFile result{.path = path, .kind = FileKind::lightning};
   result.file = file_of(section, std::move(request.options));
   if (!request.of_program.empty())
@@ -86,14 +86,16 @@ ConfigFile read_lightning(const std::string& path, const std::string& section,
 
 ConfigFile read_config(const std::string& path, const std::string& section,
                        const std::vector<options::Description>& known) {
-  auto file = File::load(path, section);
+  // Once: it may be a pipe.
+  const auto text = options::read_text(path);
+  auto file = File::parse(text, path, section);
   switch (kind_of(file, path, section)) {
     case FileKind::muster: return read_ours(file, path, section, known);
-    case FileKind::lightning: return read_lightning(path, section, known);
+    case FileKind::lightning: return read_lightning(path, options::parse_file_values(text, path), section, known);
     case FileKind::accelerate: break;
   }
   ConfigFile result{.path = path, .kind = FileKind::accelerate};
-  result.accelerate = accelerate_values(path, options::read_file_values(path));
+  result.accelerate = accelerate_values(path, options::parse_file_values(text, path));
   result.file = file_of(section, {});
   return result;
 }
@@ -104,8 +106,11 @@ Translated translated_config(const ConfigFile& config, const RawOptions& flags, 
   auto own = own_choices;
   own.strategy = own.strategy || config.file.section(section).contains("strategy");
   auto values = merged_accelerate(flags, config.accelerate);
-  if (has_deepspeed_file(values)) values = with_deepspeed_file(std::move(values));
-  auto request = translate_accelerate(values, origin, own);
+  DeepspeedRequest deepspeed{std::move(values)};
+  if (has_deepspeed_file(deepspeed.accelerate)) deepspeed = with_deepspeed_file(std::move(deepspeed.accelerate));
+  auto request = translate_accelerate(deepspeed.accelerate, origin, own);
+  auto& without_effect = request.without_effect;
+  without_effect.insert(without_effect.end(), deepspeed.without_effect.begin(), deepspeed.without_effect.end());
   Translated result;
   RawOptions in_file;
   for (auto& [name, found] : request.options) (is_flag(found) ? result.from_flags : in_file)[name] = std::move(found);
@@ -120,9 +125,7 @@ Translated translated_config(const ConfigFile& config, const RawOptions& flags, 
       texts[name] = std::move(found);
     }
   });
-  if (!request.without_effect.empty())
-    result.notes.push_back("these ask for what Muster does not have, and have no effect: " +
-                           joined(request.without_effect, {}, kMostListed));
+  if (const auto note = note_without_effect(request.without_effect); !note.empty()) result.notes.push_back(note);
   return result;
 }
 

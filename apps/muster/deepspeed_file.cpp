@@ -1,8 +1,15 @@
 #include "deepspeed_file.h"
 
+#include <charconv>
+#include <set>
+#include <sstream>
+
 #include "accelerate_file.h"
+#include "deepspeed_names.h"
+#include "key_hint.h"
 #include "muster/base/detail/file_values.h"
 #include "muster/base/detail/letter_case.h"
+#include "muster/base/detail/read_bool.h"
 #include "muster/base/error.h"
 
 namespace muster::cli {
@@ -11,42 +18,105 @@ namespace {
 using options::FileValue;
 using options::Found;
 using options::RawOptions;
+using options::ValueForm;
 
 constexpr const char* kFileOfDeepspeed = "deepspeed_config_file";
 
-/// Keys of the file, and the names of Accelerate that mean the same.
-constexpr std::pair<std::string_view, const char*> kSameAs[] = {
-    {"zero_optimization.stage", "zero_stage"},
-    {"zero_optimization.offload_optimizer.device", "offload_optimizer_device"},
-    {"zero_optimization.offload_param.device", "offload_param_device"},
-    {"gradient_accumulation_steps", "gradient_accumulation_steps"},
-    {"gradient_clipping", "gradient_clipping"}};
-
-/// What only the program can make, or what would be another training.
-constexpr std::pair<std::string_view, std::string_view> kRefusedKeys[] = {
-    {"optimizer.", "the program makes its optimizer; take the section out"},
-    {"scheduler.", "the program makes its scheduler; take the section out"},
-    {"zero_optimization.zero_hpz_partition_size", "write --strategy hsdp instead"},
-    {"zero_optimization.mics_shard_size", "write --fsdp-shard-group-size instead"}};
-
-void set_unless_flag(RawOptions& accelerate, const std::string& name, Found found) {
-  const auto given = accelerate.find(name);
-  if (given == accelerate.end() || !is_flag(given->second)) accelerate[name] = std::move(found);
+bool is_number(const std::string& text, double& value) {
+  const auto end = std::from_chars(text.data(), text.data() + text.size(), value).ptr;
+  return !text.empty() && end == text.data() + text.size();
 }
 
-void take_deepspeed_value(const FileValue& value, RawOptions& accelerate) {
-  const auto word = lower_case(value.found.text);
-  const bool idle = value.form == options::ValueForm::none || word == "1" || word == "-1" || word == "auto";
-  for (const auto& [begin, instead] : kRefusedKeys)
-    if (value.key.starts_with(begin) && (!idle || begin.ends_with(".")))
+bool are_equal(const std::string& one, const std::string& other) {
+  double number = 0, another = 0;
+  return (is_number(one, number) && is_number(other, another)) ? number == another : say_the_same(one, other);
+}
+
+/// Whether it switches its section off.
+bool is_off(const FileValue& value) { return value.key.ends_with(".enabled") && read_bool(value.found.text) == false; }
+
+bool is_accepted(const DeepspeedKey& key, const FileValue& value) {
+  const auto text = lower_case(value.found.text);
+  if (value.form == ValueForm::none || text == "auto" || is_off(value)) return true;
+  std::istringstream words{std::string(key.accepted)};
+  for (std::string word; words >> word;)
+    if (are_equal(word, text)) return true;
+  return false;
+}
+
+/// "zero_optimization.offload_param" of "zero_optimization.offload_param.device"; "" at the top.
+std::string section_of(const std::string& key) {
+  const auto dot = key.rfind('.');
+  return dot == std::string::npos ? "" : key.substr(0, dot);
+}
+
+[[noreturn]] void refuse_key(const FileValue& value) {
+  auto section = section_of(value.key);
+  // An unknown section has no keys: it is itself the unknown key of the one around it.
+  auto key = value.key;
+  while (!section.empty() && deepspeed_keys_of(section).empty()) {
+    key = section;
+    section = section_of(section);
+  }
+  throw ConfigError("MU480",
+                    value.found.place + ": DeepSpeed's file has no key '" + key + "'" +
+                        key_hint(key.substr(section.empty() ? 0 : section.size() + 1), deepspeed_keys_of(section)) +
+                        "; correct it, or take it out");
+}
+
+/// Takes the values of one file over the names of Accelerate.
+class DeepspeedTranslator {
+ public:
+  explicit DeepspeedTranslator(DeepspeedRequest& into) : into_(into) {}
+
+  void translate(const std::vector<FileValue>& values) {
+    for (const auto& value : values) {
+      if (is_off(value)) off_.insert(section_of(value.key));
+      if (value.key.ends_with(".enabled") && read_bool(value.found.text) == true) on_.insert(section_of(value.key));
+    }
+    for (const auto& value : values) take(value);
+  }
+
+ private:
+  /// Keys of a section that is switched off do not count; where DeepSpeed knows the switch, it must be on.
+  bool counts(const std::string& key) const {
+    if (key.ends_with(".enabled")) return true;
+    const auto section = section_of(key);
+    if (off_.contains(section)) return false;
+    const auto* its_switch = section.empty() ? nullptr : find_deepspeed_key(section + ".enabled");
+    return !its_switch || !its_switch->name.ends_with(".enabled") || on_.contains(section);
+  }
+
+  void take(const FileValue& value) {
+    const auto* key = find_deepspeed_key(value.key);
+    const bool is_empty_section = value.form == ValueForm::none && !deepspeed_keys_of(value.key).empty();
+    if (!key && !is_empty_section) refuse_key(value);
+    if (!key || is_accepted(*key, value) || !counts(value.key)) return;
+    if (key->follow == Follow::in_code) return set(*key, value);
+    if (key->follow == Follow::refused)
       throw ConfigError("MU481", value.found.place + ": " + value.key +
-                                     " is given, which Muster does not follow: " + std::string(instead));
-  for (const auto& [key, name] : kSameAs)
-    if (value.key == key && word != "auto") set_unless_flag(accelerate, name, value.found);
-  for (const auto& [key, precision] : {std::pair{"bf16.enabled", "bf16"}, std::pair{"fp16.enabled", "fp16"}})
-    if (value.key == key && word == "true")
-      set_unless_flag(accelerate, "mixed_precision", {precision, value.found.place + ": " + key});
-}
+                                     " is given, which Muster does not follow: " + std::string(key->text));
+    if (key->follow == Follow::warned) into_.without_effect.push_back(value.key + " (" + std::string(key->text) + ")");
+  }
+
+  void set(const DeepspeedKey& key, const FileValue& value) {
+    const auto colon = key.text.find(": ");
+    if (colon == std::string_view::npos) return set_unless_flag(std::string(key.text), value.found);
+    const auto on = read_bool(value.found.text);
+    if (!on) options::refuse({.name = value.key}, value.found, "true or false");
+    if (*on)
+      set_unless_flag(std::string(key.text.substr(0, colon)),
+                      {std::string(key.text.substr(colon + 2)), value.found.place + ": " + value.key});
+  }
+
+  void set_unless_flag(const std::string& name, Found found) {
+    const auto given = into_.accelerate.find(name);
+    if (given == into_.accelerate.end() || !is_flag(given->second)) into_.accelerate[name] = std::move(found);
+  }
+
+  DeepspeedRequest& into_;
+  std::set<std::string> off_, on_;
+};
 
 }  // namespace
 
@@ -55,15 +125,16 @@ bool has_deepspeed_file(const RawOptions& accelerate) {
   if (file == accelerate.end() || lower_case(file->second.text) == "none") return false;
   const auto type = accelerate.find("distributed_type"), flag = accelerate.find("use_deepspeed");
   return (type != accelerate.end() && lower_case(type->second.text) == "deepspeed") ||
-         (flag != accelerate.end() && lower_case(flag->second.text) == "true");
+         (flag != accelerate.end() && read_bool(flag->second.text) == true);
 }
 
-RawOptions with_deepspeed_file(RawOptions accelerate) {
+DeepspeedRequest with_deepspeed_file(RawOptions accelerate) {
   const auto path = accelerate.at(kFileOfDeepspeed).text;
   accelerate.erase(kFileOfDeepspeed);
-  for (const auto& value : options::read_file_values(path)) take_deepspeed_value(value, accelerate);
-  if (!accelerate.contains("zero_stage")) accelerate["zero_stage"] = {"0", path};
-  return accelerate;
+  DeepspeedRequest request{std::move(accelerate)};
+  DeepspeedTranslator(request).translate(options::read_file_values(path));
+  request.accelerate.try_emplace("zero_stage", Found{"0", path});
+  return request;
 }
 
 }  // namespace muster::cli

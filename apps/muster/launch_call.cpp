@@ -10,6 +10,7 @@
 #include "accelerate_file.h"
 #include "accelerate_names.h"
 #include "foreign_flags.h"
+#include "muster/base/detail/read_bool.h"
 #include "muster/launcher/detail/option_tables.h"
 
 namespace muster::cli {
@@ -74,7 +75,7 @@ std::string chosen_file(const LaunchFlags& flags, const options::RawOptions& the
 
 bool is_given(const options::RawOptions& theirs, const char* name) {
   const auto found = theirs.find(name);
-  return found != theirs.end() && found->second.text == "true";
+  return found != theirs.end() && read_bool(found->second.text).value_or(false);
 }
 
 std::string words_for(FileKind kind) {
@@ -125,7 +126,8 @@ LaunchSources launch_sources(const LaunchFlags& flags) {
   result.sources = read_sources(flags.ours());
   result.sources.flags.erase("config");
   const auto theirs = flags.theirs();
-  check_variables(result.sources.variables);
+  if (const auto note = note_without_effect(judge_variables(result.sources.variables)); !note.empty())
+    result.notes.push_back(note);
   result.path = chosen_file(flags, theirs, result.sources.variables);
   const bool quiet = is_given(theirs, "quiet");
   const bool has_file = !result.path.empty() || theirs.contains("config_file");

@@ -55,6 +55,7 @@ Arguments program_of(CLI::App& app, const Arguments& arguments) {
 /// Reads only what --config or MUSTER_CONFIG names.
 options::Sources all_sources(const Flags& flags) {
   auto sources = read_sources(flags);
+  if (const auto note = note_without_effect(judge_variables(sources.variables)); !note.empty()) print_notes({note});
   const auto flag = sources.flags.find("config");
   const bool is_given = flag != sources.flags.end();
   const auto path = is_given ? flag->second : sources.variables.find(kConfigVariable).value_or("");

@@ -145,11 +145,12 @@ TEST(Completion, EveryOptionStandsInTheManualPage) {
   EXPECT_NE(user.call({"completion", "tcsh"}).error.find("bash, zsh and fish"), std::string::npos);
 }
 
-TEST(Completion, TheReferenceOfAcceleratesNamesIsTheTable) {
+TEST(Completion, TheReferenceOfNamesOfOthersIsTheTables) {
   const UserFolders user;
-  EXPECT_NE(read_file(MUSTER_SOURCE_DIR "/docs/reference/launch.md").find(user.call({"options", "launch"}).out),
-            std::string::npos)
-      << "replace the table in docs/reference/launch.md by the output of `muster options launch`";
+  for (const std::string table : {"launch", "deepspeed"})
+    EXPECT_NE(read_file(MUSTER_SOURCE_DIR "/docs/reference/launch.md").find(user.call({"options", table}).out),
+              std::string::npos)
+        << "replace the table in docs/reference/launch.md by the output of `muster options " << table << "`";
 }
 
 TEST(Completion, BashReadsItAndCompletes) {

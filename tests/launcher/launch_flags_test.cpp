@@ -112,7 +112,10 @@ TEST(LaunchFlags, WhatAsksForWhatIsNotThereIsNamedOnce) {
   const auto ended = user.call({"launch", "--cpu", "--num_processes", "1", "--dynamo_backend", "inductor", "--role",
                                 "worker", "--enable_cpu_affinity", "true"});
   EXPECT_EQ(ended.code, 0) << ended.error;
-  EXPECT_NE(ended.error.find("have no effect: dynamo_backend, role\n"), std::string::npos) << ended.error;
+  EXPECT_NE(ended.error.find(
+                "have no effect: dynamo_backend (there is no compiler for C++ modules), role (ranks have no roles)\n"),
+            std::string::npos)
+      << ended.error;
 }
 
 TEST(LaunchFlags, WhatIsRefusedShowsNoKey) {
@@ -138,6 +141,69 @@ TEST(LaunchFlags, VariablesOfAccelerateAreFollowedOrRefusedByName) {
     const std::string text(variable);
     EXPECT_NE(ended.error.find("MU481: variable " + text.substr(0, text.find('='))), std::string::npos) << ended.error;
     EXPECT_EQ(ended.out, "");
+  }
+}
+
+TEST(LaunchFlags, VariablesAreJudgedAsTheNamesThatTheyStandFor) {
+  const UserFolders user;
+  const auto refused = [&](const std::string& variable, const std::string& id) {
+    for (const auto* command : {"launch", "run"}) {
+      const auto ended = user.call({command, "echo", "started"}, {variable});
+      EXPECT_EQ(ended.code, 2) << variable;
+      EXPECT_NE(ended.error.find(id + ": variable " + variable.substr(0, variable.find('=')) + " is "),
+                std::string::npos)
+          << command << " " << variable << ended.error;
+      EXPECT_EQ(ended.out, "");
+    }
+  };
+  for (const auto* variable :
+       {"PARALLELISM_CONFIG_TP_SIZE=2", "PARALLELISM_CONFIG_CP_SIZE=4", "PARALLELISM_CONFIG_SP_SIZE=2",
+        "FSDP_OFFLOAD_PARAMS=True", "FSDP_ACTIVATION_CHECKPOINTING=yes", "FSDP_BACKWARD_PREFETCH=NO_PREFETCH"})
+    refused(variable, "MU197");
+  for (const auto* variable :
+       {"ACCELERATE_USE_TP=true", "ACCELERATE_USE_MEGATRON_LM=1", "ACCELERATE_DEEPSPEED_CONFIG_FILE=ds.json",
+        "ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE=nvme"})
+    refused(variable, "MU481");
+  const auto named = user.call({"launch", "-q", "--cpu", "true"},
+                               {"MEGATRON_LM_TP_DEGREE=2", "ACCELERATE_DYNAMO_BACKEND=INDUCTOR",
+                                "FSDP_CPU_RAM_EFFICIENT_LOADING=true", "ACCELERATE_DEEPSPEED_ZERO3_INIT=true"});
+  EXPECT_EQ(named.code, 0) << named.error;
+  for (const auto* name : {"variable MEGATRON_LM_TP_DEGREE (", "variable ACCELERATE_DYNAMO_BACKEND (",
+                           "variable FSDP_CPU_RAM_EFFICIENT_LOADING (each rank builds the whole model",
+                           "variable ACCELERATE_DEEPSPEED_ZERO3_INIT (each rank"})
+    EXPECT_NE(named.error.find(name), std::string::npos) << name << " is missing in\n" << named.error;
+  // What asks for nothing, as Accelerate's launcher sets it.
+  const auto idle = user.call(
+      {"launch", "-q", "--cpu", "true"},
+      {"PARALLELISM_CONFIG_TP_SIZE=1", "PARALLELISM_CONFIG_CP_BACKEND=torch", "FSDP_OFFLOAD_PARAMS=false",
+       "ACCELERATE_DYNAMO_BACKEND=NO", "ACCELERATE_USE_MEGATRON_LM=No", "FSDP_CPU_RAM_EFFICIENT_LOADING=False",
+       "ACCELERATE_GRADIENT_CLIPPING=none", "ACCELERATE_DYNAMO_MODE=default", "ACCELERATE_DEBUG_MODE=true",
+       "ACCELERATE_DEEPSPEED_CONFIG_FILE=none"});
+  EXPECT_EQ(idle.code, 0);
+  EXPECT_EQ(idle.error, "");
+}
+
+TEST(LaunchFlags, DurationsAreReadAlike) {
+  const UserFolders user;
+  for (const auto* five : {"5", "5s", "5000ms", "0:00:05"}) {
+    const auto ended = user.call(
+        {"run", "--grace", five, "--timeout", five, "--join-timeout", five, "--no-prefix", rank_program(), "options"});
+    EXPECT_EQ(ended.code, 0) << ended.error;
+    EXPECT_EQ(times(ended.out, "timeout=5s\n"), 1) << ended.out;
+  }
+}
+
+TEST(LaunchFlags, WhatIsNotSupportedInAnyFormIsSaidToBe) {
+  const UserFolders user;
+  for (const auto& words : {Words{"--strategy", "fsdp", "--fsdp", "activation_checkpointing=Block"},
+                            Words{"--strategy", "fsdp", "--options", "fsdp.activation_checkpointing=Block"}}) {
+    auto call = words;
+    call.insert(call.begin(), "run");
+    call.emplace_back("true");
+    const auto ended = user.call(call);
+    EXPECT_EQ(ended.code, 2);
+    EXPECT_NE(ended.error.find("MU197"), std::string::npos) << ended.error;
+    EXPECT_NE(ended.error.find("'Block', which is not supported"), std::string::npos) << ended.error;
   }
 }
 
