@@ -44,7 +44,8 @@ void show_config(const LaunchSources& call, bool all) {
   auto given = given_options(call.sources);
   const auto options = run_options(given);
   const int accelerators = launcher::count_accelerators(call.sources.variables);
-  const auto choice = launcher::choose_devices({options.accelerator, options.devices, accelerators});
+  const auto choice =
+      launcher::choose_devices({options.accelerator, options.devices, accelerators, options.devices_place});
   std::printf("file   %s\n", described_file(call).c_str());
   const auto where = options.nodes == NodeRange(1) ? std::string("on this node")
                                                    : "(" + std::to_string(choice.count) + " on each of " +

@@ -13,6 +13,7 @@
 #include "muster/base/detail/known_names.h"
 #include "muster/base/detail/options_line.h"
 #include "muster/base/error.h"
+#include "muster/launcher/detail/devices.h"
 #include "muster/launcher/detail/option_tables.h"
 #include "muster/runtime/detail/launch_check.h"
 #include "node_defaults.h"
@@ -191,6 +192,7 @@ OwnChoices own_choices(const options::Sources& sources) {
   };
   OwnChoices own{.accelerator = text("accelerator").has_value(),
                  .devices = text("devices").has_value(),
+                 .has_accelerators = launcher::count_accelerators(sources.variables) > 0,
                  .strategy = text("strategy").has_value()};
   if (NodeRange nodes; options::Value<NodeRange>::read(text("nodes").value_or(""), nodes).empty())
     own.nodes = nodes.max;
@@ -211,6 +213,7 @@ options::RawOptions given_options(const options::Sources& sources) {
 RunOptions run_options(options::RawOptions given) {
   const auto& table = run_option_table();
   auto options = options::read_texts(table, given).values;
+  if (const auto devices = given.find("devices"); devices != given.end()) options.devices_place = devices->second.place;
   for (const auto& option : table.descriptions())
     if (option.name != "accelerator") given.erase(option.name);
   runtime::check_given_options(given);

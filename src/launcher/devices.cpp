@@ -29,7 +29,7 @@ bool read_digits(std::string_view text, int& value) {
 }
 
 [[noreturn]] void refuse(const DeviceRequest& request, const std::string& reason) {
-  throw ConfigError("MU030", str("--devices is '", request.devices, "': ", reason));
+  throw ConfigError("MU030", str(request.place, " is '", request.devices, "': ", reason));
 }
 
 DeviceChoice choose_processes(const DeviceRequest& request) {
@@ -85,6 +85,22 @@ bool is_amd_gpu(const std::filesystem::path& node) {
   return false;
 }
 
+/// "nvidia0", but not "nvidiactl".
+bool is_nvidia_device(const std::filesystem::path& file) {
+  const auto name = file.filename().string();
+  int index = 0;
+  return name.starts_with("nvidia") && read_digits(std::string_view(name).substr(6), index);
+}
+
+/// Of NVIDIA on a server, in a container, in WSL and on Jetson; of AMD.
+bool has_driver(const std::string& root) {
+  std::error_code error;
+  for (const char* sign : {"/proc/driver/nvidia", "/dev/nvidiactl", "/dev/dxg", "/dev/nvhost-ctrl-gpu", "/dev/nvmap",
+                           "/dev/kfd", "/sys/class/kfd"})
+    if (std::filesystem::exists(root + sign, error)) return true;
+  return false;
+}
+
 constexpr const char* kVisible[] = {"CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"};
 
 bool is_uuid(const std::string& entry) { return entry.starts_with("GPU-") || entry.starts_with("MIG-"); }
@@ -137,7 +153,7 @@ std::optional<std::vector<std::string>> visible_devices(const Environment& varia
 std::vector<std::string> devices_of_ranks(const DeviceRequest& request, const DeviceChoice& choice,
                                           const Environment& variables) {
   const auto visible = visible_devices(variables);
-  if (request.accelerator == "cpu" || !visible ||
+  if (request.accelerator == "cpu" || request.present == 0 || !visible ||
       std::none_of(visible->begin(), visible->end(), [](const auto& entry) { return entry.starts_with("MIG-"); }))
     return {};
   std::vector<std::string> devices;
@@ -147,10 +163,13 @@ std::vector<std::string> devices_of_ranks(const DeviceRequest& request, const De
   return devices;
 }
 
-int count_accelerators(const Environment& variables, const std::string& root) {
-  if (const auto visible = visible_devices(variables)) return static_cast<int>(visible->size());
-  int nvidia = count_entries(root + "/proc/driver/nvidia/gpus", [](const std::filesystem::path&) { return true; });
-  return nvidia ? nvidia : count_entries(root + "/sys/class/kfd/kfd/topology/nodes", is_amd_gpu);
+int count_accelerators(const Environment& variables, std::string root) {
+  if (root.empty()) root = variables.find("MUSTER_TEST_ROOT").value_or("");
+  if (const auto visible = visible_devices(variables)) return has_driver(root) ? static_cast<int>(visible->size()) : 0;
+  const auto any = [](const std::filesystem::path&) { return true; };
+  if (const int listed = count_entries(root + "/proc/driver/nvidia/gpus", any)) return listed;
+  const int files = count_entries(root + "/dev", is_nvidia_device);
+  return files ? files : count_entries(root + "/sys/class/kfd/kfd/topology/nodes", is_amd_gpu);
 }
 
 int count_cores() {

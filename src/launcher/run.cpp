@@ -54,7 +54,8 @@ void check_placement(const RunOptions& options) {
 Job plan_job(const RunOptions& options, const Environment& variables) {
   check_placement(options);
   if (options.threads < 0) throw ConfigError("MU036", "threads must not be negative");
-  const DeviceRequest request{options.accelerator, options.devices, count_accelerators(variables)};
+  const DeviceRequest request{options.accelerator, options.devices, count_accelerators(variables),
+                              options.devices_place};
   auto choice = choose_devices(request);
   Job job;
   job.cores = count_cores();

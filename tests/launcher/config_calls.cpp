@@ -6,6 +6,13 @@
 
 namespace muster::launcher::testing {
 
+std::vector<std::string> UserFolders::accelerators(int count) const {
+  const auto root = path() + "/with" + std::to_string(count);
+  for (int index = 0; index < count; ++index)
+    std::filesystem::create_directories(root + "/proc/driver/nvidia/gpus/" + std::to_string(index));
+  return {"CUDA_VISIBLE_DEVICES=", "HIP_VISIBLE_DEVICES=", "MUSTER_TEST_ROOT=" + root};
+}
+
 EndedCall UserFolders::call(const std::vector<std::string>& arguments, const std::vector<std::string>& environment,
                             const std::string& input) const {
   Process::Setup setup;

@@ -21,6 +21,8 @@ class UserFolders {
   /// Where `muster config` writes, and where `accelerate config` does.
   std::string ours() const { return path() + "/config/muster/config.yaml"; }
   std::string accelerates() const { return path() + "/hub/accelerate/default_config.yaml"; }
+  /// Variables with which a machine has so many accelerators, whichever it has.
+  std::vector<std::string> accelerators(int count) const;
   /// Calls muster with these words.
   EndedCall call(const std::vector<std::string>& arguments, const std::vector<std::string>& environment = {},
                  const std::string& input = "") const;

@@ -10,7 +10,6 @@ namespace muster::launcher::testing {
 namespace {
 
 const std::vector<std::string> kNoAccelerator{"CUDA_VISIBLE_DEVICES=-1"};
-const std::vector<std::string> kFourAccelerators{"CUDA_VISIBLE_DEVICES=0,1,2,3"};
 
 TEST(ConfigCommand, AsksAgainUntilAnAnswerFitsAndWritesAFileThatLaunchFollows) {
   const UserFolders user;
@@ -32,7 +31,7 @@ TEST(ConfigCommand, AsksAgainUntilAnAnswerFitsAndWritesAFileThatLaunchFollows) {
 
 TEST(ConfigCommand, AsksForAcceleratorsAndMachinesWhereThereAreSome) {
   const UserFolders user;
-  const auto ended = user.call({"config", "--config_file", user.path() + "/c.yaml"}, kFourAccelerators,
+  const auto ended = user.call({"config", "--config_file", user.path() + "/c.yaml"}, user.accelerators(4),
                                "accelerators\n2\n1\n\nalpha\n5555\n3\n4\n0,7\n0,2\nddp\nno\n\n\n");
   ASSERT_EQ(ended.code, 0) << ended.error << ended.out;
   EXPECT_NE(ended.out.find("give a multiple of 2"), std::string::npos) << ended.out;
@@ -53,7 +52,7 @@ TEST(ConfigCommand, AnInputThatEndsWritesNothing) {
 
 TEST(ConfigCommand, TheDefaultNeverReplacesAFile) {
   const UserFolders user;
-  ASSERT_EQ(user.call({"config", "--default", "--mixed_precision", "bf16"}, kFourAccelerators).code, 0);
+  ASSERT_EQ(user.call({"config", "--default", "--mixed_precision", "bf16"}, user.accelerators(4)).code, 0);
   const auto written = read_file(user.ours());
   EXPECT_EQ(written.substr(written.find("run:")),
             "run:\n  num_machines: 1\n  num_processes: 4\n  mixed_precision: bf16\n");

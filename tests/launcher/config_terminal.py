@@ -15,13 +15,20 @@ UP, DOWN, ENTER, INTERRUPT = b"\x1b[A", b"\x1b[B", b"\r", b"\x03"
 BOUND = 60  # seconds; only a failing test waits so long
 
 
+def two_accelerators():
+    """Variables with which a machine has two accelerators, whichever it has."""
+    for index in range(2):
+        pathlib.Path(ROOT, "proc/driver/nvidia/gpus", str(index)).mkdir(parents=True, exist_ok=True)
+    return {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": "", "MUSTER_TEST_ROOT": ROOT}
+
+
 class Terminal:
     """A program on a pseudo-terminal of its own."""
 
     def __init__(self, command, environment):
         self.pid, self.fd = pty.fork()
         if self.pid == 0:
-            os.execvpe(command[0], command, {**os.environ, "CUDA_VISIBLE_DEVICES": "0,1", "TERM": "xterm", **environment})
+            os.execvpe(command[0], command, {**os.environ, **two_accelerators(), "TERM": "xterm", **environment})
         self.text, self.seen = "", 0
 
     def read(self):
@@ -109,7 +116,7 @@ for name, case in [entry for entry in globals().items() if entry[0].startswith("
         print(f"skipped {name}: {reason}")
         counts["skipped"] += 1
         continue
-    with tempfile.TemporaryDirectory() as path:
+    with tempfile.TemporaryDirectory() as path, tempfile.TemporaryDirectory() as ROOT:
         try:
             case(pathlib.Path(path))
             counts["passed"] += 1

@@ -66,6 +66,9 @@ TEST(Devices, WhatIsWrongIsRefusedWithMU030) {
 TEST(Devices, AcceleratorsAreCountedWithoutADriver) {
   testing::Folder root;
   EXPECT_EQ(count_accelerators({}, root.path()), 0);
+  for (const char* list : {"0", "0,1", "GPU-a", "MIG-a,MIG-b"})
+    for (const char* name : {"CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"})
+      EXPECT_EQ(count_accelerators({{name, list}}, root.path()), 0) << "no driver, but " << name << "=" << list;
   std::filesystem::create_directories(root.path() + "/sys/class/kfd/kfd/topology/nodes/0");
   std::filesystem::create_directories(root.path() + "/sys/class/kfd/kfd/topology/nodes/1");
   root.write("sys/class/kfd/kfd/topology/nodes/0/properties", "cpu_cores_count 8\nsimd_count 0\n", 0644);
@@ -76,6 +79,19 @@ TEST(Devices, AcceleratorsAreCountedWithoutADriver) {
   EXPECT_EQ(count_accelerators({}, root.path()), 2);
   EXPECT_EQ(count_accelerators({{"CUDA_VISIBLE_DEVICES", "1,3,5"}}, root.path()), 3);
   EXPECT_EQ(count_accelerators({{"CUDA_VISIBLE_DEVICES", "-1"}}, root.path()), 0);
+}
+
+TEST(Devices, ADriverShowsItselfInContainersToo) {
+  for (const char* sign : {"dev/nvidiactl", "dev/dxg", "dev/nvmap", "dev/kfd"}) {
+    testing::Folder root;
+    std::filesystem::create_directory(root.path() + "/dev");
+    root.write(sign, "", 0644);
+    EXPECT_EQ(count_accelerators({}, root.path()), 0) << sign;
+    EXPECT_EQ(count_accelerators({{"CUDA_VISIBLE_DEVICES", "0,1"}}, root.path()), 2) << sign;
+    root.write("dev/nvidia0", "", 0644);
+    root.write("dev/nvidia-uvm", "", 0644);
+    EXPECT_EQ(count_accelerators({{"MUSTER_TEST_ROOT", root.path()}}), 1) << sign;
+  }
 }
 
 TEST(Devices, EntriesOfTheVariableAreIndicesAndUuids) {
@@ -103,8 +119,14 @@ TEST(Devices, AnEntryThatTheDriverWouldLeaveOutIsMU573) {
 
 TEST(Devices, ARankSeesItsMigDeviceAlone) {
   const Environment several{{"CUDA_VISIBLE_DEVICES", "MIG-a,MIG-b,MIG-c"}};
+  testing::Folder root;
+  EXPECT_EQ(devices_of_ranks({"", "2", 0}, choose_devices({"", "2", 0}), {{"CUDA_VISIBLE_DEVICES", "MIG-a"}}),
+            std::vector<std::string>())
+      << "two processes on the CPU";
+  std::filesystem::create_directory(root.path() + "/dev");
+  root.write("dev/nvidiactl", "", 0644);
   const auto seen = [&](const char* accelerator, const char* devices, const Environment& variables) {
-    const DeviceRequest request{accelerator, devices, count_accelerators(variables)};
+    const DeviceRequest request{accelerator, devices, count_accelerators(variables, root.path())};
     return devices_of_ranks(request, choose_devices(request), variables);
   };
   using Entries = std::vector<std::string>;

@@ -1,6 +1,7 @@
 #include "muster/launcher/detail/run.h"
 
 #include <csignal>
+#include <filesystem>
 #include <memory>
 #include <tuple>
 
@@ -36,7 +37,9 @@ TEST(Run, EveryRankLearnsWhoItIs) {
 
 TEST(Run, EachRankSeesItsMigDevice) {
   Process::Setup setup;
-  setup.environment = {"CUDA_VISIBLE_DEVICES=MIG-a,MIG-b"};
+  const Folder root;
+  std::filesystem::create_directories(root.path() + "/proc/driver/nvidia");
+  setup.environment = {"CUDA_VISIBLE_DEVICES=MIG-a,MIG-b", "MUSTER_TEST_ROOT=" + root.path()};
   Process process(muster_run({"--accelerator", "cuda", rank_program(), "environment"}), setup);
   ASSERT_EQ(process.wait(), 0) << process.error();
   for (const auto* line : {"[0] CUDA_VISIBLE_DEVICES=MIG-a\n", "[1] CUDA_VISIBLE_DEVICES=MIG-b\n"})

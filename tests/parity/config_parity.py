@@ -34,8 +34,9 @@ class ConfigParity:
 
     def call(self, *words, environment=None):
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("ACCELERATE_", "FSDP_", "LT_", "MUSTER_", "PARALLELISM_CONFIG_"))}
+        (self.folder / "proc/driver/nvidia").mkdir(parents=True, exist_ok=True)
         # Eight accelerators, which nobody uses: what is followed is printed, or runs on the CPU.
-        kept.update(CUDA_VISIBLE_DEVICES="0,1,2,3,4,5,6,7", XDG_CONFIG_HOME=str(self.folder), HF_HOME=str(self.folder), **(environment or {}))
+        kept.update(CUDA_VISIBLE_DEVICES="0,1,2,3,4,5,6,7", MUSTER_TEST_ROOT=str(self.folder), XDG_CONFIG_HOME=str(self.folder), HF_HOME=str(self.folder), **(environment or {}))
         return subprocess.run([self.muster, *words], env=kept, capture_output=True, text=True, timeout=60)
 
     def options(self, *words, environment=None):

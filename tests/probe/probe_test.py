@@ -99,7 +99,9 @@ def test_tries_everything(muster, ranks):
 
 def test_runs_on_the_cpu_of_a_machine_with_accelerators(muster):
     for devices, words in (("0", "--devices 1' tries the 1 accelerator of"), ("0,1,2", "--devices 3' tries the 3 accelerators of")):
-        outcome = call(muster, "test", CUDA_VISIBLE_DEVICES=devices)
+        with tempfile.TemporaryDirectory() as root:
+            pathlib.Path(root, "proc/driver/nvidia").mkdir(parents=True)
+            outcome = call(muster, "test", CUDA_VISIBLE_DEVICES=devices, MUSTER_TEST_ROOT=root)
         assert outcome.returncode == 0 and "everything works on 2 ranks" in outcome.stdout, outcome.stdout + outcome.stderr
         assert re.search(rf"^muster test: on the CPU; 'muster test --accelerator auto {words} this machine$", outcome.stdout, re.MULTILINE), outcome.stdout
     assert "on the CPU" not in call(muster, "test", CUDA_VISIBLE_DEVICES="-1").stdout

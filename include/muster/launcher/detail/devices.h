@@ -17,9 +17,10 @@ struct DeviceChoice {
 
 /// The requested devices, and how many accelerators there are.
 struct DeviceRequest {
-  std::string accelerator;  ///< "", "auto", "cpu", or the name of an accelerator ("cuda", "gpu")
-  std::string devices;      ///< "3" is a count, "3," and "0,2" are indices, "auto" and "-1" mean all
-  int present = 0;          ///< number of accelerators of this node
+  std::string accelerator;          ///< "", "auto", "cpu", or the name of an accelerator ("cuda", "gpu")
+  std::string devices;              ///< "3" is a count, "3," and "0,2" are indices, "auto" and "-1" mean all
+  int present = 0;                  ///< number of accelerators of this node
+  std::string place = "--devices";  ///< where `devices` was given, for messages
 };
 
 /// On an accelerator: counts up to `present`, lists of distinct indices below it, "auto" and "-1" for all.
@@ -39,9 +40,10 @@ std::vector<std::string> devices_of_ranks(const DeviceRequest& request, const De
                                           const Environment& variables);
 
 /// Number of accelerators of this node that a process may see, found without a driver's library: those in
-/// CUDA_VISIBLE_DEVICES or HIP_VISIBLE_DEVICES if set, else the devices listed under `root` (NVIDIA's /proc entries,
-/// AMD's topology), usually "/". Throws: as visible_devices().
-int count_accelerators(const Environment& variables, const std::string& root = "/");
+/// CUDA_VISIBLE_DEVICES or HIP_VISIBLE_DEVICES if set and a driver is there, else the devices listed under `root`
+/// (NVIDIA's /proc entries or device files, AMD's topology). "" is the root folder, or that which MUSTER_TEST_ROOT
+/// names. Throws: as visible_devices().
+int count_accelerators(const Environment& variables, std::string root = "");
 
 /// Number of cores that this process may use: the smaller of its affinity and the CPU time that its cgroup allows,
 /// rounded up.

@@ -32,9 +32,10 @@ struct NodeRange {
 
 /// How `muster run` starts and watches the ranks of this node.
 struct RunOptions {
-  std::string accelerator = {};  ///< kind of the devices; empty: an accelerator if there is one
-  std::string devices = "auto";  ///< a count, a list of indices ("0,2"), or "auto"
-  bool fork_ranks = true;        ///< from one process that has loaded the program, if it links Muster
+  std::string accelerator = {};             ///< kind of the devices; empty: an accelerator if there is one
+  std::string devices = "auto";             ///< a count, a list of indices ("0,2"), or "auto"
+  std::string devices_place = "--devices";  ///< where `devices` was given, for messages
+  bool fork_ranks = true;                   ///< from one process that has loaded the program, if it links Muster
   std::chrono::milliseconds grace = std::chrono::seconds(1);  ///< between SIGTERM and SIGKILL
   std::chrono::milliseconds heartbeat_timeout =
       std::chrono::seconds(15);  ///< a node without a sign of life for so long is lost; as below
