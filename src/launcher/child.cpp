@@ -139,6 +139,11 @@ void Child::poll() {
   end_ = info.si_code == CLD_EXITED ? ExitStatus{info.si_status, 0} : ExitStatus{0, info.si_status};
 }
 
+bool Child::is_stopped() const noexcept {
+  siginfo_t info{};
+  return !end_ && waitid(P_PID, static_cast<id_t>(pid_), &info, WSTOPPED | WNOHANG | WNOWAIT) == 0 && info.si_pid != 0;
+}
+
 void Child::signal(int number, bool group) const noexcept {
   if (group && own_group_) kill(-pid_, number);
   else if (!end_) kill(pid_, number);

@@ -64,6 +64,8 @@ class Child {
   int pid_fd() const noexcept { return pid_fd_; }
   /// Checks whether it has ended. Does not reap it, so its id cannot be reused. Never blocks.
   void poll();
+  /// Whether a signal has stopped it (SIGSTOP, SIGTSTP), so that it goes on at SIGCONT only.
+  bool is_stopped() const noexcept;
   /// The exit status that the last poll() saw; empty while the process runs.
   const std::optional<ExitStatus>& end() const noexcept { return end_; }
   /// Signals the process, or also all others of its group (if it leads one), even after its own end.

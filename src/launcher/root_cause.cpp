@@ -1,6 +1,7 @@
 #include "root_cause.h"
 
 #include <algorithm>
+#include <csignal>
 #include <cstdio>
 #include <sstream>
 #include <tuple>
@@ -103,6 +104,7 @@ std::string name(int rank, const NodeLayout& layout) {
 /// What follows a headline: what becomes of the other ranks.
 const char* ending(Kind kind) {
   if (kind == Kind::elsewhere) return ". All ranks of this node are ended.";
+  if (kind == Kind::stopped) return ". It is killed.";
   return kind == Kind::silent ? ", and all ranks are ended." : "; all other ranks are ended.";
 }
 
@@ -128,6 +130,9 @@ std::string headline(const RootCause& cause, const NodeLayout& layout) {
       return str("MU035", ": ", who, " failed", in_step(cause.steps), ": an exception left its Accelerator or Fabric",
                  cause.runs ? ", and it still runs" : ", and its program ended with code 0 all the same", "; ",
                  rank_ended);
+    case Kind::stopped:
+      return str("MU039", ": ", who, " is stopped by a signal", in_step(cause.steps), ": ", other,
+                 " had lost it, and no other rank runs");
     case Kind::silent:
       return str("MU039", ": ", who, " did not answer", in_step(cause.steps), cause.runs ? " and still runs" : "", ": ",
                  other, " timed out waiting for it; the job ", ended);
@@ -156,6 +161,22 @@ std::optional<RootCause> find_root_cause(const Ranks& ranks, WaitedFor waited) {
   return found ? found : root_cause_of(likeliest(failed));
 }
 
+std::optional<RootCause> find_stopped_rank(const Ranks& ranks) {
+  if (std::any_of(ranks.begin(), ranks.end(), [](const RankSnapshot& rank) { return !rank.end && !rank.is_stopped; }))
+    return std::nullopt;
+  for (const auto& rank : ranks) {
+    const auto* lost = rank.end ? find(ranks, rank.reported.lost_rank) : nullptr;
+    if (!lost || lost->end) continue;
+    auto cause = root_cause_of(*lost);
+    cause.kind = Kind::stopped;
+    cause.end = {0, SIGKILL};  // what ends it, as it cannot act on anything else
+    cause.other = rank.rank;
+    cause.reason = rank.reported.reason;
+    return cause;
+  }
+  return std::nullopt;
+}
+
 std::string describe_last_rank(const Ranks& ranks, const NodeLayout& layout) {
   const auto runs = [](const RankSnapshot& rank) { return !rank.end; };
   const auto last = std::find_if(ranks.begin(), ranks.end(), runs);
@@ -171,7 +192,8 @@ std::string describe_last_rank(const Ranks& ranks, const NodeLayout& layout) {
 std::vector<std::string> describe(const RootCause& cause, const NodeLayout& layout,
                                   const std::deque<std::string>* last_lines) {
   std::vector<std::string> result{"muster: " + headline(cause, layout) + ending(cause.kind)};
-  if (cause.kind == Kind::silent || cause.kind == Kind::left) result.push_back("muster:   " + cause.reason);
+  if (cause.kind == Kind::silent || cause.kind == Kind::left || cause.kind == Kind::stopped)
+    result.push_back("muster:   " + cause.reason);
   if (last_lines && !(last_lines->empty() && !cause.error_message.empty()))
     result.back() += last_lines->empty() ? " It had written nothing." : " Its last lines:";
   for (const auto& line : last_lines ? *last_lines : std::deque<std::string>()) result.push_back("muster:   " + line);

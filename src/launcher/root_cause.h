@@ -18,6 +18,7 @@ struct RankSnapshot {
   int rank = 0;
   cluster::RankStatus reported;
   std::string error_message = {};  ///< the uncaught error that ended it, if any
+  bool is_stopped = false;         ///< by a signal: it does nothing until SIGCONT
 };
 
 /// How the ranks of the job are placed on nodes.
@@ -36,6 +37,7 @@ struct RootCause {
     left,       ///< it ended normally while `other` still waited for it
     abandoned,  ///< an exception left its runtime, and its program did not report that; `other` lost it
     silent,     ///< it still runs and did not answer `other`
+    stopped,    ///< a signal has stopped it, and all others have ended well, `other` after it had lost it
   };
   std::chrono::milliseconds after{0};  ///< since the start of the job
   bool closed_connections = false;     ///< `rank` has closed its connections: it is about to end, or runs on alone
@@ -62,6 +64,10 @@ enum class WaitedFor { nothing, answer, end };
 /// uncaught exception (an abort or kUncaughtError; often a secondary one that was not reported as such); then the
 /// lowest rank.
 std::optional<RootCause> find_root_cause(const std::vector<RankSnapshot>& ranks, WaitedFor waited);
+
+/// A rank that is stopped and that another one has lost, if all of the node that have not ended are stopped: nobody
+/// will end this job. std::nullopt if there is none.
+std::optional<RootCause> find_stopped_rank(const std::vector<RankSnapshot>& ranks);
 
 /// A line about a rank that still runs while all others of the node have ended well, one of them after it had lost that
 /// rank; empty: there is none. It may hang, or do what nobody waits for: the job is not ended.

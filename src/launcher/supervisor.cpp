@@ -1,6 +1,7 @@
 #include "supervisor.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "muster/cluster/detail/error_message.h"
 
@@ -10,6 +11,7 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr milliseconds kAgain{100};  // after a kill that did not end all
+constexpr milliseconds kNextLook{1000};
 constexpr milliseconds kEnd{10000};  // for the end of a process that has closed its connections
 
 }  // namespace
@@ -26,7 +28,10 @@ std::vector<RankSnapshot> Supervisor::snapshot() const {
     ranks.push_back({end, rank, report.read(), cluster::read_error_message(report)});
   };
   if (setup_.own) add(own_end_, setup_.own->rank, setup_.own->report);
-  for (const auto& child : *setup_.children) add(child.end(), child.rank(), child.report());
+  for (const auto& child : *setup_.children) {
+    add(child.end(), child.rank(), child.report());
+    ranks.back().is_stopped = child.is_stopped();
+  }
   return ranks;
 }
 
@@ -37,21 +42,28 @@ void Supervisor::find_cause() {
   const auto now = Clock::now();
   if (!failed_at_) failed_at_ = now;
   const bool briefly = now >= waited_until(WaitedFor::answer), long_enough = now >= waited_until(WaitedFor::end);
-  cause_ = find_root_cause(ranks, long_enough ? WaitedFor::end : briefly ? WaitedFor::answer : WaitedFor::nothing);
-  if (!cause_) return;
+  auto cause = find_root_cause(ranks, long_enough ? WaitedFor::end : briefly ? WaitedFor::answer : WaitedFor::nothing);
+  if (cause) end_by(std::move(*cause));
+}
+
+void Supervisor::end_by(RootCause cause) {
+  const auto now = Clock::now();
+  cause_ = std::move(cause);
   cause_->after = std::chrono::duration_cast<milliseconds>(now - start_);
   signal_all(SIGTERM, true);
   kill_at_ = now + setup_.grace;
 }
 
+/// That a rank is stopped is told by no event, so it is looked at again and again.
 void Supervisor::watch_last_rank(const std::vector<RankSnapshot>& ranks) {
-  const std::string line = noticed_ ? "" : describe_last_rank(ranks, setup_.layout);
-  if (line.empty()) return notice_at_.reset();
-  if (!notice_at_) notice_at_ = Clock::now() + setup_.grace;
-  if (Clock::now() < *notice_at_) return;
-  notice_ = line;
-  noticed_ = true;
-  notice_at_.reset();
+  const auto line = describe_last_rank(ranks, setup_.layout);
+  auto stopped = find_stopped_rank(ranks);
+  if (line.empty() && !stopped) return look_at_.reset();
+  if (!look_at_) look_at_ = Clock::now() + setup_.grace;
+  if (Clock::now() < *look_at_) return;
+  look_at_ = Clock::now() + std::max(setup_.grace, kNextLook);
+  if (stopped) return end_by(std::move(*stopped));
+  if (!std::exchange(noticed_, true)) notice_ = line;
 }
 
 Supervisor::Clock::time_point Supervisor::waited_until(WaitedFor waited) const {
@@ -91,7 +103,7 @@ void Supervisor::add_to(std::vector<pollfd>& entries) const {
 
 int Supervisor::poll_timeout() const {
   auto due = kill_at_;
-  if (notice_at_) due = std::min(due.value_or(*notice_at_), *notice_at_);
+  if (look_at_ && !cause_ && !stopped_) due = std::min(due.value_or(*look_at_), *look_at_);
   if (failed_at_ && !cause_ && !stopped_) {
     const auto briefly = waited_until(WaitedFor::answer);
     const auto find_at = Clock::now() < briefly ? briefly : waited_until(WaitedFor::end);

@@ -65,13 +65,14 @@ class Supervisor {
  private:
   void find_cause();
   void watch_last_rank(const std::vector<RankSnapshot>& ranks);
+  void end_by(RootCause cause);
   Clock::time_point waited_until(WaitedFor waited) const;
   void kill_if_due();
 
   std::optional<RootCause> cause_;
   std::optional<Clock::time_point> failed_at_;  // when the first failure was seen
   std::optional<Clock::time_point> kill_at_;
-  std::optional<Clock::time_point> notice_at_;  // while a rank runs that another one has lost
+  std::optional<Clock::time_point> look_at_;  // while a rank runs that another one has lost
   std::optional<std::string> notice_;
   bool noticed_ = false;
   std::optional<ExitStatus> own_end_;

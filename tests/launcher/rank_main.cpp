@@ -210,6 +210,20 @@ int round_of_restarts(Words words) {
   return 3;
 }
 
+/// give_up: rank 0 gives rank 1 up at SIGUSR1, as one that catches its error does, and ends well.
+int give_up(Words) {
+  if (cluster.rank != 0) wait_for_ever();
+  sigset_t awaited;
+  sigemptyset(&awaited);
+  sigaddset(&awaited, SIGUSR1);
+  sigprocmask(SIG_BLOCK, &awaited, nullptr);
+  say_pid();
+  int number = 0;
+  sigwait(&awaited, &number);
+  muster::cluster::Report::open(cluster.report_fd).lost(1, "MU051: waited");
+  return 0;
+}
+
 int leave(Words words) {
   if (cluster.rank != 0) wait_for_ever();
   await_word();
@@ -232,6 +246,7 @@ const std::map<std::string, int (*)(Words)> kDeeds = {{"environment", environmen
                                                       {"show_and_wait", show_and_wait},
                                                       {"exits", exits},
                                                       {"echo", echo},
+                                                      {"give_up", give_up},
                                                       {"leave", leave},
                                                       {"throws", throws},
                                                       {"words", print_words}};

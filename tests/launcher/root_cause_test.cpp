@@ -116,6 +116,28 @@ TEST(RootCause, ALastRankThatAnotherHasLostIsNamed) {
   EXPECT_EQ(describe_last_rank({ended(0, 0), runs(1)}, {}), "");
 }
 
+TEST(RootCause, AStoppedRankIsTheCauseOnceNoOtherRunsAndOneHasLostIt) {
+  const auto stopped = [](int rank) {
+    auto made = runs(rank);
+    made.is_stopped = true;
+    return made;
+  };
+  const auto zero = lost(ended(0, 0), 2, 1, "MU051: waited");
+  for (const auto& ranks : {std::vector{zero, ended(1, 0), stopped(2)}, std::vector{zero, stopped(1), stopped(2)}}) {
+    const auto cause = find_stopped_rank(ranks);
+    ASSERT_TRUE(cause);
+    EXPECT_EQ(cause->kind, Kind::stopped);
+    EXPECT_EQ(cause->rank, 2);
+    EXPECT_EQ(cause->other, 0);
+    EXPECT_EQ(cause->end.exit_code(), 137);
+  }
+  for (const auto& ranks :
+       {std::vector{zero, ended(1, 0), runs(2)}, std::vector{zero, runs(1), stopped(2)},
+        std::vector{ended(0, 0), ended(1, 0), stopped(2)}, std::vector{zero, ended(1, 0), ended(2, 0)},
+        std::vector{zero, stopped(1), ended(2, 0)}, std::vector{lost(stopped(0), 2), stopped(1), stopped(2)}})
+    EXPECT_FALSE(find_stopped_rank(ranks));
+}
+
 TEST(RootCause, TheExitStatusIsThatOfTheRankWhichLostTheCause) {
   EXPECT_EQ(verdict({lost(ended(0, 7), 1), lost(ended(1, 9), 2), ended(2, 0)}), "left 2 by 1, code 9");
   EXPECT_EQ(verdict({lost(ended(2, 7), 3), lost(ended(3, 9), 1)}), "elsewhere 3 by 1, code 9");

@@ -65,6 +65,23 @@ TEST(Watch, AStoppedRankDoesNotKeepTheOthersAlive) {
   EXPECT_EQ(process.wait(), 137);
 }
 
+TEST(Watch, AStoppedRankThatTheOthersGaveUpIsKilled) {
+  Process process(muster_run({"--devices", "2", "--grace", "100ms", rank_program(), "give_up"}));
+  int pids[2] = {};
+  for (int i = 0; i < 2; ++i) {
+    auto line = process.line_with(" pid ");
+    ASSERT_FALSE(line.empty());
+    pids[line.find("rank 1 ") != std::string::npos] = std::stoi(line.substr(line.find(" pid ") + 5));
+  }
+  kill(pids[1], SIGSTOP);
+  kill(pids[0], SIGUSR1);
+  EXPECT_EQ(process.wait(), 137);
+  EXPECT_NE(process.error().find("muster: MU039: rank 1 is stopped by a signal: rank 0 had lost it, and no other rank "
+                                 "runs. It is killed.\nmuster:   MU051: waited"),
+            std::string::npos)
+      << process.error();
+}
+
 class WatchSignal : public ::testing::TestWithParam<int> {};
 
 TEST_P(WatchSignal, ReachesEveryRankAndTheirEndIsTheJobs) {
