@@ -172,7 +172,9 @@ Pairs pairs_of(const std::string& flag, const std::vector<std::string>& texts) {
 void read_duration(const std::string& flag, const std::string& text, std::chrono::seconds& seconds) {
   if (text.empty()) return;
   std::chrono::milliseconds time{0};
-  if (!options::Value<std::chrono::milliseconds>::read(text, time).empty())
+  // A number alone is minutes to sbatch, and seconds elsewhere.
+  const bool has_unit = text.find_first_not_of("0123456789.") != std::string::npos;
+  if (!has_unit || !options::Value<std::chrono::milliseconds>::read(text, time).empty())
     refuse_flag_value(flag, "'" + text + "' is no time; write 90min, 12h, or DD:HH:MM:SS");
   seconds = std::chrono::duration_cast<std::chrono::seconds>(time);
   if (seconds.count() < 1) refuse_flag_value(flag, "'" + text + "' is less than a second");

@@ -180,7 +180,7 @@ class Submit:
         self.refused("MU490", "slrm", "./train", containing="nearest is 'slurm'")
         self.refused("MU006", "slurm", "--frob", "./train", containing="'--frob'")
         self.refused("MU491", "slurm", containing="PROGRAM is missing")
-        for words, flag in ((["slurm", "--time", "3x"], "--time"), (["slurm", "--memory", "64"], "--memory"), (["slurm", "--env", "1A=2"], "--env"),
+        for words, flag in ((["slurm", "--time", "3x"], "--time"), (["slurm", "--time", "60"], "--time"), (["slurm", "--memory", "64"], "--memory"), (["slurm", "--env", "1A=2"], "--env"),
                             (["slurm", "--env", "A"], "--env"), (["slurm", "--sbatch", "exclusive"], "--sbatch"), (["kubernetes"], "--image"),
                             (["kubernetes", "--image", "i", "--name", "My_train"], "--name"), (["kubernetes", "--image", "i", "--volume", "d=x"], "--volume"),
                             (SAGEMAKER[:1], "--image"), (SAGEMAKER + ["--name", "my_train"], "--name"), (SAGEMAKER + ["--role", "me"], "--role"),
