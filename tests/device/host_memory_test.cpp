@@ -54,9 +54,9 @@ TEST(KeepMemory, IsChosenByTheProgramThenTheVariableThenTheLauncher) {
   EXPECT_FALSE(choose_kept_memory("auto", false, {}).kept);
   EXPECT_EQ(choose_kept_memory("auto", false, {}).reason, "the process was started alone");
   EXPECT_FALSE(choose_kept_memory("off", true, {}).kept);
-  for (const char* on : {"1", "on"})
+  for (const char* on : {"1", "on", "True", "yes"})
     EXPECT_TRUE(choose_kept_memory("auto", false, {{"MUSTER_KEEP_MEMORY", on}}).kept) << on;
-  for (const char* off : {"0", "off"})
+  for (const char* off : {"0", "off", "False", "NO"})
     EXPECT_FALSE(choose_kept_memory("auto", true, {{"MUSTER_KEEP_MEMORY", off}}).kept) << off;
   EXPECT_TRUE(choose_kept_memory("on", true, {{"MUSTER_KEEP_MEMORY", "0"}}).kept) << "contradictions are MU171 before";
   EXPECT_EQ(id_of([] { choose_kept_memory("auto", true, {{"MUSTER_KEEP_MEMORY", "sometimes"}}); }), "MU002");

@@ -231,8 +231,10 @@ TEST_F(Interceptors, AreKeptOutByTheirVariable) {
   setenv(kSwitch.variable, "1", 1);
   EXPECT_NE(refusal_of({"other", static_cast<Priority>(7), is_add, note<'x'>, kSwitch}).find(kSwitch.variable),
             std::string::npos);
-  setenv(kSwitch.variable, "0", 1);
-  EXPECT_TRUE(kSwitch.allows());
+  for (const char* off : {"0", "False", "no"}) {
+    setenv(kSwitch.variable, off, 1);
+    EXPECT_TRUE(kSwitch.allows()) << off;
+  }
   unsetenv(kSwitch.variable);
   EXPECT_TRUE(kSwitch.allows());
   const InterceptorGuard absent(static_cast<Priority>(7), true);  // not installed: without effect

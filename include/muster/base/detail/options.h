@@ -32,13 +32,13 @@ struct Value;
     static std::string read(const std::string& text, T& value); \
     static std::string write(const T& value);                   \
   }
-MUSTER_OPTION_VALUE(bool, "true or false");  ///< also yes, no, on, off, 1, 0, in any case
+MUSTER_OPTION_VALUE(bool, "true or false");  ///< in any spelling that read_bool() knows
 MUSTER_OPTION_VALUE(int, "whole number");
 MUSTER_OPTION_VALUE(int64_t, "whole number");
 MUSTER_OPTION_VALUE(uint64_t, "whole number");
 MUSTER_OPTION_VALUE(double, "number");
 MUSTER_OPTION_VALUE(std::string, "text");                    ///< quotes as those of an item of a list are taken off
-MUSTER_OPTION_VALUE(std::chrono::milliseconds, "duration");  ///< "250ms", "30s", "5min", "2h"
+MUSTER_OPTION_VALUE(std::chrono::milliseconds, "duration");  ///< "30" (seconds), "250ms", "5min", "0:30:00"
 MUSTER_OPTION_VALUE(std::vector<std::string>, "list");       ///< "a,b,c", see options_list.h; or a list in the file
 #undef MUSTER_OPTION_VALUE
 // NOLINTEND(bugprone-macro-parentheses)
