@@ -4,6 +4,7 @@
 
 #include "accelerate_names.h"
 #include "key_hint.h"
+#include "muster/base/detail/known_names.h"
 #include "muster/base/detail/listing.h"
 #include "muster/base/error.h"
 
@@ -12,11 +13,21 @@ namespace {
 
 using options::RawOptions;
 
+/// All sections end alike, which would make any of them near.
+std::string section_hint(const std::string& section) {
+  const auto bare = [](const std::string& name) { return name.substr(0, name.rfind('_')); };
+  const auto known = accelerate_sections();
+  std::vector<std::string> names;
+  for (const auto& one : known) names.push_back(bare(one));
+  const auto nearest = nearest_name(bare(section), names);
+  return nearest.empty() ? known_ones(known) : "; nearest is '" + nearest + "_config'";
+}
+
 [[noreturn]] void refuse_accelerate_key(const options::FileValue& value, const std::string& name) {
   const auto dot = value.key.find('.');
   const auto section = dot == std::string::npos ? "" : value.key.substr(0, dot);
   const auto in_section = accelerate_keys_of(section);
-  const auto hint = in_section.empty() ? key_hint(section, accelerate_keys_of("")) : key_hint(name, in_section);
+  const auto hint = in_section.empty() ? section_hint(section) : key_hint(name, in_section);
   throw ConfigError("MU480", value.found.place + ": a file of `accelerate config` has no key '" + value.key + "'" +
                                  hint + "; correct it, or take it out");
 }

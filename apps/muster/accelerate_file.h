@@ -46,7 +46,7 @@ bool is_flag(const options::Found& found);
 struct OwnChoices {
   bool accelerator = false;  ///< so that a kind of device that only the program can load is no error
   bool devices = false;
-  bool has_accelerators = true;  ///< of this machine; without any, a list of them only says how many ranks there are
+  bool has_accelerators = true;  ///< to train on; without any, a list of them only says how many ranks there are
   int nodes = 0;                 ///< 0: not said
   bool strategy = false;
 };

@@ -333,12 +333,18 @@ std::string_view section_of(const AccelerateName& one) {
 
 }  // namespace
 
+std::vector<std::string> accelerate_sections() {
+  std::vector<std::string> names;
+  for (const auto& [name, prefix] : kSections) names.emplace_back(name);
+  return names;
+}
+
 std::vector<std::string> accelerate_keys_of(std::string_view section) {
   std::vector<std::string> keys;
   for (const auto& one : accelerate_names())
     if (section_of(one) == section) keys.emplace_back(one.name);
-  if (!section.empty()) return keys;
-  for (const auto& [name, prefix] : kSections) keys.emplace_back(name);
+  if (section.empty())
+    for (auto& name : accelerate_sections()) keys.push_back(std::move(name));
   return keys;
 }
 

@@ -65,6 +65,9 @@ std::string accelerate_markdown();
 /// follows another of its options.
 std::string variable_of_accelerate(const AccelerateName& one);
 
+/// The sections that a file of `accelerate config` may have.
+std::vector<std::string> accelerate_sections();
+
 /// The keys that a section of a file of `accelerate config` ("fsdp_config") may have; for "", those outside of
 /// sections.
 std::vector<std::string> accelerate_keys_of(std::string_view section);

@@ -190,10 +190,11 @@ OwnChoices own_choices(const options::Sources& sources) {
       if (const auto found = line->find(name); found != line->end()) return found->second.text;
     return sources.variables.find(options::variable_of(name));
   };
-  OwnChoices own{.accelerator = text("accelerator").has_value(),
-                 .devices = text("devices").has_value(),
-                 .has_accelerators = launcher::count_accelerators(sources.variables) > 0,
-                 .strategy = text("strategy").has_value()};
+  OwnChoices own{
+      .accelerator = text("accelerator").has_value(),
+      .devices = text("devices").has_value(),
+      .has_accelerators = text("accelerator") != "cpu" && launcher::count_accelerators(sources.variables) > 0,
+      .strategy = text("strategy").has_value()};
   if (NodeRange nodes; options::Value<NodeRange>::read(text("nodes").value_or(""), nodes).empty())
     own.nodes = nodes.max;
   return own;

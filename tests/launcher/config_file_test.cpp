@@ -98,6 +98,9 @@ TEST(ConfigFile, AnUnknownKeyIsNamedWithTheNearest) {
        "has no key 'fsdp_config.offload_param'; nearest is 'fsdp_offload_params'; correct it"},
       {"distributed_type: FSDP\nnum_processes: 1\nfsdp_confg: {fsdp_version: 2}\n",
        "has no key 'fsdp_confg.fsdp_version'; nearest is 'fsdp_config'; correct it"},
+      {"distributed_type: FSDP\nnum_processes: 1\nipex_config: {ipex: false}\n",
+       "has no key 'ipex_config.ipex'; the known ones are deepspeed_config, dynamo_config, fp8_config, fsdp_config, "
+       "megatron_lm_config, mpirun_config, parallelism_config; correct it"},
       {"distributed_type: DEEPSPEED\nnum_processes: 1\ndeepspeed_config: {zero_stge: 2}\n",
        "has no key 'deepspeed_config.zero_stge'; nearest is 'zero_stage'; correct it"},
       {"trainer: {max_epoch: 3}\n", "the Trainer has no argument 'max_epoch'; nearest is 'max_epochs'"}};
@@ -323,6 +326,7 @@ TEST(ConfigFile, IdsOfGpusSayHowManyRanksThereAreOnACpu) {
   }
   const auto file = user.write("c.yaml", base + "MULTI_GPU\ngpu_ids: 1,3\nnum_processes: 2\n");
   EXPECT_EQ(user.shown({"--config_file", file}, user.accelerators(4)).at("devices"), "1,3");
+  EXPECT_EQ(user.shown({"--accelerator", "cpu", "--config_file", file}, user.accelerators(2)).at("ranks"), "2");
   const auto ended = user.call({"launch", "--config_file", file, "true"}, user.accelerators(2));
   EXPECT_NE(ended.error.find("MU030: " + file + " line 3 (gpu_ids) is '1,3': there is no device 3"), std::string::npos)
       << ended.error;
