@@ -12,6 +12,7 @@
 #include "muster/base/error.h"
 #include "optim/flat.h"
 #include "optim/fused_impl.h"
+#include "optim/step_check.h"
 
 namespace muster::optim {
 
@@ -44,6 +45,9 @@ bool FusedOptimizer::Impl::step_fused(const std::optional<at::Tensor>& found_inf
   if (!can_step_fused()) return false;
   if (!plan_) {
     if (!attach_states(rule_, *inner_, entries_)) return false;
+    if (rule_ != UpdateRule::elementwise)
+      for (const auto& entry : entries_)
+        if (entry.active && entry.parameter.is_cpu()) require_right_step(rule_, entry.dtype());
     plan_.emplace(rule_, *inner_, entries_);
   }
   const auto updated = updated_parameters();

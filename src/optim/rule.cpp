@@ -1,8 +1,10 @@
 #include "optim/rule.h"
 
+#include <algorithm>
 #include <typeinfo>
 
 #include <ATen/Parallel.h>
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/_fused_adagrad.h>
 #include <ATen/ops/_fused_adam.h>
 #include <ATen/ops/_fused_adamw.h>
@@ -16,6 +18,7 @@
 #include <torch/optim/rmsprop.h>
 #include <torch/optim/sgd.h>
 
+#include "muster/optim/detail/flat_parameters.h"
 #include "muster/optim/elementwise.h"
 #include "optim/rmsprop.h"
 
@@ -78,7 +81,7 @@ void run_rmsprop_by_operators(const RmspropNumbers& numbers, const std::array<at
     if (before[i].defined()) tensors[i].copy_(at::where(made, tensors[i], before[i]));
 }
 
-void run_rmsprop(const lib::RMSpropOptions& options, UpdateCall& call) {
+void run_rmsprop(const lib::RMSpropOptions& options, const UpdateCall& call) {
   const RmspropNumbers numbers{.alpha = options.alpha(),
                                .eps = options.eps(),
                                .lr = options.lr(),
@@ -92,6 +95,42 @@ void run_rmsprop(const lib::RMSpropOptions& options, UpdateCall& call) {
     if (on_cpu && tensors[0].scalar_type() == at::kFloat) run_rmsprop_entry<float>(numbers, tensors);
     else if (on_cpu && tensors[0].scalar_type() == at::kDouble) run_rmsprop_entry<double>(numbers, tensors);
     else run_rmsprop_by_operators(numbers, tensors, call.found_inf);
+  }
+}
+
+void run_sgd(const lib::SGDOptions& options, const UpdateCall& call) {
+  at::_fused_sgd_(call.values, call.gradients, call.states[0], options.weight_decay(), options.momentum(), options.lr(),
+                  options.dampening(), options.nesterov(), /*maximize=*/false, call.first, std::nullopt,
+                  call.found_inf);
+}
+
+/// Updates halves on a CPU block by block as float32, rounded once, since LibTorch's kernel of SGD leaves out whole
+/// vectors of them, and loops of ours take none. Blocks begin at multiples of kFlatPadding, so that bits do not depend
+/// on the number of threads.
+template <class Update>
+void run_in_float(const UpdateCall& call, Update update) {
+  constexpr int64_t kBlock = kFlatPadding << 8;
+  for (size_t i = 0; i < call.values.size(); ++i) {
+    const auto count = call.values[i].numel();
+    at::parallel_for(0, (count + kBlock - 1) / kBlock, 1, [&](int64_t first, int64_t last) {
+      const at::AutoDispatchBelowADInplaceOrView below;  // of this thread
+      for (int64_t begin = first * kBlock; begin < std::min(last * kBlock, count); begin += kBlock) {
+        const auto block = [&](const std::vector<at::Tensor>& tensors) {
+          return tensors[i].narrow(0, begin, std::min(kBlock, count - begin));
+        };
+        UpdateCall part;
+        part.first = call.first;
+        part.found_inf = call.found_inf;
+        part.values = {block(call.values).to(at::kFloat)};
+        part.gradients = {block(call.gradients).to(at::kFloat)};
+        for (size_t k = 0; k < kMaxStates; ++k)
+          if (!call.states[k].empty()) part.states[k] = {block(call.states[k]).to(at::kFloat)};
+        update(part);
+        block(call.values).copy_(part.values[0]);
+        for (size_t k = 0; k < kMaxStates; ++k)
+          if (!call.states[k].empty()) block(call.states[k]).copy_(part.states[k][0]);
+      }
+    });
   }
 }
 
@@ -196,6 +235,8 @@ double initial_value(UpdateRule rule, const lib::OptimizerOptions& options) {
 }
 
 void run_update(UpdateRule rule, lib::Optimizer& optimizer, const lib::OptimizerOptions& options, UpdateCall& call) {
+  const auto& sample = call.values.front();
+  const bool halves_on_cpu = sample.is_cpu() && at::isReducedFloatingType(sample.scalar_type());
   switch (rule) {
     case UpdateRule::adamw:
       set_step(call);
@@ -211,11 +252,14 @@ void run_update(UpdateRule rule, lib::Optimizer& optimizer, const lib::Optimizer
     }
     case UpdateRule::sgd: {
       const auto& own = static_cast<const lib::SGDOptions&>(options);
-      return at::_fused_sgd_(call.values, call.gradients, call.states[0], own.weight_decay(), own.momentum(), own.lr(),
-                             own.dampening(), own.nesterov(), /*maximize=*/false, call.first, std::nullopt,
-                             call.found_inf);
+      return halves_on_cpu ? run_in_float(call, [&](const UpdateCall& part) { run_sgd(own, part); })
+                           : run_sgd(own, call);
     }
-    case UpdateRule::rmsprop: return run_rmsprop(static_cast<const lib::RMSpropOptions&>(options), call);
+    case UpdateRule::rmsprop: {
+      const auto& own = static_cast<const lib::RMSpropOptions&>(options);
+      return halves_on_cpu ? run_in_float(call, [&](const UpdateCall& part) { run_rmsprop(own, part); })
+                           : run_rmsprop(own, call);
+    }
     case UpdateRule::elementwise: return run_elementwise(static_cast<ElementwiseOptimizer&>(optimizer), options, call);
     case UpdateRule::unfused: break;
   }
