@@ -104,9 +104,9 @@ void run_sgd(const lib::SGDOptions& options, const UpdateCall& call) {
                   call.found_inf);
 }
 
-/// Updates halves on a CPU block by block as float32, rounded once, since LibTorch's kernel of SGD leaves out whole
-/// vectors of them, and loops of ours take none. Blocks begin at multiples of kFlatPadding, so that bits do not depend
-/// on the number of threads.
+/// Updates halves on a CPU block by block as float32, rounded once, since LibTorch 2.13's kernel of SGD leaves out
+/// whole vectors of them, and loops of ours take none. Blocks begin at multiples of kFlatPadding, so that bits do not
+/// depend on the number of threads.
 template <class Update>
 void run_in_float(const UpdateCall& call, Update update) {
   constexpr int64_t kBlock = kFlatPadding << 8;

@@ -182,26 +182,39 @@ TEST(Fused, SparseGradientGoesThroughTheOwnStep) {
   }
 }
 
+/// Steps of one tensor, and of the same elements in pieces.
+void expect_same_in_pieces(const Maker& make, at::ScalarType dtype) {
+  torch::manual_seed(5);
+  const int64_t count = 64 * 1200;  // several threads' worth
+  const std::vector<int64_t> sizes{64, 64 * 7, 64 * 500, 64 * 629};
+  const auto all = torch::randn({count}).to(dtype);
+  std::vector<at::Tensor> whole{all.clone().requires_grad_()}, cut;
+  for (const auto& piece : all.split_with_sizes(sizes)) cut.push_back(piece.clone().requires_grad_());
+  const auto one = make({whole}), other = make({cut});
+  FusedOptimizer of_one(*one), of_other(*other);
+  for (int i = 0; i < 4; ++i) {
+    const auto gradient = torch::randn({count}).to(dtype);
+    whole[0].mutable_grad() = gradient.clone();
+    const auto parts = gradient.split_with_sizes(sizes);
+    for (size_t k = 0; k < cut.size(); ++k) cut[k].mutable_grad() = parts[k].clone();
+    of_one.step();
+    of_other.step();
+  }
+  EXPECT_FALSE(torch::equal(whole[0].detach(), all)) << dtype;
+  EXPECT_TRUE(torch::equal(whole[0].detach(), torch::cat(cut).detach())) << dtype;
+}
+
 TEST(Fused, HowElementsAreCutIntoCallsDoesNotMatter) {
-  // RMSprop's loop is ours: its bits must not depend on where an element stands, nor on who steps it.
-  for (const auto dtype : {at::kFloat, at::kDouble}) {
-    torch::manual_seed(5);
-    const int64_t count = 64 * 1200;  // several threads' worth
-    const auto all = torch::randn({count}, dtype);
-    std::vector<at::Tensor> whole{all.clone().requires_grad_()}, cut;
-    for (const auto& piece : all.split({64, 64 * 7, 64 * 500, 64 * 692})) cut.push_back(piece.clone().requires_grad_());
-    lib::RMSprop one(whole, lib::RMSpropOptions(0.01).centered(true).momentum(0.5)),
-        other(cut, lib::RMSpropOptions(0.01).centered(true).momentum(0.5));
-    FusedOptimizer of_one(one), of_other(other);
-    for (int i = 0; i < 4; ++i) {
-      const auto gradient = torch::randn({count}, dtype);
-      whole[0].mutable_grad() = gradient.clone();
-      const auto parts = gradient.split({64, 64 * 7, 64 * 500, 64 * 692});
-      for (size_t k = 0; k < cut.size(); ++k) cut[k].mutable_grad() = parts[k].clone();
-      of_one.step();
-      of_other.step();
-    }
-    EXPECT_TRUE(torch::equal(whole[0].detach(), torch::cat(cut).detach())) << dtype;
+  // RMSprop's loop and the blocks of halves are ours: an element's bits must not depend on where it stands, nor on who
+  // steps it.
+  for (const auto dtype : {at::kFloat, at::kDouble, at::kBFloat16, at::kHalf}) {
+    expect_same_in_pieces(
+        [](Groups g) {
+          return std::make_unique<lib::RMSprop>(g, lib::RMSpropOptions(0.01).centered(true).momentum(0.5));
+        },
+        dtype);
+    expect_same_in_pieces([](Groups g) { return std::make_unique<lib::SGD>(g, lib::SGDOptions(0.1).momentum(0.9)); },
+                          dtype);
   }
 }
 
