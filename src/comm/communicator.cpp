@@ -1,5 +1,6 @@
 #include "muster/comm/communicator.h"
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <functional>
@@ -15,6 +16,7 @@
 #include "comm/rank_index.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
+#include "muster/comm/detail/dtypes.h"
 #include "muster/device/detail/device.h"
 
 namespace muster::comm {
@@ -22,6 +24,12 @@ namespace {
 
 constexpr std::array kDtypes{at::kDouble, at::kFloat, at::kHalf, at::kBFloat16, at::kLong,
                              at::kInt,    at::kShort, at::kChar, at::kByte,     at::kBool};
+
+}  // namespace
+
+bool takes_dtype(at::ScalarType dtype) { return std::ranges::find(kDtypes, dtype) != kDtypes.end(); }
+
+namespace {
 
 void check_tensor(const Group& group, const at::Tensor& tensor, std::string_view operation) {
   if (!tensor.defined()) throw ConfigError("MU060", formatted("{} got an undefined tensor", operation));
@@ -31,9 +39,7 @@ void check_tensor(const Group& group, const at::Tensor& tensor, std::string_view
                                          operation, group.identity().name, tensor.device().str()));
   if (tensor.layout() != at::kStrided)
     throw ConfigError("MU056", formatted("{} takes dense tensors; call to_dense() first", operation));
-  bool known = false;
-  for (auto dtype : kDtypes) known |= tensor.scalar_type() == dtype;
-  if (!known)
+  if (!takes_dtype(tensor.scalar_type()))
     throw ConfigError("MU056",
                       formatted("{} does not take tensors of {}; it takes float64/32/16, bfloat16, int64/32/16/8, "
                                 "uint8 and bool",

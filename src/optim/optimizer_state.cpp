@@ -262,6 +262,13 @@ void read_group(lib::Optimizer& optimizer, size_t g, const State& saved, const S
 
 }  // namespace
 
+State options_of(lib::OptimizerParamGroup& group) {
+  State::Map saved;
+  const bool known = optim::with_known_class(group.options(),
+                                             [&](auto& options, auto) { optim::each_option(options, Writer{saved}); });
+  return known ? State(std::move(saved)) : State();
+}
+
 State state_dict(const lib::Optimizer& optimizer) {
   if (!is_known(optimizer))
     return State::Map{{"class", optim::class_name(optimizer)}, {"archive", archive_of(optimizer)}};
@@ -269,16 +276,15 @@ State state_dict(const lib::Optimizer& optimizer) {
   State::List groups;
   int64_t number = 0;
   for (auto& group : mutable_of(optimizer).param_groups()) {
-    State::Map saved;
+    State saved = options_of(group);
     State::List numbers;
-    optim::with_known_class(group.options(), [&](auto& options, auto) { optim::each_option(options, Writer{saved}); });
     for (const auto& parameter : group.params()) {
       const auto kept = optimizer.state().find(parameter.unsafeGetTensorImpl());
       if (kept != optimizer.state().end())
         states.emplace_back(std::to_string(number), entry_of(group.options(), *kept->second));
       numbers.emplace_back(number++);
     }
-    saved.emplace_back("params", std::move(numbers));
+    saved.set("params", std::move(numbers));
     groups.emplace_back(std::move(saved));
   }
   return State::Map{{"state", std::move(states)}, {"param_groups", std::move(groups)}};

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <iterator>
 
-#include "parallel/same_model.h"
+#include "muster/comm/detail/same_lines.h"
 
 namespace muster::parallel {
 namespace {
@@ -19,9 +19,10 @@ void require_same_freezing(const comm::Communicator& group, const std::vector<Na
   for (const auto& named : parameters)
     lines.push_back("parameter " + named.name + (is_trainable(named) ? ": trainable now" : ": frozen"));
   if (!elsewhere.empty()) lines.push_back(elsewhere);
-  require_same_model(group, lines,
-                     {.remedy = "call requires_grad_() for the same parameters on every rank, before the same step",
-                      .what = "ranks have frozen or unfrozen different parameters"});
+  comm::require_same_lines(
+      group, lines,
+      {.remedy = "call requires_grad_() for the same parameters on every rank, before the same step",
+       .what = "ranks have frozen or unfrozen different parameters"});
 }
 
 FrozenParameters::FrozenParameters(const std::vector<NamedTensor>& parameters) {

@@ -7,6 +7,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/format.h"
+#include "muster/hook/detail/watched_storage.h"
 #include "muster/optim/detail/device_norm.h"
 #include "muster/optim/detail/distinct.h"
 #include "muster/optim/detail/norm.h"
@@ -14,6 +15,17 @@
 
 namespace muster::runtime {
 namespace {
+
+/// Of parameters that none of the models holds.
+void require_unsharded(const std::vector<at::Tensor>& parameters) {
+  for (const auto& parameter : parameters)
+    if (hook::has_key(parameter))
+      throw UsageError("MU582", formatted("gradients of a sharded model that this Accelerator or Fabric does not hold "
+                                          "(a parameter of shape {}) were to be clipped, scaled or measured: call "
+                                          "the Accelerator or Fabric that prepared it, and keep the handle that its "
+                                          "prepare() or setup() returned",
+                                          parameter.sizes()));
+}
 
 /// Calls f(model or nullptr, its parameters) for the parameters of each model, and for those that no model holds; each
 /// parameter once.
@@ -26,6 +38,7 @@ void by_model(const ModelRegistry& registry, const std::vector<at::Tensor>& para
     if (held != rest.end()) f(model->managed.get(), std::vector<at::Tensor>(held, rest.end()));
     rest.erase(held, rest.end());
   }
+  require_unsharded(rest);
   if (!rest.empty()) f(nullptr, rest);
 }
 

@@ -1,7 +1,10 @@
 #include "model_registry.h"
 
 #include <algorithm>
+#include <string>
 
+#include "muster/base/error.h"
+#include "muster/base/format.h"
 #include "muster/parallel/detail/capabilities.h"
 #include "muster/parallel/detail/managed_model.h"
 
@@ -35,6 +38,23 @@ std::shared_ptr<PreparedModel> ModelRegistry::find(const torch::nn::Module& modu
   for (const auto& entry : models_)
     if (auto model = entry.lock(); model && model->module.get() == &module) return model;
   return nullptr;
+}
+
+void ModelRegistry::require_unshared(const torch::nn::Module& module) const {
+  for (const auto& model : models())
+    for (const auto& entry : module.named_parameters()) {
+      const auto& parameter = entry.value();
+      if (!model->managed->expects(parameter) || (!parameter.requires_grad() && !model->managed->find(parameter)))
+        continue;
+      std::string there;
+      for (const auto& own : model->module->named_parameters())
+        if (own.value().is_same(parameter)) there = own.key();
+      throw UsageError("MU581",
+                       formatted("parameter '{}' of {} is parameter '{}' of {}, which is prepared already, and "
+                                 "only one prepared module can train it: prepare one module that holds both, "
+                                 "and call its parts by model.run()",
+                                 entry.key(), module.name(), there, model->module->name()));
+    }
 }
 
 }  // namespace muster::runtime

@@ -20,6 +20,9 @@ class ModelRegistry {
   /// The models that still exist, in the order in which they were prepared.
   std::vector<std::shared_ptr<PreparedModel>> models() const;
   std::shared_ptr<PreparedModel> find(const torch::nn::Module& module) const;
+  /// Throws: UsageError (MU581) if a model that exists trains or has laid out a parameter of this module, which the two
+  /// would communicate, or move, independently of each other.
+  void require_unshared(const torch::nn::Module& module) const;
   /// Changes whenever a model is added.
   int64_t generation() const noexcept { return generation_; }
   /// Called at the end of an optimizer step, whether it changed anything or not.

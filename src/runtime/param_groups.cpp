@@ -13,6 +13,8 @@
 #include "muster/base/error.h"
 #include "muster/base/format.h"
 #include "muster/comm/detail/agreement.h"
+#include "muster/comm/detail/same_lines.h"
+#include "muster/optim/optimizer_state.h"
 
 namespace muster::runtime {
 namespace {
@@ -36,6 +38,21 @@ std::vector<at::Tensor> outside(torch::optim::Optimizer& optimizer, const ModelR
     for (const auto& parameter : model->module->parameters())
       if (inside.insert(parameter.unsafeGetTensorImpl()).second) rest.push_back(parameter);
   return rest;
+}
+
+std::string shown(const State& option) {
+  switch (option.kind()) {
+    case State::Kind::boolean: return option.boolean() ? "true" : "false";
+    case State::Kind::integer: return std::to_string(option.integer());
+    case State::Kind::number: return formatted("{}", option.number());
+    case State::Kind::text: return option.text();
+    case State::Kind::list: {
+      std::string all;
+      for (const auto& one : option.list()) all += (all.empty() ? "(" : ", ") + shown(one);
+      return all + ")";
+    }
+    default: return "none";
+  }
 }
 
 [[noreturn]] void refuse_saved(const std::string& what, const std::string& remedy) {
@@ -107,6 +124,22 @@ void require_equal_groups(const comm::Communicator& group, const std::string& al
                                        "add_param_group with the same parameters and options on every rank",
                                        first, found->rank, other,
                                        first == other ? ", with other options or other parameters further on" : ""));
+}
+
+void require_equal_options(const comm::Communicator& group, torch::optim::Optimizer& optimizer) {
+  if (group.size() == 1) return;
+  std::vector<std::string> lines{counted(optimizer.param_groups().size(), "parameter group")};
+  for (size_t g = 0; auto& one : optimizer.param_groups()) {
+    lines.push_back(formatted("group {} of {}", g, counted(one.params().size(), "parameter")));
+    const auto options = muster::options_of(one);
+    if (!options.empty())
+      for (const auto& [name, value] : options.map())
+        lines.push_back(formatted("group {} with {} = {}", g, name, shown(value)));
+    ++g;
+  }
+  comm::require_same_lines(group, lines,
+                           {.remedy = "prepare the optimizer with the same parameters and options on every rank",
+                            .what = "ranks have prepared an optimizer with different options"});
 }
 
 void require_saved_groups(const State& saved, torch::optim::Optimizer& optimizer, const ModelRegistry& registry) {

@@ -29,6 +29,10 @@ void require_addable(torch::optim::Optimizer& optimizer, const torch::optim::Opt
 /// Throws: ConfigError (MU150) on every rank if `all` differs between ranks, with what is `shown` of it. Collective.
 void require_equal_groups(const comm::Communicator& group, const std::string& all, const std::string& shown);
 
+/// Throws: ConfigError (MU150) on every rank if ranks prepare an optimizer with other groups or options, naming the
+/// first that differs and both values. Collective.
+void require_equal_options(const comm::Communicator& group, torch::optim::Optimizer& optimizer);
+
 /// Throws: CheckpointError (MU331) if the saved state has more or fewer groups than the optimizer, or a group has more
 /// or fewer parameters.
 void require_saved_groups(const State& saved, torch::optim::Optimizer& optimizer, const ModelRegistry& registry);

@@ -29,6 +29,7 @@
 #include "muster/runtime/detail/batch_size_search.h"
 #include "muster/runtime/detail/launch_check.h"
 #include "muster/runtime/detail/values.h"
+#include "param_groups.h"
 #include "resolved_options.h"
 #include "save_staging.h"
 
@@ -40,6 +41,13 @@ c10::DeviceType device_type_of(const torch::nn::Module& module, c10::Device othe
   for (const auto& parameter : module.parameters()) return parameter.device().type();
   for (const auto& buffer : module.buffers()) return buffer.device().type();
   return otherwise.type();
+}
+
+/// Gradients from before go where their parameters went, as with Python's Module.to().
+void convert_gradients(const torch::nn::Module& module) {
+  for (auto& parameter : module.parameters())
+    if (const auto& gradient = parameter.unsafeGetTensorImpl()->grad(); gradient.defined())
+      parameter.mutable_grad() = gradient.to(parameter.device(), parameter.scalar_type());
 }
 
 }  // namespace
@@ -185,8 +193,10 @@ std::shared_ptr<PreparedModel> RuntimeState::prepare_model(const std::shared_ptr
   require_launched();
   if (!module) throw UsageError("MU173", "prepare was given an empty module holder; make the module first");
   if (auto known = registry_->find(*module)) return known;
+  registry_->require_unshared(*module);
   precision::PrecisionPolicy(options_.precision).convert_module(*module, options_.fp32_modules);
   if (moves) module->to(device_);
+  convert_gradients(*module);
   auto managed = strategy_->setup_module(*module, group_);
   if (!managed)
     throw UsageError("MU341", "the program's strategy '" + std::string(strategy_->name()) + "' made no model of " +
@@ -238,6 +248,7 @@ Optimizer RuntimeState::prepare_optimizer(std::shared_ptr<torch::optim::Optimize
     if (const auto parts = weak.lock()) parts->watch_generators();
     call_each(callbacks, &FabricCallback::on_after_optimizer_step, handle);
   };
+  require_equal_options(group_, *optimizer);
   auto prepared = std::make_shared<PreparedOptimizer>(std::move(optimizer), std::move(context));
   prepared->bind_models();
   optimizers_->push_back(prepared);

@@ -71,7 +71,14 @@ at::Tensor reduce_tensor(const comm::Communicator& group, const at::Tensor& tens
   const bool grows = (how == comm::ReduceOp::sum || how == comm::ReduceOp::product) &&
                      at::isIntegralType(tensor.scalar_type(), /*includeBool=*/true);
   auto result = tensor.detach().to(grows ? at::kLong : tensor.scalar_type(), /*non_blocking=*/false, /*copy=*/true);
-  group.all_reduce(result, how);
+  try {
+    group.all_reduce(result, how);
+  } catch (const CommError& error) {
+    if (result.scalar_type() == tensor.scalar_type() || error.id() != "MU050") throw;
+    throw CommError(error.id(), formatted("{} This rank gave a tensor of {}; sums and products of integers are made "
+                                          "in int64.",
+                                          error.message(), c10::getDtypeNames(tensor.scalar_type()).first));
+  }
   return result;
 }
 

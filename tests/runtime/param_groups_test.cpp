@@ -153,6 +153,34 @@ TEST(ParamGroups, RanksThatAddOthersAreTold) {  // MU150
   });
 }
 
+TEST(ParamGroups, RanksThatPrepareOtherOptionsAreTold) {  // MU150
+  testing::as_ranks(2, [] {
+    for (const char* strategy : {"ddp", "fsdp"}) {
+      Accelerator accelerator({.strategy = strategy});
+      auto net = make();
+      auto model = accelerator.prepare(net);
+      const bool main = accelerator.is_main_process();
+      const auto prepare = [&](const torch::optim::AdamWOptions& options) {
+        return [&, options] { accelerator.prepare(torch::optim::AdamW(net->head->parameters(), options)); };
+      };
+      EXPECT_EQ(
+          id_of(prepare(main ? 1e-3 : 1e-4), "rank 0 has group 0 with lr = 0.001, rank 1 has group 0 with lr = 0.0001"),
+          "MU150");
+      EXPECT_EQ(id_of(prepare(torch::optim::AdamWOptions(1e-3).betas({0.9, main ? 0.5 : 0.75})),
+                      "rank 0 has group 0 with betas = (0.9, 0.5), rank 1 has group 0 with betas = (0.9, 0.75)"),
+                "MU150");
+      EXPECT_EQ(id_of(prepare(torch::optim::AdamWOptions(1e-3).amsgrad(main)), "amsgrad = true"), "MU150");
+      const auto some = [&] {
+        std::vector<torch::optim::OptimizerParamGroup> groups{{{net->head->weight}}};
+        if (main) groups.push_back({{net->head->bias}});
+        accelerator.prepare(torch::optim::SGD(groups, torch::optim::SGDOptions(0.1)));
+      };
+      EXPECT_EQ(id_of(some, "rank 0 has 2 parameter groups, rank 1 has 1 parameter group"), "MU150");
+      EXPECT_NO_THROW(prepare(1e-3)());
+    }
+  });
+}
+
 TEST(ParamGroups, AreComparedInOneExchange) {
   testing::as_ranks(2, [] {
     Accelerator accelerator({.strategy = "ddp"});

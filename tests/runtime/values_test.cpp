@@ -14,6 +14,7 @@
 #include "muster/runtime/detail/padding.h"
 #include "muster/runtime/detail/process_control.h"
 #include "muster/runtime/metrics.h"
+#include "muster/testing/thrown.h"
 #include "muster/testing/world.h"
 
 namespace muster::runtime {
@@ -30,6 +31,18 @@ TEST(Values, GatherJoinsAlongTheFirstDimension) {
       for (int r = 0; r < world; ++r) EXPECT_EQ(rows[2 * r][0].item<double>(), r);
     });
   }
+}
+
+TEST(Values, ADisagreementNamesTheDtypeThatWasGiven) {
+  testing::run_threads(2, 0, [](comm::Communicator group) {
+    const auto said = testing::thrown([&] { reduce(group, torch::ones({2 + group.rank()}, torch::kInt), "sum"); });
+    EXPECT_EQ(said.rfind("MU050", 0), 0u) << said;
+    EXPECT_NE(said.find("a tensor of int32"), std::string::npos) << said;
+  });
+  testing::run_threads(2, 0, [](comm::Communicator group) {
+    const auto said = testing::thrown([&] { reduce(group, torch::ones({2 + group.rank()}), "sum"); });
+    EXPECT_EQ(said.find("This rank gave"), std::string::npos) << said;
+  });
 }
 
 TEST(Values, NestedValuesKeepTheirStructure) {

@@ -32,6 +32,9 @@ std::function<void()> prepare_load(torch::optim::Optimizer& optimizer, const Sta
 std::function<void()> prepare_load(torch::optim::Optimizer& optimizer, const State& state,
                                    const std::function<at::ScalarType(const at::Tensor&)>& dtype_of);
 
+/// The options of a group alone, as in "param_groups"; empty for an unknown class.
+State options_of(torch::optim::OptimizerParamGroup& group);
+
 /// Replaces each state tensor of this parameter that has its shape by f(tensor). Does nothing for an unknown class.
 void change_state(torch::optim::Optimizer& optimizer, const at::Tensor& parameter,
                   const std::function<at::Tensor(const at::Tensor&)>& f);

@@ -8,6 +8,7 @@
 #include <torch/nn/module.h>
 
 #include "muster/base/error.h"
+#include "muster/comm/detail/same_lines.h"
 #include "muster/comm/detail/shared_tensor.h"
 #include "muster/device/detail/host_memory.h"
 #include "muster/hook/detail/gradient_hooks.h"
@@ -59,7 +60,8 @@ class ReplicatedModel::Impl final : public Joinable {
   /// Before anything is moved or sent, ranks must have built the same model.
   std::vector<NamedTensor> agreed_buffers() const {
     auto buffers = distinct_buffers(module_);
-    require_same_model(group_, describe_tensors(all_, buffers));
+    require_sendable(all_, buffers);
+    comm::require_same_lines(group_, describe_tensors(all_, buffers));
     return buffers;
   }
 

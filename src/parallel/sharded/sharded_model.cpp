@@ -5,6 +5,7 @@
 #include <torch/nn/module.h>
 
 #include "muster/base/detail/log.h"
+#include "muster/comm/detail/same_lines.h"
 #include "muster/device/detail/host_memory.h"
 #include "muster/hook/detail/watched_storage.h"
 #include "muster/optim/detail/device_norm.h"
@@ -59,9 +60,10 @@ ShardedModel::ShardedModel(torch::nn::Module& module, comm::Communicator shards,
   hook::install_storage_interceptors();
   auto plans = plan_units(module, options);
   const auto buffers = distinct_buffers(module);
+  for (const auto& plan : plans) require_sendable(plan.parameters, buffers);
   const auto lines = lines_of(plans, buffers);
-  require_same_model(shards, lines);
-  require_same_model(replicas, lines);
+  comm::require_same_lines(shards, lines);
+  comm::require_same_lines(replicas, lines);
   const auto post_forward =
       settings.post_forward_size > 0
           ? DeviceMesh(shards, {{"outer", 0}, {"post_forward", settings.post_forward_size}}).group("post_forward")

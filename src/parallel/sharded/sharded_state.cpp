@@ -19,11 +19,21 @@ constexpr device::SyncPoint kBuilt{"fsdp: shards are gathered after they were fi
 constexpr device::SyncPoint kBegin{"fsdp: gradients are reduced after what precedes their backward"};
 constexpr device::SyncPoint kReduced{"fsdp: what follows the backward reads reduced gradients"};
 
+std::vector<std::vector<at::Tensor>> gradients_before(const std::vector<UnitPlan>& plans) {
+  std::vector<std::vector<at::Tensor>> all;
+  for (const auto& plan : plans) {
+    auto& own = all.emplace_back();
+    for (const auto& [name, tensor] : plan.parameters) own.push_back(tensor.unsafeGetTensorImpl()->grad());
+  }
+  return all;
+}
+
 bool within_backward() { return hook::current_backward() >= 0; }
 
 }  // namespace
 
 void ShardedModel::State::build(std::vector<UnitPlan> plans) {
+  const auto early = gradients_before(plans);
   if (settings.one_copy_per_host && comm::part_alignment(groups.shards) > 0)
     one_copy = std::make_unique<OneCopy>(groups.shards);
   if (!plans.empty()) streams = ShardStreams::of(plans.front().parameters.front().tensor.device());
@@ -51,6 +61,17 @@ void ShardedModel::State::build(std::vector<UnitPlan> plans) {
   }
   if (settings.keeps_params_unsharded()) bypass_.emplace(std::move(leaves));
   frozen_ = FrozenParameters(parameters_);
+  keep_gradients(early);
+}
+
+/// Gradients that exist already count as those of a backward in no_sync.
+void ShardedModel::State::keep_gradients(const std::vector<std::vector<at::Tensor>>& early) {
+  for (size_t u = 0; u < units.size(); ++u) {
+    for (size_t i = 0; i < units[u]->size(); ++i)
+      if (early[u][i].defined() && units[u]->trainable(i))
+        units[u]->take_gradient(i, early[u][i].to_dense(), /*last=*/false);
+    units[u]->show_placeholders();
+  }
 }
 
 void ShardedModel::State::share_gradient_memory() {

@@ -102,6 +102,7 @@ class ShardedModel::State final : public hook::StorageWatcher, public std::enabl
   [[noreturn]] void refuse(const hook::StorageAccess& access) const;
   /// Memory for the gradients of as many units as are reduced at a time, where the ranks share memory. Collective.
   void share_gradient_memory();
+  void keep_gradients(const std::vector<std::vector<at::Tensor>>& early);
   bool accessed_in_scope(const hook::StorageAccess& access) const;
   void hook_up(size_t unit, size_t i);
   void gradient_coming();

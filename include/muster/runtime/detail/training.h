@@ -40,7 +40,10 @@ class Training {
   /// Takes modules, optimizers, schedulers (Muster's or LibTorch's), muster::DataLoaders, and functions that make them
   /// (see function_argument.h), in any order; returns their handles in that order, a single one without a tuple.
   /// Temporaries are owned, named objects borrowed. With options first: prepare({.move_to_device = false}, net).
-  /// Collective: with the same arguments on every rank. Throws: ConfigError (MU566).
+  /// Gradients that a module has already count as those of a backward in no_sync(): the next one communicates the sum.
+  /// Collective: with the same arguments on every rank. Throws: ConfigError (MU566), and (MU150) on every rank where
+  /// ranks give different modules, or optimizers with different options; UsageError (MU581) for a module that shares
+  /// a parameter with one that is prepared.
   template <class... T>
     requires(!std::same_as<std::remove_cvref_t<T>, PrepareOptions> && ...)
   auto prepare(T&&... objects) {
