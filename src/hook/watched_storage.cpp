@@ -121,6 +121,11 @@ void allow_pointers([[maybe_unused]] Storage& storage) {
 
 }  // namespace
 
+std::shared_ptr<StorageWatcher> watcher_of(const at::Tensor& tensor) {
+  const auto* relay = relay_of(tensor);
+  return relay ? relay->watcher() : nullptr;
+}
+
 void install_storage_interceptors() {
   auto refusal = install(kOperatorOverride);
   if (refusal.empty()) refusal = install(kStorageAccess);

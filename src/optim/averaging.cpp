@@ -14,6 +14,8 @@
 
 #include "muster/base/error.h"
 #include "muster/base/format.h"
+#include "muster/hook/detail/watched_storage.h"
+#include "muster/optim/detail/parameter_owner.h"
 
 namespace muster {
 namespace {
@@ -43,6 +45,20 @@ std::vector<uint32_t> versions_of(const std::vector<at::Tensor>& parameters) {
   return versions;
 }
 
+/// Where these parameters are stored, if that is not in their module.
+optim::FlatParameters* owner_of(const std::vector<at::Tensor>& parameters) {
+  for (const auto& parameter : parameters)
+    if (const auto watcher = hook::watcher_of(parameter))
+      if (auto* owner = dynamic_cast<optim::ParameterOwner*>(watcher.get())) return &owner->flat_parameters();
+  return nullptr;
+}
+
+[[noreturn]] void refuse_late_sharding(int64_t n_averaged) {
+  throw UsageError("MU583", formatted("an average of weights has {} updates from before its module was sharded, and "
+                                      "they are not cut into shards: prepare the module before the first update()",
+                                      n_averaged));
+}
+
 [[noreturn]] void refuse_writes() {
   throw UsageError("MU188",
                    "parameters were written inside AveragedModel::use(), as by a step of an optimizer: that changed "
@@ -55,7 +71,7 @@ std::vector<uint32_t> versions_of(const std::vector<at::Tensor>& parameters) {
 }  // namespace
 
 AveragedModel::AveragedModel(torch::nn::Module& module, AveragingOptions options, optim::FlatParameters* owner)
-    : options_(options), owner_(owner) {
+    : options_(options), owner_(owner ? owner : owner_of(module.parameters())), finds_owner_(!owner) {
   if (!(options_.decay >= 0.0 && options_.decay <= 1.0))
     throw ConfigError(
         "MU140", formatted("the decay of an average of weights is {}; it must be between 0 and 1", options_.decay));
@@ -79,12 +95,15 @@ at::Tensor AveragedModel::live(const Entry& entry) const {
 }
 
 void AveragedModel::follow_owner() {
+  if (finds_owner_) owner_ = owner_of(parameters_);
   const BelowAutograd scope;
   for (auto& entry : entries_) {
     const auto now = live(entry);
     if (now.sizes() == entry.average.sizes()) continue;
     const auto flat = at::zeros_like(now);
-    flat.as_strided(entry.tensor.sizes(), entry.tensor.strides()).copy_(entry.average);
+    if (const auto* local = owner_ ? owner_->find(entry.tensor) : nullptr; n_averaged_ > 0 && local && local->sharded)
+      refuse_late_sharding(n_averaged_);
+    if (n_averaged_ > 0) flat.as_strided(entry.tensor.sizes(), entry.tensor.strides()).copy_(entry.average);
     entry.average = flat;
   }
 }

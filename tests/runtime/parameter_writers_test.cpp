@@ -117,37 +117,48 @@ TEST(ParameterWriters, AStochasticAverageIsLentAndTakenBack) {
   expect_same_everywhere([](Course& course) { train_with_average(course, AveragingKind::swa); });
 }
 
+void expect_average_from_before(const char* way) {
+  Accelerator accelerator({.strategy = way});
+  auto net = make();
+  AveragedModel early(*net, {.decay = 0.5});
+  auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 0.1));
+  AveragedModel late(model, {.decay = 0.5}), of_module(*net, {.decay = 0.5});
+  for (int step = 0; step < 3; ++step) {
+    accelerator.backward(model(inputs(step, accelerator.process_index())).square().mean());
+    optimizer.step();
+    optimizer.zero_grad();
+    for (auto* average : {&early, &late, &of_module}) average->update();
+  }
+  const auto answer = [&, &model = model] {
+    const torch::NoGradGuard no_grad;
+    return model(inputs(50, 0)).detach().clone();
+  };
+  const auto trained = answer(), averaged = late.use(answer);
+  EXPECT_FALSE(torch::equal(averaged, trained)) << way;
+  for (auto* average : {&early, &of_module}) {
+    EXPECT_EQ(testing::difference_in_bits(average->use(answer), averaged), "") << way;
+    EXPECT_EQ(testing::difference_in_bits(answer(), trained), "") << way;
+  }
+  early.copy_to_module();
+  EXPECT_EQ(testing::difference_in_bits(answer(), averaged), "") << way;
+}
+
 TEST(ParameterWriters, AnAverageMadeBeforePrepareFollowsTheModule) {
   testing::as_ranks(2, [] {
-    Accelerator accelerator({.strategy = "ddp"});
-    auto net = make();
-    AveragedModel early(*net, {.decay = 0.5});
-    auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 0.1));
-    AveragedModel late(model, {.decay = 0.5});
-    for (int step = 0; step < 3; ++step) {
-      accelerator.backward(model(inputs(step, accelerator.process_index())).square().mean());
-      optimizer.step();
-      optimizer.zero_grad();
-      early.update();
-      late.update();
-    }
-    const auto answer = [&, &model = model] {
-      const torch::NoGradGuard no_grad;
-      return model(inputs(50, 0)).detach().clone();
-    };
-    EXPECT_EQ(testing::difference_in_bits(early.use(answer), late.use(answer)), "");
+    expect_average_from_before("ddp");
+    for (const auto& way : kWays) expect_average_from_before(way.c_str());
   });
 }
 
-TEST(ParameterWriters, AnAverageThatDoesNotKnowTheModelIsRefusedWhereItIsCut) {  // MU162
+TEST(ParameterWriters, AnAverageWithUpdatesFromBeforeIsRefusedWhereItIsCut) {  // MU583
   testing::as_ranks(2, [] {
-    for (const char* way : {"zero1", "zero2"}) {
-      Course course(way);
-      AveragedModel average(*course.net);
-      course.train(1);
+    for (const char* way : {"ddp", "zero1", "fsdp"}) {
+      Accelerator accelerator({.strategy = way});
+      auto net = make();
+      AveragedModel average(*net);
       average.update();
-      EXPECT_EQ(testing::thrown_id([&] { average.use([] {}); }), "MU162") << way;
-      course.train(1);
+      auto model = accelerator.prepare(net);
+      EXPECT_EQ(testing::thrown_id([&] { average.update(); }), way == std::string("ddp") ? "no error" : "MU583") << way;
     }
   });
 }

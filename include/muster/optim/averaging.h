@@ -25,7 +25,8 @@ namespace muster {
 class AveragedModel {
  public:
   /// Requires: the module outlives this object and stays on its device; the owner, if given, outlives this object.
-  /// `owner`: where parameters are stored that are not, or not whole, in the module; a prepared model is its own.
+  /// `owner`: where parameters are stored that are not, or not whole, in the module; a prepared model is its own. A
+  /// module that is prepared later is followed to there.
   /// Throws: ConfigError (MU140) for a decay outside of [0, 1].
   explicit AveragedModel(torch::nn::Module& module, AveragingOptions options = {},
                          optim::FlatParameters* owner = nullptr);
@@ -35,7 +36,8 @@ class AveragedModel {
   explicit AveragedModel(const Model& model, AveragingOptions options = {})
       : AveragedModel(*model, options, flat_parameters_of(*model.prepared())) {}
 
-  /// Call it after an optimizer step. Throws: UsageError (MU141) inside use().
+  /// Call it after an optimizer step. Throws: UsageError (MU141) inside use(); (MU583), as use(), if the module was
+  /// sharded after the first update.
   void update();
   /// Number of updates so far.
   int64_t n_averaged() const noexcept { return n_averaged_; }
@@ -75,7 +77,8 @@ class AveragedModel {
   };
   /// Looked up each time: parameters move to other memory when their module is prepared.
   at::Tensor live(const Entry& entry) const;
-  /// The same goes for parameters that were frozen when their module was prepared.
+  /// The same goes for parameters that were frozen when their module was prepared, and for the owner of a module that
+  /// is sharded later.
   void follow_owner();
   void lend(const std::function<void()>& f);
   void exchange();
@@ -85,6 +88,7 @@ class AveragedModel {
 
   AveragingOptions options_;
   optim::FlatParameters* owner_;
+  bool finds_owner_;
   std::vector<Entry> entries_;
   std::vector<at::Tensor> parameters_;
   int64_t n_averaged_ = 0;

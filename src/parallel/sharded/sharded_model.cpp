@@ -68,7 +68,8 @@ ShardedModel::ShardedModel(torch::nn::Module& module, comm::Communicator shards,
       settings.post_forward_size > 0
           ? DeviceMesh(shards, {{"outer", 0}, {"post_forward", settings.post_forward_size}}).group("post_forward")
           : comm::Communicator();
-  state_ = std::make_shared<State>(module, ShardGroups{std::move(shards), std::move(replicas), post_forward}, settings);
+  state_ = std::make_shared<State>(*this, module, ShardGroups{std::move(shards), std::move(replicas), post_forward},
+                                   settings);
   state_->build(std::move(plans));
   state_->convert_buffers(buffers_to_convert(module, options));
   state_->adopt_buffers(buffers);

@@ -13,6 +13,7 @@
 
 #include "muster/hook/detail/gradient_hooks.h"
 #include "muster/hook/detail/watched_storage.h"
+#include "muster/optim/detail/parameter_owner.h"
 #include "muster/parallel/detail/sharded_model.h"
 #include "parallel/bypass_check.h"
 #include "parallel/coalesced.h"
@@ -26,10 +27,12 @@
 namespace muster::parallel {
 
 /// The state that hooks and watched storages use. They hold weak references to it: it is destroyed with the model.
-class ShardedModel::State final : public hook::StorageWatcher, public std::enable_shared_from_this<State> {
+class ShardedModel::State final : public hook::StorageWatcher,
+                                  public optim::ParameterOwner,
+                                  public std::enable_shared_from_this<State> {
  public:
-  State(torch::nn::Module& module, ShardGroups groups, ShardSettings settings)
-      : module(module), groups(std::move(groups)), settings(settings) {}
+  State(ShardedModel& model, torch::nn::Module& module, ShardGroups groups, ShardSettings settings)
+      : module(module), groups(std::move(groups)), settings(settings), model_(model) {}
   ~State() override;
   /// Call it once, when a shared_ptr owns this object. Collective.
   void build(std::vector<UnitPlan> plans);
@@ -40,6 +43,7 @@ class ShardedModel::State final : public hook::StorageWatcher, public std::enabl
 
   void before_access(const hook::StorageAccess& access) override;
   void after_access(int64_t owner_id) noexcept override;
+  optim::FlatParameters& flat_parameters() noexcept override { return model_; }
 
   void enter_forward();
   void leave_forward() noexcept;
@@ -132,6 +136,7 @@ class ShardedModel::State final : public hook::StorageWatcher, public std::enabl
     return "parameter '" + parameter.name + "' of unit '" + unit.name() + "'";
   }
 
+  ShardedModel& model_;
   std::optional<CoalescedBroadcast> module_buffers_;
   std::optional<UnshardScheduler> unshard_scheduler_;
   std::optional<ReductionScheduler> reductions_;

@@ -69,6 +69,10 @@ class WatchedStorage {
   c10::intrusive_ptr<c10::StorageImpl> storage_;
 };
 
+/// The watcher of the storage that the tensor lies on; nullptr if it is not watched.
+/// Throws: UsageError (MU166) if the watcher is gone.
+std::shared_ptr<StorageWatcher> watcher_of(const at::Tensor& tensor);
+
 /// Switches the key of this one tensor off, so that operators on it pass unseen, or on again. Views made meanwhile keep
 /// the tensor's key state at that time.
 /// Thread safety: no operator may run on the tensor meanwhile.
