@@ -179,6 +179,7 @@ class Suite:
         run(*self.configuring(project, project / "build", f"-DMUSTER_SOURCE={self.root}", f"-DLibTorch_ROOT={self.torch}", "-DBUILD_SHARED_LIBS=ON"))
         targets = run("cmake", "--build", project / "build", "--target", "help")
         expect_words(targets, ["libmuster.so:", "libmuster_launch.so:"])
+        expect_words((project / "build" / "CMakeCache.txt").read_text(), ["MUSTER_JOIN_SOURCES:BOOL=ON\n"])
         if os.environ.get("MUSTER_TEST_FULL"):
             run("cmake", "--build", project / "build", "--target", "train")
             learnt(project / "build" / "train", project)

@@ -10,33 +10,21 @@ import subprocess
 import sys
 import tempfile
 
-COMMITS, SOURCES = 20, 2   # 40 s a source, two at once
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from changed_sources import changed, problems_of_the_choice, why_unknown  # noqa: E402
+
+SOURCES = 2   # 40 s each, two at once
 VERSION = "16."
 TIDY = pathlib.Path(__file__).resolve().parents[2] / "tools/tidy.sh"
 
 
-def git(root, *words):
-    return subprocess.run(["git", "-C", root, *words], capture_output=True, text=True)
-
-
 def why_not(root):
-    """Why the changed sources cannot be known or looked at; None if they can."""
+    """Why nothing can be looked at; None if something can."""
     told = subprocess.run([TIDY, "--version"], capture_output=True, text=True)
     version = told.stdout or told.stderr
     if not re.search(rf"version {re.escape(VERSION)}", version):
         return f"clang-tidy {VERSION}x is needed; found: {' '.join(version.split())}"
-    known = git(root, "rev-list", "--count", f"--max-count={COMMITS + 1}", "HEAD")
-    if known.returncode:
-        return "this is no git checkout, so nothing says what was changed"
-    if git(root, "rev-parse", "--is-shallow-repository").stdout.strip() == "true" and int(known.stdout) <= COMMITS:
-        return f"a shallow clone with {known.stdout.strip()} commits does not show what the last {COMMITS} changed"
-    return None
-
-
-def changed(root):
-    """Sources that the last commits changed and that are still there, the latest first."""
-    names = git(root, "log", f"--max-count={COMMITS}", "--no-renames", "--name-only", "--format=").stdout.splitlines()
-    return [name for name in dict.fromkeys(names) if re.match(r"(src|apps)/.*\.cpp$", name) and pathlib.Path(root, name).exists()][:SOURCES]
+    return why_unknown(root)
 
 
 def complaints(build, torch, sources):
@@ -46,44 +34,12 @@ def complaints(build, torch, sources):
     return lines or ([f"tools/tidy.sh failed: {outcome.stdout}{outcome.stderr}"] if outcome.returncode else [])
 
 
-def picks_what_was_changed():
-    """The choice itself, on a small history: problems."""
-    with tempfile.TemporaryDirectory() as folder:
-        def commit(*files):
-            for name in files:
-                path = pathlib.Path(folder, name)
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_text(path.read_text() + "\n" if path.exists() else "\n")
-            git(folder, "add", "--all")
-            git(folder, "-c", "user.name=a", "-c", "user.email=a@b", "commit", "--quiet", "--no-verify", "--message", "x")
-
-        git(folder, "init", "--quiet")
-        commit("src/old.cpp")
-        for index in range(COMMITS - 4):
-            commit(f"tests/{index}.cpp")
-        commit("src/a.cpp", "src/gone.cpp", "docs/a.md")
-        commit("apps/muster/b.cpp", "include/c.h")
-        pathlib.Path(folder, "src/gone.cpp").unlink()
-        commit("src/a.cpp")
-        commit("tests/last.cpp")
-        found = changed(folder)
-        if found != ["src/a.cpp", "apps/muster/b.cpp"]:
-            yield f"of a small history it picks {found}"
-        commit(*[f"src/{index}.cpp" for index in range(SOURCES + 2)])
-        if len(changed(folder)) != SOURCES:
-            yield f"it picks {len(changed(folder))} sources"
-        shallow = pathlib.Path(folder, "shallow")
-        git(folder, "clone", "--quiet", "--depth=3", f"file://{folder}", shallow)
-        if "a shallow clone with 3 commits" not in (why_not(shallow) or ""):
-            yield f"of a shallow clone it says {why_not(shallow)}"
-
-
 def main(root, build, torch):
     reason = why_not(root)
     if reason:
         print(f"skipped: {reason}")
         return 77
-    problems, sources = list(picks_what_was_changed()), changed(root)
+    problems, sources = list(problems_of_the_choice(SOURCES)), changed(root, SOURCES)
     with tempfile.TemporaryDirectory() as folder:
         bad = pathlib.Path(folder, "bad.cpp")
         bad.write_text("int* f() { return 0; }\n")
