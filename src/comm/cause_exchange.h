@@ -17,8 +17,8 @@
 namespace muster::comm {
 
 /// Finds one cause with the other ranks of the job, through its store: the first rank with a suspicion asks all others
-/// for their flight recorders, and says what the cause is. A call of the store whose server is frozen never returns,
-/// not even with a time-out, so a thread of its own makes these calls, and is left behind if need be. Thread-safe.
+/// for their flight recorders, and says what the cause is. A call of the store whose server is frozen takes at least
+/// the time-out, so a thread of its own makes these calls, and is left behind if need be. Thread-safe.
 class CauseExchange {
  public:
   struct Setup {

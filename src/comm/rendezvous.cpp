@@ -121,13 +121,12 @@ std::vector<uint8_t> mark_of(const GroupOptions& options) {
 
 /// Waits until every rank has set its key; meanwhile a line names the missing ones.
 void wait_for_ranks(const ClusterEnvironment& cluster, c10d::Store& store, const GroupOptions& options,
-                    const cluster::Report& report) {
-  const auto timeout = options.rendezvous_timeout;
+                    WarningTimeout& warning_timeout, const cluster::Report& report) {
   std::vector<std::string> keys;
   for (int rank = 0; rank < cluster.world_size; ++rank) keys.push_back(key_of(rank));
-  WarningTimeout warning_timeout(timeout);
   for (bool marked = false;;) {
     std::string reason;
+    store.setTimeout(warning_timeout.left());  // of a server that falls silent
     try {
       if (!std::exchange(marked, true)) store.set(key_of(cluster.rank), mark_of(options));
       return store.wait(keys, warning_timeout.next());
@@ -150,7 +149,7 @@ void wait_for_ranks(const ClusterEnvironment& cluster, c10d::Store& store, const
         "MU057",
         formatted("rank {} waited {:.0f} s for {} ranks to rendezvous; missing: {}. Were they started, with the "
                   "same address and world size?",
-                  cluster.rank, timeout.count() / 1000.0, cluster.world_size, joined(missing)));
+                  cluster.rank, options.rendezvous_timeout.count() / 1000.0, cluster.world_size, joined(missing)));
   }
 }
 
@@ -363,9 +362,11 @@ Communicator connect(const ClusterEnvironment& cluster, const GroupOptions& opti
   const auto report = cluster::Report::open(cluster.report_fd);
   report.start();
   const auto secret = cluster::read_secret(Environment::of_process());
+  WarningTimeout rendezvous(timeout);  // one for all that follows: to find the store, and the ranks there
   auto [cleanup, store] = open_store(cluster, secret, timeout);
-  wait_for_ranks(cluster, *store, options, report);
+  wait_for_ranks(cluster, *store, options, rendezvous, report);
   check_marks(cluster, *store, secret, report);
+  store->setTimeout(timeout);
   GroupIdentity identity = identity_of("gloo", options);
   identity.keeps = std::move(cleanup);
   identity.report = report;

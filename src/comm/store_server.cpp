@@ -10,6 +10,9 @@
 
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
+#include "comm/bounded_store.h"
+#include "comm/in_time.h"
+#include "comm/store_probe.h"
 #include "comm/warning_timeout.h"
 #include "muster/base/detail/log.h"
 #include "muster/base/error.h"
@@ -28,6 +31,8 @@ struct Servers {
   struct Running {
     StorePtr store;
     std::string address;  ///< it listens on this one; empty: on all
+    /// Where this process finds it, whatever the job's address means here.
+    std::string for_clients() const { return address.empty() ? "localhost" : address; }
   };
   std::mutex mutex;
   std::map<int, Running> running;
@@ -49,15 +54,14 @@ int listen_at(const ClusterEnvironment& cluster) {
 StorePtr run_server(const ClusterEnvironment& cluster, c10d::TCPStoreOptions options) {
   auto& all = servers();
   std::lock_guard lock(all.mutex);
-  if (all.running.contains(cluster.main_port))
-    return c10::make_intrusive<c10d::TCPStore>(cluster.main_address, options);
+  if (auto found = all.running.find(cluster.main_port); found != all.running.end())
+    return c10::make_intrusive<c10d::TCPStore>(found->second.for_clients(), options);
   const bool is_launchers = cluster.store_listen_fd >= 0;
   if (is_launchers) ::unsetenv(cluster::kStoreFd);  // NOLINT(concurrency-mt-unsafe)
   options.masterListenFd = is_launchers ? cluster.store_listen_fd : listen_at(cluster);
-  auto address = cluster::bound_address(*options.masterListenFd);
-  StorePtr store = c10::make_intrusive<c10d::TCPStore>(cluster.main_address, options);
-  all.running.insert_or_assign(cluster.main_port, Servers::Running{store, std::move(address)});
-  return store;
+  Servers::Running running{nullptr, cluster::bound_address(*options.masterListenFd)};
+  running.store = c10::make_intrusive<c10d::TCPStore>(running.for_clients(), options);
+  return all.running.insert_or_assign(cluster.main_port, std::move(running)).first->second.store;
 }
 
 /// What the store of this job listens on; c10d's own listen on all addresses.
@@ -74,6 +78,22 @@ bool speaks_for_node(const ClusterEnvironment& cluster) {
   return cluster.local_rank == (serves_here ? 1 : 0);
 }
 
+StorePtr join_server(const ClusterEnvironment& cluster, const c10d::TCPStoreOptions& options,
+                     const WarningTimeout& whole) {
+  StoreProbe probe(cluster.main_address, cluster.main_port, options.timeout);
+  std::optional<Reminder> reminder;
+  if (speaks_for_node(cluster))
+    reminder.emplace([&](double seconds) {
+      const auto found = probe.found();
+      return formatted("has waited {:.0f} s for the store at {}:{}, which {} opens{}", seconds, cluster.main_address,
+                       cluster.main_port, cluster.store_is_external ? "the launcher" : "rank 0",
+                       found.empty() ? "" : "; " + found);
+    });
+  const auto address = probe.wait();
+  return call_in_time(whole.left() + kLateAnswer,
+                      [=] { return StorePtr(c10::make_intrusive<c10d::TCPStore>(address, options)); });
+}
+
 }  // namespace
 
 StorePtr open_tcp_store(const ClusterEnvironment& cluster, std::chrono::milliseconds timeout) {
@@ -83,14 +103,12 @@ StorePtr open_tcp_store(const ClusterEnvironment& cluster, std::chrono::millisec
   options.waitWorkers = false;
   options.timeout = timeout;
   options.multiTenant = true;  // a second group of this process shares the server
-  if (options.isServer) return run_server(cluster, options);
-  std::optional<Reminder> reminder;
-  if (speaks_for_node(cluster))
-    reminder.emplace([&](double seconds) {
-      return formatted("has waited {:.0f} s for the store at {}:{}, which {} opens", seconds, cluster.main_address,
-                       cluster.main_port, cluster.store_is_external ? "the launcher" : "rank 0");
-    });
-  return c10::make_intrusive<c10d::TCPStore>(cluster.main_address, options);
+  const auto place = log::str(cluster.main_address, ":", cluster.main_port);
+  const WarningTimeout whole(timeout);
+  auto store = c10::make_intrusive<BoundedStore>(
+      options.isServer ? run_server(cluster, options) : join_server(cluster, options, whole), place);
+  store->setTimeout(whole.left());
+  return store;
 }
 
 void say_who_may_join(const ClusterEnvironment& cluster, bool has_secret) {

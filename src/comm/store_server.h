@@ -10,7 +10,9 @@ namespace muster::comm {
 
 /// The store at the cluster's address. Rank 0 runs it, unless another process does: on the launcher's socket, or on a
 /// socket of its own at the address that where_to_listen() gives. Groups of one process share the server.
-/// Throws: what the store throws; std::runtime_error if rank 0 cannot listen.
+/// Each call of it is bounded (BoundedStore), at first by what is left of `timeout`.
+/// Throws: std::runtime_error if rank 0 cannot listen, or if no store answers within `timeout`; it says what was found
+/// at the address instead.
 c10::intrusive_ptr<c10d::Store> open_tcp_store(const ClusterEnvironment& cluster, std::chrono::milliseconds timeout);
 
 /// On the main rank: logs one warning if other hosts can reach the store; it says which processes are admitted.

@@ -9,10 +9,13 @@ namespace muster::comm {
 
 WarningTimeout::WarningTimeout(std::chrono::milliseconds timeout) : end_(begin_ + timeout) {}
 
+std::chrono::milliseconds WarningTimeout::left() const {
+  return std::max(std::chrono::duration_cast<std::chrono::milliseconds>(end_ - Clock::now()),
+                  std::chrono::milliseconds(1));
+}
+
 std::chrono::milliseconds WarningTimeout::next() {
-  const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end_ - Clock::now());
-  return std::clamp(std::exchange(part_, kLaterWords), std::chrono::milliseconds(1),
-                    std::max(left, std::chrono::milliseconds(1)));
+  return std::clamp(std::exchange(part_, kLaterWords), std::chrono::milliseconds(1), left());
 }
 
 Reminder::Reminder(std::function<std::string(double)> words)

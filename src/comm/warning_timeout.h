@@ -18,6 +18,8 @@ class WarningTimeout {
   explicit WarningTimeout(std::chrono::milliseconds timeout);
   /// The length of the next part.
   std::chrono::milliseconds next();
+  /// What is left of it, at least a millisecond.
+  std::chrono::milliseconds left() const;
   bool over() const { return Clock::now() >= end_; }
   double waited_seconds() const { return std::chrono::duration<double>(Clock::now() - begin_).count(); }
 
