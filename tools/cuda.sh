@@ -16,8 +16,8 @@ install() {
 
 if ! is_installed torch-2.11.0*.dist-info || ! is_installed 'nvidia_cuda_crt-*.dist-info' || ! is_installed 'nvidia_cuda_cccl-*.dist-info'; then
   echo "cuda: installing ${packages[*]} into $environment (2.5 GB)"
-  # A constraint of this machine that pins another LibTorch is meant for other environments.
-  install || { echo "cuda: trying without pip's constraints"; PIP_CONSTRAINT= install; } || { echo "cuda: pip could not install: ${packages[*]}" >&2; exit 1; }
+  # A constraint of this machine that pins another LibTorch is meant for other environments. An empty variable would not lift one of pip's files.
+  install || { echo "cuda: trying without pip's constraints"; PIP_CONSTRAINT=/dev/null install; } || { echo "cuda: pip could not install: ${packages[*]}" >&2; exit 1; }
 fi
 torch=$(echo "$PWD"/$environment/lib/python3*/site-packages/torch)
 if [ ! -f "$torch/lib/libtorch_cuda.so" ]; then

@@ -55,6 +55,7 @@ c10::intrusive_ptr<c10d::Work> call_backend(c10d::Backend& backend, const Operat
       c10d::ReduceScatterOptions how;
       how.reduceOp = to_c10d(operation.reduce);
       at::Tensor in = operation.in.view(-1), out = operation.out.view(-1);
+      // LibTorch 2.14 renamed it and _allgather_base; either name reaches a backend that overrides either one.
       return backend._reduce_scatter_base(out, in, how);
     }
     case OperationKind::all_gather: {

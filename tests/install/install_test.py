@@ -201,6 +201,34 @@ class Suite:
             said = refusal(*self.configuring(self.here / "whole", self.scratch / name, self.by_prefix(prefix), f"-DLibTorch_ROOT={torch}"))
             expect_words(said, ["this Muster was built with LibTorch", "has 2.10.7"])
 
+    def cuda_headers(self):
+        """Where CUDA's headers are not all found, CMake names those packages, of the version of torch's CUDA."""
+        for cuda, lacks, words in (("13.2", "CRT", "by pip install 'nvidia-cuda-crt==13.2.*' beside torch"),
+                                   ("13.0", "CCCL", "by pip install 'nvidia-cuda-cccl==13.0.*' beside torch"),
+                                   (None, "CRT", "by pip install 'nvidia-cuda-crt' beside torch")):
+            torch = self.scratch / f"cuda{cuda}" / "torch"
+            torch.mkdir(parents=True)
+            if cuda:
+                (torch / "version.py").write_text(f"__all__ = ['cuda']\ncuda: Optional[str] = '{cuda}'\nhip: Optional[str] = None\n")
+            given = [f"-DMUSTER_{name}_INCLUDE={torch}" for name in ("CUDA", "CUDA_CRT", "CUDA_CCCL", "NCCL") if not name.endswith(lacks)]
+            said = run("cmake", "-DLibTorch_CUDA=ON", f"-DLibTorch_ROOT_DIR={torch}",
+                       "-DCMAKE_IGNORE_PATH=/usr/local/cuda/include;/usr/local/cuda/include/cccl", *given,
+                       "-P", self.root / "cmake" / "MusterNccl.cmake", env={**os.environ, "CUDA_HOME": ""})
+            expect_words(" ".join(said.split()), [f"not found: MUSTER_CUDA_{lacks}_INCLUDE.", words])
+
+    def cuda_beside_constraints(self):
+        """`make cuda` installs its LibTorch though a file of pip's constrains torch, which only a variable that is not empty replaces."""
+        tools, binaries = self.scratch / "cuda" / "tools", self.scratch / "cuda" / ".venv-cuda" / "bin"
+        tools.mkdir(parents=True)
+        binaries.mkdir(parents=True)
+        shutil.copy(self.root / "tools" / "cuda.sh", tools)
+        pip = binaries / "python"
+        pip.write_text('#!/bin/sh\n[ -n "$PIP_CONSTRAINT" ] && mkdir -p "${0%/bin/python}/lib/python3/site-packages/torch"\n')
+        pip.chmod(0o755)
+        said = subprocess.run([tools / "cuda.sh"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                              env={name: value for name, value in os.environ.items() if name != "PIP_CONSTRAINT"}).stdout
+        expect_words(said, ["trying without pip's constraints", "pip brought a LibTorch without CUDA"])
+
     def subdirectory(self):
         """Muster as a part of a project, built with the project's settings: one room and the project's own source; all of it in the full tests."""
         folder, full = self.scratch / "subdirectory", bool(os.environ.get("MUSTER_TEST_FULL"))
@@ -225,7 +253,7 @@ def main(root, build, compiler, flags=""):
     scratch = pathlib.Path(tempfile.mkdtemp())
     suite = Suite(root, build, compiler, flags, scratch)
     cases = (suite.new_project, suite.whole, suite.subdirectory, suite.fetched, suite.beside_torch, suite.shared_libraries, suite.launch,
-             suite.command_line, suite.unknown_component, suite.other_libtorch)
+             suite.command_line, suite.unknown_component, suite.other_libtorch, suite.cuda_headers, suite.cuda_beside_constraints)
     said = [outcome(suite.install)]
     if said[0] is None:
         with concurrent.futures.ThreadPoolExecutor(2) as pool:

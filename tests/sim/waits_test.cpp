@@ -3,10 +3,15 @@
 #include <string>
 #include <vector>
 
+#include <torch/headeronly/version.h>
+
 #include "sim/simulated.h"
 
 namespace muster::sim {
 namespace {
+
+// LibTorch 2.15 takes masked_fill_ where a mask puts one number.
+constexpr bool kNumbersByMaskWait = TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR < 15;
 
 namespace nn = torch::nn;
 namespace F = torch::nn::functional;
@@ -153,7 +158,10 @@ std::vector<Call> operations() {
       operation(
           "index by numbers", [](auto& x, auto& labels) { (void)x.index({labels}); }, ""),
       operation(
-          "index_put_ by a mask", [](auto& x, auto&) { x.clone().index_put_({x > 0}, 0.0); },
+          "index_put_ of a number by a mask", [](auto& x, auto&) { x.clone().index_put_({x > 0}, 0.0); },
+          kNumbersByMaskWait ? "aten::_index_put_impl_: 1" : ""),
+      operation(
+          "index_put_ by a mask", [](auto& x, auto&) { x.clone().index_put_({x > 0}, torch::zeros({1}, x.options())); },
           "aten::_index_put_impl_: 1"),
       operation(
           "unique", [](auto& x, auto&) { (void)at::_unique2(x); }, "aten::_unique2: 1"),
