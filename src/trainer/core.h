@@ -63,9 +63,9 @@ class Core {
   /// Batches of each loader that a pass takes; nullopt: unknown. Makes the loaders.
   std::vector<std::optional<int64_t>> batches_of_pass(StepKind kind);
   bool validates() const;
+  bool validates_in_epoch() const;
   /// Whether training that resumes from a checkpoint saved now would not be bit-identical.
   bool inside_batch() const noexcept;
-  /// The stage of the current run; nullopt between runs.
   const std::optional<Stage>& stage() const noexcept { return stage_; }
 
   Trainer& trainer;

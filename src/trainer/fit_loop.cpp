@@ -72,6 +72,11 @@ bool Core::validates() const {
   return inputs_.loaders[kind] && inputs_.steps[kind] && !options.limit_val_batches.none();
 }
 
+bool Core::validates_in_epoch() const {
+  const auto& every = options.check_val_every_n_epoch;
+  return validates() && (!every || (progress.epoch + 1) % *every == 0);
+}
+
 void Core::sanity_check() {
   sanity_checking = true;
   const KeptRandomStates kept(runtime);
@@ -147,13 +152,11 @@ void Core::read_clock() {
 }
 
 bool Core::validation_due(bool last, const std::optional<int64_t>& interval) {
-  if (!validates()) return false;
-  const auto& every = options.check_val_every_n_epoch;
-  if (every && (progress.epoch + 1) % *every != 0) return false;
+  if (!validates_in_epoch()) return false;
   if (stop.agreed() && may_stop()) return true;
   if (options.val_check_interval.time()) return validation_interval_passed_;
   if (!interval) return last;
-  return (every ? progress.batches : progress.total_batches) % *interval == 0;
+  return (options.check_val_every_n_epoch ? progress.batches : progress.total_batches) % *interval == 0;
 }
 
 }  // namespace muster::trainer

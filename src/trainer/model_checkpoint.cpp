@@ -117,9 +117,21 @@ SaveCheckpointOptions ModelCheckpoint::how() const {
   return {.asynchronous = options_.asynchronous, .weights_only = options_.save_weights_only};
 }
 
-void ModelCheckpoint::on_train_start(Trainer&, TrainerModule&) { saved_at_ = Clock::now(); }
+void ModelCheckpoint::on_train_start(Trainer&, TrainerModule&) {
+  saved_at_ = Clock::now();
+  validated_ = false;
+}
 
 void ModelCheckpoint::on_train_end(Trainer& trainer, TrainerModule&) {
+  // Counts as no save: a run that goes on from here ends as one that was never interrupted.
+  if (options_.save_last && last_step_ == 0 && trainer.global_step() > 0 && saves_in(trainer)) {
+    name_last(trainer);
+    trainer.save_checkpoint(last_path_, how());
+  }
+  finish_asynchronous_save(trainer);
+}
+
+void ModelCheckpoint::finish_asynchronous_save(Trainer& trainer) {
   trainer.wait_for_save();
   remove_replaced(trainer);
 }
@@ -135,9 +147,10 @@ void ModelCheckpoint::on_train_batch_end(Trainer& trainer, TrainerModule&, const
   after_batch(trainer);
 }
 
-/// No validation has logged it yet.
+/// No validation has logged it yet, or the validation that follows this batch logs a newer one.
 bool ModelCheckpoint::waits_for_metric(const Trainer& trainer) const {
-  return !options_.monitor.empty() &&
+  if (options_.monitor.empty()) return false;
+  return (!saves_at_train_epoch_end(trainer) && trainer.validates_after_last_batch()) ||
          !trainer::value_on_main_rank(trainer.runtime(), metrics_of(trainer), options_.monitor);
 }
 
@@ -146,8 +159,12 @@ void ModelCheckpoint::after_batch(Trainer& trainer) {
   if (every == 0 || !trainer.may_be_step(every)) return;
   const auto step = trainer.global_step();
   if (step % every != 0 || step == last_step_) return;
+  save_now_or_when_due(trainer);
+}
+
+void ModelCheckpoint::save_now_or_when_due(Trainer& trainer) {
   due_ = waits_for_metric(trainer);
-  if (!due_) save_if_better(trainer);
+  if (!due_) save(trainer, LastRule::always);
 }
 
 bool ModelCheckpoint::time_is_up() const {
@@ -157,13 +174,13 @@ bool ModelCheckpoint::time_is_up() const {
 void ModelCheckpoint::save_by_time(Trainer& trainer) {
   if (!options_.train_time_interval || !trainer.runtime().broadcast_object(time_is_up())) return;
   saved_at_ = Clock::now();
-  due_ = waits_for_metric(trainer);
-  if (!due_) save_if_better(trainer);
+  save_now_or_when_due(trainer);
 }
 
 void ModelCheckpoint::save_after_epoch(Trainer& trainer) {
-  const auto every = options_.every_n_epochs.value_or(options_.train_time_interval ? 0 : 1);
-  if (every > 0 && (trainer.current_epoch() + 1) % every == 0) save_if_better(trainer);
+  const bool otherwise = options_.every_n_train_steps || options_.train_time_interval;
+  const auto every = options_.every_n_epochs.value_or(otherwise ? 0 : 1);
+  if (every > 0 && (trainer.current_epoch() + 1) % every == 0) save(trainer, LastRule::with_another);
 }
 
 void ModelCheckpoint::on_train_epoch_end(Trainer& trainer, TrainerModule&) {
@@ -173,7 +190,8 @@ void ModelCheckpoint::on_train_epoch_end(Trainer& trainer, TrainerModule&) {
 
 void ModelCheckpoint::on_validation_end(Trainer& trainer, TrainerModule&) {
   if (!trainer.fitting()) return;
-  if (std::exchange(due_, false)) return save_if_better(trainer);
+  validated_ = true;
+  if (std::exchange(due_, false)) return save(trainer, LastRule::always);
   if (options_.every_n_train_steps.value_or(0) > 0 || saves_at_train_epoch_end(trainer)) return;
   save_after_epoch(trainer);
 }
@@ -190,23 +208,41 @@ Metrics ModelCheckpoint::metrics_of(const Trainer& trainer) {
   return metrics;
 }
 
-/// Every rank decides by rank 0's value of the metric.
-void ModelCheckpoint::save_if_better(Trainer& trainer) {
-  const auto step = trainer.global_step();
-  if (step == last_step_ || options_.save_top_k == 0 || trainer.options().fast_dev_run > 0) return;
-  const auto metrics = metrics_of(trainer);
-  double score = 0;
-  if (!options_.monitor.empty()) {
-    const auto value = trainer::value_on_main_rank(trainer.runtime(), metrics, options_.monitor);
-    if (!value)
-      throw UsageError("MU449", trainer::not_logged("ModelCheckpoint", options_.monitor, metrics) + "; log it");
-    score = std::isnan(*value) ? trainer::worst_value(options_.mode) : *value;
-    const auto k = static_cast<std::size_t>(options_.save_top_k);
-    if (options_.save_top_k > 0 && kept_.size() >= k && !trainer::is_better(score, worst()->second, options_.mode))
-      return;
+bool ModelCheckpoint::saves_in(const Trainer& trainer) { return trainer.options().fast_dev_run == 0; }
+
+/// The score of a checkpoint that is kept; nullopt: it is not. Every rank decides by rank 0's value of the metric.
+std::optional<double> ModelCheckpoint::score_to_keep(const Trainer& trainer, const Metrics& metrics) {
+  if (options_.save_top_k == 0) return std::nullopt;
+  if (options_.monitor.empty()) return 0.0;
+  const auto value = trainer::value_on_main_rank(trainer.runtime(), metrics, options_.monitor);
+  if (!value) {
+    const auto missing = trainer::not_logged("ModelCheckpoint", options_.monitor, metrics);
+    if (validated_ || !trainer.validates()) throw UsageError("MU449", missing + "; log it");
+    if (trainer.runtime().is_main()) log::warning(missing, ", and no validation has run: nothing is saved here");
+    return std::nullopt;
   }
+  const auto score = std::isnan(*value) ? trainer::worst_value(options_.mode) : *value;
+  const auto k = static_cast<std::size_t>(options_.save_top_k);
+  if (options_.save_top_k > 0 && kept_.size() >= k && !trainer::is_better(score, worst()->second, options_.mode))
+    return std::nullopt;
+  return score;
+}
+
+void ModelCheckpoint::save(Trainer& trainer, LastRule last) {
+  const auto step = trainer.global_step();
+  if (step == last_step_ || !saves_in(trainer)) return;
+  const auto metrics = metrics_of(trainer);
+  const auto score = score_to_keep(trainer, metrics);
+  last_due_ = options_.save_last && (score || last == LastRule::always);
+  if (!score && !last_due_) return;
   last_step_ = step;
-  save_as(trainer, metrics, score);
+  if (last_due_) name_last(trainer);
+  if (score) save_as(trainer, metrics, *score);
+  finish_save(trainer);
+}
+
+void ModelCheckpoint::name_last(const Trainer& trainer) {
+  if (!last_path_.filename().string().starts_with("last")) last_path_ = free_name(trainer, "last", std::nullopt);
 }
 
 void ModelCheckpoint::save_as(Trainer& trainer, const Metrics& metrics, double score) {
@@ -221,15 +257,9 @@ void ModelCheckpoint::save_as(Trainer& trainer, const Metrics& metrics, double s
   if (best) best_path_ = path;
   if (best && !options_.monitor.empty()) best_score_ = score;
   if (!options_.save_last) last_path_ = path;
-  else if (!last_path_.filename().string().starts_with("last")) last_path_ = free_name(trainer, "last", std::nullopt);
-  if (!replaced_.empty()) {
-    trainer.wait_for_save();
-    remove_replaced(trainer);
-  }
+  if (!replaced_.empty()) finish_asynchronous_save(trainer);
   if (replaced && *replaced != path) replaced_ = *replaced;
-  last_due_ = options_.save_last;
   trainer.save_checkpoint(path, how());
-  finish_save(trainer);
 }
 
 void ModelCheckpoint::finish_save(Trainer& trainer) {

@@ -107,7 +107,7 @@ void Core::continue_monitors() {
 /// Training ends where it is resumed: asynchronous saves had left what they replaced.
 void Core::finish_savers() {
   for (const auto& callback : hooks.callbacks())
-    if (auto* saver = dynamic_cast<ModelCheckpoint*>(callback.get())) saver->on_train_end(trainer, *inputs_.module);
+    if (auto* saver = dynamic_cast<ModelCheckpoint*>(callback.get())) saver->finish_asynchronous_save(trainer);
 }
 
 /// What the checkpoint left of the end of an epoch. Requires: load_progress().

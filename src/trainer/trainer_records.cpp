@@ -26,6 +26,10 @@ bool TrainerRecords::may_be_step(int64_t multiple_of) const {
   const auto known = core_->progress.global_step, most = known + core_->trained_module->pending_steps();
   return most / multiple_of * multiple_of >= known;
 }
+bool TrainerRecords::validates() const { return core_->validates(); }
+bool TrainerRecords::validates_after_last_batch() const {
+  return core_->progress.last_batch && core_->validates_in_epoch();
+}
 bool TrainerRecords::saves_inside_batch() const { return core_->inside_batch(); }
 std::vector<Optimizers::Entry> TrainerRecords::configured_optimizers() const {
   std::vector<Optimizers::Entry> all;

@@ -1,6 +1,9 @@
 #include <chrono>
 #include <filesystem>
+#include <fstream>
+#include <iostream>
 #include <limits>
+#include <map>
 #include <memory>
 #include <set>
 #include <string>
@@ -8,9 +11,11 @@
 #include <vector>
 
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 #include <torch/torch.h>
 
 #include "muster/accelerator.h"
+#include "muster/checkpoint/checkpoint.h"
 #include "muster/testing/thrown.h"
 #include "runtime/ranks.h"
 #include "runtime/temporary_folder.h"
@@ -38,6 +43,88 @@ Names saved(ModelCheckpointOptions options, TrainerOptions how, std::vector<doub
   MeasuredModule module(std::move(values), batches);
   Trainer(how).fit(module);
   return names_in(options.dirpath);
+}
+
+/// The names in a folder of checkpoints, and the global_step of each.
+std::map<std::string, int64_t> steps_in(const std::filesystem::path& folder) {
+  std::map<std::string, int64_t> steps;
+  for (const auto& name : names_in(folder))
+    steps[name] = Checkpoint(folder / name).shared_entry("trainer")->at("global_step").integer();
+  return steps;
+}
+
+ModelCheckpointOptions saver_of(const nlohmann::json& given) {
+  ModelCheckpointOptions options{.filename = "{step}"};
+  const auto set = [&](const char* name, auto& field) {
+    if (given.contains(name)) field = given.at(name).get<std::remove_reference_t<decltype(field)>>();
+  };
+  const auto set_optional = [&]<class T>(const char* name, std::optional<T>& field) {
+    if (given.contains(name)) field = given.at(name).get<T>();
+  };
+  set("monitor", options.monitor);
+  set("save_last", options.save_last);
+  set("save_on_exception", options.save_on_exception);
+  set("save_top_k", options.save_top_k);
+  set_optional("every_n_epochs", options.every_n_epochs);
+  set_optional("every_n_train_steps", options.every_n_train_steps);
+  set_optional("save_on_train_epoch_end", options.save_on_train_epoch_end);
+  if (given.contains("train_time_interval_us"))
+    options.train_time_interval = std::chrono::microseconds(given.at("train_time_interval_us").get<int64_t>());
+  return options;
+}
+
+TrainerOptions loops_of(const nlohmann::json& given) {
+  TrainerOptions options{.max_epochs = 3, .num_sanity_val_steps = 0};
+  options.enable_model_summary = options.enable_progress_bar = false;
+  if (given.contains("limit_val_batches")) options.limit_val_batches = given.at("limit_val_batches").get<int64_t>();
+  if (given.contains("val_check_interval")) options.val_check_interval = given.at("val_check_interval").get<double>();
+  if (given.contains("check_val_every_n_epoch"))
+    options.check_val_every_n_epoch = given.at("check_val_every_n_epoch").get<int64_t>();
+  return options;
+}
+
+/// What a case of checkpoint_names.py leaves behind.
+std::map<std::string, int64_t> left_by(const nlohmann::json& one) {
+  static const std::vector<double> values = {3, 2, 4, 1, 5, 6, 0.5};
+  struct AsTheCaseWants {};
+  const testing::TemporaryFolder folder;
+  auto saver = saver_of(one.at("callback"));
+  saver.dirpath = folder.path();
+  auto loops = loops_of(one.at("trainer"));
+  loops.callbacks = {std::make_shared<ModelCheckpoint>(saver)};
+  MeasuredModule module(values, 4);
+  const auto raises_at = one.at("raises_at").get<std::size_t>();
+  module.on_batch = [&](CountingModule& m) {
+    if (m.trained.size() == raises_at) throw AsTheCaseWants();
+    m.log("t", values[m.trained.size() % values.size()]);
+  };
+  try {
+    Trainer(loops).fit(module);
+  } catch (const AsTheCaseWants&) {
+    EXPECT_GT(raises_at, 0U);
+  }
+  return steps_in(folder.path());
+}
+
+TEST(ModelCheckpoint, LeavesWhatLightningLeaves) {
+  const auto all = nlohmann::json::parse(std::ifstream(MUSTER_SOURCE_DIR "/tests/trainer/checkpoint_names.json"));
+  for (const auto& one : all.at("cases")) {
+    auto wanted = one.at("left").get<std::map<std::string, int64_t>>();
+    auto left = left_by(one);
+    // "last.ckpt" is not replaced by a checkpoint from inside of a batch, from which training cannot go on as it was.
+    if (one.at("raises_at") > 0) wanted.erase("last.ckpt"), left.erase("last.ckpt");
+    EXPECT_EQ(left, wanted) << one;
+  }
+  std::cout << all.at("cases").size() << " cases of Lightning " << all.at("lightning") << '\n';
+}
+
+TEST(ModelCheckpoint, AnExceptionLeavesTheLastOneAsItWas) {
+  EXPECT_EQ(
+      left_by({{"callback",
+                {{"every_n_train_steps", 3}, {"save_last", true}, {"save_on_exception", true}, {"save_top_k", 0}}},
+               {"raises_at", 6},
+               {"trainer", nlohmann::json::object()}}),
+      (std::map<std::string, int64_t>{{"last.ckpt", 3}, {"step=5.ckpt", 5}}));
 }
 
 TEST(ModelCheckpoint, TheNewestOrAllOrNoneAreKept) {

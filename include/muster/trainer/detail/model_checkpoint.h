@@ -19,20 +19,23 @@ class Core;
 
 /// What a ModelCheckpoint watches and keeps, with Lightning's names and defaults.
 struct ModelCheckpointOptions {
-  bool asynchronous = false;            ///< training goes on while files are written
-  bool auto_insert_metric_name = true;  ///< "{epoch}" becomes "epoch=3" instead of "3"
-  std::filesystem::path dirpath = {};   ///< empty: "checkpoints" in the Trainer's default_root_dir
-  bool enable_version_counter = true;   ///< a name in use gets "-v1"; off: it is replaced
-  std::optional<int64_t> every_n_epochs = {};
+  bool asynchronous = false;                        ///< training goes on while files are written
+  bool auto_insert_metric_name = true;              ///< "{epoch}" becomes "epoch=3" instead of "3"
+  std::filesystem::path dirpath = {};               ///< empty: "checkpoints" in the Trainer's default_root_dir
+  bool enable_version_counter = true;               ///< a name in use gets "-v1"; off: it is replaced
+  std::optional<int64_t> every_n_epochs = {};       ///< unset: 1, unless steps or time say when
   std::optional<int64_t> every_n_train_steps = {};  ///< updates of all optimizers
   std::string filename = {};  ///< empty: "{epoch}-{step}"; fields may be any metric, as "{loss:.2f}"
   MonitorMode mode = "min";
   std::string monitor = {};  ///< the metric that says which checkpoints are best; empty: the newest is
-  bool save_last = false;    ///< "last.ckpt", or "last-v1.ckpt" beside another run's, is written with each checkpoint
-  /// Also if an exception ends fit(). "last" does not choose a checkpoint that was written inside of a batch.
+  /// "last.ckpt", or "last-v1.ckpt" beside another run's, is written with each checkpoint that is kept; each time where
+  /// steps or time say when; and at the end of training, if nothing was written before.
+  bool save_last = false;
+  /// Also if an exception ends fit(); "last.ckpt" stays as it is. "last" does not choose a checkpoint that was written
+  /// inside of a batch.
   bool save_on_exception = false;
   std::optional<bool> save_on_train_epoch_end = {};  ///< unset: if validation runs at the end of epochs only
-  int64_t save_top_k = 1;                            ///< how many are kept; -1: all; 0: none
+  int64_t save_top_k = 1;                            ///< how many are kept; -1: all; 0: none but "last.ckpt"
   bool save_weights_only = false;                    ///< model.safetensors alone, which training cannot resume from
   /// Save when so much time has passed since the last save, by the clock of the main rank.
   std::optional<std::chrono::microseconds> train_time_interval = {};
@@ -70,20 +73,28 @@ class ModelCheckpoint : public Callback {
   friend class trainer::Core;
   using Clock = std::chrono::steady_clock;
 
+  /// When "last.ckpt" is written.
+  enum class LastRule : std::uint8_t { always, with_another };
+
   bool waits_for_metric(const Trainer& trainer) const;
   void after_batch(Trainer& trainer);
+  void save_now_or_when_due(Trainer& trainer);
   bool time_is_up() const;
   void save_by_time(Trainer& trainer);
-  /// What an interruption may have left of save_as().
+  /// What an interruption may have left of save().
   void finish_save(Trainer& trainer);
   SaveCheckpointOptions how() const;
   static Metrics metrics_of(const Trainer& trainer);
   bool saves_at_train_epoch_end(const Trainer& trainer) const;
   void save_after_epoch(Trainer& trainer);
-  void save_if_better(Trainer& trainer);
+  static bool saves_in(const Trainer& trainer);
+  std::optional<double> score_to_keep(const Trainer& trainer, const Metrics& metrics);
+  void save(Trainer& trainer, LastRule last);
+  void name_last(const Trainer& trainer);
   void save_as(Trainer& trainer, const Metrics& metrics, double score);
   std::filesystem::path free_name(const Trainer& trainer, const std::string& name,
                                   const std::optional<std::filesystem::path>& going) const;
+  void finish_asynchronous_save(Trainer& trainer);
   void remove_replaced(const Trainer& trainer);
   std::map<std::filesystem::path, double>::iterator worst();
 
@@ -94,6 +105,7 @@ class ModelCheckpoint : public Callback {
   std::optional<double> best_score_;
   int64_t last_step_ = 0;           // global_step of the last save
   bool due_ = false;                // a save waits for the metric of the next validation
+  bool validated_ = false;          // in this fit()
   bool last_due_ = false;           // "last.ckpt" is still to be written
   std::filesystem::path replaced_;  // goes once the next one is complete
   Clock::time_point saved_at_;

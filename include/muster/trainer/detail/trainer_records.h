@@ -46,6 +46,10 @@ class TrainerRecords {
   std::vector<int64_t> batch_indices() const;
   /// Whether global_step() may be a multiple of this: without a wait, where it is not known yet.
   bool may_be_step(int64_t multiple_of) const;
+  /// Whether fit() validates.
+  bool validates() const;
+  /// Whether the last batch of an epoch was the last one, and a validation follows it.
+  bool validates_after_last_batch() const;
   /// Whether a checkpoint that is saved now is one from inside of a batch, which "last" passes over.
   bool saves_inside_batch() const;
   /// What configure_optimizers() returned for the current run, or the last one.
