@@ -116,10 +116,10 @@ class JobLoader {
   }
 
   void require_counts() const {
-    const auto check = [&](bool loaded, const char* name, size_t count) {
+    const auto check = [&](bool loaded, const char* name, size_t count, bool fewer = false) {
       if (!loaded) return;
       const auto saved = shared_.at(name).list().size();
-      if (saved == count || (!how_.strict && saved > count)) return;
+      if (saved == count || ((fewer || !how_.strict) && saved > count)) return;
       throw CheckpointError(
           "MU240",
           formatted("the checkpoint holds {} {} and this program has {}: prepare and register the same ones, in the "
@@ -129,7 +129,7 @@ class JobLoader {
     check(how_.parts.models, "models", contents_.models.size());
     check(how_.parts.optimizers, "optimizers", contents_.optimizers.size());
     check(how_.parts.optimizers, "schedulers", contents_.schedulers.size());
-    check(how_.parts.progress, "loaders", contents_.loaders.size());
+    check(how_.parts.progress, "loaders", contents_.loaders.size(), how_.fewer_loaders);
     check(how_.parts.progress, "objects", contents_.objects.size());
   }
 

@@ -46,6 +46,7 @@ struct LoadedParts {
 /// How the state of a job is loaded.
 struct JobLoad {
   const Checkpoint& checkpoint;
+  bool fewer_loaders = false;  ///< the program may have the first of the checkpoint's loaders only
   LoadedParts parts = {.models = true, .optimizers = true, .progress = true};
   const State& shared;  ///< the checkpoint's shared state, after the hooks
   bool strict = true;   ///< a name or an object that only the checkpoint or only the program has is an error

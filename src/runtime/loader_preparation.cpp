@@ -23,7 +23,7 @@ std::shared_ptr<const data::ShardSpec> runtime::shard_of(RuntimeState& state, co
 std::shared_ptr<data::LoaderState> prepare_loader(RuntimeRef runtime, const data::LoaderState& loader,
                                                   const PrepareLoaderOptions& options) {
   auto prepared = loader.distributed(*runtime::shard_of(runtime.state(), loader, options));
-  runtime::keep_loader(runtime.state(), prepared, options.saved);
+  runtime::keep_loader(runtime.state(), prepared, options.place);
   return prepared;
 }
 

@@ -17,16 +17,17 @@ bool is_equal(const data::LoaderState& loader) {
 
 }  // namespace
 
-void LoadersInUse::add(const std::shared_ptr<data::LoaderState>& loader, bool saved) {
-  for (auto* list : {&loaders_, &saved_}) std::erase_if(*list, [](const auto& entry) { return entry.expired(); });
+void LoadersInUse::add(const std::shared_ptr<data::LoaderState>& loader, std::optional<int64_t> place) {
+  std::erase_if(loaders_, [](const auto& entry) { return entry.expired(); });
+  std::erase_if(saved_, [](const auto& entry) { return entry.loader.expired(); });
   loaders_.push_back(loader);
-  if (saved) saved_.push_back(loader);
+  if (place) saved_.insert(std::ranges::upper_bound(saved_, *place, {}, &Saved::place), {*place, loader});
 }
 
 std::vector<std::shared_ptr<data::LoaderState>> LoadersInUse::saved() const {
   std::vector<std::shared_ptr<data::LoaderState>> alive;
   for (const auto& entry : saved_)
-    if (auto loader = entry.lock()) alive.push_back(std::move(loader));
+    if (auto loader = entry.loader.lock()) alive.push_back(std::move(loader));
   return alive;
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -14,9 +15,10 @@ namespace muster::runtime {
 /// The loaders of one runtime, and which of them is being iterated: the innermost one of nested loops.
 class LoadersInUse {
  public:
-  /// `saved`: whether checkpoints have its position.
-  void add(const std::shared_ptr<data::LoaderState>& loader, bool saved = true);
-  /// The loaders of checkpoints that still exist, in the order in which they were added.
+  /// `place`: among those whose position checkpoints have; nullopt: it is none of them.
+  void add(const std::shared_ptr<data::LoaderState>& loader, std::optional<int64_t> place = 0);
+  /// The loaders of checkpoints that still exist, by their places; those of one place in the order in which they were
+  /// added.
   std::vector<std::shared_ptr<data::LoaderState>> saved() const;
   /// The micro-batch of the current step.
   MicroBatch micro_batch(int world_size) const;
@@ -28,7 +30,12 @@ class LoadersInUse {
 
  private:
   std::shared_ptr<data::LoaderState> innermost() const;
-  std::vector<std::weak_ptr<data::LoaderState>> loaders_, saved_;
+  struct Saved {
+    int64_t place;
+    std::weak_ptr<data::LoaderState> loader;
+  };
+  std::vector<std::weak_ptr<data::LoaderState>> loaders_;
+  std::vector<Saved> saved_;  // by their places
 };
 
 }  // namespace muster::runtime

@@ -23,12 +23,17 @@ struct OpenedCheckpoint::Impl {
   State shared;
   bool strict;
 
-  void load(const LoadedParts& parts) const {
+  void load(const LoadedParts& parts, bool fewer_loaders = false) const {
     AtomicLoad load;
     std::vector<std::string> notes;
     runtime::together(runtime->group(), load, [&] {
       notes = load_job(runtime->stateful_objects(),
-                       {.checkpoint = checkpoint, .parts = parts, .shared = shared, .strict = strict}, load);
+                       {.checkpoint = checkpoint,
+                        .fewer_loaders = fewer_loaders,
+                        .parts = parts,
+                        .shared = shared,
+                        .strict = strict},
+                       load);
     });
     for (const auto& note : notes) log::warning("OpenedCheckpoint: " + note);
   }
@@ -59,8 +64,8 @@ const fs::path& OpenedCheckpoint::folder() const { return impl_->folder; }
 const State& OpenedCheckpoint::shared() const { return impl_->shared; }
 void OpenedCheckpoint::load_models() { impl_->load({.models = true}); }
 void OpenedCheckpoint::load_optimizers() { impl_->load({.optimizers = true}); }
-void OpenedCheckpoint::load_progress() {
-  impl_->load({.progress = true});
+void OpenedCheckpoint::load_progress(bool fewer_loaders) {
+  impl_->load({.progress = true}, fewer_loaders);
   impl_->runtime->note_loaded_epoch();
 }
 

@@ -349,8 +349,8 @@ std::shared_ptr<const data::ShardSpec> prepare_loader(RuntimeState& state, const
   if (!state.next_move_to_device()) shard->device = at::kCPU;
   return shard;
 }
-void keep_loader(RuntimeState& state, const std::shared_ptr<data::LoaderState>& loader, bool saved) {
-  state.keep_loader(loader, saved);
+void keep_loader(RuntimeState& state, const std::shared_ptr<data::LoaderState>& loader, std::optional<int64_t> place) {
+  state.keep_loader(loader, place);
 }
 
 }  // namespace muster::runtime

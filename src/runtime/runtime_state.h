@@ -114,7 +114,9 @@ class RuntimeState : public std::enable_shared_from_this<RuntimeState> {
   StatefulObjects stateful_objects();
   /// epochs() continues at the epoch of the first loader, which was just loaded.
   void note_loaded_epoch();
-  void keep_loader(const std::shared_ptr<data::LoaderState>& loader, bool saved = true) { loaders_.add(loader, saved); }
+  void keep_loader(const std::shared_ptr<data::LoaderState>& loader, std::optional<int64_t> place) {
+    loaders_.add(loader, place);
+  }
   std::optional<StepRows> step_rows() const { return loaders_.rows(); }
 
  private:

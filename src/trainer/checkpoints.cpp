@@ -31,18 +31,12 @@ bool Core::inside_batch() const noexcept {
   return progress.point == SavePoint::in_batch || (failed_ && progress.point != SavePoint::none);
 }
 
-/// The kinds of loaders, in the order in which they were prepared, which is that of their positions.
-State Core::loader_order() const {
-  State::List order;
-  for (const auto kind : prepared_kinds_) order.emplace_back(static_cast<int64_t>(kind));
-  return order;
-}
-
 State Core::trainer_state() {
   stop.agree();
   trained_module->wait_for_steps();
   const auto& now = progress;
-  State::List steps, plateau_steps;
+  State::List kinds, steps, plateau_steps;
+  for (const auto kind : prepared_kinds_) kinds.emplace_back(static_cast<int64_t>(kind));
   for (const auto& trained : trained_module->optimizers) {
     steps.emplace_back(trained->steps);
     plateau_steps.emplace_back(trained->plateau_steps);
@@ -53,7 +47,7 @@ State Core::trainer_state() {
                            {"global_step", now.global_step},
                            {"interrupted", inside_batch()},
                            {"last_batch", now.last_batch},
-                           {"loaders", loader_order()},
+                           {"loaders", std::move(kinds)},
                            {"logger", experiment.state_dict()},
                            {"modes", modes_.empty() ? modes_text() : modes_},
                            {"plateau_steps", std::move(plateau_steps)},
@@ -166,17 +160,10 @@ void Core::load_position(const State& state) {
                  "ckpt_path = \"last\" chooses the newest that was written between batches");
 }
 
-void Core::prepare_loaders_in_saved_order() {
-  if (!resumed_checkpoint_) return;
-  for (const auto& saved : resumed_loaders_.list()) {
-    const auto kind = static_cast<StepKind>(saved.integer());
-    if (inputs_.loaders[static_cast<std::size_t>(kind)]) setup_data(kind);  // also if this run does not validate
-  }
-}
-
-/// Requires: loaders are prepared in the order in which they were when the checkpoint was saved.
+/// Requires: the loaders of training are prepared. Those of validation may come later: what they continue with follows
+/// from the progress.
 void Core::load_progress() {
-  resumed_checkpoint_->load_progress();
+  resumed_checkpoint_->load_progress(/*fewer_loaders=*/true);
   const bool other_world = std::ssize(resumed_ranks_.list()) != runtime.world_size();
   const bool again = !window_.begins && (other_world || resumed_checkpoint_->shared().at("window").find("again"));
   load_states_of_ranks(resumed_ranks_.list(), again);

@@ -94,6 +94,7 @@ class Core {
   // data_setup.cpp
   PreparedLoaders& setup_data(StepKind kind);
   void forget_data(StepKind kind);
+  void note_validation_loaders();
   void transfer(const StepTable& steps, void* batch, int64_t loader);
   // fit_loop.cpp
   void fit_impl(const FitOptions& how);
@@ -134,8 +135,6 @@ class Core {
   void log_evaluation_step(StepKind kind);
   // checkpoints.cpp
   State trainer_state();
-  State loader_order() const;
-  void prepare_loaders_in_saved_order();
   void load_for_fit(const std::filesystem::path& folder);
   void load_foreign();
   void load_lightning(const std::filesystem::path& file);
@@ -150,8 +149,7 @@ class Core {
   // chosen_checkpoint.cpp
   std::filesystem::path newest_checkpoint(std::filesystem::file_time_type since) const;
   std::filesystem::path checkpoint_after_restart();  // where fit() goes on; empty: from the beginning
-  /// The folder that ckpt_path names, the same on every rank; empty: none is named, or, unless `required`, none is
-  /// there.
+  /// What ckpt_path names, the same on every rank; empty: nothing, or, unless `required`, what is not there.
   std::filesystem::path resolved(const std::string& ckpt_path, bool required) const;
   // resuming.cpp
   std::string modes_text() const;
@@ -171,9 +169,7 @@ class Core {
   // callback.cpp
   bool is_barebones();  // says once that nothing is logged
   LogContext context_of_hook() const;
-
   LogBook& book() { return evaluating_ ? evaluation_book_ : training_book_; }
-
   RunInputs inputs_;
   std::optional<Stage> stage_;
   std::array<PreparedLoaders, kStepKinds> prepared_loaders_;
@@ -190,7 +186,8 @@ class Core {
   std::string resumed_saver_;                    // the key of the callback that wrote the checkpoint
   State resumed_ranks_, resumed_loaders_;        // of the checkpoint, until the loaders are prepared
   std::string modes_;                            // of the submodules, while a validation changes them
-  std::vector<StepKind> prepared_kinds_;         // of loaders that exist, in their order
+  std::vector<StepKind> prepared_kinds_;         // of loaders that exist and are in checkpoints
+  std::optional<int64_t> validation_loaded_;     // the epoch that the loaders of validation were made in, or for
   int64_t first_epoch_ = 0;                      // of this fit()
   bool filler_ = false;                          // the current batch has no real sample: nothing of it is kept
   bool evaluating_ = false, has_fitted_ = false, said_barebones_ = false;

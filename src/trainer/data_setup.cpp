@@ -45,15 +45,25 @@ PreparedLoaders& Core::setup_data(StepKind kind) {
     const auto* steps = part.steps ? part.steps : prepared.combined.joint_steps;
     if (in_order && part.loader->options().shuffle && runtime.is_main())
       log::warning("overfit_batches takes the same batches in every epoch, so shuffling is off for ", names.call, "()");
-    prepared.loaders.push_back(prepare_loader(runtime, *part.loader,
-                                              {.filler_batches = kind != StepKind::training,
-                                               .in_order = in_order,
-                                               .move_to_device = steps->transfer == nullptr,
-                                               .saved = saved}));
+    prepared.loaders.push_back(
+        prepare_loader(runtime, *part.loader,
+                       {.filler_batches = kind != StepKind::training,
+                        .in_order = in_order,
+                        .move_to_device = steps->transfer == nullptr,
+                        .place = saved ? std::optional(static_cast<int64_t>(kind)) : std::nullopt}));
   }
   prepared.made = true;
   if (saved) prepared_kinds_.push_back(kind);
+  if (kind == StepKind::validation) note_validation_loaders();
   return prepared;
+}
+
+/// A sanity check's serve the current epoch only if that validates. An epoch that is resumed at its start makes its
+/// loaders anew, as it would have without the interruption.
+void Core::note_validation_loaders() {
+  const bool in_epoch = progress.batches > 0;
+  validation_loaded_ = progress.epoch - (resumed_checkpoint_ && !in_epoch ? 1 : 0);
+  if (sanity_checking && !validates_in_epoch()) validation_loaded_.reset();
 }
 
 void Core::forget_data(StepKind kind) {

@@ -108,7 +108,11 @@ const BatchLimit& evaluation_limit(const TrainerOptions& options, StepKind kind)
 }
 
 void Core::validate_in_fit() {
-  if (window_.begins && progress.point != SavePoint::in_validation)
+  const auto every = options.reload_dataloaders_every_n_epochs;
+  const bool resumed = progress.point == SavePoint::in_validation;
+  if (every > 0 && !resumed && (!validation_loaded_ || *validation_loaded_ / every != progress.epoch / every))
+    forget_data(StepKind::validation);
+  if (window_.begins && !resumed)
     hooks.module(on_validation_model_zero_grad, &TrainerModule::on_validation_model_zero_grad);
   evaluation_epoch(StepKind::validation, std::nullopt, nullptr);
   stop.agree();

@@ -60,7 +60,6 @@ void Core::fit_impl(const FitOptions& how) {
   hooks.both(Hook::on_fit_start, &Callback::on_fit_start, &TrainerModule::on_fit_start);
   inputs_.module->zero_grad();
   const bool in_epoch = resumed_checkpoint_ && progress.batches > 0;
-  prepare_loaders_in_saved_order();
   if (validates() && options.num_sanity_val_steps != 0 && !in_epoch) sanity_check();
   if (!options.limit_train_batches.none()) train();
   hooks.both(Hook::on_fit_end, &Callback::on_fit_end, &TrainerModule::on_fit_end);
@@ -115,7 +114,7 @@ std::string Core::nothing_to_train() {
 
 void Core::train() {
   setup_data(StepKind::training);
-  if (validates()) setup_data(StepKind::validation);
+  if (validates_in_epoch()) setup_data(StepKind::validation);
   if (resumed_checkpoint_) load_progress();
   training = true;
   if (resumed_checkpoint_) resume_epoch_end();

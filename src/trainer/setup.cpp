@@ -108,7 +108,7 @@ void Core::prepare_model() {
 void Core::begin(Stage stage) {
   hooks.begin(inputs_.module.get(), options.callbacks);
   prepared_loaders_ = {};
-  if (stage == Stage::fit) prepared_kinds_.clear();
+  if (stage == Stage::fit) prepared_kinds_.clear(), validation_loaded_.reset();
   modes_.clear();
   progress.point = SavePoint::none;
   training_book_.begin();

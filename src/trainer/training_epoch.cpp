@@ -18,15 +18,12 @@ void require_an_end(const TrainerOptions& options) {
 
 }  // namespace
 
-/// Loaders that are to be made anew for this epoch.
+/// Loaders of training that are to be made anew for this epoch; those of validation are when it begins.
 void Core::reload_dataloaders() {
   const auto every = options.reload_dataloaders_every_n_epochs;
   if (every == 0 || progress.epoch % every != 0 || progress.epoch == first_epoch_) return;
   forget_data(StepKind::training);
   setup_data(StepKind::training);
-  if (!validates()) return;
-  forget_data(StepKind::validation);
-  setup_data(StepKind::validation);
 }
 
 void Core::training_epoch() {

@@ -1,5 +1,6 @@
 #include <fstream>
 #include <functional>
+#include <iostream>
 #include <map>
 #include <set>
 
@@ -88,6 +89,84 @@ TEST(HookTraces, TwoRanksCallHooksInTheRecordedOrder) {
     const Accelerator keeps_the_meeting_place;
     expect_recorded(folder.path(), keeps_the_meeting_place.is_main_process());
   });
+}
+
+/// Of a recorded case, what loader_order.py traces, in the same words.
+Calls loader_order(const std::filesystem::path& folder, const nlohmann::json& one) {
+  const auto options_of = [](const nlohmann::json& given) {
+    TrainerOptions options{.enable_model_summary = false, .enable_progress_bar = false};
+    const auto number = [&](const char* name) { return given.at(name).get<int64_t>(); };
+    if (given.contains("max_epochs")) options.max_epochs = number("max_epochs");
+    if (given.contains("num_sanity_val_steps")) options.num_sanity_val_steps = number("num_sanity_val_steps");
+    if (given.contains("limit_val_batches")) options.limit_val_batches = number("limit_val_batches");
+    if (given.contains("reload_dataloaders_every_n_epochs"))
+      options.reload_dataloaders_every_n_epochs = number("reload_dataloaders_every_n_epochs");
+    if (given.contains("check_val_every_n_epoch")) {
+      const auto& every = given.at("check_val_every_n_epoch");
+      options.check_val_every_n_epoch = every.is_null() ? std::nullopt : std::optional(every.get<int64_t>());
+    }
+    if (given.contains("val_check_interval")) {
+      const auto& interval = given.at("val_check_interval");
+      if (interval.is_number_integer()) options.val_check_interval = interval.get<int64_t>();
+      else options.val_check_interval = interval.get<double>();
+    }
+    return options;
+  };
+  const auto run = [&](const nlohmann::json& given, const std::string& part, const std::string& entry,
+                       const std::string& ckpt_path) {
+    ModelCheckpointOptions saver{.dirpath = folder / part, .filename = "{step}", .save_top_k = -1};
+    if (one.at("saved_at") == "epoch") saver.save_on_train_epoch_end = true;
+    else saver.every_n_train_steps = one.at("saved_at").get<int64_t>();
+    HookTrace trace;
+    auto options = options_of(given);
+    options.default_root_dir = folder;
+    options.callbacks = {std::make_shared<TracedCallback>(trace), std::make_shared<ModelCheckpoint>(saver)};
+    Trainer trainer(options);
+    TracedModule module(trace, 4);
+    if (entry == "fit") trainer.fit(module, {.ckpt_path = ckpt_path});
+    else if (entry == "validate") trainer.validate(module, {.ckpt_path = ckpt_path});
+    else if (entry == "test") trainer.test(module, {.ckpt_path = ckpt_path});
+    else trainer.predict(module, {.ckpt_path = ckpt_path});
+    return trace.calls;
+  };
+  auto all = run(one.at("first"), "first", "fit", "");
+  if (const auto& entry = one.at("entry"); !entry.is_null())
+    all = run(one.at("second"), "second", entry,
+              folder / "first" / (one.at("saved_at") == "epoch" ? "step=4.ckpt" : "step=3.ckpt"));
+  static const std::set<std::string> traced = {"setup",
+                                               "on_fit_start",
+                                               "on_load_checkpoint",
+                                               "on_sanity_check_start",
+                                               "on_sanity_check_end",
+                                               "on_train_start",
+                                               "on_train_epoch_start",
+                                               "on_train_epoch_end",
+                                               "on_validation_start",
+                                               "on_validation_end",
+                                               "on_test_start",
+                                               "on_test_end",
+                                               "on_predict_start",
+                                               "on_predict_end",
+                                               "on_train_end",
+                                               "on_fit_end",
+                                               "teardown"};
+  Calls kept;
+  for (const auto& call : all) {
+    const auto name = call.substr(call.find('.') + 1);
+    const bool of_callback = call.find(" CB.") != call.npos;
+    if (of_callback ? traced.contains(name) : name.ends_with("_dataloader")) kept.push_back(name);
+  }
+  return kept;
+}
+
+TEST(HookTraces, LoadersAreMadeWhenLightningMakesThem) {
+  const auto all = nlohmann::json::parse(std::ifstream(MUSTER_SOURCE_DIR "/tests/trainer/loader_order.json"));
+  for (const auto& one : all.at("cases")) {
+    const testing::TemporaryFolder folder;
+    EXPECT_EQ(loader_order(folder.path(), one), one.at("calls").get<Calls>())
+        << one.at("saved_at") << one.at("first") << one.at("entry") << one.at("second");
+  }
+  std::cout << all.at("cases").size() << " cases of Lightning " << all.at("lightning") << '\n';
 }
 
 /// The calls of a training batch, by the flags: whether gradients are cleared, the optimizer steps, and the

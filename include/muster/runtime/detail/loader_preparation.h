@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 
@@ -22,8 +23,9 @@ struct PrepareLoaderOptions {
   bool in_order = false;
   /// Off: batches stay in host memory.
   bool move_to_device = true;
-  /// Off: checkpoints do not have its position.
-  bool saved = true;
+  /// Checkpoints have the positions of loaders of a lower place first, and of one place in the order in which they were
+  /// prepared. nullopt: they do not have its position.
+  std::optional<int64_t> place = 0;
 };
 
 namespace runtime {
@@ -41,7 +43,7 @@ template <class Batch>
 DataLoader<Batch> prepare_loader(RuntimeRef runtime, const DataLoader<Batch>& loader,
                                  const PrepareLoaderOptions& options = {}) {
   auto prepared = loader.distributed(*runtime::shard_of(runtime.state(), *loader.state(), options));
-  runtime::keep_loader(runtime.state(), prepared.state(), options.saved);
+  runtime::keep_loader(runtime.state(), prepared.state(), options.place);
   return prepared;
 }
 

@@ -32,8 +32,9 @@ class OpenedCheckpoint {
   /// Optimizers, loss scales, and schedulers. Requires: as load_models(), of these. Collective.
   void load_optimizers();
   /// Loaders, registered objects, the accumulation window with its gradients, random generators, and the epoch of
-  /// epochs(). Requires: load_optimizers() was called, if gradients wait in an open window. Collective.
-  void load_progress();
+  /// epochs(). `fewer_loaders`: only the first of the checkpoint's loaders may be prepared. Requires: load_optimizers()
+  /// was called, if gradients wait in an open window. Collective.
+  void load_progress(bool fewer_loaders = false);
 
   /// Each entry of the state that is the same on all ranks, without the sharded weights; what a hook of save_state()
   /// added is among them.

@@ -1,7 +1,9 @@
 #pragma once
 
 #include <concepts>
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <tuple>
 #include <type_traits>
 #include <utility>
@@ -28,7 +30,8 @@ Scheduler prepare_scheduler(RuntimeState& state, std::shared_ptr<muster::LRSched
 Scheduler prepare_scheduler(RuntimeState& state, std::shared_ptr<torch::optim::LRScheduler> scheduler);
 Scheduler prepare_scheduler(RuntimeState& state, std::shared_ptr<torch::optim::ReduceLROnPlateauScheduler> scheduler);
 std::shared_ptr<const data::ShardSpec> prepare_loader(RuntimeState& state, const data::LoaderState& loader);
-void keep_loader(RuntimeState& state, const std::shared_ptr<data::LoaderState>& loader, bool saved = true);
+void keep_loader(RuntimeState& state, const std::shared_ptr<data::LoaderState>& loader,
+                 std::optional<int64_t> place = 0);
 
 /// First pass: prepares modules, optimizers and loaders. Schedulers wait for the optimizers of the same call, except
 /// ReduceLROnPlateauScheduler of LibTorch. Functions are called; `done` holds the results of the arguments before.
