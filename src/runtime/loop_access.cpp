@@ -38,6 +38,8 @@ void when_found_inf_is_ready(const Optimizer& optimizer, std::function<void()> c
   optimizer.prepared()->when_found_inf_is_ready(std::move(call));
 }
 
+bool evaluates_closure(const Optimizer& optimizer) { return optimizer.prepared()->evaluates_closure(); }
+
 CaughtSignals::CaughtSignals(RuntimeRef runtime) : runtime_(runtime) {
   auto& flags = runtime_.state().flags();
   const std::lock_guard lock(flags.signals_mutex);

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include <c10/util/ScopeExit.h>
+#include <torch/optim/lbfgs.h>
 #include <torch/types.h>
 
 #include "gradients.h"
@@ -164,6 +165,10 @@ void PreparedOptimizer::for_each_other(const std::function<void(optim::FusedOpti
     if (const auto other = entry.lock(); other && other.get() != this) f(other->fused_);
 }
 
+bool PreparedOptimizer::evaluates_closure() const {
+  return !fused_.fused() && (!scaler_ || dynamic_cast<const torch::optim::LBFGS*>(inner_.get()));
+}
+
 at::Tensor PreparedOptimizer::update(const torch::optim::Optimizer::LossClosure& closure) {
   const auto after = c10::make_scope_exit(
       [this] { for_each_other([](optim::FusedOptimizer& other) { other.after_another_step(); }); });
@@ -174,7 +179,7 @@ at::Tensor PreparedOptimizer::update(const torch::optim::Optimizer::LossClosure&
     auto loss = closure();
     join_other_ranks();
     require_same_device_operations();
-    auto mean = loss.detach().clone();
+    auto mean = loss.defined() ? loss.detach().clone() : at::zeros({}, device_of_parameters().value_or(at::kCPU));
     context_.group.internal("the mean loss of a closure").all_reduce(mean, comm::ReduceOp::mean);
     return mean;
   });

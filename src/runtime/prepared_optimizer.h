@@ -49,6 +49,8 @@ class PreparedOptimizer : public std::enable_shared_from_this<PreparedOptimizer>
  public:
   PreparedOptimizer(std::shared_ptr<torch::optim::Optimizer> inner, OptimizerContext context);
   at::Tensor step(const torch::optim::Optimizer::LossClosure& closure);
+  /// As muster::evaluates_closure().
+  bool evaluates_closure() const;
   void add_error_context(c10::Error& error) const {
     if (context_.add_error_context) context_.add_error_context(error);
   }

@@ -117,6 +117,8 @@ class Core {
   void optimize(const StepTable& steps, void* batch, bool last, StepOutput& output);
   void optimize_micro_batch(const StepTable& steps, void* batch, bool ends_window, bool last, StepOutput& output);
   bool some_rank_has_loss(const TrainedOptimizer& trained);
+  bool make_gradients(TrainedOptimizer& trained, const ModuleOptimizer::Closure& closure, at::Tensor& loss);
+  bool step_by_closure(TrainedOptimizer& trained, const ModuleOptimizer::Closure& closure, at::Tensor& loss);
   void step_plateau_schedules(ScheduleInterval interval);
   void finish_batch(const std::optional<int64_t>& interval);
   void finish_validation();

@@ -1,5 +1,9 @@
 #include <algorithm>
+#include <typeinfo>
 #include <utility>
+
+#include <ATen/core/grad_mode.h>
+#include <c10/util/Type.h>
 
 #include "core.h"
 #include "monitor.h"
@@ -9,6 +13,25 @@
 #include "muster/runtime/detail/outside_forward.h"
 
 namespace muster::trainer {
+namespace {
+
+/// Leaves the step() of an optimizer that runs the closure: there is nothing to update by.
+struct NoGradients {};
+
+[[noreturn]] void refuse_unused_closure(const torch::optim::Optimizer& optimizer) {
+  throw UsageError("MU590", c10::demangle(typeid(optimizer).name()) +
+                                "::step() did not call its closure, which runs training_step() and backward in "
+                                "automatic optimization: call it there, or set automatic_optimization = false in the "
+                                "module's constructor");
+}
+
+[[noreturn]] void refuse_windows(const torch::optim::Optimizer& optimizer) {
+  throw UsageError("MU591", c10::demangle(typeid(optimizer).name()) +
+                                "::step() called its closure again in an accumulation window, where it runs only the "
+                                "window's last batch: set accumulate_grad_batches = 1, and a larger batch size");
+}
+
+}  // namespace
 
 void refuse_missing_loss() {
   throw UsageError("MU520",
@@ -35,7 +58,10 @@ void Core::optimize(const StepTable& steps, void* batch, bool last, StepOutput& 
 void Core::optimize_micro_batch(const StepTable& steps, void* batch, bool ends_window, bool last, StepOutput& output) {
   const auto index = place_.batch_idx;
   auto& handles = trained_module->handles;
+  bool evaluated = false;
   const auto closure = [&]() -> at::Tensor {
+    const at::AutoGradMode with_grad(true);
+    if (std::exchange(evaluated, true) && options.accumulate_grad_batches > 1) refuse_windows(handles.front().inner());
     output = training_step(steps, batch);
     if (window_.begins && !handles.empty()) {
       auto& optimizer = handles.front();
@@ -88,14 +114,11 @@ bool Core::some_rank_has_loss(const TrainedOptimizer& trained) {
   return runtime.world_size() == 1 ? window_.has_loss : any_rank_has_gradients(runtime, trained.prepared);
 }
 
-at::Tensor Core::step(TrainedOptimizer& trained, const ModuleOptimizer::Closure& closure) {
+/// Runs the closure, and what may change gradients before an update. Returns false if no rank has any.
+bool Core::make_gradients(TrainedOptimizer& trained, const ModuleOptimizer::Closure& closure, at::Tensor& loss) {
   const bool automatic = inputs_.module->automatic_optimization;
-  if (automatic && !closure)
-    throw UsageError("MU448",
-                     "an optimizer was stepped without closure in automatic optimization, where the closure runs "
-                     "training_step() and backward: call optimizer.step(closure) in optimizer_step()");
-  const auto loss = closure ? closure() : at::Tensor();
-  if (automatic && !loss.defined() && !some_rank_has_loss(trained)) return loss;
+  loss = closure ? closure() : at::Tensor();
+  if (automatic && !loss.defined() && !some_rank_has_loss(trained)) return false;
   runtime.unscale_gradients(trained.prepared);
   ModuleOptimizer handle(trained);
   hooks.both(Hook::on_before_optimizer_step, &Callback::on_before_optimizer_step,
@@ -107,8 +130,47 @@ at::Tensor Core::step(TrainedOptimizer& trained, const ModuleOptimizer::Closure&
             : std::nullopt;
     hooks.module(Hook::configure_gradient_clipping, &TrainerModule::configure_gradient_clipping, handle, clip);
   }
-  trained.wait_for_step();  // the host waits for the step before this one, whose backward is queued behind it
-  outside_forward(trained_module->model, [&] { trained.prepared.step(); });
+  return true;
+}
+
+/// The optimizer's own step() decides when and how often the closure runs. Returns false if no rank has gradients.
+bool Core::step_by_closure(TrainedOptimizer& trained, const ModuleOptimizer::Closure& closure, at::Tensor& loss) {
+  const auto& model = trained_module->model;
+  const bool automatic = inputs_.module->automatic_optimization;
+  bool evaluated = false;
+  const auto evaluate = [&] {
+    at::Tensor own;
+    evaluated = true;
+    const auto make = [&] {
+      if (!make_gradients(trained, closure, own)) throw NoGradients();
+    };
+    if (automatic) make();
+    else runtime::in_forward_scope(*model.prepared(), make);  // that of training_step(), which is closed here
+    return own;
+  };
+  try {
+    outside_forward(model, [&] { loss = trained.prepared.step(evaluate); });
+  } catch (const NoGradients&) {
+    return false;
+  }
+  if (automatic && !evaluated) refuse_unused_closure(*trained.own);
+  return true;
+}
+
+at::Tensor Core::step(TrainedOptimizer& trained, const ModuleOptimizer::Closure& closure) {
+  const bool automatic = inputs_.module->automatic_optimization;
+  if (automatic && !closure)
+    throw UsageError("MU448",
+                     "an optimizer was stepped without closure in automatic optimization, where the closure runs "
+                     "training_step() and backward: call optimizer.step(closure) in optimizer_step()");
+  at::Tensor loss;
+  if (closure && evaluates_closure(trained.prepared)) {
+    if (!step_by_closure(trained, closure, loss)) return {};
+  } else {
+    if (!make_gradients(trained, closure, loss)) return loss;
+    trained.wait_for_step();  // the host waits for the step before this one, whose backward is queued behind it
+    outside_forward(trained_module->model, [&] { trained.prepared.step(); });
+  }
   trained.note_step();
   return loss;
 }

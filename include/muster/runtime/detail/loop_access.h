@@ -45,6 +45,11 @@ bool found_inf_is_ready(const Optimizer& optimizer);
 /// Requires: the step is not known yet.
 void when_found_inf_is_ready(const Optimizer& optimizer, std::function<void()> call);
 
+/// Whether step(closure) hands the closure to a step() of the optimizer's own, which may call it as often as it wants,
+/// as LBFGS does. Any other optimizer calls it once, before it updates. Where losses are scaled, of all optimizers only
+/// LBFGS, which is refused there.
+bool evaluates_closure(const Optimizer& optimizer);
+
 /// What ranks vote on: set_trigger(), vote_to_stop(), and the signals that catch_signals() records.
 struct Votes {
   int signal = 0;        ///< that some rank has received, the highest; 0: none
