@@ -1,5 +1,8 @@
 #include <algorithm>
+#include <functional>
 #include <set>
+#include <stdexcept>
+#include <string>
 #include <typeinfo>
 #include <utility>
 #include <variant>
@@ -33,6 +36,21 @@ bool is_terminated(const std::exception_ptr& error) {
     return true;
   } catch (...) {
     return false;
+  }
+}
+
+/// The runtime's messages speak of prepare(), which the program of a Trainer does not call.
+void say_when_prepared(const std::function<void()>& f) {
+  try {
+    f();
+  } catch (Error& error) {
+    const std::string text = error.what();
+    if (text.find("prepare") != text.npos && text.find("Trainer") == text.npos)
+      static_cast<std::runtime_error&>(error) = std::runtime_error(
+          text +
+          " (a Trainer prepares the module after its configure_model(), and optimizers and schedulers after "
+          "configure_optimizers(); trainer().model() is the prepared module)");
+    throw;
   }
 }
 
@@ -194,8 +212,10 @@ void Core::run(RunInputs inputs, Stage stage, const std::function<void()>& body)
   };
   bool done = false;
   try {
-    begin(stage);
-    body();
+    say_when_prepared([&] {
+      begin(stage);
+      body();
+    });
     runtime.wait_for_save();
     experiment.end_run(RunStatus::success);
     done = true;

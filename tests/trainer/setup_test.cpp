@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "muster/schedule/schedulers.h"
 #include "muster/testing/thrown.h"
 #include "runtime/temporary_folder.h"
 #include "trainer/counting_module.h"
@@ -40,6 +41,22 @@ std::vector<std::string> order_of(TrainerOptions options, CountingModule& module
   options.max_epochs = 1;
   Trainer(options).fit(module);
   return names;
+}
+
+TEST(Setup, AMessageOfPrepareSaysWhenATrainerPrepares) {
+  const auto said = [](bool names_optimizer) {
+    CountingModule module(1, 0);
+    torch::optim::SGD other(module.parameters(), 0.1);
+    module.make_optimizers = [&](CountingModule& m) -> Optimizers {
+      auto sgd = std::make_shared<torch::optim::SGD>(m.parameters(), 0.1);
+      return {sgd, StepLR(names_optimizer ? *sgd : other, {.step_size = 1})};
+    };
+    return testing::thrown([&] { Trainer(quiet({.max_epochs = 1})).fit(module); });
+  };
+  EXPECT_EQ(said(true), "no error");
+  const auto message = said(false);
+  EXPECT_EQ(message.rfind("MU174: ", 0), 0U) << message;
+  EXPECT_NE(message.find("a Trainer prepares the module after its configure_model()"), message.npos) << message;
 }
 
 TEST(Setup, CallbacksHaveTheOrderOfLightning) {
