@@ -73,6 +73,10 @@ class Accumulation {
     const bool others_have_one_more = sync() && batch_.samples_left > 0;
     return options_.adjust_scheduler ? micro_batches_ + (others_have_one_more ? 1 : 0) : 1;
   }
+  /// Those at the end of all windows of a loader with so many batches.
+  int64_t scheduler_steps_of(int64_t batches) const noexcept {
+    return options_.adjust_scheduler ? batches : (batches + options_.num_steps - 1) / options_.num_steps;
+  }
   void use_group(const comm::Communicator& group) { group_ = group; }
   /// Inside join_uneven_inputs(), ranks may run out of batches, and nothing is communicated here. If other ranks
   /// continue a window after this rank's last batch, the window stays open, and its gradients are sent with theirs.

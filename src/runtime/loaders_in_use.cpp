@@ -49,6 +49,11 @@ std::shared_ptr<data::LoaderState> LoadersInUse::innermost() const {
   return latest;
 }
 
+std::optional<int64_t> LoadersInUse::batches() const {
+  const auto loader = innermost();
+  return loader ? loader->known_size() : std::nullopt;
+}
+
 MicroBatch LoadersInUse::micro_batch(int world_size) const {
   const auto loader = innermost();
   if (!loader) return {.full = world_size, .total = world_size};

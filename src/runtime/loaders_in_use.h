@@ -20,6 +20,8 @@ class LoadersInUse {
   /// The loaders of checkpoints that still exist, by their places; those of one place in the order in which they were
   /// added.
   std::vector<std::shared_ptr<data::LoaderState>> saved() const;
+  /// The batches of the loader that is being iterated; nullopt: none is, or it does not know.
+  std::optional<int64_t> batches() const;
   /// The micro-batch of the current step.
   MicroBatch micro_batch(int world_size) const;
   std::optional<StepRows> rows() const;

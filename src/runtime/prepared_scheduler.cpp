@@ -1,9 +1,14 @@
 #include <algorithm>
+#include <exception>
+#include <typeinfo>
 #include <utility>
 
+#include <c10/util/Type.h>
 #include <torch/types.h>
 
+#include "muster/base/detail/log.h"
 #include "muster/base/error.h"
+#include "muster/runtime/detail/loop_access.h"
 #include "muster/schedule/detail/composed_schedulers.h"
 #include "runtime_state.h"
 
@@ -11,6 +16,14 @@ namespace muster::runtime {
 
 /// What a Scheduler handle refers to. One of `step` and `step_by_metric` is empty.
 struct PreparedScheduler {
+  ~PreparedScheduler() { compare_with_made_steps(); }
+  /// Names the schedule, once, if training has another number of steps than it was made for. It may leave out all but
+  /// one of the last ones.
+  void compare_with(int64_t steps, int64_t last = 1);
+  /// The same, at its end, where the steps are those of one rank's part of what it was made for.
+  void compare_with_made_steps() const;
+  std::optional<int64_t> total_steps() const { return inner ? inner->total_steps() : std::nullopt; }
+
   std::function<void()> step;
   std::function<void(double)> step_by_metric;
   std::shared_ptr<const SavedScheduler> saved;
@@ -19,9 +32,16 @@ struct PreparedScheduler {
   std::function<void(const std::shared_ptr<PreparedScheduler>&)> step_with_optimizer = {};
   std::function<void()> wait = {};  ///< waits until that is known
   bool with_optimizer = true;
+  bool compared = false;
+  int rank = 0, world_size = 1;
 };
 
 namespace {
+
+constexpr const char* kHowToCount =
+    "; a step is an update of the optimizer, and several ranks make fewer of them in an epoch: count the batches of "
+    "the "
+    "prepared loader (in a Trainer: estimated_stepping_batches())";
 
 /// LibTorch does not expose the optimizer that a scheduler steps, but derived classes can read the optimizer's rates.
 struct SchedulerRates : torch::optim::LRScheduler {
@@ -79,13 +99,39 @@ bool skipped(const std::weak_ptr<PreparedOptimizer>& entry) {
 
 }  // namespace
 
+void PreparedScheduler::compare_with(int64_t steps, int64_t last) {
+  if (std::exchange(compared, true)) return;
+  const auto total = total_steps();
+  if (total && (*total > steps || *total <= steps - last) && rank == 0)
+    log::warning(c10::demangle(typeid(*inner).name()), " was made for ", *total, " steps, and this training has ",
+                 steps, kHowToCount);
+}
+
+void PreparedScheduler::compare_with_made_steps() const {
+  const auto total = total_steps();
+  const auto made = inner ? inner->last_epoch() : 0;
+  if (compared || !total || made <= 0 || made >= *total || rank != 0 || std::uncaught_exceptions() > 0) return;
+  if (world_size > 1 && (*total + made / 2) / made == world_size)
+    log::warning(c10::demangle(typeid(*inner).name()), " was made for ", *total, " steps and made ", made, kHowToCount);
+}
+
+void RuntimeState::compare_with_loop(PreparedScheduler& scheduler) const {
+  const auto batches = loaders_.batches();
+  if (scheduler.compared || !epochs_ || !batches || !scheduler.inner) return;
+  const auto steps = accumulation_->scheduler_steps_of(*batches);
+  if (scheduler.inner->last_epoch() == 0) scheduler.compare_with(*epochs_ * steps, steps);  // loops may break off
+}
+
 void RuntimeState::step_with_optimizers(PreparedScheduler& scheduler,
                                         std::vector<std::weak_ptr<PreparedOptimizer>> optimizers) const {
   scheduler.with_optimizer = options_.step_scheduler_with_optimizer;
+  scheduler.rank = group_.rank();
+  scheduler.world_size = group_.size();
   scheduler.wait = wait_for(optimizers);
-  scheduler.step_with_optimizer = [optimizers = std::move(optimizers),
-                                   accumulation = accumulation_](const std::shared_ptr<PreparedScheduler>& own) {
+  scheduler.step_with_optimizer = [optimizers = std::move(optimizers), accumulation = accumulation_,
+                                   state = weak_from_this()](const std::shared_ptr<PreparedScheduler>& own) {
     if (!accumulation->sync()) return;
+    if (const auto parts = state.lock()) parts->compare_with_loop(*own);
     const auto steps = [optimizers, count = accumulation->scheduler_steps()](PreparedScheduler& one) {
       if (std::any_of(optimizers.begin(), optimizers.end(), skipped)) return;
       for (int i = 0; i < count; ++i) one.step();
@@ -158,6 +204,8 @@ Scheduler prepare_scheduler(RuntimeState& state, std::shared_ptr<torch::optim::R
 }  // namespace muster::runtime
 
 namespace muster {
+
+void expect_steps(const Scheduler& scheduler, int64_t steps) { scheduler.prepared().compare_with(steps); }
 
 Scheduler::Scheduler(std::shared_ptr<runtime::PreparedScheduler> prepared) : prepared_(std::move(prepared)) {}
 void Scheduler::set_step_with_optimizer(bool on) const { prepared_->with_optimizer = on; }

@@ -117,6 +117,8 @@ class RuntimeState : public std::enable_shared_from_this<RuntimeState> {
   void keep_loader(const std::shared_ptr<data::LoaderState>& loader, std::optional<int64_t> place) {
     loaders_.add(loader, place);
   }
+  /// The epochs of the training that begins.
+  void note_epochs(int64_t count) { epochs_ = count; }
   std::optional<StepRows> step_rows() const { return loaders_.rows(); }
 
  private:
@@ -135,6 +137,9 @@ class RuntimeState : public std::enable_shared_from_this<RuntimeState> {
   /// step_with_optimizer.
   void step_with_optimizers(PreparedScheduler& scheduler,
                             std::vector<std::weak_ptr<PreparedOptimizer>> optimizers) const;
+  /// At the first step of a scheduler that follows its optimizer: names it if the loop makes another number of steps
+  /// than it was made for, as far as the program says how many epochs there are, and the loader how many batches.
+  void compare_with_loop(PreparedScheduler& scheduler) const;
   /// Gives optimizers, loss scales and schedulers on all ranks the states they have on rank `rank`.
   void broadcast_training_states(int rank);
 
@@ -148,6 +153,7 @@ class RuntimeState : public std::enable_shared_from_this<RuntimeState> {
   std::shared_ptr<Accumulation> accumulation_;  // from connect() on
   LoadersInUse loaders_;
   Saves saves_;
+  std::optional<int64_t> epochs_;  // of training, once epochs() was called
   Flags flags_;
   std::unique_ptr<MainOutput> output_;  // from out() on
   std::shared_ptr<const TrainingStrategy> strategy_;

@@ -82,6 +82,7 @@ void Training::forget_freed() { state_->forget_freed(); }
 const std::vector<std::shared_ptr<FabricCallback>>& Training::callbacks() const { return state_->callbacks(); }
 
 int64_t Training::first_epoch(int64_t count) {
+  state_->note_epochs(count);
   auto& left = state_->saves().epochs_done;
   const auto first = std::min(left, std::max<int64_t>(count, 0));
   left -= first;

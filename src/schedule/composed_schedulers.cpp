@@ -106,6 +106,11 @@ SequentialLR::SequentialLR(OptimizerRates optimizer, SequentialLROptions options
   begin();
 }
 
+std::optional<int64_t> SequentialLR::total_steps() const {
+  const auto last = parts_.back()->total_steps();
+  return last ? std::optional(*last + (milestones_.empty() ? 0 : milestones_.back())) : std::nullopt;
+}
+
 void SequentialLR::begin() {
   begin_part(std::upper_bound(milestones_.begin(), milestones_.end(), 0) - milestones_.begin());
   note_rates();

@@ -77,6 +77,10 @@ WarmupLR::WarmupLR(OptimizerRates optimizer, WarmupLROptions options)
   begin();
 }
 
+std::optional<int64_t> WarmupLR::total_steps() const {
+  return options_.decay == WarmupDecay::constant ? std::nullopt : std::optional(options_.total_steps);
+}
+
 double WarmupLR::next_lr(size_t group, double) {
   const auto n = last_epoch(), warm = options_.warmup_steps, total = options_.total_steps;
   if (n < warm) return base_lr(group) * (static_cast<double>(n) / static_cast<double>(warm));

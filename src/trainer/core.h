@@ -119,6 +119,7 @@ class Core {
   bool some_rank_has_loss(const TrainedOptimizer& trained);
   bool make_gradients(TrainedOptimizer& trained, const ModuleOptimizer::Closure& closure, at::Tensor& loss);
   bool step_by_closure(TrainedOptimizer& trained, const ModuleOptimizer::Closure& closure, at::Tensor& loss);
+  void compare_schedules();
   void step_plateau_schedules(ScheduleInterval interval);
   void finish_batch(const std::optional<int64_t>& interval);
   void finish_validation();

@@ -130,6 +130,7 @@ void Core::train() {
     return finish_savers();
   }
   warn_log_every_n_steps();
+  compare_schedules();
   hooks.both(Hook::on_train_start, &Callback::on_train_start, &TrainerModule::on_train_start);
   stop.agree();
   if (in_epoch) training_epoch();

@@ -175,6 +175,19 @@ at::Tensor Core::step(TrainedOptimizer& trained, const ModuleOptimizer::Closure&
   return loss;
 }
 
+/// Names schedules that were made for another number of steps than this training has.
+void Core::compare_schedules() {
+  if (!inputs_.module->automatic_optimization || options.fast_dev_run > 0 || options.max_time.value()) return;
+  for (const auto& trained : trained_module->optimizers)
+    for (const auto& schedule : trained->schedules) {
+      const bool by_step = schedule.config.interval == ScheduleInterval("step");
+      const auto steps = by_step                 ? estimated_stepping_batches()
+                         : options.max_steps < 0 ? StopRule(options).max_epochs
+                                                 : std::nullopt;
+      if (steps) expect_steps(schedule.scheduler, *steps / schedule.config.frequency);
+    }
+}
+
 void Core::clip(ModuleOptimizer& optimizer, const GradientClipOptions& how) {
   std::vector<at::Tensor> parameters;
   for (const auto& group : optimizer.trained_->own->param_groups())  // no rate is read

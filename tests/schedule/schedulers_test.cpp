@@ -151,6 +151,21 @@ TEST(Schedulers, TakeTheUsersOwn) {
   EXPECT_EQ(rates, (std::vector<double>{0.0, 0.05, 0.1, 0.05, 0.1 / 3}));
 }
 
+TEST(Schedulers, SomeAreMadeForANumberOfSteps) {
+  const auto sgd = scheduled_optimizer("sgd");
+  const auto total = [&](const Schedule& schedule) { return make_scheduler(*sgd, schedule)->total_steps(); };
+  EXPECT_EQ(total(OneCycleLROptions{.max_lr = 0.1, .total_steps = 7}), 7);
+  EXPECT_EQ(total(OneCycleLROptions{.epochs = 3, .max_lr = 0.1, .steps_per_epoch = 4}), 12);
+  EXPECT_EQ(total(CosineAnnealingLROptions{.T_max = 7}), 7);
+  EXPECT_EQ(total(PolynomialLROptions{.total_iters = 7}), 7);
+  EXPECT_EQ(total(WarmupLROptions{.decay = WarmupDecay::linear, .total_steps = 7, .warmup_steps = 2}), 7);
+  EXPECT_EQ(total(WarmupLROptions{.decay = WarmupDecay::constant, .warmup_steps = 2}), std::nullopt);
+  EXPECT_EQ(total(SequentialLROptions{{2}, {LinearLROptions{}, CosineAnnealingLROptions{.T_max = 5}}}), 7);
+  EXPECT_EQ(total(SequentialLROptions{{2}, {CosineAnnealingLROptions{.T_max = 5}, StepLROptions{.step_size = 1}}}),
+            std::nullopt);
+  EXPECT_EQ(total(LinearLROptions{}), std::nullopt);
+}
+
 TEST(Schedulers, ComposedSchedulesMayBeParts) {
   const auto sgd = scheduled_optimizer("sgd");
   SequentialLR schedule(

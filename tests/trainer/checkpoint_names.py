@@ -115,7 +115,7 @@ def main(path):
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     warnings.filterwarnings("ignore")
     rows = []
-    for callback, trainer, raises_at in drawn(60):
+    for callback, trainer, raises_at in drawn(300):
         row = {"callback": callback, "trainer": trainer, "raises_at": raises_at, "left": left(callback, trainer, raises_at)}
         rows.append(json.dumps(row))
     path.write_text('{"lightning": "%s", "cases": [\n%s\n]}\n' % (lightning.__version__, ",\n".join(rows)))

@@ -405,5 +405,39 @@ TEST(Optimization, RanksSearchTogether) {  // MU134
   });
 }
 
+/// What fit() says of a schedule, if it makes 5 steps in each of 2 epochs.
+std::string said_of(const std::function<LRSchedulerConfig(torch::optim::Optimizer&)>& schedule,
+                    TrainerOptions options = {.max_epochs = 2}) {
+  CountingModule module(5);
+  module.make_optimizers = [&](CountingModule& m) -> Optimizers {
+    auto sgd = std::make_shared<torch::optim::SGD>(m.parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+    return {sgd, schedule(*sgd)};
+  };
+  ::testing::internal::CaptureStderr();
+  Trainer(quiet(std::move(options))).fit(module);
+  return ::testing::internal::GetCapturedStderr();
+}
+
+TEST(Optimization, AScheduleOfAnotherLengthIsNamed) {
+  const auto cycle = [](int64_t total, ScheduleInterval interval = "step", int64_t frequency = 1) {
+    return [=](torch::optim::Optimizer& sgd) {
+      return LRSchedulerConfig{.frequency = frequency,
+                               .interval = interval,
+                               .scheduler = OneCycleLR(sgd, {.max_lr = 0.1, .total_steps = total})};
+    };
+  };
+  const std::string named = "OneCycleLR was made for 20 steps, and this training has ";
+  EXPECT_NE(said_of(cycle(20)).find(named + "10;"), std::string::npos);
+  EXPECT_NE(said_of(cycle(20, "epoch")).find(named + "2;"), std::string::npos);
+  EXPECT_NE(said_of(cycle(20), {.max_steps = 7}).find(named + "7;"), std::string::npos);
+  for (const auto& quietly :
+       {said_of(cycle(10)), said_of(cycle(2, "epoch")), said_of(cycle(5, "step", 2)),
+        said_of(cycle(20), {.fast_dev_run = 1}), said_of(cycle(6), {.accumulate_grad_batches = 2, .max_epochs = 2}),
+        said_of([](torch::optim::Optimizer& sgd) {
+          return LRSchedulerConfig{.interval = "step", .scheduler = LinearLR(sgd, {.total_iters = 3})};
+        })})
+    EXPECT_EQ(quietly.find("was made for"), std::string::npos) << quietly;
+}
+
 }  // namespace
 }  // namespace muster

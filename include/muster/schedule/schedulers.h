@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <vector>
 
 #include "muster/schedule/detail/composed_schedulers.h"
@@ -94,6 +95,7 @@ class ExponentialLR final : public LRScheduler {
 class PolynomialLR final : public LRScheduler {
  public:
   explicit PolynomialLR(OptimizerRates optimizer, PolynomialLROptions options = {});
+  std::optional<int64_t> total_steps() const override { return options_.total_iters; }
 
  private:
   double next_lr(size_t group, double lr) override;
@@ -106,6 +108,7 @@ class PolynomialLR final : public LRScheduler {
 class CosineAnnealingLR final : public LRScheduler {
  public:
   CosineAnnealingLR(OptimizerRates optimizer, CosineAnnealingLROptions options);
+  std::optional<int64_t> total_steps() const override { return options_.T_max; }
 
  private:
   double next_lr(size_t group, double lr) override;
@@ -134,6 +137,7 @@ class CosineAnnealingWarmRestarts final : public LRScheduler {
 class WarmupLR final : public LRScheduler {
  public:
   WarmupLR(OptimizerRates optimizer, WarmupLROptions options);
+  std::optional<int64_t> total_steps() const override;
 
  private:
   double next_lr(size_t group, double lr) override;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <functional>
 
 #include "muster/runtime/detail/runtime_ref.h"
@@ -10,6 +11,7 @@
 namespace muster {
 
 class Optimizer;
+class Scheduler;
 
 /// The trace of this rank, which profile() switches on: TraceScope span(trace(accelerator), "validation").
 Trace& trace(RuntimeRef runtime);
@@ -49,6 +51,10 @@ void when_found_inf_is_ready(const Optimizer& optimizer, std::function<void()> c
 /// as LBFGS does. Any other optimizer calls it once, before it updates. Where losses are scaled, of all optimizers only
 /// LBFGS, which is refused there.
 bool evaluates_closure(const Optimizer& optimizer);
+
+/// Says how many steps the scheduler makes in the whole training. A schedule that was made for another number is named
+/// once, on the main rank.
+void expect_steps(const Scheduler& scheduler, int64_t steps);
 
 /// What ranks vote on: set_trigger(), vote_to_stop(), and the signals that catch_signals() records.
 struct Votes {

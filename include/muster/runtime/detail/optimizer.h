@@ -100,6 +100,7 @@ class Scheduler {
   const std::shared_ptr<LRScheduler>& inner() const;
   /// The part of the scheduler that checkpoints save.
   const std::shared_ptr<const runtime::SavedScheduler>& saved() const;
+  runtime::PreparedScheduler& prepared() const { return *prepared_; }
 
  private:
   Shared<HandleType::scheduler, runtime::PreparedScheduler> prepared_;

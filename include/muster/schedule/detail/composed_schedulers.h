@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "muster/schedule/detail/options.h"
@@ -42,6 +43,7 @@ class SequentialLR final : public ComposedScheduler {
   /// Throws: ConfigError (MU135) unless milestones are ascending and there is one fewer of them than schedules.
   SequentialLR(OptimizerRates optimizer, SequentialLROptions options);
   void step() override;
+  std::optional<int64_t> total_steps() const override;
 
  private:
   void begin() override;

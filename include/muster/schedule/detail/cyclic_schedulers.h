@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -54,6 +56,7 @@ class CyclicLR final : public LRScheduler {
 class OneCycleLR final : public LRScheduler {
  public:
   OneCycleLR(OptimizerRates optimizer, OneCycleLROptions options);
+  std::optional<int64_t> total_steps() const override { return options_.total_steps; }
   SchedulerState state_dict() const override;
 
  private:

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -52,6 +53,10 @@ class LRScheduler {
   const std::vector<double>& get_last_lr() const noexcept { return last_lr_; }
   /// Steps so far, counted as Python does: 0 after construction.
   int64_t last_epoch() const noexcept { return last_epoch_; }
+
+  /// The steps that the schedule is made for, where training that makes fewer or more of them is a mistake; nullopt:
+  /// any number will do.
+  virtual std::optional<int64_t> total_steps() const { return std::nullopt; }
 
   /// All that a scheduler with the same options, on an optimizer with the same groups, needs to continue identically;
   /// including the optimizer's rates, and the momenta that the schedule sets.
