@@ -24,6 +24,7 @@
 #endif
 
 #include "comm/in_time.h"
+#include "comm/wait_policy.h"
 #include "muster/base/detail/descriptor.h"
 #include "muster/base/format.h"
 
@@ -32,7 +33,6 @@ namespace {
 
 using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
-using TimePoint = Clock::time_point;
 
 constexpr milliseconds kFirstPause(20), kLongestPause(1000);
 constexpr milliseconds kPatience(10'000);  ///< with one of several addresses
@@ -49,10 +49,6 @@ struct Finding {
   bool is_store = false, has_connected = false;
   std::string words = {};
 };
-
-milliseconds left_until(TimePoint end) {
-  return std::max(milliseconds(0), std::chrono::ceil<milliseconds>(end - Clock::now()));
-}
 
 std::string reason_of(int error) { return std::generic_category().message(error); }
 
