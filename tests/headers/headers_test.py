@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compiles every public header alone (-fsyntax-only).
+"""Compiles every public header alone (-fsyntax-only), and a user's program with all warnings of the optimizer.
 
     headers_test.py ROOT BUILD STAMPS COMPILER TORCH_FREE_ROOMS MPI_INCLUDES TORCH_INCLUDE...
 
@@ -27,6 +27,30 @@ SHARED = (MODULE, TENSOR, ("functional", "string", "vector"), ("string", "vector
 COME_TO_TENSOR = {"torch/optim/optimizer.h", "torch/csrc/distributed/c10d/Backend.hpp", "torch/csrc/distributed/c10d/Store.hpp"}
 # What the build's precompiled header holds beside MODULE, and how a header would use it unasked.
 BESIDE_MODULE = {"torch/optim/optimizer.h": r"\btorch::optim::", "torch/csrc/autograd/function.h": r"\btorch::autograd::"}
+
+USERS_PROGRAM = """
+#include <map>
+#include <string>
+#include <muster/accelerator.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/sgd.h>
+
+struct Rows {
+  std::map<std::string, torch::Tensor> get(int64_t i) const { return {{"x", torch::ones(3) * i}, {"y", torch::ones(1)}}; }
+  int64_t size() const { return 12; }
+};
+
+void train() {
+  muster::Accelerator accelerator;
+  torch::nn::Linear net(3, 1);
+  auto [model, optimizer, loader] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 0.1), muster::DataLoader(Rows(), {.batch_size = 4}));
+  for (auto& batch : loader) {
+    accelerator.backward((model(batch["x"]) - batch["y"]).square().mean());
+    optimizer.step();
+    accelerator.gather_for_metrics(batch);
+  }
+}
+"""
 
 
 def sight(path, ours):
@@ -175,6 +199,23 @@ def check(root, build, stamps, compiler, torch_free, torch_flags, mpi_flags=()):
         return [(str(header), None, False) for header in headers if header not in changed] + list(pool.map(one, changed))
 
 
+def program_compiles(root, stamps, compiler, torch_flags):
+    """The problem of USERS_PROGRAM at -O3, where g++ warns of more than without it, or None."""
+    program, depfile, stamp = stamps / "users_program.cpp", stamps / "users_program.d", stamps / "users_program.json"
+    command = [compiler, *torch_flags, "-std=c++20", "-O3", "-Wall", "-Wextra", "-Werror", "-I", str(root / "include"), "-c", "-o", os.devnull]
+    seen = [*command, USERS_PROGRAM]
+    if unchanged(seen, root, stamp):
+        return None
+    stamps.mkdir(parents=True, exist_ok=True)
+    program.write_text(USERS_PROGRAM)
+    outcome = subprocess.run([*command, str(program), "-MD", "-MF", str(depfile)], capture_output=True, text=True, env={**os.environ, "LC_ALL": "C"})
+    if outcome.returncode:
+        return f"a user's program does not compile with -O3 -Wall -Wextra -Werror\n{outcome.stderr}"
+    files = [name for name in includes_of(depfile) if name != str(program)]
+    stamp.write_text(json.dumps({"command": seen, "files": {name: sight(name, root / "include") for name in files}}))
+    return None
+
+
 def watched_failing(compiler):
     """The check itself, on a tree with one good header and four bad ones: (passed, problems)."""
     with tempfile.TemporaryDirectory() as folder:
@@ -210,6 +251,8 @@ def main(root, build, stamps, compiler, torch_free, mpi_includes, *torch_include
     mpi_flags = [flag for path in mpi_includes.split(",") if path for flag in ("-isystem", path)]
     torch_flags = ["-DUSE_DISTRIBUTED", "-DUSE_C10D_GLOO"] + [flag for path in torch_includes for flag in ("-isystem", path)]
     passed, problems = watched_failing(compiler)
+    problem = program_compiles(pathlib.Path(root), pathlib.Path(stamps), compiler, torch_flags)
+    passed, problems = passed + (not problem), problems + ([problem] if problem else [])
     results = check(pathlib.Path(root), pathlib.Path(build), pathlib.Path(stamps), compiler, set(torch_free.split(",")), torch_flags, mpi_flags)
     include = pathlib.Path(root, "include")
     skipped = [] if mpi_flags else [path for path in sorted((include / "muster").rglob("*.h")) if needs_mpi(path.relative_to(include), include)]

@@ -229,6 +229,21 @@ class Suite:
                               env={name: value for name, value in os.environ.items() if name != "PIP_CONSTRAINT"}).stdout
         expect_words(said, ["trying without pip's constraints", "pip brought a LibTorch without CUDA"])
 
+    def passed_over(self):
+        """A LibTorch of CMAKE_PREFIX_PATH that is not taken is named: one that is too old, and one after another."""
+        project, old, second = (self.scratch / name for name in ("passed_over", "old", "second"))
+        project.mkdir()
+        (project / "CMakeLists.txt").write_text("cmake_minimum_required(VERSION 3.25)\nproject(passed_over LANGUAGES CXX)\nfind_package(LibTorch REQUIRED)\n")
+        for folder, headers in ((old, ["torch/csrc/api/include/torch"]), (second, ["torch/csrc/api/include/torch", "torch/headeronly"])):
+            for header in headers:
+                (folder / "include" / header).mkdir(parents=True)
+                (folder / "include" / header / "version.h").touch()
+        said = run(*self.configuring(project, project / "build", f"-DCMAKE_MODULE_PATH={self.root}/cmake", f"-DCMAKE_PREFIX_PATH={old};{self.torch};{second}"))
+        expect_words(" ".join(said.split()), [f"LibTorch in {folder}, which CMAKE_PREFIX_PATH names, is not taken, but that in" for folder in (old, second)] +
+                     ["it is older than LibTorch 2.11", f"pass -DLibTorch_INCLUDE_DIR={second}/include"])
+        if said.count("is not taken") != 2:
+            raise Failed(f"the LibTorch that is taken is named as well:\n{said}")
+
     def subdirectory(self):
         """Muster as a part of a project, built with the project's settings: one room and the project's own source; all of it in the full tests."""
         folder, full = self.scratch / "subdirectory", bool(os.environ.get("MUSTER_TEST_FULL"))
@@ -253,7 +268,7 @@ def main(root, build, compiler, flags=""):
     scratch = pathlib.Path(tempfile.mkdtemp())
     suite = Suite(root, build, compiler, flags, scratch)
     cases = (suite.new_project, suite.whole, suite.subdirectory, suite.fetched, suite.beside_torch, suite.shared_libraries, suite.launch,
-             suite.command_line, suite.unknown_component, suite.other_libtorch, suite.cuda_headers, suite.cuda_beside_constraints)
+             suite.command_line, suite.unknown_component, suite.other_libtorch, suite.cuda_headers, suite.cuda_beside_constraints, suite.passed_over)
     said = [outcome(suite.install)]
     if said[0] is None:
         with concurrent.futures.ThreadPoolExecutor(2) as pool:

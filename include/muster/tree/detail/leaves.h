@@ -48,7 +48,8 @@ struct AnyVaries<std::tuple<T...>> : std::bool_constant<(varies<std::remove_cvre
 template <class K>
 std::string key_text(const K& key, size_t place) {
   if constexpr (std::convertible_to<const K&, std::string_view>)
-    return "\"" + std::string(std::string_view(key)) + "\"";
+    // Not by operator+ from the left: g++ 12 warns of it at -O3.
+    return std::string(1, '"').append(std::string_view(key)).append(1, '"');
   else if constexpr (std::is_enum_v<K>) return std::to_string(static_cast<long long>(key));
   else if constexpr (std::is_arithmetic_v<K>) return std::to_string(key);
   else return "entry " + std::to_string(place);
