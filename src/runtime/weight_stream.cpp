@@ -18,7 +18,7 @@ constexpr int64_t kNoMore = -1;
 
 /// Of this form, with memory of its own but hardly any.
 at::Tensor placeholder(const at::Tensor& like, at::ScalarType dtype) {
-  const auto element = at::empty({1}, at::TensorOptions().dtype(dtype));
+  const auto element = at::empty(at::IntArrayRef(), at::TensorOptions().dtype(dtype));
   return like.numel() == 0 ? at::empty(like.sizes(), element.options()) : element.expand(like.sizes());
 }
 
