@@ -1,6 +1,7 @@
 #include <stdexcept>
 #include <string>
 #include <tuple>
+#include <type_traits>
 #include <vector>
 
 #include <ATen/autocast_mode.h>
@@ -92,6 +93,15 @@ TEST(ForwardScope, IsClosedOutsideOfTheForward) {
   EXPECT_EQ(seen, 7);
   EXPECT_FALSE(casts());
   EXPECT_EQ(outside_forward(model, [] { return std::string("none was open"); }), "none was open");
+}
+
+TEST(ForwardScope, IsOpenInAFunctionThatReturnsNothing) {
+  Accelerator accelerator({.mixed_precision = "bf16"});
+  auto model = accelerator.prepare(seeded_curve());
+  int64_t seen = 0;
+  model.run([&](CurveImpl&, const torch::Tensor& x) { seen = casts() ? x.numel() : 0; }, torch::ones(3));
+  EXPECT_EQ(seen, 3);
+  static_assert(std::is_void_v<decltype(model.run([](CurveImpl&) {}))>);
 }
 
 TEST(ForwardScope, StaysClosedAfterAnException) {

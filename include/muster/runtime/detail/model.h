@@ -94,10 +94,14 @@ class Model {
     auto run = [&] {
       return runtime::call_converted(*prepared_, std::forward<F>(entry), *module_, std::forward<A>(inputs)...);
     };
-    std::optional<decltype(run())> outputs;
-    runtime::in_forward_scope(*prepared_, [&] { outputs.emplace(run()); });
-    tree::visit(*outputs, [&](at::Tensor& tensor) { runtime::convert_output(*prepared_, tensor); });
-    return *std::move(outputs);
+    if constexpr (std::is_void_v<decltype(run())>) {
+      runtime::in_forward_scope(*prepared_, run);
+    } else {
+      std::optional<decltype(run())> outputs;
+      runtime::in_forward_scope(*prepared_, [&] { outputs.emplace(run()); });
+      tree::visit(*outputs, [&](at::Tensor& tensor) { runtime::convert_output(*prepared_, tensor); });
+      return *std::move(outputs);
+    }
   }
 
  private:
