@@ -1,6 +1,8 @@
 #include <algorithm>
 #include <memory>
+#include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -8,15 +10,19 @@
 #include <ATen/ops/from_blob.h>
 #include <c10/core/ScalarType.h>
 
+#include "muster/base/detail/listing.h"
 #include "muster/base/detail/log.h"
 #include "muster/base/detail/shown.h"
 #include "muster/base/error.h"
+#include "muster/checkpoint/detail/python_content.h"
 #include "muster/checkpoint/python.h"
 #include "muster/format/detail/input_file.h"
 #include "muster/format/detail/python_file.h"
+#include "muster/format/detail/stored_content.h"
+#include "muster/format/detail/weight_set.h"
 #include "muster/format/detail/zip.h"
 
-namespace muster {
+namespace muster::checkpoint {
 namespace {
 
 using format::PythonFile;
@@ -24,10 +30,6 @@ using format::PythonStorage;
 using format::PythonTensor;
 using format::PythonValue;
 using Kind = PythonValue::Kind;
-
-[[noreturn]] void refuse_content(const std::filesystem::path& path, const std::string& place, const std::string& what) {
-  throw CheckpointError("MU226", path.string() + ": " + (place.empty() ? "it" : in_quotes(place)) + " is " + what);
-}
 
 /// The file's storages as LibTorch's.
 class OpenStorages {
@@ -94,10 +96,17 @@ at::Tensor view_of(const c10::Storage& storage, const PythonTensor& tensor, cons
 
 class StateOfPython {
  public:
-  StateOfPython(std::vector<at::Tensor> tensors, const std::filesystem::path& path, bool leave_out)
-      : tensors_(std::move(tensors)), path_(path), leave_out_(leave_out) {}
+  explicit StateOfPython(std::vector<at::Tensor> tensors) : tensors_(std::move(tensors)) {}
 
-  State of(const PythonValue& value, const std::string& place) const {
+  PythonContent content_of(const PythonValue& root) {
+    PythonContent content;
+    if (!leaves_out(root, "")) content.value = of(root, "");
+    content.left_out = std::move(left_out_);
+    return content;
+  }
+
+ private:
+  State of(const PythonValue& value, const std::string& place) {
     switch (value.kind) {
       case Kind::none: return {};
       case Kind::boolean: return value.integer != 0;
@@ -109,17 +118,14 @@ class StateOfPython {
       case Kind::tuple: return list_of(value, place);
       case Kind::map: return map_of(value, place);
       case Kind::tensor: return tensors_[static_cast<std::size_t>(value.integer)];
-      case Kind::foreign: break;
+      case Kind::foreign: break;  // left out by its owner
     }
-    refuse_content(path_, place,
-                   "an object of '" + value.text + "', which is not understood: " + format::advice_about(value.text) +
-                       ", or load with leave_out");
+    return {};
   }
 
- private:
-  bool leaves_out(const PythonValue& value, const std::string& place) const {
-    if (!leave_out_ || value.kind != Kind::foreign) return false;
-    log::warning(path_.string(), ": left out ", in_quotes(place), ", an object of '", value.text, "'");
+  bool leaves_out(const PythonValue& value, const std::string& place) {
+    if (value.kind != Kind::foreign) return false;
+    left_out_.push_back({place, "an object of '" + value.text + "'", format::advice_about(value.text)});
     return true;
   }
 
@@ -127,7 +133,7 @@ class StateOfPython {
     return place.empty() ? name : place + "/" + name;
   }
 
-  State list_of(const PythonValue& value, const std::string& place) const {
+  State list_of(const PythonValue& value, const std::string& place) {
     State::List list;
     for (std::size_t i = 0; i < value.items.size(); ++i) {
       const std::string here = below(place, std::to_string(i));
@@ -136,12 +142,15 @@ class StateOfPython {
     return list;
   }
 
-  State map_of(const PythonValue& value, const std::string& place) const {
+  State map_of(const PythonValue& value, const std::string& place) {
     State::Map map;
     for (const auto& [key, part] : value.entries) {
       const bool named = key.kind == Kind::text || key.kind == Kind::bytes;
-      if (!named && key.kind != Kind::integer)
-        refuse_content(path_, place, "a dictionary with a key that is neither text nor an integer");
+      if (!named && key.kind != Kind::integer) {
+        left_out_.push_back({below(place, format::key_name(key)), "an entry whose key is neither text nor an integer",
+                             "use texts or integers as keys"});
+        continue;
+      }
       const std::string name = named ? key.text : std::to_string(key.integer);
       const std::string here = below(place, name);
       if (!leaves_out(part, here)) map.emplace_back(name, of(part, here));
@@ -150,13 +159,10 @@ class StateOfPython {
   }
 
   std::vector<at::Tensor> tensors_;
-  const std::filesystem::path& path_;
-  bool leave_out_;
+  std::vector<LeftOut> left_out_;
 };
 
-}  // namespace
-
-State load_python(const std::filesystem::path& path, const LoadPythonOptions& options) {
+PythonContent read_one(const std::filesystem::path& path, const LoadPythonOptions& options) {
   const auto input = std::make_shared<const format::InputFile>(path);
   const PythonFile file = format::read_python_file(format::source_of(input));
   OpenStorages opener(*input, options);
@@ -164,7 +170,57 @@ State load_python(const std::filesystem::path& path, const LoadPythonOptions& op
   for (const PythonStorage& storage : file.storages) storages.push_back(opener.open(storage));
   std::vector<at::Tensor> tensors;
   for (const PythonTensor& tensor : file.tensors) tensors.push_back(view_of(storages[tensor.storage], tensor, path));
-  return StateOfPython(std::move(tensors), path, options.leave_out).of(file.value, "");
+  auto content = StateOfPython(std::move(tensors)).content_of(file.value);
+  content.is_archive = file.form == PythonFile::Form::archive;
+  return content;
+}
+
+/// The entries of several files as those of one.
+PythonContent read_all(const format::WeightSet& set, const LoadPythonOptions& options) {
+  PythonContent all;
+  State::Map entries;
+  for (const auto& file : set.files) {
+    auto content = read_one(file, options);
+    if (content.value.kind() == State::Kind::map)
+      entries.insert(entries.end(), content.value.map().begin(), content.value.map().end());
+    all.left_out.insert(all.left_out.end(), content.left_out.begin(), content.left_out.end());
+  }
+  std::set<std::string_view> names;
+  for (const auto& [name, value] : entries) names.insert(name);
+  for (const auto& part : all.left_out) names.insert(part.place);
+  format::require_listed(set, [&](const std::string& name) { return names.contains(name); });
+  all.value = std::move(entries);
+  return all;
+}
+
+std::string words_of(const LeftOut& part) { return in_quotes(part.place) + ", " + part.what; }
+
+}  // namespace
+
+PythonContent read_python(const std::filesystem::path& path, const LoadPythonOptions& options) {
+  const auto set = format::find_weight_set(path);
+  return set.index ? read_all(set, options) : read_one(set.files.at(0), options);
+}
+
+void refuse(const LeftOut& part, const std::filesystem::path& path, std::string_view more_advice) {
+  throw CheckpointError("MU226", path.string() + ": " + (part.place.empty() ? "it" : in_quotes(part.place)) + " is " +
+                                     part.what + ", which is not understood: " + part.advice +
+                                     std::string(more_advice));
+}
+
+std::string listed(const std::vector<LeftOut>& parts) { return muster::listed(parts, words_of); }
+
+}  // namespace muster::checkpoint
+
+namespace muster {
+
+State load_python(const std::filesystem::path& path, const LoadPythonOptions& options) {
+  auto content = checkpoint::read_python(path, options);
+  if (content.left_out.empty()) return std::move(content.value);
+  const auto& first = content.left_out.front();
+  if (!options.leave_out || first.place.empty()) checkpoint::refuse(first, path, ", or load with leave_out");
+  log::warning(path.string(), ": left out ", checkpoint::listed(content.left_out));
+  return std::move(content.value);
 }
 
 }  // namespace muster

@@ -70,6 +70,11 @@ WeightSource open_weights(const std::filesystem::path& path) {
   WeightSource source;
   format::open_weight_set(path, [&](const format::WeightSet& set) {
     source = {};
+    if (set.files != std::vector{path} && format::is_of_python(set))
+      throw CheckpointError("MU200", path.string() + " holds weights in files of torch.save, such as " +
+                                         set.files.front().filename().string() +
+                                         ": read them by load_model or load_python, or make safetensors files of them "
+                                         "by muster convert");
     for (const auto& file : set.files) add_file(source, file);
     if (set.index) check_index(source, set);
   });

@@ -118,6 +118,15 @@ void remove_foreign(PythonValue& value, const std::string& place, bool leave_out
     remove_foreign(value.items[i], below(std::to_string(i)), leave_out, left_out);
 }
 
+/// Of a module's attributes only tensors are weights; those in lists may be the same ones again, as an LSTM's are.
+void keep_weights(PythonValue& module, std::vector<std::string>& left_out) {
+  std::erase_if(module.entries, [&](const auto& entry) {
+    if (entry.second.kind == Kind::tensor) return false;
+    left_out.push_back(shown(key_name(entry.first), kMostName));
+    return true;
+  });
+}
+
 void strip_names(PythonValue& value, const std::string& front) {
   if (front.empty()) return;
   for (auto& [key, part] : value.entries)
@@ -199,9 +208,9 @@ TensorSpec spec_of(const std::string& name, const PythonTensor& tensor) {
   return spec;
 }
 
-/// All tensors under names joined by ".", in their order.
+/// All tensors under names joined by ".", in their order. Other values go to `left_out`, or are refused without it.
 void collect(const StoredContent& stored, const PythonValue& value, const std::string& name,
-             std::vector<NamedContent>& into) {
+             std::vector<NamedContent>& into, std::vector<std::string>* left_out) {
   if (name.size() > kMostName)
     refuse_conversion("the name " + in_quotes(name) + " has more than " + std::to_string(kMostName) + " bytes");
   const auto below = [&](const std::string& more) { return name.empty() ? more : name + "." + more; };
@@ -210,10 +219,12 @@ void collect(const StoredContent& stored, const PythonValue& value, const std::s
     const PythonTensor& tensor = stored.content.tensors[static_cast<std::size_t>(value.integer)];
     into.push_back({spec_of(name, tensor), &tensor, dense_bytes(tensor)});
   } else if (value.kind == Kind::map) {
-    for (const auto& [key, part] : value.entries) collect(stored, part, below(key_name(key)), into);
+    for (const auto& [key, part] : value.entries) collect(stored, part, below(key_name(key)), into, left_out);
   } else if (sequence) {
     for (std::size_t i = 0; i < value.items.size(); ++i)
-      collect(stored, value.items[i], below(std::to_string(i)), into);
+      collect(stored, value.items[i], below(std::to_string(i)), into, left_out);
+  } else if (left_out) {
+    left_out->push_back(shown(name, kMostName));
   } else {
     refuse_conversion("safetensors files hold named tensors only, and " + in_quotes(name) + " is " +
                       to_text(value, 60) + "; name the part to convert, or write a torch file");
@@ -284,7 +295,11 @@ void write_folder(const std::vector<NamedContent>& tensors, const Metadata& tied
 void write_safetensors(const StoredContent& stored, const PythonValue& value, const fs::path& to,
                        const ConvertOptions& options, ConvertReport& report) {
   std::vector<NamedContent> tensors;
-  collect(stored, value, "", tensors);
+  collect(stored, value, "", tensors, options.leave_out ? &report.left_out : nullptr);
+  if (tensors.empty() && stored.content.form == PythonFile::Form::archive)
+    refuse_conversion(
+        "the archive has no tensor by name: torch.jit.freeze and quantization put weights where no state dict has "
+        "them; save the module before that");
   const Metadata tied = drop_tied_content(tensors);
   Metadata metadata = stored.metadata;
   std::erase_if(metadata, [&](const auto& entry) {
@@ -323,17 +338,22 @@ WeightForm weight_form(std::string_view name) {
       "MU230", "\"" + std::string(name) + "\" is no form of weights; there are: torch, safetensors, folder, lightning");
 }
 
-ConvertReport convert(const fs::path& from, const fs::path& to, const ConvertOptions& options) {
+ConvertReport convert(const fs::path& from, const fs::path& to, const ConvertOptions& given) {
+  ConvertOptions options = given;
   ConvertReport report;
   report.to = options.to ? *options.to : form_of_name(to);
   StoredContent stored = open_content(from);
   if (stored.is_checkpoint) check_checkpoint_values(from);
   report.from = stored.kind;
+  // A TorchScript module's attributes stand among its weights, and Python's state_dict has the weights only.
+  const bool is_archive = stored.content.form == PythonFile::Form::archive;
+  options.leave_out |= is_archive;
   if (is_for_lightning(stored, to, options)) report.to = WeightForm::lightning;
   auto parts = report.to == WeightForm::lightning ? lightning_parts(stored) : LightningParts();
   if (stored.is_checkpoint && options.part.empty())
     stored.content.value = exchanged_value(stored, report.to, options.model);
-  const bool may_search = options.part.empty() && report.to != WeightForm::torch && !stored.is_checkpoint;
+  const bool may_search =
+      options.part.empty() && report.to != WeightForm::torch && !stored.is_checkpoint && !is_archive;
   const std::string place =
       may_search ? find_weights(stored.content.value, from.string(), report.left_out) : options.part;
   PythonValue* part = find_part(stored.content.value, place);
@@ -341,6 +361,8 @@ ConvertReport convert(const fs::path& from, const fs::path& to, const ConvertOpt
     refuse_conversion(from.string() + " has no part " + in_quotes(place) +
                       "; it has: " + joined_keys(stored.content.value));
   PythonValue value = *part;
+  const bool is_module = value.kind == Kind::map && !value.text.empty();
+  if (is_module && report.to != WeightForm::torch) keep_weights(value, report.left_out);
   remove_foreign(value, place, options.leave_out, report.left_out);
   strip_names(value, options.strip);
   if (value.kind == Kind::foreign) refuse_conversion("it is an object of '" + value.text + "'");

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 
 #include "format/checkpoint/stored_checkpoint.h"
 #include "muster/base/detail/shown.h"
@@ -56,12 +57,6 @@ StoredContent content_of(const WeightSet& set) {
   return stored;
 }
 
-StoredContent open_weight_files(const fs::path& path) {
-  StoredContent stored;
-  open_weight_set(path, [&](const WeightSet& set) { stored = content_of(set); });
-  return stored;
-}
-
 StoredContent open_torch_file(const std::shared_ptr<const InputFile>& input) {
   StoredContent stored;
   stored.content = read_python_file(source_of(input));
@@ -70,6 +65,43 @@ StoredContent open_torch_file(const std::shared_ptr<const InputFile>& input) {
                                                                   : "LibTorch archive";
   for (const PythonStorage& storage : stored.content.storages)
     stored.extents.push_back({{input, storage.offset, storage.bytes}});
+  return stored;
+}
+
+void renumber(PythonValue& value, std::size_t first) {
+  if (value.kind == Kind::tensor) value.integer += static_cast<std::int64_t>(first);
+  for (auto& [key, part] : value.entries) renumber(part, first);
+  for (auto& item : value.items) renumber(item, first);
+}
+
+/// Adds what another file holds, which begins with a dictionary as this one does.
+void append(StoredContent& stored, StoredContent more) {
+  const auto move_all = [](auto& from, auto& to) {
+    to.insert(to.end(), std::make_move_iterator(from.begin()), std::make_move_iterator(from.end()));
+  };
+  renumber(more.content.value, stored.content.tensors.size());
+  for (auto& tensor : more.content.tensors) tensor.storage += stored.content.storages.size();
+  move_all(more.content.value.entries, stored.content.value.entries);
+  move_all(more.content.tensors, stored.content.tensors);
+  move_all(more.content.storages, stored.content.storages);
+  move_all(more.extents, stored.extents);
+}
+
+StoredContent open_torch_files(const WeightSet& set) {
+  StoredContent stored;
+  stored.kind = "torch files with an index";
+  stored.content.value.kind = Kind::map;
+  for (const auto& file : set.files) append(stored, open_torch_file(std::make_shared<const InputFile>(file)));
+  require_listed(set, [&](const std::string& name) { return stored.content.value.find(name) != nullptr; });
+  return stored;
+}
+
+StoredContent open_weight_files(const fs::path& path) {
+  StoredContent stored;
+  open_weight_set(path, [&](const WeightSet& set) {
+    if (!is_of_python(set)) stored = content_of(set);
+    else stored = set.index ? open_torch_files(set) : open_torch_file(std::make_shared<const InputFile>(set.files[0]));
+  });
   return stored;
 }
 
@@ -127,9 +159,7 @@ StoredContent open_content(const fs::path& path) {
   if (fs::is_directory(path, ignored))
     return fs::exists(path / kManifestName, ignored) ? open_checkpoint(path) : open_weight_files(path);
   if (path.filename() == kManifestName) return open_checkpoint(path.parent_path());
-  if (path.extension() == ".json") return open_weight_files(path);
-  const auto input = std::make_shared<const InputFile>(path);
-  return is_python_file(source_of(input)) ? open_torch_file(input) : open_weight_files(path);
+  return open_weight_files(path);
 }
 
 std::string key_name(const PythonValue& key) { return key.kind == Kind::text ? key.text : to_text(key, 80); }

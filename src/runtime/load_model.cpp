@@ -4,18 +4,18 @@
 #include <utility>
 
 #include "model_state.h"
+#include "muster/base/detail/listing.h"
 #include "muster/base/detail/log.h"
 #include "muster/base/detail/shown.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
-#include "muster/checkpoint/python.h"
+#include "muster/checkpoint/detail/python_content.h"
 #include "muster/checkpoint/state_dict.h"
 #include "muster/checkpoint/weights.h"
 #include "muster/comm/detail/agreement.h"
-#include "muster/format/detail/byte_source.h"
 #include "muster/format/detail/checksum.h"
-#include "muster/format/detail/input_file.h"
-#include "muster/format/detail/python_file.h"
+#include "muster/format/detail/weight_set.h"
+#include "muster/runtime/detail/opened_checkpoint.h"
 #include "muster/runtime/detail/saving.h"
 #include "runtime_state.h"
 
@@ -28,10 +28,6 @@ namespace fs = std::filesystem;
 /// nothing.
 constexpr std::size_t kComparedBytes = 4096;
 
-bool is_torch_file(const fs::path& path) {
-  return format::is_python_file(format::source_of(std::make_shared<const format::InputFile>(path)));
-}
-
 bool is_tensor(const State& state) { return state.kind() == State::Kind::tensor; }
 
 bool holds_tensors_only(const State& state) {
@@ -39,20 +35,49 @@ bool holds_tensors_only(const State& state) {
          std::all_of(state.map().begin(), state.map().end(), [](const auto& entry) { return is_tensor(entry.second); });
 }
 
-/// What training programs save beside weights is left out, if there can be no doubt which part are the weights.
-State weights_among(State saved, const fs::path& path, std::string& note) {
-  if (saved.kind() != State::Kind::map) return saved;
-  const auto& entries = saved.map();
-  if (std::any_of(entries.begin(), entries.end(), [](const auto& entry) { return is_tensor(entry.second); }))
-    return saved;
-  const auto is_candidate = [](const auto& entry) { return holds_tensors_only(entry.second); };
-  const auto found = std::find_if(entries.begin(), entries.end(), is_candidate);
-  if (found == entries.end() || std::any_of(found + 1, entries.end(), is_candidate)) return saved;
-  std::string others;
-  for (const auto& [name, entry] : entries)
-    if (name != found->first) others += (others.empty() ? "; left out: " : ", ") + shown(name);
-  note = formatted("load_model: took {} of {}{}", in_quotes(found->first), path.string(), others);
-  return found->second;
+/// Where the weights may be in what a training program saved: "" if tensors stand there, otherwise the names of the
+/// dictionaries of tensors.
+std::vector<std::string> places_of_weights(const State::Map& entries) {
+  std::vector<std::string> places;
+  for (const auto& [name, value] : entries) {
+    if (is_tensor(value)) return {""};
+    if (holds_tensors_only(value)) places.push_back(name);
+  }
+  return places;
+}
+
+/// What is not understood may stand beside the weights that the module needs, not in their place.
+void refuse_needed(const checkpoint::PythonContent& saved, const std::string& front, const torch::nn::Module& module,
+                   const fs::path& path) {
+  const auto weights = weights_of(module);
+  for (const auto& part : saved.left_out)
+    if (std::any_of(weights.begin(), weights.end(), [&](const auto& one) { return part.place == front + one.first; }))
+      checkpoint::refuse(part, path);
+}
+
+/// The weights of a file of torch.save. What programs save beside them is left out, and the note says so.
+State weights_among(const checkpoint::PythonContent& saved, const fs::path& path, const torch::nn::Module& module,
+                    const std::string& prefix, std::string& note) {
+  const bool is_map = saved.value.kind() == State::Kind::map;
+  const auto places = is_map ? places_of_weights(saved.value.map()) : std::vector<std::string>();
+  if (places.empty() && !saved.left_out.empty()) checkpoint::refuse(saved.left_out.front(), path);
+  if (!is_map) return saved.value;
+  const auto place = places.size() == 1 ? places.front() : "";
+  refuse_needed(saved, (place.empty() ? "" : place + "/") + prefix, module, path);
+  State::Map weights;
+  std::vector<std::string> others;
+  for (const auto& [name, value] : saved.value.map()) {
+    const bool taken = place.empty() ? is_tensor(value) || !saved.is_archive : name == place;
+    if (taken) weights.emplace_back(name, value);
+    else others.push_back(shown(name));
+  }
+  for (const auto& part : saved.left_out)
+    if (!saved.value.find(part.place.substr(0, part.place.find('/'))))
+      others.push_back(in_quotes(part.place) + ", " + part.what);
+  if (!place.empty() || !others.empty())
+    note = formatted("load_model: took {} of {}{}{}", place.empty() ? "the tensors" : in_quotes(place), path.string(),
+                     others.empty() ? "" : "; left out: ", joined(others, {}, kMostListed));
+  return place.empty() ? State(std::move(weights)) : weights.front().second;
 }
 
 /// Names that a safetensors file does not repeat get the tensor they are tied to, where the module asks for them.
@@ -72,8 +97,8 @@ void add_tied(State::Map& weights, const LoadedWeights& loaded, const torch::nn:
 }
 
 State weights_in(const fs::path& path, const torch::nn::Module& module, const std::string& prefix, std::string& note) {
-  std::error_code ignored;
-  if (fs::is_regular_file(path, ignored) && is_torch_file(path)) return weights_among(load_python(path), path, note);
+  if (format::is_of_python(format::find_weight_set(path)))
+    return weights_among(checkpoint::read_python(path), path, module, prefix, note);
   const auto loaded = load_file(path);
   State::Map weights(loaded.tensors.begin(), loaded.tensors.end());
   add_tied(weights, loaded, module, prefix);
@@ -103,6 +128,11 @@ void require_equal(const std::vector<std::string>& signatures, const fs::path& p
 }
 
 }  // namespace
+
+State bare_weights(const fs::path& path, const torch::nn::Module& module) {
+  std::string note;
+  return weights_in(path, module, "", note);
+}
 
 IncompatibleKeys Saving::load_weights(const std::shared_ptr<torch::nn::Module>& module, const fs::path& path,
                                       const LoadStateDictOptions& options) const {

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <optional>
 #include <system_error>
@@ -71,7 +72,9 @@ bool is_interrupted_checkpoint(const Runtime& runtime, const fs::path& folder) {
 }
 
 bool holds_weights_only(const fs::path& folder) {
-  return fs::exists(folder / "model.safetensors") || fs::exists(folder / "model.safetensors.index.json");
+  static constexpr std::array kNames{"model.safetensors", "model.safetensors.index.json", "pytorch_model.bin",
+                                     "pytorch_model.bin.index.json"};
+  return std::ranges::any_of(kNames, [&](const char* name) { return fs::exists(folder / name); });
 }
 
 /// Without those written before `since`.

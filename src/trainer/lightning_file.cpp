@@ -5,7 +5,6 @@
 #include <system_error>
 
 #include "muster/base/error.h"
-#include "muster/checkpoint/python.h"
 
 namespace muster::trainer {
 namespace {
@@ -28,17 +27,19 @@ bool is_lightning_file(const std::filesystem::path& checkpoint) {
 }
 
 LightningFile read_lightning_file(const std::filesystem::path& checkpoint) {
-  const auto saved = load_python(checkpoint, {.leave_out = true});
-  const auto* weights = saved.find("state_dict");
+  const auto content = muster::checkpoint::read_python(checkpoint);
+  const auto& saved = content.value;
   const auto* step = saved.find("global_step");
-  if (!weights || !step)
+  if (!saved.find("state_dict") || !step)
     throw CheckpointError("MU466", checkpoint.string() +
                                        " is no checkpoint of Lightning's: it has no state_dict and global_step; load "
                                        "other weights by load_model()");
-  LightningFile file{.global_step = step->integer(), .weights = *weights};
+  LightningFile file{.global_step = step->integer()};
   if (const auto* options = saved.find("hyper_parameters")) file.hyper_parameters = *options;
   if (const auto* epochs = inside(saved, {"loops", "fit_loop", "epoch_progress", "current", "processed"}))
     file.epochs = epochs->integer();
+  for (const auto& part : content.left_out)
+    if (part.place.substr(0, part.place.find('/')) == "hyper_parameters") file.left_out.push_back(part);
   return file;
 }
 

@@ -2,15 +2,22 @@
 
 #include "core.h"
 #include "lightning_file.h"
+#include "muster/base/detail/log.h"
 #include "muster/base/error.h"
 #include "muster/checkpoint/checkpoint.h"
+#include "muster/checkpoint/detail/python_content.h"
 #include "muster/checkpoint/state_dict.h"
-#include "muster/checkpoint/weights.h"
+#include "muster/runtime/detail/opened_checkpoint.h"
 
 namespace muster::trainer {
 
 State saved_hyperparameters(const std::filesystem::path& checkpoint) {
-  if (is_lightning_file(checkpoint)) return read_lightning_file(checkpoint).hyper_parameters;
+  if (is_lightning_file(checkpoint)) {
+    auto saved = read_lightning_file(checkpoint);
+    if (!saved.left_out.empty())
+      log::warning(checkpoint.string(), ": left out ", muster::checkpoint::listed(saved.left_out));
+    return std::move(saved.hyper_parameters);
+  }
   if (holds_weights_only(checkpoint)) return {};
   const auto entry = Checkpoint(checkpoint, {.check = CheckpointCheck::as_read}).shared_entry(kTrainerEntry);
   const auto* saved = entry ? entry->find("hyper_parameters") : nullptr;
@@ -27,15 +34,8 @@ State hyperparameters_in(const std::filesystem::path& checkpoint) {
 
 void load_weights(TrainerModule& module, const std::filesystem::path& checkpoint) {
   module.configure_model();
-  State state = State::Map{};
-  if (is_lightning_file(checkpoint)) {
-    state = read_lightning_file(checkpoint).weights;
-  } else if (holds_weights_only(checkpoint)) {
-    for (auto& [name, tensor] : load_file(checkpoint).tensors) state.set(name, tensor);
-  } else {
-    state = runtime::checkpoint_weights(checkpoint);
-  }
-  load_state_dict(module, state);
+  const bool bare = is_lightning_file(checkpoint) || holds_weights_only(checkpoint);
+  load_state_dict(module, bare ? runtime::bare_weights(checkpoint, module) : runtime::checkpoint_weights(checkpoint));
 }
 
 }  // namespace muster::trainer

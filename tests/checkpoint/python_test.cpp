@@ -1,11 +1,14 @@
 #include "muster/checkpoint/python.h"
 
+#include <algorithm>
+
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include "format/checks.h"
 #include "muster/base/detail/log.h"
 #include "muster/checkpoint/state_dict.h"
+#include "muster/checkpoint/weights.h"
 #include "muster/format/detail/scalar_type.h"
 #include "muster/testing/thrown.h"
 
@@ -134,6 +137,37 @@ TEST(PythonTest, WhatIsNotUnderstoodIsNamedOrLeftOut) {
   log::set_level(log::Level::warning);
   ASSERT_EQ(state.map().size(), 1u);
   EXPECT_TRUE(torch::equal(state.at("model").at("w").tensor(), torch::ones(2)));
+}
+
+/// Written by Python: partial functions, paths, enumerations, a deque, a class derived from list, keys that are
+/// numbers.
+TEST(PythonTest, ObjectsOfEveryKindAreLeftOut) {
+  EXPECT_EQ(thrown_id([] { load_python(sample("objects.ckpt")); }), "MU226");
+  ::testing::internal::CaptureStderr();
+  const State state = load_python(sample("objects.ckpt"), {.leave_out = true});
+  const auto said = ::testing::internal::GetCapturedStderr();
+  EXPECT_EQ(std::count(said.begin(), said.end(), '\n'), 1) << said;
+  for (const char* name : {"optimizer", "folder", "config", "recent", "words", "kind", "layers/make", "shares/0.5"})
+    EXPECT_NE(said.find("'hyper_parameters/" + std::string(name) + "'"), std::string::npos) << said;
+  EXPECT_TRUE(identical(
+      state.at("hyper_parameters"),
+      State::Map{{"rate", 0.25}, {"width", 3}, {"layers", State::Map{{"size", 4}}}, {"shares", State::Map{}}}));
+  EXPECT_EQ(state.at("state_dict").at("w").tensor().item<float>(), -0.5F);
+}
+
+TEST(PythonTest, FoldersAreReadAsOneFile) {  // MU200
+  ScratchFolder folder;
+  const State all = State::Map{{"a", torch::ones(2)}, {"b", torch::zeros({})}};
+  save_python(all, folder / "pytorch_model.bin", kFast);
+  EXPECT_TRUE(identical(load_python(folder.path()), all));
+  std::filesystem::remove(folder / "pytorch_model.bin");
+  save_python(State::Map{{"a", all.at("a")}}, folder / "1.bin", kFast);
+  save_python(State::Map{{"b", all.at("b")}}, folder / "2.bin", kFast);
+  checks::write(folder / "pytorch_model.bin.index.json", R"({"weight_map": {"a": "1.bin", "b": "2.bin"}})");
+  EXPECT_TRUE(identical(load_python(folder.path()), all));
+  const auto message = thrown([&] { load_file(folder.path()); });
+  EXPECT_NE(message.find("MU200"), std::string::npos);
+  EXPECT_NE(message.find("load_model"), std::string::npos) << message;
 }
 
 TEST(PythonTest, DamageToValuesIsFoundOnDemand) {

@@ -145,6 +145,60 @@ TEST(ConvertTest, WhatIsNotUnderstoodCanBeLeftOut) {
   EXPECT_EQ(checks::described(made.value, made), "{'model': {'w': float32[2]/1+0@0}}");
 }
 
+TEST(ConvertTest, PlainValuesCanBeLeftOut) {
+  ScratchFolder folder;
+  const auto file = saved({{PythonValue::of_text("w"), PythonValue::of_tensor(0)},
+                           {PythonValue::of_text("kind"), PythonValue::of_text("rnn")}},
+                          folder / "s.pt");
+  const auto report = convert(file, folder / "x.safetensors", {.durability = Durability::none, .leave_out = true});
+  EXPECT_EQ(report.tensors, 1u);
+  EXPECT_EQ(report.left_out, std::vector<std::string>{"kind"});
+}
+
+TEST(ConvertTest, AScriptedModulesOtherAttributesAreLeftOut) {
+  ScratchFolder folder;
+  const auto report = convert(python_file("scripted.pt"), folder / "x.safetensors", quickly());
+  std::vector<std::string> names;
+  for (const auto& entry : open_content(folder / "x.safetensors").content.value.entries)
+    names.push_back(entry.first.text);
+  EXPECT_THAT(names, testing::ElementsAre("mean", "part.lin.bias", "part.lin.weight", "scale"));
+  EXPECT_THAT(report.left_out, testing::UnorderedElementsAre("deep", "device", "dtype", "enumerated", "kind", "mixed",
+                                                             "names", "nothing", "pair", "part.name", "phase", "points",
+                                                             "rate", "sizes", "table", "tensors"));
+  EXPECT_THAT(convert(python_file("scripted.pt"), folder / "y.pt", quickly()).left_out,
+              testing::UnorderedElementsAre("enumerated", "phase"));
+  EXPECT_EQ(convert(python_file("scripted.pt"), folder / "folder", quickly()).tensors, 4u);
+}
+
+TEST(ConvertTest, AFrozenModuleHasNoWeights) {
+  ScratchFolder folder;
+  expect_error<CheckpointError>("MU229", "torch.jit.freeze",
+                                [&] { convert(python_file("frozen.pt"), folder / "x.safetensors"); });
+}
+
+TEST(ConvertTest, FoldersOfTorchFilesAreRead) {  // MU205
+  ScratchFolder folder;
+  const auto weights = [&](const std::string& sub_folder, const std::string& index) {
+    std::filesystem::create_directories(folder / sub_folder);
+    if (!index.empty()) checks::write(folder / sub_folder / "pytorch_model.bin.index.json", index);
+    return folder / sub_folder;
+  };
+  const auto one = weights("one", "");
+  saved(
+      {{PythonValue::of_text("a"), PythonValue::of_tensor(0)}, {PythonValue::of_text("b"), PythonValue::of_tensor(1)}},
+      one / "pytorch_model.bin");
+  const auto two = weights("two", R"({"weight_map": {"a": "1.bin", "b": "2.bin"}})");
+  saved({{PythonValue::of_text("a"), PythonValue::of_tensor(0)}}, two / "1.bin");
+  saved({{PythonValue::of_text("b"), PythonValue::of_tensor(1)}}, two / "2.bin");
+  convert(one, folder / "x.safetensors", quickly());
+  convert(two, folder / "y.safetensors", quickly());
+  EXPECT_EQ(checks::read(folder / "x.safetensors"), checks::read(folder / "y.safetensors"));
+  EXPECT_EQ(open_content(two).kind, "torch files with an index");
+  EXPECT_EQ(convert(two / "pytorch_model.bin.index.json", folder / "z.pt", quickly()).tensors, 2u);
+  weights("two", R"({"weight_map": {"a": "1.bin", "b": "2.bin", "c": "2.bin"}})");
+  expect_error<CheckpointError>("MU205", "'c' is in 2.bin", [&] { open_content(two); });
+}
+
 TEST(ConvertTest, DamagedStoragesAreFound) {
   ScratchFolder folder;
   std::string bytes = checks::read(python_file("zip.pt"));

@@ -93,6 +93,18 @@ TEST(PickleMachineTest, DescribesCallsWithoutMakingThem) {
   EXPECT_EQ(read_one("K\x01Q."s).node().kind, Kind::persistent);
 }
 
+TEST(PickleMachineTest, DropsItemsOfObjects) {
+  for (const char* items : {"K\x01"
+                            "a",
+                            "(K\x01K\x02"
+                            "e",
+                            "(K\x01\x90"}) {
+    const auto deque = read_one("ccollections\ndeque\n)R" + std::string(items) + ".");
+    EXPECT_EQ(deque.node().kind, Kind::object);
+    EXPECT_EQ(deque.graph.items(deque.node()).size(), 2u);
+  }
+}
+
 TEST(PickleMachineTest, RefusesWhatPythonWouldNotWrite) {
   refuses_pickle("takes more than there is", "."s);
   refuses_pickle("takes more than there is", "(K\x01R."s);

@@ -96,6 +96,13 @@ TEST(WeightSet, IsFoundByFileIndexAndFolder) {
   EXPECT_EQ(find_weight_set(folder.path()).files, std::vector{folder / kWeightsName});
 }
 
+TEST(WeightSet, OfAnotherNameIsNamed) {
+  ScratchFolder folder;
+  for (const char* name : {"best.pt", "notes.txt", "adapter.safetensors"}) checks::write(folder / name, "x");
+  expect_error<CheckpointError>("MU200", "name one of what is there: adapter.safetensors, best.pt",
+                                [&] { find_weight_set(folder.path()); });
+}
+
 TEST(WeightSet, ReplacesTheFormerAndLeavesOtherFiles) {
   ScratchFolder folder;
   checks::write(folder / "notes.txt", "mine");

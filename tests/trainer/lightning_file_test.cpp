@@ -1,5 +1,6 @@
 #include "trainer/lightning_file.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <string>
 
@@ -45,6 +46,23 @@ TEST(LightningFile, GivesWeightsHyperparametersAndCounters) {
   EXPECT_EQ(trainer.current_epoch(), 3);
   EXPECT_EQ(trainer.global_step(), 9);
   EXPECT_EQ(line.w.item<float>(), -0.5F - 0.5F * (0 + 1 + 2));
+}
+
+/// Written by Python's torch, with objects among the hyper-parameters as Hydra makes them.
+TEST(LightningFile, ObjectsAmongHyperparametersAreLeftOut) {
+  const std::string written = MUSTER_SOURCE_DIR "/tests/format/python_files/objects.ckpt";
+  ::testing::internal::CaptureStderr();
+  const auto made = load_from_checkpoint<Line>(written);
+  const auto said = ::testing::internal::GetCapturedStderr();
+  EXPECT_EQ(std::count(said.begin(), said.end(), '\n'), 1) << said;
+  EXPECT_NE(said.find("'hyper_parameters/optimizer', an object of 'functools.partial'"), std::string::npos) << said;
+  EXPECT_EQ(made->w.item<float>(), -0.5F);
+  EXPECT_EQ(made->options.rate, 0.25);
+  Line line;
+  Trainer trainer(testing::quiet({.max_epochs = 3}));
+  trainer.fit(line, testing::CountingModule::numbers(3), {.ckpt_path = written});
+  EXPECT_EQ(line.batches, 3);
+  EXPECT_EQ(trainer.global_step(), 9);
 }
 
 TEST(LightningFile, AnotherFileIsRefused) {  // MU466

@@ -117,7 +117,7 @@ class PickleMachine {
     return items;
   }
 
-  /// Lists grow in place, and so do objects of classes derived from them.
+  /// Lists grow in place, and so do the entries of objects.
   bool extend(std::uint32_t PickleNode::*where, const std::vector<std::uint32_t>& more,
               std::initializer_list<Kind> takers) {
     const std::uint32_t node = top();
@@ -132,6 +132,10 @@ class PickleMachine {
     charge(more.size() * sizeof(std::uint32_t));
     list.insert(list.end(), more.begin(), more.end());
     return true;
+  }
+  /// Only the entries of an object are ever asked for; items that it takes, such as those of a deque, are dropped.
+  bool add_items(const std::vector<std::uint32_t>& more, Kind taker) {
+    return graph_.at(top()).kind == Kind::object || extend(&PickleNode::items, more, {taker});
   }
   bool set_entries(const std::vector<std::uint32_t>& pairs) {
     if (pairs.size() % 2 != 0) refuse("has a key without a value");
@@ -202,10 +206,10 @@ class PickleMachine {
       case 0x87: return push_items(Kind::tuple, pop_last(opcode_ - 0x84u));
       case 'a': {
         const auto item = pop();
-        return extend(&PickleNode::items, {item}, {Kind::list});
+        return add_items({item}, Kind::list);
       }
-      case 'e': return extend(&PickleNode::items, pop_to_mark(), {Kind::list});
-      case 0x90: return extend(&PickleNode::items, pop_to_mark(), {Kind::set});
+      case 'e': return add_items(pop_to_mark(), Kind::list);
+      case 0x90: return add_items(pop_to_mark(), Kind::set);
       case 's': return set_entries(pop_last(2));
       case 'u': return set_entries(pop_to_mark());
       case 'd': {

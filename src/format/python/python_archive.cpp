@@ -4,6 +4,8 @@
 #include <charconv>
 #include <map>
 
+#include "muster/format/detail/stored_content.h"
+
 namespace muster::format {
 namespace {
 
@@ -15,8 +17,9 @@ bool is_bookkeeping(std::string_view name) { return name == "training" || name =
 void flatten(PythonValue& value, const std::string& prefix, std::vector<PythonValue::Entry>& into) {
   for (auto& [key, part] : value.entries) {
     if (is_bookkeeping(key.text)) continue;
-    if (part.kind == Made::map) flatten(part, prefix + key.text + ".", into);
-    else into.emplace_back(PythonValue::of_text(prefix + key.text), std::move(part));
+    const auto name = prefix + key_name(key);
+    if (part.kind == Made::map && !part.text.empty()) flatten(part, name + ".", into);
+    else into.emplace_back(PythonValue::of_text(name), std::move(part));
   }
 }
 
@@ -77,10 +80,11 @@ PythonValue python_optimizer(PythonValue& root) {
 }  // namespace
 
 PythonValue value_of_archive(PythonValue root) {
-  if (root.kind != Made::map) return root;
+  if (root.kind != Made::map || root.text.empty()) return root;
   if (is_optimizer(root)) return python_optimizer(root);
   PythonValue flat;
   flat.kind = Made::map;
+  flat.text = std::move(root.text);
   flatten(root, "", flat.entries);
   return flat;
 }

@@ -237,11 +237,13 @@ std::optional<PythonValue> PythonObjects::make_tensor_like(std::string_view name
   return make_tensor(node, arguments_of(graph_.at(node)), name.substr(kRebuild.size()));
 }
 
-/// An object of a TorchScript class is a table of its attributes.
+/// An object of a TorchScript class is a table of its attributes; enumerations and packed weights are not.
 PythonValue PythonObjects::make_module(const PickleNode& object, int depth) {
   const PickleNode& state = graph_.at(object.state);
-  static const Arguments nothing;
-  return make_map(state.kind == Kind::map ? graph_.entries(state) : nothing, depth);
+  if (state.kind != Kind::map) return foreign(name_of_global(graph_.at(graph_.items(object)[0])));
+  auto value = make_map(graph_.entries(state), depth);
+  value.text = "module";
+  return value;
 }
 
 PythonValue PythonObjects::make_bytes(const Arguments& arguments) {

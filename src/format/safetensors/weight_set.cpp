@@ -10,9 +10,12 @@
 #include <system_error>
 #include <thread>
 
+#include "muster/base/detail/listing.h"
+#include "muster/base/detail/shown.h"
 #include "muster/base/error.h"
 #include "muster/format/detail/atomic_folder.h"
 #include "muster/format/detail/input_file.h"
+#include "muster/format/detail/python_file.h"
 
 namespace muster::format {
 namespace {
@@ -97,17 +100,44 @@ void remove_former(const fs::path& folder, const Names& used, bool has_index) {
   for (const fs::path& path : stale) fs::remove(path, ignored);
 }
 
+/// What a reader may have meant by a folder without weights of the names that are looked for.
+std::string other_weights(const fs::path& folder) {
+  Names names;
+  std::error_code ignored;
+  for (fs::directory_iterator entry(folder, ignored), end; entry != end; entry.increment(ignored))
+    for (const char* ending : {".safetensors", ".bin", ".pt", ".pth", ".ckpt"})
+      if (entry->path().extension() == ending) names.insert(entry->path().filename().string());
+  return names.empty()
+             ? ": nothing was saved there, or a save was cut off"
+             : "; name one of what is there: " + listed(names, [](const std::string& name) { return shown(name); });
+}
+
 }  // namespace
 
 WeightSet find_weight_set(const fs::path& path) {
   if (path.extension() == ".json") return read_index(path);
   std::error_code ignored;
   if (!fs::is_directory(path, ignored)) return {.files = {path}, .index = {}, .index_path = {}};
-  if (fs::exists(path / kWeightsName, ignored)) return {.files = {path / kWeightsName}, .index = {}, .index_path = {}};
-  if (fs::exists(path / kWeightIndexName, ignored)) return read_index(path / kWeightIndexName);
+  for (const auto& [one, index] :
+       {std::pair(kWeightsName, kWeightIndexName), std::pair(kTorchWeightsName, kTorchWeightIndexName)}) {
+    if (fs::exists(path / one, ignored)) return {.files = {path / one}, .index = {}, .index_path = {}};
+    if (fs::exists(path / index, ignored)) return read_index(path / index);
+  }
   throw CheckpointError("MU200", path.string() + " has neither " + std::string(kWeightsName) + " nor " +
-                                     std::string(kWeightIndexName) +
-                                     ": nothing was saved there, or a save was cut off");
+                                     std::string(kTorchWeightsName) + " nor an index of several such files" +
+                                     other_weights(path));
+}
+
+bool is_of_python(const WeightSet& set) {
+  return !set.files.empty() && is_python_file(source_of(std::make_shared<const InputFile>(set.files.front())));
+}
+
+void require_listed(const WeightSet& set, const std::function<bool(const std::string& name)>& holds) {
+  if (!set.index) return;
+  for (const auto& [name, file] : set.index->file_of)
+    if (!holds(name))
+      throw CheckpointError("MU205", set.index_path.string() + ": says that tensor " + in_quotes(name) + " is in " +
+                                         file + ", which has none of that name; the files belong to different saves");
 }
 
 void open_weight_set(const fs::path& path, const std::function<void(const WeightSet&)>& open) {

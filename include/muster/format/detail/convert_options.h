@@ -19,7 +19,8 @@ enum class WeightForm : std::uint8_t {
 /// Options for converting files of weights.
 struct ConvertOptions {
   Durability durability = Durability::full;
-  bool leave_out = false;                       ///< Leave out objects that are not understood, instead of failing.
+  bool leave_out = false;                       ///< Leave out what is not understood, or what the form cannot hold,
+                                                ///< instead of failing. Always so for TorchScript archives.
   ByteSize max_shard_size = 10'000'000'000;     ///< Limit for each file of a folder; a single larger tensor gets a
                                                 ///< file of its own.
   int model = -1;                               ///< Which model's weights to convert, from a checkpoint with several

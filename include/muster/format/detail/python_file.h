@@ -36,7 +36,7 @@ struct PythonValue {
   Kind kind = Kind::none;
   std::int64_t integer = 0;  ///< Also the value of a boolean: 0 or 1.
   double number = 0;
-  std::string text;                ///< For text, bytes and foreign.
+  std::string text;                ///< For text, bytes and foreign; for a map, not empty if it is a TorchScript module.
   std::vector<PythonValue> items;  ///< For a list or tuple.
   std::vector<Entry> entries;      ///< For a map, in its order.
 

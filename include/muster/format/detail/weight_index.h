@@ -14,6 +14,9 @@ namespace muster::format {
 
 inline constexpr std::string_view kWeightsName = "model.safetensors";
 inline constexpr std::string_view kWeightIndexName = "model.safetensors.index.json";
+/// The same in files of torch.save, as hubs had them before.
+inline constexpr std::string_view kTorchWeightsName = "pytorch_model.bin";
+inline constexpr std::string_view kTorchWeightIndexName = "pytorch_model.bin.index.json";
 
 /// Divides tensors of these sizes, in order, into files of at most `limit_bytes`.
 /// A tensor above the limit gets its own file, which comes before the one being filled.

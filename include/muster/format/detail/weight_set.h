@@ -23,9 +23,16 @@ struct WeightSet {
 };
 
 /// Finds the files of `path`: a weight file, an index (its name ends with .json), or a folder that has
-/// model.safetensors or else an index. Throws: CheckpointError MU200 if there is none, MU205 if the index cannot be
-/// trusted.
+/// model.safetensors, or else its index, or else pytorch_model.bin, or its index.
+/// Throws: CheckpointError MU200 if there is none, MU205 if the index cannot be trusted.
 WeightSet find_weight_set(const std::filesystem::path& path);
+
+/// Whether they are files of torch.save, by the first bytes of the first one. Throws: CheckpointError MU200.
+bool is_of_python(const WeightSet& set);
+
+/// Requires: `holds` says whether a name is among what the files hold together.
+/// Throws: CheckpointError MU205, which names the first tensor of the index that is not.
+void require_listed(const WeightSet& set, const std::function<bool(const std::string& name)>& holds);
 
 /// Calls `open` with the set of `path`; again, if another process has replaced the set meanwhile.
 /// Throws: as find_weight_set() and `open`; CheckpointError MU205 if it is replaced time after time.

@@ -10,6 +10,10 @@
 #include "muster/runtime/detail/runtime_ref.h"
 #include "muster/tree/state.h"
 
+namespace torch::nn {
+class Module;
+}
+
 namespace muster {
 
 /// A checkpoint of save_state() that is loaded in phases, for programs that prepare some objects only after others are
@@ -54,6 +58,9 @@ namespace runtime {
 /// The full weights of one model of a checkpoint of save_state(), by name, sharded ones joined. Not collective.
 /// Throws: CheckpointError as Checkpoint; MU209 for a checkpoint without such a model.
 State checkpoint_weights(const std::filesystem::path& folder, std::size_t model = 0);
+/// The weights of a file or a folder of bare weights, as load_model() takes them for this module: what is beside them
+/// is left out. Throws: CheckpointError, as load_model().
+State bare_weights(const std::filesystem::path& path, const torch::nn::Module& module);
 }  // namespace runtime
 
 }  // namespace muster
