@@ -103,10 +103,11 @@ class Saving {
     load_model(model, path, {.strict = options.strict});
   }
 
-  /// Loads bare weights into a model, prepared or not: what save_model wrote, a safetensors file, index or folder, or a
-  /// file of torch.save or torch::save. Like Python's load_state_dict, it converts values to the dtypes of the model.
-  /// If a file holds one dictionary of tensors among other things, it loads that one, and the log says so. Optimizers,
-  /// their states and averages of the model stay as they are.
+  /// Loads bare weights into a model, prepared or not: what save_model wrote, a safetensors file, index or folder, a
+  /// file of torch.save, torch::save or torch.jit.save, or a folder with pytorch_model.bin or its index. Like Python's
+  /// load_state_dict, it converts values to the dtypes of the model. If a file holds one dictionary of tensors among
+  /// other things, it loads that one; the log says so, and names what is left out, objects of unknown classes too.
+  /// Optimizers, their states and averages of the model stay as they are.
   /// Returns the names that only the model or only the file has: none if strict. See LoadStateDictOptions.
   /// Throws, on all ranks, with the model unchanged: CheckpointError MU200, MU201, MU205, MU207, MU225, MU226 for the
   /// files; MU228 for names that only one of them has, if strict, and for values that do not fit, all listed; MU250 if
