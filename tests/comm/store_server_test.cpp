@@ -87,7 +87,7 @@ TEST(StoreServer, IsSilentOfAStoreOnTheLoopback) {
   });
 }
 
-/// What a client writes and a thread of this process answers, at a port that should be the store's.
+/// A server that is no store: a thread of this process accepts connections, and behaves so with each.
 class Stranger {
  public:
   using Behavior = std::function<void(int connection)>;
