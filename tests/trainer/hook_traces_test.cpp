@@ -91,48 +91,27 @@ TEST(HookTraces, TwoRanksCallHooksInTheRecordedOrder) {
   });
 }
 
-/// Of a recorded case, what loader_order.py traces, in the same words.
-Calls loader_order(const std::filesystem::path& folder, const nlohmann::json& one) {
-  const auto options_of = [](const nlohmann::json& given) {
-    TrainerOptions options{.enable_model_summary = false, .enable_progress_bar = false};
-    const auto number = [&](const char* name) { return given.at(name).get<int64_t>(); };
-    if (given.contains("max_epochs")) options.max_epochs = number("max_epochs");
-    if (given.contains("num_sanity_val_steps")) options.num_sanity_val_steps = number("num_sanity_val_steps");
-    if (given.contains("limit_val_batches")) options.limit_val_batches = number("limit_val_batches");
-    if (given.contains("reload_dataloaders_every_n_epochs"))
-      options.reload_dataloaders_every_n_epochs = number("reload_dataloaders_every_n_epochs");
-    if (given.contains("check_val_every_n_epoch")) {
-      const auto& every = given.at("check_val_every_n_epoch");
-      options.check_val_every_n_epoch = every.is_null() ? std::nullopt : std::optional(every.get<int64_t>());
-    }
-    if (given.contains("val_check_interval")) {
-      const auto& interval = given.at("val_check_interval");
-      if (interval.is_number_integer()) options.val_check_interval = interval.get<int64_t>();
-      else options.val_check_interval = interval.get<double>();
-    }
-    return options;
-  };
-  const auto run = [&](const nlohmann::json& given, const std::string& part, const std::string& entry,
-                       const std::string& ckpt_path) {
-    ModelCheckpointOptions saver{.dirpath = folder / part, .filename = "{step}", .save_top_k = -1};
-    if (one.at("saved_at") == "epoch") saver.save_on_train_epoch_end = true;
-    else saver.every_n_train_steps = one.at("saved_at").get<int64_t>();
-    HookTrace trace;
-    auto options = options_of(given);
-    options.default_root_dir = folder;
-    options.callbacks = {std::make_shared<TracedCallback>(trace), std::make_shared<ModelCheckpoint>(saver)};
-    Trainer trainer(options);
-    TracedModule module(trace, 4);
-    if (entry == "fit") trainer.fit(module, {.ckpt_path = ckpt_path});
-    else if (entry == "validate") trainer.validate(module, {.ckpt_path = ckpt_path});
-    else if (entry == "test") trainer.test(module, {.ckpt_path = ckpt_path});
-    else trainer.predict(module, {.ckpt_path = ckpt_path});
-    return trace.calls;
-  };
-  auto all = run(one.at("first"), "first", "fit", "");
-  if (const auto& entry = one.at("entry"); !entry.is_null())
-    all = run(one.at("second"), "second", entry,
-              folder / "first" / (one.at("saved_at") == "epoch" ? "step=4.ckpt" : "step=3.ckpt"));
+TrainerOptions options_of(const nlohmann::json& given) {
+  TrainerOptions options{.enable_model_summary = false, .enable_progress_bar = false};
+  const auto number = [&](const char* name) { return given.at(name).get<int64_t>(); };
+  if (given.contains("max_epochs")) options.max_epochs = number("max_epochs");
+  if (given.contains("num_sanity_val_steps")) options.num_sanity_val_steps = number("num_sanity_val_steps");
+  if (given.contains("limit_val_batches")) options.limit_val_batches = number("limit_val_batches");
+  if (given.contains("reload_dataloaders_every_n_epochs"))
+    options.reload_dataloaders_every_n_epochs = number("reload_dataloaders_every_n_epochs");
+  if (given.contains("check_val_every_n_epoch")) {
+    const auto& every = given.at("check_val_every_n_epoch");
+    options.check_val_every_n_epoch = every.is_null() ? std::nullopt : std::optional(every.get<int64_t>());
+  }
+  if (!given.contains("val_check_interval")) return options;
+  const auto& interval = given.at("val_check_interval");
+  if (interval.is_number_integer()) options.val_check_interval = interval.get<int64_t>();
+  else options.val_check_interval = interval.get<double>();
+  return options;
+}
+
+/// Those of the calls that loader_order.py traces, in its words.
+Calls as_recorded(const Calls& calls) {
   static const std::set<std::string> traced = {"setup",
                                                "on_fit_start",
                                                "on_load_checkpoint",
@@ -151,12 +130,35 @@ Calls loader_order(const std::filesystem::path& folder, const nlohmann::json& on
                                                "on_fit_end",
                                                "teardown"};
   Calls kept;
-  for (const auto& call : all) {
+  for (const auto& call : calls) {
     const auto name = call.substr(call.find('.') + 1);
     const bool of_callback = call.find(" CB.") != call.npos;
     if (of_callback ? traced.contains(name) : name.ends_with("_dataloader")) kept.push_back(name);
   }
   return kept;
+}
+
+/// The calls of a recorded case.
+Calls loader_order(const std::filesystem::path& folder, const nlohmann::json& one) {
+  const auto run = [&](const char* part, const std::string& entry, const std::string& ckpt_path) {
+    ModelCheckpointOptions saver{.dirpath = folder / part, .filename = "{step}", .save_top_k = -1};
+    if (one.at("saved_at") == "epoch") saver.save_on_train_epoch_end = true;
+    else saver.every_n_train_steps = one.at("saved_at").get<int64_t>();
+    HookTrace trace;
+    auto options = options_of(one.at(part));
+    options.default_root_dir = folder;
+    options.callbacks = {std::make_shared<TracedCallback>(trace), std::make_shared<ModelCheckpoint>(saver)};
+    Trainer trainer(options);
+    TracedModule module(trace, 4);
+    if (entry == "fit") trainer.fit(module, {.ckpt_path = ckpt_path});
+    else if (entry == "validate") trainer.validate(module, {.ckpt_path = ckpt_path});
+    else if (entry == "test") trainer.test(module, {.ckpt_path = ckpt_path});
+    else trainer.predict(module, {.ckpt_path = ckpt_path});
+    return as_recorded(trace.calls);
+  };
+  const auto first = run("first", "fit", "");
+  const auto* saved = one.at("saved_at") == "epoch" ? "first/step=4.ckpt" : "first/step=3.ckpt";
+  return one.at("entry").is_null() ? first : run("second", one.at("entry"), folder / saved);
 }
 
 TEST(HookTraces, LoadersAreMadeWhenLightningMakesThem) {
