@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
+#include <string>
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
@@ -50,20 +52,6 @@ void add_file(WeightSource& source, const std::filesystem::path& path) {
   }
 }
 
-void check_index(const WeightSource& source, const format::WeightSet& set) {
-  const auto refuse = [&](const std::string& why) {
-    throw CheckpointError("MU205", set.index_path.string() + ": " + why + "; the files belong to different saves");
-  };
-  for (const auto& [name, file] : set.index->file_of) {
-    const auto found = source.tensors.find(name);
-    if (found == source.tensors.end() || found->second.file->path().filename() != file)
-      refuse("says that tensor " + in_quotes(name) + " is in " + file + ", which has none of that name");
-  }
-  for (const auto& [name, tensor] : source.tensors)
-    if (!set.index->file_of.contains(name))
-      refuse("does not know tensor " + in_quotes(name) + " of " + tensor.file->path().filename().string());
-}
-
 }  // namespace
 
 WeightSource open_weights(const std::filesystem::path& path) {
@@ -76,7 +64,9 @@ WeightSource open_weights(const std::filesystem::path& path) {
                                          ": read them by load_model or load_python, or make safetensors files of them "
                                          "by muster convert");
     for (const auto& file : set.files) add_file(source, file);
-    if (set.index) check_index(source, set);
+    std::map<std::string, std::string> file_of;
+    for (const auto& [name, tensor] : source.tensors) file_of[name] = tensor.file->path().filename().string();
+    format::require_indexed(set, file_of);
   });
   return source;
 }

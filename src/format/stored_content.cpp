@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 #include <iterator>
+#include <map>
+#include <string>
 
 #include "format/checkpoint/stored_checkpoint.h"
 #include "muster/base/detail/shown.h"
@@ -32,25 +34,19 @@ StoredContent content_of(const WeightSet& set) {
   StoredContent stored;
   stored.kind = set.index ? "safetensors files with an index" : "safetensors file";
   stored.content.value.kind = Kind::map;
+  std::map<std::string, std::string> file_of;
   for (const auto& file : set.files) {
     const auto input = std::make_shared<const InputFile>(file);
     const Header header = read_header(*input);
     stored.metadata.insert(header.metadata.begin(), header.metadata.end());
     for (const TensorEntry& entry : header.tensors) {
-      if (set.index) {
-        const auto listed = set.index->file_of.find(entry.name);
-        if (listed == set.index->file_of.end() || listed->second != file.filename())
-          throw CheckpointError("MU205", set.index_path.string() + ": tensor " + in_quotes(entry.name) + " is in " +
-                                             file.string() +
-                                             ", which the index does not say; the files belong to different saves");
-      }
+      if (const auto [first, is_new] = file_of.emplace(entry.name, file.filename().string()); !is_new)
+        throw CheckpointError("MU205", "tensor " + in_quotes(entry.name) + " is in two files, " + first->second +
+                                           " and " + file.string());
       stored.content.value.entries.emplace_back(PythonValue::of_text(entry.name), add_tensor(stored, input, entry));
     }
   }
-  if (set.index && set.index->file_of.size() != stored.content.value.entries.size())
-    throw CheckpointError("MU205", set.index_path.string() + ": it lists " + std::to_string(set.index->file_of.size()) +
-                                       " tensors, its files have " +
-                                       std::to_string(stored.content.value.entries.size()));
+  require_indexed(set, file_of);
   std::sort(stored.content.value.entries.begin(), stored.content.value.entries.end(),
             [](const auto& a, const auto& b) { return a.first.text < b.first.text; });
   add_tied(stored);

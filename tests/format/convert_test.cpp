@@ -8,6 +8,7 @@
 #include "checks.h"
 #include "muster/base/error.h"
 #include "muster/format/detail/stored_content.h"
+#include "muster/format/detail/weight_index.h"
 #include "python_values.h"
 
 namespace muster::format {
@@ -205,6 +206,24 @@ TEST(ConvertTest, DamagedStoragesAreFound) {
   bytes[bytes.find(std::string("\x00\x00\x80\x3f\x00\x00\x00\x40", 8))] ^= 1;
   checks::write(folder / "x.pt", bytes);
   expect_error<CheckpointError>("MU225", "checksum", [&] { convert(folder / "x.pt", folder / "y.pt"); });
+}
+
+TEST(StoredContentTest, ATensorThatIsNotWhereTheIndexSaysIsNamed) {
+  ScratchFolder folder;
+  convert(python_file("zip.pt"), folder / "shards",
+          {.durability = Durability::none, .max_shard_size = 60, .part = "state_dict"});
+  const auto path = folder / "shards" / kWeightIndexName;
+  const auto index = parse_index(checks::read(path), "index");
+  const auto& [name, file] = *index.file_of.begin();
+  const auto& other = index.file_of.rbegin()->second;
+  ASSERT_NE(file, other);
+  for (const auto& [tensor, said] : {std::pair(std::string("absent"), file), std::pair(name, other)}) {
+    auto wrong = index;
+    wrong.file_of[tensor] = said;
+    checks::write(path, to_json(wrong));
+    expect_error<CheckpointError>("MU205", "says that tensor '" + tensor + "' is in " + said,
+                                  [&] { open_content(folder / "shards"); });
+  }
 }
 
 TEST(StoredContentTest, LeavesAreSortedAndPlainListsAreOne) {

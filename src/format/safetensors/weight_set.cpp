@@ -112,6 +112,10 @@ std::string other_weights(const fs::path& folder) {
              : "; name one of what is there: " + listed(names, [](const std::string& name) { return shown(name); });
 }
 
+[[noreturn]] void refuse_index(const WeightSet& set, const std::string& why) {
+  throw CheckpointError("MU205", set.index_path.string() + ": it " + why + "; the files belong to different saves");
+}
+
 }  // namespace
 
 WeightSet find_weight_set(const fs::path& path) {
@@ -136,8 +140,18 @@ void require_listed(const WeightSet& set, const std::function<bool(const std::st
   if (!set.index) return;
   for (const auto& [name, file] : set.index->file_of)
     if (!holds(name))
-      throw CheckpointError("MU205", set.index_path.string() + ": says that tensor " + in_quotes(name) + " is in " +
-                                         file + ", which has none of that name; the files belong to different saves");
+      refuse_index(set, "says that tensor " + in_quotes(name) + " is in " + file + ", which has none of that name");
+}
+
+void require_indexed(const WeightSet& set, const std::map<std::string, std::string>& file_of) {
+  if (!set.index) return;
+  require_listed(set, [&](const std::string& name) {
+    const auto found = file_of.find(name);
+    return found != file_of.end() && found->second == set.index->file_of.at(name);
+  });
+  for (const auto& [name, file] : file_of)
+    if (!set.index->file_of.contains(name))
+      refuse_index(set, "does not know tensor " + in_quotes(name) + " of " + file);
 }
 
 void open_weight_set(const fs::path& path, const std::function<void(const WeightSet&)>& open) {

@@ -2,6 +2,7 @@
 
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -33,6 +34,10 @@ bool is_of_python(const WeightSet& set);
 /// Requires: `holds` says whether a name is among what the files hold together.
 /// Throws: CheckpointError MU205, which names the first tensor of the index that is not.
 void require_listed(const WeightSet& set, const std::function<bool(const std::string& name)>& holds);
+
+/// Throws: CheckpointError MU205, which names the tensor, if a set with an index has other tensors than the index
+/// lists, or has them in other files. `file_of`: the name of the file of each tensor that its files have.
+void require_indexed(const WeightSet& set, const std::map<std::string, std::string>& file_of);
 
 /// Calls `open` with the set of `path`; again, if another process has replaced the set meanwhile.
 /// Throws: as find_weight_set() and `open`; CheckpointError MU205 if it is replaced time after time.
