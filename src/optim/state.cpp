@@ -58,7 +58,7 @@ void take_over(UpdateRule rule, const lib::OptimizerOptions& options, ParameterE
   const auto& flat = entry.states[k];
   const auto view = entry.whole ? shaped_alias(flat, 0, entry.parameter) : flat_alias(flat, 0, flat.numel());
   if (!shown.defined() || (!entry.whole && entry.step == 0)) {
-    if (const double value = initial_value(rule, options); value != 0.0) view.fill_(value);
+    view.fill_(initial_value(rule, options));  // not only new memory: a load may have taken the state away
   } else if (entry.whole || shown.sizes() == view.sizes()) {
     view.copy_(shown);
   } else {
