@@ -1,9 +1,12 @@
 #include "muster/parallel/detail/capabilities.h"
 
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/full.h>
 
 #include "muster/optim/detail/device_norm.h"
 #include "muster/parallel/detail/managed_model.h"
+#include "parallel/local.h"
 
 namespace muster::parallel {
 
@@ -13,6 +16,17 @@ at::Tensor ManagedModel::device_gradient_power_sum(const std::vector<at::Tensor>
   std::vector<at::Tensor> gradients;
   for_each_gradient(parameters, [&](const at::Tensor& gradient) { gradients.push_back(gradient); });
   return optim::device_power_sum(gradients, device, p);
+}
+
+GradientParts ManagedModel::gradient_parts(const at::Tensor& parameter) {
+  return {.whole = parameter.unsafeGetTensorImpl()->grad()};  // Tensor::grad() asks autograd about leaves first
+}
+
+void ManagedModel::load_gradient(const at::Tensor& parameter, const GradientParts& parts) {
+  zero_local_gradient(parameter, /*set_to_none=*/true);
+  if (!parts.whole.defined()) return;
+  const at::NoGradGuard no_grad;
+  parameter.mutable_grad() = at::empty_like(parameter).copy_(parts.whole);
 }
 
 std::vector<ParameterShard> shards_of(ManagedModel& model) {

@@ -4,9 +4,6 @@
 #include <cstring>
 #include <utility>
 
-#include <ATen/core/grad_mode.h>
-#include <ATen/ops/empty_like.h>
-
 #include "model_state.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
@@ -14,6 +11,7 @@
 #include "muster/parallel/detail/capabilities.h"
 #include "muster/parallel/detail/managed_model.h"
 #include "random_state.h"
+#include "saved_gradients.h"
 #include "saved_position.h"
 #include "state_digest.h"
 
@@ -22,23 +20,11 @@ namespace {
 
 // --- saving
 
-/// Gradients that wait are then sharded for other ranks already.
+/// Then an open window begins again: to save what each rank has of full gradients would take the memory of the model,
+/// as often as there are ranks.
 bool sharded(const StatefulObjects& contents) {
   return std::any_of(contents.models.begin(), contents.models.end(),
                      [](const auto& model) { return model->managed->sharded(); });
-}
-
-/// The gradients that wait for the end of the window, by optimizer and number of the parameter.
-State waiting_gradients(const StatefulObjects& contents) {
-  State::List all;
-  for (const auto& optimizer : contents.optimizers) {
-    State::Map waiting;
-    const auto parameters = optimizer->parameters();
-    for (size_t i = 0; i < parameters.size(); ++i)
-      if (parameters[i].grad().defined()) waiting.emplace_back(std::to_string(i), parameters[i].grad().detach());
-    all.emplace_back(std::move(waiting));
-  }
-  return all;
 }
 
 /// Where the open window began in the loader that was used last, for those who cannot take up its gradients.
@@ -83,6 +69,13 @@ void divide(const comm::Communicator& group, State::List states, const std::stri
   }
   job.shared.set(name, std::move(shared));
   job.per_rank.set(name, std::move(own));
+}
+
+void save_gradients(const StatefulObjects& contents, CheckpointContents& job) {
+  const bool again = job.shared.at("window").find("again");
+  auto waiting = again ? WaitingGradients() : waiting_gradients(contents, job.shards);
+  job.shared.set("reduced_gradients", std::move(waiting.reduced));
+  divide(contents.group, std::move(waiting.whole), "gradients", job);
 }
 
 // --- loading
@@ -174,9 +167,7 @@ class JobLoader {
     const auto undo = [accumulation = contents_.accumulation, before] { accumulation->load_state_dict(before); };
     if (!again_) {
       load_.now([&] { contents_.accumulation->load_state_dict(per_rank_.at("accumulation")); }, undo);
-      load_.at_end([gradients = per_rank_.find("gradients") ? per_rank_.at("gradients") : State(),
-                    contents = contents_] { put_gradients(contents, gradients); });
-      return;
+      return gradients(/*again=*/false);
     }
     if (open > 0 && !begin.find("loader"))
       throw CheckpointError("MU242", formatted("the checkpoint was saved by {} ranks inside a window of gradient "
@@ -192,19 +183,35 @@ class JobLoader {
                     "gradients cannot be taken up here",
                     saved_ranks_, open));
     load_.now([&] { contents_.accumulation->reset(); }, undo);
-    load_.at_end([contents = contents_] { put_gradients(contents, State()); });
+    gradients(/*again=*/open > 0);
   }
 
-  static void put_gradients(const StatefulObjects& contents, const State& gradients) {
-    const at::NoGradGuard no_grad;
-    for (size_t o = 0; o < contents.optimizers.size(); ++o) {
-      const auto parameters = contents.optimizers[o]->parameters();
-      for (size_t i = 0; i < parameters.size(); ++i) {
-        const auto* waiting = gradients.empty() ? nullptr : gradients.list().at(o).find(std::to_string(i));
-        auto& gradient = parameters[i].mutable_grad();
-        gradient = waiting ? at::empty_like(parameters[i]).copy_(waiting->tensor()) : at::Tensor();
-      }
+  /// `again`: those of the open window are made again.
+  void gradients(bool again) {
+    std::vector<SavedGradients> all(contents_.optimizers.size());
+    for (size_t o = 0; !again && o < all.size(); ++o) {
+      const auto* equal = entry(shared_, "gradients", o);
+      const auto* own = entry(per_rank_, "gradients", o);
+      all[o].reduced = entry(shared_, "reduced_gradients", o);
+      all[o].whole_is_reduced = equal && shared_.at("window").at("micro_batches").integer() == 0;
+      all[o].whole = equal ? equal : own;
+      if (!same_world_ && !equal && own && !own->map().empty()) refuse_gradients_of_other_ranks();
     }
+    load_.at_end(prepare_gradients(contents_, all, TensorReader(&how_.checkpoint)));
+  }
+
+  static const State* entry(const State& saved, const char* name, size_t i) {
+    const auto* list = saved.find(name);
+    return list && i < list->list().size() && !list->list()[i].empty() ? &list->list()[i] : nullptr;
+  }
+
+  [[noreturn]] void refuse_gradients_of_other_ranks() const {
+    throw CheckpointError(
+        "MU584",
+        formatted("the checkpoint was saved by {} ranks, each with gradients of its own that no step had used, "
+                  "as backwards in no_sync leave them, and {} ranks cannot take them up: resume with {} "
+                  "ranks, or from a checkpoint that was saved after a step",
+                  saved_ranks_, contents_.group.size(), saved_ranks_));
   }
 
   void model(size_t i) {
@@ -287,8 +294,7 @@ CheckpointContents save_job(const StatefulObjects& contents) {
   divide(contents.group, std::move(loaders), "loaders", job);
   divide(contents.group, std::move(objects), "objects", job);
   job.per_rank.set("accumulation", contents.accumulation->state_dict());
-  if (contents.accumulation->open_micro_batches() > 0 && !sharded(contents))
-    job.per_rank.set("gradients", waiting_gradients(contents));
+  save_gradients(contents, job);
   State::List communication;
   for (const auto& model : contents.models) {
     auto* kept = model->managed->comm_hook_state();

@@ -93,6 +93,12 @@ std::vector<at::Tensor> PreparedOptimizer::parameters() const {
 void PreparedOptimizer::before_backward() {
   bind(/*require_all=*/false);
   fused_.refuse_direct_step();
+  gradients_used_ = false;
+}
+
+void PreparedOptimizer::note_loaded_gradients(bool reduced) {
+  gradients_used_ = false;
+  for (auto& use : models_) use.reductions = reduction_count_of(*use.model) - (reduced ? 1 : 0);
 }
 
 bool PreparedOptimizer::needs_reduction(const ModelUse& use) const {
@@ -223,6 +229,7 @@ at::Tensor PreparedOptimizer::step(const torch::optim::Optimizer::LossClosure& c
   if (flag_.pending()) update_unless(flag);
   else if (!skipped_) loss = update(closure);
   note_reductions();
+  gradients_used_ = true;
   context_.registry->note_step();
   if (!skipped_ && context_.after_step) {
     Optimizer handle(shared_from_this());
@@ -236,6 +243,7 @@ void PreparedOptimizer::zero_grad(bool set_to_none) {
   bind(/*require_all=*/true);
   fused_.zero_grad(set_to_none);
   note_reductions();
+  gradients_used_ = false;
   gradient_scale_ = {};
   unscaled_ = false;
   drop_flags();

@@ -64,6 +64,10 @@ class PreparedOptimizer : public std::enable_shared_from_this<PreparedOptimizer>
   /// Called before and after a backward.
   void before_backward();
   void after_backward() { fused_.note_backward(); }
+  /// Whether a step has used the gradients that are there: they wait for nothing.
+  bool gradients_are_used() const noexcept { return gradients_used_; }
+  /// Gradients were loaded, which wait for a step. `reduced`: they are the sums of all ranks already.
+  void note_loaded_gradients(bool reduced);
   /// Call it first in every function that uses gradients and that all ranks call. If the loss of this rank did not use
   /// a model that holds any of these parameters (nullptr: any of the optimizer's), the rank takes part in the
   /// reductions that the others' backward waits for. Does nothing before the last micro-batch of a window, nor for a
@@ -160,9 +164,10 @@ class PreparedOptimizer : public std::enable_shared_from_this<PreparedOptimizer>
   std::optional<precision::GradScaler> scaler_;
   std::optional<precision::DeviceGradScaler> device_scaler_;  // in its place where all parameters are on one device
   FoundInf flag_;
-  LossScale loss_scale_;       // the scale of the last backward
-  LossScale gradient_scale_;   // the factor by which gradients are too large
-  bool flag_decides_ = false;  // the last update was made unless a flag on the device forbade it
+  LossScale loss_scale_;         // the scale of the last backward
+  LossScale gradient_scale_;     // the factor by which gradients are too large
+  bool flag_decides_ = false;    // the last update was made unless a flag on the device forbade it
+  bool gradients_used_ = false;  // by a step
   bool skip_next_ = false;
   bool skipped_ = false;
   bool unscaled_ = false;

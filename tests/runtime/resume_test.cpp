@@ -207,10 +207,12 @@ void expect_newest() {
   EXPECT_EQ(count.value, 1) << "without a checkpoint something was loaded";
   accelerator.save_state();
   count.value = 2;
-  const auto newest = accelerator.save_state({}, {.asynchronous = true}) / "checkpoint_1";
+  EXPECT_EQ(accelerator.save_state({}, {.asynchronous = true}), root.path() / "checkpoints");
+  const auto newest = root.path() / "checkpoints" / "checkpoint_1";
   count.value = 3;
   EXPECT_TRUE(resume(accelerator));
   EXPECT_EQ(count.value, 2);
+  EXPECT_EQ(accelerator.wait_for_save(), newest);
   if (accelerator.is_main_process()) fs::remove(newest / "manifest.json");
   EXPECT_TRUE(resume(accelerator));
   EXPECT_EQ(count.value, 1) << "one that is not whole was loaded";

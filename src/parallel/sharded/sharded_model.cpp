@@ -164,6 +164,16 @@ void ShardedModel::scale_gradients(const std::vector<at::Tensor>& parameters, do
       if (auto* gradients = state_->units[place->first]->gradients()) gradients->scale(place->second, factor);
 }
 
+GradientParts ShardedModel::gradient_parts(const at::Tensor& parameter) {
+  const auto* place = state_->place(parameter);
+  return place ? state_->units[place->first]->gradient_parts(place->second) : ManagedModel::gradient_parts(parameter);
+}
+
+void ShardedModel::load_gradient(const at::Tensor& parameter, const GradientParts& parts) {
+  if (const auto* place = state_->place(parameter)) state_->units[place->first]->load_gradient(place->second, parts);
+  else ManagedModel::load_gradient(parameter, parts);
+}
+
 std::vector<std::pair<std::string, at::Tensor>> ShardedModel::full_state(bool main_only) {
   if (state_->one_copy) state_->one_copy->require_whole();
   std::unordered_map<const c10::TensorImpl*, at::Tensor> whole;

@@ -311,19 +311,42 @@ void ShardedUnit::zero_gradient(size_t i, bool set_to_none) {
   if (set_to_none) parameter(i).tensor.mutable_grad().reset();
 }
 
+/// What the user has reset is gone.
+GradientParts ShardedUnit::gradient_parts(size_t i) {
+  const auto& tensor = parameter(i).tensor;
+  if (!gradients_ || (placeholders_shown_ && !tensor.mutable_grad().defined())) return {};
+  GradientParts parts;
+  if (gradients_->has_unsharded_grad(i))
+    parts.whole = gradients_->unsharded(i).as_strided(tensor.sizes(), tensor.strides());
+  if (gradients_->has_sharded_grad(i)) parts.shard = gradients_->sum(i);
+  return parts;
+}
+
+void ShardedUnit::load_gradient(size_t i, const GradientParts& parts) {
+  zero_gradient(i, /*set_to_none=*/true);
+  if (!parts.whole.defined() && !parts.shard.defined()) return;
+  allocate_gradients();
+  if (parts.shard.defined()) gradients_->load_sum(i, parts.shard);
+  if (parts.whole.defined()) take_gradient(i, parts.whole, /*last=*/false);
+  placeholders_shown_ = true;
+  show_placeholder(i);
+}
+
 void ShardedUnit::show_placeholders() {
   placeholders_shown_ = true;
-  for (size_t i = 0; gradients_ && i < size(); ++i) {
-    if (!gradients_->has_unsharded_grad(i) && !gradients_->has_sharded_grad(i)) continue;
-    auto& shown = parameter(i).tensor.mutable_grad();
-    auto& placeholder = placeholders_[i];
-    // One that the user has kept stands for the last gradient, which is gone: assigned again it must not be this one.
-    if (!shown.is_same(placeholder) && placeholder.use_count() > 1)
-      placeholder =
-          placeholder_memory_.view(layout_.whole(i).begin, placeholder.sizes(), placeholder.strides(), used_dtype_);
-    // Without memory, so it costs none: it only says that there is a gradient.
-    shown = placeholder;
-  }
+  for (size_t i = 0; gradients_ && i < size(); ++i)
+    if (gradients_->has_unsharded_grad(i) || gradients_->has_sharded_grad(i)) show_placeholder(i);
+}
+
+void ShardedUnit::show_placeholder(size_t i) {
+  auto& shown = parameter(i).tensor.mutable_grad();
+  auto& placeholder = placeholders_[i];
+  // One that the user has kept stands for the last gradient, which is gone: assigned again it must not be this one.
+  if (!shown.is_same(placeholder) && placeholder.use_count() > 1)
+    placeholder =
+        placeholder_memory_.view(layout_.whole(i).begin, placeholder.sizes(), placeholder.strides(), used_dtype_);
+  // Without memory, so it costs none: it only says that there is a gradient.
+  shown = placeholder;
 }
 
 void ShardedUnit::refuse_assigned_gradient(size_t i) const {

@@ -9,6 +9,7 @@
 #include "muster/optim/detail/flat_parameters.h"
 #include "muster/parallel/detail/capabilities.h"
 #include "muster/parallel/detail/full_params_options.h"
+#include "muster/parallel/detail/managed_model.h"
 #include "parallel/sharded/buffer_pool.h"
 #include "parallel/sharded/one_copy.h"
 #include "parallel/sharded/shard_layout.h"
@@ -114,6 +115,9 @@ class ShardedUnit {
   /// Takes a full gradient that autograd has computed; see UnitGradients::take().
   void take_gradient(size_t i, const at::Tensor& gradient, bool last);
   void zero_gradient(size_t i, bool set_to_none);
+  /// As of ManagedModel.
+  GradientParts gradient_parts(size_t i);
+  void load_gradient(size_t i, const GradientParts& parts);
   /// Sets and removes gradient placeholders. If a placeholder is gone already, hide_placeholders() clears the gradient,
   /// since the user has reset it; it does nothing while none is shown.
   /// Throws: UsageError (MU578) from hide_placeholders(), which changes nothing then.
@@ -127,6 +131,7 @@ class ShardedUnit {
   void allocate_values();
   void share_values(const at::Tensor& whole);
   void refuse_assigned_gradient(size_t i) const;
+  void show_placeholder(size_t i);
   void begin_on_one_copy(bool main_only, bool writes);
   void fill_memory();
   void release(const at::Tensor& unsharded);

@@ -280,25 +280,47 @@ void UnitGradients::release_memory() {
   collectors_ = {};
 }
 
+at::Tensor UnitGradients::unsharded(size_t i) {
+  BelowAutograd guard;
+  collectors_.wait(kCollected, options_.value.device());
+  int64_t numel = 0;
+  for (const auto& at : runs_[i]) numel += at.length;
+  auto whole = at::empty({numel}, rows_.options());
+  for (const auto& at : runs_[i]) whole.narrow(0, at.offset_in_param, at.length).copy_(run(rows_, at, at.length));
+  return scaled_[i] ? whole.mul_(options_.divisor_before) : whole;
+}
+
+at::Tensor UnitGradients::sum(size_t i) const {
+  if (!before_.defined()) return part(i);
+  const auto mine = layout_.part(i, groups_.shards.rank());
+  return before_.narrow(0, mine.begin, mine.length);
+}
+
+void UnitGradients::load_sum(size_t i, const at::Tensor& values) {
+  BelowAutograd guard;
+  if (options_.keeps_full && collecting_ && !before_.defined()) before_ = result_.clone();
+  const auto to = sum(i);
+  set_zero(to);
+  to.narrow(0, 0, values.numel()).copy_(values);
+  has_sharded_grad_[i] = true;
+}
+
 void UnitGradients::zero(size_t i, bool set_to_none) {
   BelowAutograd guard;
-  const auto mine = layout_.part(i, groups_.shards.rank());
   if (set_to_none) {
     has_unsharded_grad_[i] = has_sharded_grad_[i] = false;
     return;
   }
   if (has_unsharded_grad_[i])
     for (const auto& at : runs_[i]) set_zero(run(rows_, at, at.padded));
-  set_zero(before_.defined() ? before_.narrow(0, mine.begin, mine.length) : part(i));
+  set_zero(sum(i));
 }
 
 void UnitGradients::scale(size_t i, double factor) {
   BelowAutograd guard;
-  const auto mine = layout_.part(i, groups_.shards.rank());
   if (has_unsharded_grad_[i])
     for (const auto& at : runs_[i]) run(rows_, at, at.length).mul_(factor);
-  if (!has_sharded_grad_[i]) return;
-  (before_.defined() ? before_.narrow(0, mine.begin, mine.length) : part(i)).mul_(factor);
+  if (has_sharded_grad_[i]) sum(i).mul_(factor);
 }
 
 int64_t UnitGradients::pool_bytes() const {

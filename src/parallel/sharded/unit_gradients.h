@@ -49,6 +49,12 @@ class UnitGradients {
   /// while it is in the cache, since no more gradients follow before the reduction; otherwise start_reduction() scales
   /// it.
   void take(size_t i, const at::Tensor& flat, bool last = true);
+  /// The full gradient that waits, copied. Requires: has_unsharded_grad().
+  at::Tensor unsharded(size_t i);
+  /// This rank's shard of the sum, including the padding, wherever it is stored now.
+  at::Tensor sum(size_t i) const;
+  /// The sum is this, without the padding, as if a reduction had made it.
+  void load_sum(size_t i, const at::Tensor& values);
   /// Starts to sum the waiting gradients over the ranks. Collective, until wait() returned.
   /// Requires: the label outlives the reduction.
   void start_reduction(const comm::OperationLabel& label, bool freezing_change = false);

@@ -18,6 +18,13 @@ class GradientReductions;
 class Joinable;
 class ShardedParameters;
 
+/// What a rank has of the gradient of one parameter; undefined tensors where it has nothing.
+struct GradientParts {
+  at::Tensor whole = {};  ///< of sharded models, the sum that the ranks have not reduced yet
+  at::Tensor shard =
+      {};  ///< 1-D, of sharded models only: of the reduced gradient, as ParameterShard is of the parameter
+};
+
 /// A module managed by a strategy. ReplicatedModel and ShardedModel are the two implementations; a module
 /// in a world of one has a third, trivial one. Every model implements the pure virtual functions. The functions at the
 /// end return the capabilities that only some models have; see capabilities.h.
@@ -57,6 +64,11 @@ class ManagedModel : public optim::FlatParameters {
   virtual void scale_gradients(const std::vector<at::Tensor>& parameters, double factor) {
     for_each_gradient(parameters, [factor](const at::Tensor& gradient) { at::Tensor(gradient).mul_(factor); });
   }
+
+  /// This rank's parts of the gradient of a parameter, where they are stored or copied.
+  virtual GradientParts gradient_parts(const at::Tensor& parameter);
+  /// Replaces them. A whole gradient that is not reduced yet counts as one of a backward without gradient_sync().
+  virtual void load_gradient(const at::Tensor& parameter, const GradientParts& parts);
 
   /// Names, in the module's order, with full tensors on every rank that asked for them.
   /// Collective: where parameters are sharded. `main_only`: ranks other than the main one get an empty list.

@@ -103,6 +103,8 @@ class ShardedModel final : public ManagedModel, public GradientReductions, publi
   void for_each_gradient(const std::vector<at::Tensor>& parameters,
                          const std::function<void(const at::Tensor&)>& f) override;
   void scale_gradients(const std::vector<at::Tensor>& parameters, double factor) override;
+  GradientParts gradient_parts(const at::Tensor& parameter) override;
+  void load_gradient(const at::Tensor& parameter, const GradientParts& parts) override;
   GradientReductions* gradient_reductions() noexcept override { return this; }
   ShardedParameters* sharded_parameters() noexcept override { return this; }
 

@@ -57,10 +57,12 @@ class Saving {
  public:
   using StateHook = std::function<void(State& state, const std::filesystem::path& folder)>;
   /// Writes all that training depends on: models, optimizers, loss scales, schedulers, loaders, random generators, an
-  /// unfinished accumulation window, registered objects. A program that loads it continues as if it had not been
-  /// interrupted. `folder`: where to write; empty: as options.project says, under the number after the highest. Returns
-  /// the folder. Asynchronous: returns once tensors are copied to host memory; a later failure is thrown by the next
-  /// save or wait_for_save(). Throws: CheckpointError MU241 (an unknown scheduler); ConfigError MU244 (no folder).
+  /// unfinished accumulation window, gradients that no step has used, registered objects. A program that loads it
+  /// continues as if it had not been interrupted. `folder`: where to write; empty: as options.project says, under the
+  /// number after the highest. Returns the folder of the checkpoint. Asynchronous: returns once tensors are copied to
+  /// host memory; a later failure is thrown by the next save or wait_for_save(). A number is chosen only when it is
+  /// written: then the folder of all numbered checkpoints is returned, and wait_for_save() returns that of the new one.
+  /// Throws: CheckpointError MU241 (an unknown scheduler); ConfigError MU244 (no folder).
   std::filesystem::path save_state(const std::filesystem::path& folder = {}, const SaveStateOptions& options = {});
   /// Loads the state into the same objects, prepared and registered in the same order. The world size may differ:
   /// loaders continue at the same sample, and the log names what cannot be kept. epochs() continues at the epoch of the
@@ -68,7 +70,8 @@ class Saving {
   /// rank chooses it for all ranks, and the log names those that it passes over. Ranks compare which one each has
   /// opened before anything is loaded.
   /// Throws: CheckpointError MU247 if ranks opened different saves; MU242 for a checkpoint inside an accumulation
-  /// window that cannot be continued here; ConfigError MU244 if there is no folder or no checkpoint in it.
+  /// window that cannot be continued here; MU584 for gradients of other ranks; ConfigError MU244 if there is no folder
+  /// or no checkpoint in it.
   void load_state(const std::filesystem::path& folder = {}, const LoadStateOptions& options = {});
   /// Waits until an asynchronous save is on the disk. Returns its folder; empty if there was none.
   std::filesystem::path wait_for_save();
