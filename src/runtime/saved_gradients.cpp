@@ -86,10 +86,12 @@ std::function<void()> prepare_gradients(const StatefulObjects& contents, const s
   }
   return [all = std::move(all), optimizers = std::move(optimizers), models = contents.models] {
     const at::NoGradGuard no_grad;
+    for (const auto& [owner, parameter, parts] : all)  // all before any is loaded: they share memory that is reused
+      if (owner) owner->zero_grad(parameter, /*set_to_none=*/true);
+      else parameter.mutable_grad().reset();
     for (const auto& [owner, parameter, parts] : all)
-      if (owner) owner->load_gradient(parameter, parts);
-      else
-        parameter.mutable_grad() = parts.whole.defined() ? at::empty_like(parameter).copy_(parts.whole) : at::Tensor();
+      if (owner && (parts.whole.defined() || parts.shard.defined())) owner->load_gradient(parameter, parts);
+      else if (parts.whole.defined()) parameter.mutable_grad() = at::empty_like(parameter).copy_(parts.whole);
     for (const auto& [optimizer, reduced] : optimizers) optimizer->note_loaded_gradients(reduced);
   };
 }

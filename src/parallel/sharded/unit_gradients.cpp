@@ -298,6 +298,7 @@ at::Tensor UnitGradients::sum(size_t i) const {
 
 void UnitGradients::load_sum(size_t i, const at::Tensor& values) {
   BelowAutograd guard;
+  if (collecting_ && !has_unsharded_grads()) cancel();  // what was collected is gone, and a step reads the sum itself
   if (options_.keeps_full && collecting_ && !before_.defined()) before_ = result_.clone();
   const auto to = sum(i);
   set_zero(to);
