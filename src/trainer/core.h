@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -64,8 +65,7 @@ class Core {
   std::vector<std::optional<int64_t>> batches_of_pass(StepKind kind);
   bool validates() const;
   bool validates_in_epoch() const;
-  /// Whether training that resumes from a checkpoint saved now would not be bit-identical.
-  bool inside_batch() const noexcept;
+  bool inside_batch() const noexcept;  // resuming from a checkpoint that is saved now would not be bit-identical
   const std::optional<Stage>& stage() const noexcept { return stage_; }
 
   Trainer& trainer;
@@ -189,7 +189,7 @@ class Core {
   std::string resumed_saver_;                    // the key of the callback that wrote the checkpoint
   State resumed_ranks_, resumed_loaders_;        // of the checkpoint, until the loaders are prepared
   std::string modes_;                            // of the submodules, while a validation changes them
-  std::vector<StepKind> prepared_kinds_;         // of loaders that exist and are in checkpoints
+  std::set<StepKind> prepared_kinds_;            // of loaders that exist and are in checkpoints
   std::optional<int64_t> validation_loaded_;     // the epoch that the loaders of validation were made in, or for
   int64_t first_epoch_ = 0;                      // of this fit()
   bool filler_ = false;                          // the current batch has no real sample: nothing of it is kept

@@ -53,7 +53,7 @@ PreparedLoaders& Core::setup_data(StepKind kind) {
                         .place = saved ? std::optional(static_cast<int64_t>(kind)) : std::nullopt}));
   }
   prepared.made = true;
-  if (saved) prepared_kinds_.push_back(kind);
+  if (saved) prepared_kinds_.insert(kind);
   if (kind == StepKind::validation) note_validation_loaders();
   return prepared;
 }
@@ -68,7 +68,7 @@ void Core::note_validation_loaders() {
 
 void Core::forget_data(StepKind kind) {
   prepared_loaders_[static_cast<std::size_t>(kind)] = {};
-  std::erase(prepared_kinds_, kind);
+  prepared_kinds_.erase(kind);
 }
 
 std::optional<int64_t> Core::estimated_stepping_batches() {

@@ -55,7 +55,7 @@ torch::Tensor distance(const torch::Tensor& w, const torch::Tensor& batch) {
 
 /// Fits the weights, by an optimizer that may call its closure as often as it wants.
 struct Fitted : CountingModule {
-  explicit Fitted(MakeOptimizer make) : CountingModule(3), make(std::move(make)) {}
+  explicit Fitted(MakeOptimizer make) : CountingModule(3), make(std::move(make)) { w.set_requires_grad(false); }
   MakeOptimizer make;
   torch::Tensor v = register_parameter("v", first_weights());
   int64_t evaluations = 0, before_steps = 0;

@@ -11,6 +11,7 @@
 #include "muster/accelerator.h"
 #include "runtime/ranks.h"
 #include "runtime/temporary_folder.h"
+#include "trainer/interrupted_run.h"
 #include "trainer/traced_module.h"
 
 namespace muster {
@@ -163,12 +164,15 @@ Calls loader_order(const std::filesystem::path& folder, const nlohmann::json& on
 
 TEST(HookTraces, LoadersAreMadeWhenLightningMakesThem) {
   const auto all = nlohmann::json::parse(std::ifstream(MUSTER_SOURCE_DIR "/tests/trainer/loader_order.json"));
-  for (const auto& one : all.at("cases")) {
-    const testing::TemporaryFolder folder;
+  const auto& cases = all.at("cases");
+  for (std::size_t i = 0; i < cases.size(); i += static_cast<std::size_t>(testing::stride(3))) {
+    const auto& one = cases[i];
+    const testing::QuickFolder folder;
     EXPECT_EQ(loader_order(folder.path(), one), one.at("calls").get<Calls>())
         << one.at("saved_at") << one.at("first") << one.at("entry") << one.at("second");
   }
-  std::cout << all.at("cases").size() << " cases of Lightning " << all.at("lightning") << '\n';
+  std::cout << "one in " << testing::stride(3) << " of " << cases.size() << " cases of Lightning "
+            << all.at("lightning") << '\n';
 }
 
 /// The calls of a training batch, by the flags: whether gradients are cleared, the optimizer steps, and the

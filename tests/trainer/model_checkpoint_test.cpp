@@ -20,6 +20,7 @@
 #include "runtime/ranks.h"
 #include "runtime/temporary_folder.h"
 #include "trainer/counting_module.h"
+#include "trainer/interrupted_run.h"
 
 namespace muster {
 namespace {
@@ -87,7 +88,7 @@ TrainerOptions loops_of(const nlohmann::json& given) {
 std::map<std::string, int64_t> left_by(const nlohmann::json& one) {
   static const std::vector<double> values = {3, 2, 4, 1, 5, 6, 0.5};
   struct AsTheCaseWants {};
-  const testing::TemporaryFolder folder;
+  const testing::QuickFolder folder;
   auto saver = saver_of(one.at("callback"));
   saver.dirpath = folder.path();
   auto loops = loops_of(one.at("trainer"));
@@ -108,14 +109,17 @@ std::map<std::string, int64_t> left_by(const nlohmann::json& one) {
 
 TEST(ModelCheckpoint, LeavesWhatLightningLeaves) {
   const auto all = nlohmann::json::parse(std::ifstream(MUSTER_SOURCE_DIR "/tests/trainer/checkpoint_names.json"));
-  for (const auto& one : all.at("cases")) {
+  const auto& cases = all.at("cases");
+  for (std::size_t i = 0; i < cases.size(); i += static_cast<std::size_t>(testing::stride(4))) {
+    const auto& one = cases[i];
     auto wanted = one.at("left").get<std::map<std::string, int64_t>>();
     auto left = left_by(one);
     // "last.ckpt" is not replaced by a checkpoint from inside of a batch, from which training cannot go on as it was.
     if (one.at("raises_at") > 0) wanted.erase("last.ckpt"), left.erase("last.ckpt");
     EXPECT_EQ(left, wanted) << one;
   }
-  std::cout << all.at("cases").size() << " cases of Lightning " << all.at("lightning") << '\n';
+  std::cout << "one in " << testing::stride(4) << " of " << cases.size() << " cases of Lightning "
+            << all.at("lightning") << '\n';
 }
 
 TEST(ModelCheckpoint, AnExceptionLeavesTheLastOneAsItWas) {
