@@ -25,6 +25,10 @@ OURS = r"(src|apps)/.*\.(cpp|h)$"
 THE_END = "the end of the source"
 
 
+def finds_torch(entry):
+    return "torch/include" in entry["command"]
+
+
 class Commands:
     """How the build compiles each source, or others of a header's folder."""
     def __init__(self, build):
@@ -34,7 +38,8 @@ class Commands:
             joined = re.findall(r'^#include "(.+)"$', file.read_text(), re.MULTILINE) if "/Unity/" in entry["file"] and file.exists() else []
             for source in map(pathlib.Path, joined or [file]):
                 self.of_source[source] = entry
-                self.of_folder.setdefault(source.parent, entry)
+                if source.parent not in self.of_folder or finds_torch(entry):  # folders have sources of the library without it, too
+                    self.of_folder[source.parent] = entry
 
     def of(self, path):
         """The words of the command that checks it, and where to run it; None if the build does not compile it."""
