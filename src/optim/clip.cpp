@@ -63,7 +63,7 @@ void apply_clip(const std::vector<at::Tensor>& parameters, const optim::ClipDeci
   for (const auto& parameter : parameters) {
     if (!parameter.grad().defined()) continue;
     if (decision.drop) parameter.mutable_grad().reset();
-    else parameter.grad().mul_(decision.factor);
+    else optim::scale_by(parameter.grad(), decision.factor);
   }
 }
 

@@ -8,6 +8,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/maximum.h>
+#include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 
@@ -90,6 +91,12 @@ double norm_from_power_sum(double sum, double p) {
 double clip_coefficient(double norm, double max_norm) {
   const double coefficient = max_norm / (norm + 1e-6);
   return coefficient < 1.0 || std::isnan(coefficient) ? coefficient : 1.0;
+}
+
+void scale_by(const at::Tensor& tensor, double factor) {
+  const auto number = at::scalar_tensor(factor, at::kDouble);
+  number.unsafeGetTensorImpl()->set_wrapped_number(true);  // takes no part in the choice of a dtype
+  tensor.mul_(number);
 }
 
 }  // namespace muster::optim

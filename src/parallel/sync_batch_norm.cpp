@@ -15,6 +15,7 @@
 #include "muster/base/error.h"
 #include "muster/hook/detail/operator_override.h"
 #include "muster/hook/detail/watched_storage.h"
+#include "muster/optim/detail/norm.h"
 #include "parallel/synchronized_norm.h"
 
 namespace muster {
@@ -95,7 +96,9 @@ struct GroupHolder final : torch::CustomClassHolder {
 at::ScalarType wide(at::ScalarType dtype) { return dtype == at::kDouble ? at::kDouble : at::kFloat; }
 
 void update_running(const at::Tensor& running, const at::Tensor& now, double momentum) {
-  if (running.defined()) running.mul_(1 - momentum).add_(now.to(running.scalar_type()), momentum);
+  if (!running.defined()) return;
+  optim::scale_by(running, 1 - momentum);
+  running.add_(now.to(running.scalar_type()), momentum);
 }
 
 class SyncNorm final : public torch::autograd::Function<SyncNorm> {

@@ -95,7 +95,7 @@ GradNorm GradientProcessing::clip_grad_norm(const std::vector<at::Tensor>& param
   }
   torch::NoGradGuard no_grad;
   const double factor = optim::clip_coefficient(norm, max_norm);
-  for_each_gradient(*registry_, parameters, [&](const at::Tensor& gradient) { gradient.mul_(factor); });
+  for_each_gradient(*registry_, parameters, [&](const at::Tensor& gradient) { optim::scale_by(gradient, factor); });
   return norm;
 }
 

@@ -70,7 +70,7 @@ void scale_gradients(const ModelRegistry& registry, const std::vector<at::Tensor
   by_model(registry, parameters, [&](parallel::ManagedModel* model, const std::vector<at::Tensor>& part) {
     if (model) return model->scale_gradients(part, factor);
     for (const auto& parameter : part)
-      if (parameter.grad().defined()) parameter.grad().mul_(factor);
+      if (parameter.grad().defined()) optim::scale_by(parameter.grad(), factor);
   });
 }
 

@@ -1,6 +1,7 @@
 #include <deque>
 #include <memory>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include <ATen/TensorOperators.h>
@@ -27,6 +28,25 @@ void fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
 }
 
 torch::CppFunction boxed() { return torch::CppFunction::makeFromBoxedFunction<&fallback>(); }
+
+/// LibTorch 2.13's kernel of SGD on the CPU leaves out whole vectors of halves. A device's computes them in float32.
+void step_sgd(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  constexpr size_t kLists = 3;  // values, gradients, momenta
+  const auto count = op.schema().arguments().size();
+  std::vector<std::pair<at::Tensor, at::Tensor>> halves;  // each with what is computed in its place
+  for (size_t i = 0; i < kLists; ++i) {
+    auto& list = torch::jit::peek(*stack, i, count);
+    auto tensors = list.toTensorVector();
+    for (auto& tensor : tensors) {
+      if (!at::isReducedFloatingType(tensor.scalar_type())) continue;
+      halves.emplace_back(tensor, tensor.to(at::kFloat));
+      tensor = halves.back().second;
+    }
+    list = std::move(tensors);
+  }
+  fallback(op, stack);
+  for (const auto& [half, computed] : halves) half.copy_(computed);
+}
 
 /// With the bits of the CPU's dropout, which is no such operator but a product with noise.
 std::tuple<at::Tensor, at::Tensor> dropout(const at::Tensor& input, double p, std::optional<bool> train) {
@@ -75,6 +95,7 @@ void register_operators() {
   register_recurrent(library);
   library.impl("native_dropout", &dropout);
   library.impl("_fused_sdp_choice", &plain_attention);
+  library.impl("_fused_sgd_", torch::CppFunction::makeFromBoxedFunction<&step_sgd>());
   register_composed(library);
 }
 

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "muster/optim/detail/norm.h"
 #include "muster/testing/thrown.h"
 #include "optim/models.h"
 
@@ -32,6 +33,16 @@ TEST(Clip, IsThatOfLibTorchForEveryOrder) {
     EXPECT_NEAR(clip_grad_norm_(mine, kNoBound, {.norm_type = p}), 0.7, 1e-5) << p;
   }
   EXPECT_EQ(muster::testing::thrown_id([] { clip_grad_norm_(with_gradients(1), 1.0, {.norm_type = 0.0}); }), "MU144");
+}
+
+TEST(Clip, RoundsHalvesOnce) {
+  for (const auto dtype : {at::kHalf, at::kBFloat16}) {
+    auto parameter = at::zeros({200}, dtype).requires_grad_();
+    parameter.mutable_grad() = at::linspace(-1, 1, 200).to(dtype);
+    const auto before = parameter.grad().to(at::kFloat);
+    const auto factor = static_cast<float>(clip_coefficient(clip_grad_norm_({parameter}, 0.7), 0.7));
+    EXPECT_TRUE(torch::equal(parameter.grad(), before.mul(factor).to(dtype))) << dtype;
+  }
 }
 
 TEST(Clip, ClipsEachGroupByItself) {

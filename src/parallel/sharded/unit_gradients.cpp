@@ -14,6 +14,7 @@
 #include <ATen/ops/zeros.h>
 
 #include "muster/comm/detail/shared_tensor.h"
+#include "muster/optim/detail/norm.h"
 #include "parallel/sharded/shard_streams.h"
 
 namespace muster::parallel {
@@ -232,7 +233,10 @@ void UnitGradients::add_sums(const at::Tensor& got, bool into_result, const std:
     if (!used[i] && !holds_sum(i)) continue;
     const auto mine = layout_.part(i, groups_.shards.rank());
     auto sum = got.narrow(0, mine.begin, mine.length);
-    if (after != 1 && used[i]) sum = into_result ? sum.mul_(after) : sum.to(result_.scalar_type()).mul_(after);
+    if (after != 1 && used[i]) {
+      if (!into_result) sum = sum.to(result_.scalar_type());
+      optim::scale_by(sum, after);
+    }
     if (options_.keeps_full) add_kept_sum(i, sum, into_result, used[i]);
     else if (used[i] && !into_result) holds_sum(i) ? part(i).add_(sum) : part(i).copy_(sum);
     if (!flags_are_apart()) has_sharded_grad_[i] |= used[i];
@@ -320,8 +324,8 @@ void UnitGradients::zero(size_t i, bool set_to_none) {
 void UnitGradients::scale(size_t i, double factor) {
   BelowAutograd guard;
   if (has_unsharded_grad_[i])
-    for (const auto& at : runs_[i]) run(rows_, at, at.length).mul_(factor);
-  if (has_sharded_grad_[i]) sum(i).mul_(factor);
+    for (const auto& at : runs_[i]) optim::scale_by(run(rows_, at, at.length), factor);
+  if (has_sharded_grad_[i]) optim::scale_by(sum(i), factor);
 }
 
 int64_t UnitGradients::pool_bytes() const {

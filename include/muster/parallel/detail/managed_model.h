@@ -10,6 +10,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "muster/optim/detail/flat_parameters.h"
+#include "muster/optim/detail/norm.h"
 
 namespace muster::parallel {
 
@@ -62,7 +63,7 @@ class ManagedModel : public optim::FlatParameters {
   /// Multiplies all gradients that this rank has accumulated for these parameters, including those not yet
   /// communicated.
   virtual void scale_gradients(const std::vector<at::Tensor>& parameters, double factor) {
-    for_each_gradient(parameters, [factor](const at::Tensor& gradient) { at::Tensor(gradient).mul_(factor); });
+    for_each_gradient(parameters, [factor](const at::Tensor& gradient) { optim::scale_by(gradient, factor); });
   }
 
   /// This rank's parts of the gradient of a parameter, where they are stored or copied.
