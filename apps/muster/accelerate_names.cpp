@@ -15,10 +15,7 @@ constexpr std::string_view kWithTpu = "it belongs to --tpu, which is refused";
 constexpr std::string_view kWithMegatron = "it belongs to --use_megatron_lm, which is refused";
 constexpr std::string_view kWithFp8 = "it belongs to --mixed_precision fp8, which is refused";
 constexpr std::string_view kWithSageMaker = "it belongs to Amazon SageMaker; see `muster submit sagemaker`";
-constexpr std::string_view kNoOffload =
-    "parameters, gradients and states stay on the device; shard them over more ranks, or write none";
 constexpr std::string_view kWholeModel = "each rank builds the whole model in its memory";
-constexpr std::string_view kNoCompiler = "there is no compiler for C++ modules";
 constexpr std::string_view kEachNode = "call `muster launch` on each node, with --machine_rank and --main_process_ip";
 constexpr std::string_view kNoTpu =
     "LibTorch has no backend for TPUs; take a CPU or GPU, or, if the program loads one, name it: --accelerator tpu";

@@ -27,6 +27,11 @@ enum class AccelerateGroup {
   file
 };
 
+/// Reasons that keys of DeepSpeed's file have in common with these.
+inline constexpr std::string_view kNoOffload =
+    "parameters, gradients and states stay on the device; shard them over more ranks, or write none";
+inline constexpr std::string_view kNoCompiler = "there is no compiler for C++ modules";
+
 /// What becomes of a flag or key of Accelerate.
 enum class Follow {
   in_code,   ///< translate_accelerate() decides, as it depends on other names

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "accelerate_names.h"
+
 namespace muster::cli {
 namespace {
 
@@ -10,8 +12,6 @@ using enum Follow;
 constexpr std::string_view kByLoaders = "the program's data loaders say it";
 constexpr std::string_view kOwnEngine = "units are gathered and reduced as their sizes say";
 constexpr std::string_view kOwnOrder = "gradients are reduced in an order of their own";
-constexpr std::string_view kNoOffload =
-    "parameters, gradients and states stay on the device; shard them over more ranks, or write none";
 constexpr std::string_view kOfOffload = "it belongs to offloading, which is refused";
 constexpr std::string_view kNoQuantization = "parameters and gradients are exchanged in their own dtype; take it out";
 constexpr std::string_view kNoActivationCheckpointing =
@@ -21,7 +21,6 @@ constexpr std::string_view kOwnScale =
 constexpr std::string_view kOtherTraining = "it trains another model, which only the program can make; take it out";
 constexpr std::string_view kNoModelParallel = "the layers of a model are not split over ranks; take it out";
 constexpr std::string_view kNoExperts = "there is no training of mixtures of experts; take it out";
-constexpr std::string_view kNoCompiler = "there is no compiler for C++ modules";
 constexpr std::string_view kNoMonitor = "the program chooses its trackers";
 constexpr std::string_view kNoProfiler = "`muster run` measures nothing; see the page `look_inside`";
 constexpr std::string_view kOwnFiles = "save_state() writes and reads checkpoints of its own";

@@ -3,16 +3,14 @@
 #include <algorithm>
 #include <utility>
 
+#include "comm/wait_policy.h"
 #include "muster/base/detail/log.h"
 
 namespace muster::comm {
 
 WarningTimeout::WarningTimeout(std::chrono::milliseconds timeout) : end_(begin_ + timeout) {}
 
-std::chrono::milliseconds WarningTimeout::left() const {
-  return std::max(std::chrono::duration_cast<std::chrono::milliseconds>(end_ - Clock::now()),
-                  std::chrono::milliseconds(1));
-}
+std::chrono::milliseconds WarningTimeout::left() const { return left_until(end_); }
 
 std::chrono::milliseconds WarningTimeout::next() {
   return std::clamp(std::exchange(part_, kLaterWords), std::chrono::milliseconds(1), left());
