@@ -4,8 +4,8 @@
 
 #include "models.h"
 #include "muster/comm/communicator.h"
-#include "muster/runtime/detail/presets.h"
-#include "muster/runtime/detail/runtime.h"
+#include "muster/runtime.h"
+#include "muster/runtime/options.h"
 #include "protocol.h"
 
 namespace {

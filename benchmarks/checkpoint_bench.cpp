@@ -12,10 +12,10 @@
 #include <ATen/DeviceAccelerator.h>
 #include <torch/torch.h>
 
+#include "comm/thread_world.h"
 #include "muster/checkpoint/checkpoint.h"
 #include "muster/checkpoint/state_dict.h"
 #include "muster/cluster/cluster.h"
-#include "muster/comm/detail/thread_world.h"
 #include "muster/comm/rendezvous.h"
 #include "protocol.h"
 

@@ -17,8 +17,8 @@
 
 #include <torch/torch.h>
 
+#include "comm/shared_tensor.h"
 #include "muster/cluster/cluster.h"
-#include "muster/comm/detail/shared_tensor.h"
 #include "muster/comm/rendezvous.h"
 #include "protocol.h"
 

@@ -6,8 +6,8 @@
 #include "models.h"
 #include "muster/cluster/cluster.h"
 #include "muster/comm/rendezvous.h"
-#include "muster/optim/detail/fused.h"
-#include "muster/parallel/detail/replicated_model.h"
+#include "optim/fused.h"
+#include "parallel/replicated_model.h"
 #include "protocol.h"
 
 namespace {

@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "models.h"
-#include "muster/parallel/detail/sharded_model.h"
+#include "parallel/sharded_model.h"
 
 int main(int argc, char** argv) {
   at::set_num_threads(1);

@@ -39,7 +39,7 @@ if(_missing)
 endif()
 set(MUSTER_NCCL ON)
 add_library(muster_nccl MODULE src/comm/nccl_object.cpp)
-target_include_directories(muster_nccl PRIVATE include)
+target_include_directories(muster_nccl PRIVATE include src)
 target_include_directories(muster_nccl SYSTEM PRIVATE
   ${MUSTER_CUDA_INCLUDE} ${MUSTER_CUDA_CRT_INCLUDE} ${MUSTER_CUDA_CCCL_INCLUDE} ${MUSTER_NCCL_INCLUDE})
 target_compile_definitions(muster_nccl PRIVATE USE_C10D_NCCL)

@@ -1,6 +1,6 @@
 # muster_room(NAME [TORCH] [DEPENDS rooms...] [LIBRARIES libs...] SOURCES files...)
-# One static library per room; a TORCH room compiles with the shared precompiled header. LIBRARIES are for its sources only.
-# What libmuster and libmuster_launch are linked from is noted: objects in MUSTER_OBJECTS_<room>, libraries in MUSTER_LIBRARIES_<room>.
+# One static library per room, for our own programs; a TORCH room compiles with the shared precompiled header. LIBRARIES are for its sources only.
+# What libmuster and libmuster_launch are made of is noted: objects in MUSTER_OBJECTS_<room>, libraries in MUSTER_LIBRARIES_<room>.
 function(muster_room name)
   cmake_parse_arguments(ROOM "TORCH" "" "DEPENDS;LIBRARIES;SOURCES" ${ARGN})
   add_library(muster_${name} STATIC ${ROOM_SOURCES})
@@ -10,16 +10,11 @@ function(muster_room name)
   target_compile_features(muster_${name} PUBLIC cxx_std_20)   # for users, whose projects may say nothing
   list(TRANSFORM ROOM_DEPENDS PREPEND muster_)
   target_link_libraries(muster_${name} PUBLIC ${ROOM_DEPENDS} PRIVATE ${ROOM_LIBRARIES} $<BUILD_INTERFACE:muster_warnings>)
-  if(NOT BUILD_SHARED_LIBS)
-    add_library(muster::${name} ALIAS muster_${name})
-  endif()
   if(ROOM_TORCH)
     target_link_libraries(muster_${name} PUBLIC LibTorch::LibTorch)
     set_target_properties(muster_${name} PROPERTIES UNITY_BUILD_BATCH_SIZE ${MUSTER_JOIN_AT_ONCE})
     muster_precompile(muster_${name})
   endif()
-  set_target_properties(muster_${name} PROPERTIES EXPORT_NAME ${name})
-  set_property(GLOBAL APPEND PROPERTY MUSTER_ROOMS muster_${name})
   set_property(GLOBAL APPEND PROPERTY MUSTER_OBJECTS_${name} $<TARGET_OBJECTS:muster_${name}>)
   set_property(GLOBAL APPEND PROPERTY MUSTER_LIBRARIES_${name} ${ROOM_LIBRARIES})
 endfunction()

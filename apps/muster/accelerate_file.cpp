@@ -3,9 +3,9 @@
 #include <algorithm>
 
 #include "accelerate_names.h"
+#include "base/known_names.h"
+#include "base/listing.h"
 #include "key_hint.h"
-#include "muster/base/detail/known_names.h"
-#include "muster/base/detail/listing.h"
 #include "muster/base/error.h"
 
 namespace muster::cli {

@@ -3,8 +3,8 @@
 #include <string>
 #include <vector>
 
+#include "base/file_values.h"
 #include "muster/base/detail/environment.h"
-#include "muster/base/detail/file_values.h"
 #include "muster/base/detail/options.h"
 
 namespace muster::cli {

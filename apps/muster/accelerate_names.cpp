@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <deque>
 
-#include "muster/base/detail/letter_case.h"
+#include "base/letter_case.h"
 
 namespace muster::cli {
 namespace {

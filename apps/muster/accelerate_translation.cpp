@@ -4,15 +4,15 @@
 
 #include "accelerate_file.h"
 #include "accelerate_names.h"
-#include "muster/base/detail/letter_case.h"
-#include "muster/base/detail/listing.h"
-#include "muster/base/detail/options_default.h"
-#include "muster/base/detail/options_list.h"
-#include "muster/base/detail/read_bool.h"
+#include "base/letter_case.h"
+#include "base/listing.h"
+#include "base/options_default.h"
+#include "base/options_list.h"
+#include "base/read_bool.h"
+#include "launcher/option_tables.h"
 #include "muster/base/error.h"
-#include "muster/launcher/detail/option_tables.h"
-#include "muster/runtime/detail/launch_check.h"
-#include "muster/strategy/detail/launch_check.h"
+#include "runtime/launch_check.h"
+#include "strategy/launch_check.h"
 
 namespace muster::cli {
 namespace {

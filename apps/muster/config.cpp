@@ -12,9 +12,9 @@
 #include "config_show.h"
 #include "config_writer.h"
 #include "launch_call.h"
+#include "launcher/devices.h"
+#include "launcher/option_tables.h"
 #include "muster/base/error.h"
-#include "muster/launcher/detail/devices.h"
-#include "muster/launcher/detail/option_tables.h"
 #include "parse.h"
 
 namespace muster::cli {

@@ -2,12 +2,12 @@
 
 #include <algorithm>
 
+#include "base/known_names.h"
+#include "base/listing.h"
 #include "deepspeed_file.h"
-#include "muster/base/detail/known_names.h"
-#include "muster/base/detail/listing.h"
+#include "launcher/option_tables.h"
 #include "muster/base/error.h"
-#include "muster/launcher/detail/option_tables.h"
-#include "muster/trainer/detail/launch_check.h"
+#include "trainer/launch_check.h"
 
 namespace muster::cli {
 namespace {

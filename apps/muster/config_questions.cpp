@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
+#include "base/options_list.h"
 #include "muster/base/detail/options.h"
-#include "muster/base/detail/options_list.h"
 
 namespace muster::cli {
 namespace {

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cstdio>
 
-#include "muster/launcher/detail/devices.h"
-#include "muster/launcher/detail/option_tables.h"
+#include "launcher/devices.h"
+#include "launcher/option_tables.h"
 
 namespace muster::cli {
 namespace {

@@ -4,7 +4,7 @@
 #include <fstream>
 #include <system_error>
 
-#include "muster/base/detail/yaml_text.h"
+#include "base/yaml_text.h"
 #include "muster/base/error.h"
 
 namespace muster::cli {

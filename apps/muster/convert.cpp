@@ -1,4 +1,4 @@
-#include "muster/format/detail/convert.h"
+#include "format/convert.h"
 
 #include <cstdio>
 #include <filesystem>

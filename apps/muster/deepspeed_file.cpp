@@ -5,11 +5,11 @@
 #include <sstream>
 
 #include "accelerate_file.h"
+#include "base/file_values.h"
+#include "base/letter_case.h"
+#include "base/read_bool.h"
 #include "deepspeed_names.h"
 #include "key_hint.h"
-#include "muster/base/detail/file_values.h"
-#include "muster/base/detail/letter_case.h"
-#include "muster/base/detail/read_bool.h"
 #include "muster/base/error.h"
 
 namespace muster::cli {

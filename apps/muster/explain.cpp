@@ -1,9 +1,9 @@
 #include <cstdio>
 
+#include "base/letter_case.h"
+#include "base/listing.h"
 #include "commands.h"
 #include "error_pages.h"
-#include "muster/base/detail/letter_case.h"
-#include "muster/base/detail/listing.h"
 #include "muster/base/error.h"
 
 namespace muster::cli {

@@ -1,7 +1,7 @@
 #include "key_hint.h"
 
-#include "muster/base/detail/known_names.h"
-#include "muster/base/detail/listing.h"
+#include "base/known_names.h"
+#include "base/listing.h"
 
 namespace muster::cli {
 

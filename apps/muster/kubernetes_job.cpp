@@ -1,7 +1,7 @@
 #include <nlohmann/json.hpp>
 
+#include "cluster/secret.h"
 #include "job.h"
-#include "muster/cluster/detail/secret.h"
 
 namespace muster::cli {
 namespace {

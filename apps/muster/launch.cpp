@@ -4,12 +4,12 @@
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
 
+#include "base/listing.h"
+#include "cluster/listening_socket.h"
 #include "commands.h"
 #include "launch_call.h"
-#include "muster/base/detail/listing.h"
+#include "launcher/run.h"
 #include "muster/base/error.h"
-#include "muster/cluster/detail/listening_socket.h"
-#include "muster/launcher/detail/run.h"
 
 namespace muster::cli {
 namespace {

@@ -9,9 +9,9 @@
 
 #include "accelerate_file.h"
 #include "accelerate_names.h"
+#include "base/read_bool.h"
 #include "foreign_flags.h"
-#include "muster/base/detail/read_bool.h"
-#include "muster/launcher/detail/option_tables.h"
+#include "launcher/option_tables.h"
 
 namespace muster::cli {
 namespace {

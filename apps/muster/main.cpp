@@ -6,6 +6,7 @@
 #include "commands.h"
 #include "muster/base/detail/options.h"
 #include "muster/base/error.h"
+#include "muster/version.h"
 
 namespace muster::cli {
 namespace {

@@ -1,9 +1,10 @@
 #include <cstdio>
 
+#include "base/letter_case.h"
 #include "command_flags.h"
 #include "commands.h"
-#include "muster/base/detail/letter_case.h"
 #include "muster/base/error.h"
+#include "muster/version.h"
 #include "run_flags.h"
 
 namespace muster::cli {

@@ -1,8 +1,8 @@
 #include "node_defaults.h"
 
-#include "muster/cluster/detail/node_place.h"
-#include "muster/cluster/detail/variables.h"
-#include "muster/launcher/detail/option_tables.h"
+#include "cluster/node_place.h"
+#include "cluster/variables.h"
+#include "launcher/option_tables.h"
 
 namespace muster::cli {
 namespace {

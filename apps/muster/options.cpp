@@ -1,12 +1,12 @@
 #include <cstdio>
 
 #include "accelerate_names.h"
+#include "base/options_markdown.h"
 #include "commands.h"
 #include "deepspeed_names.h"
-#include "muster/base/detail/options_markdown.h"
+#include "launcher/option_tables.h"
 #include "muster/base/error.h"
-#include "muster/launcher/detail/option_tables.h"
-#include "muster/runtime/detail/launch_check.h"
+#include "runtime/launch_check.h"
 
 namespace muster::cli {
 

@@ -13,16 +13,17 @@
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
 
+#include "base/listing.h"
+#include "base/log.h"
+#include "cluster/listening_socket.h"
+#include "cluster/secret.h"
 #include "commands.h"
-#include "muster/base/detail/listing.h"
-#include "muster/base/detail/log.h"
+#include "launcher/devices.h"
+#include "launcher/gpus.h"
+#include "launcher/run.h"
 #include "muster/base/error.h"
 #include "muster/cluster/cluster.h"
-#include "muster/cluster/detail/listening_socket.h"
-#include "muster/cluster/detail/secret.h"
-#include "muster/launcher/detail/devices.h"
-#include "muster/launcher/detail/gpus.h"
-#include "muster/launcher/detail/run.h"
+#include "muster/version.h"
 #include "parse.h"
 
 namespace muster::cli {

@@ -1,4 +1,4 @@
-#include "muster/launcher/detail/run.h"
+#include "launcher/run.h"
 
 #include <cstdio>
 
@@ -9,7 +9,7 @@
 #include "commands.h"
 #include "config_file.h"
 #include "foreign_flags.h"
-#include "muster/launcher/detail/option_tables.h"
+#include "launcher/option_tables.h"
 #include "run_flags.h"
 
 namespace muster::cli {

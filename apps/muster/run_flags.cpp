@@ -9,14 +9,14 @@
 #include <CLI/Formatter.hpp>
 
 #include "accelerate_names.h"
+#include "base/known_names.h"
+#include "base/options_line.h"
 #include "foreign_flags.h"
-#include "muster/base/detail/known_names.h"
-#include "muster/base/detail/options_line.h"
+#include "launcher/devices.h"
+#include "launcher/option_tables.h"
 #include "muster/base/error.h"
-#include "muster/launcher/detail/devices.h"
-#include "muster/launcher/detail/option_tables.h"
-#include "muster/runtime/detail/launch_check.h"
 #include "node_defaults.h"
+#include "runtime/launch_check.h"
 
 namespace muster::cli {
 namespace {

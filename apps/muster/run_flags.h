@@ -9,7 +9,7 @@
 #include "commands.h"
 #include "config_file.h"
 #include "muster/base/detail/options.h"
-#include "muster/launcher/detail/options.h"
+#include "muster/launcher/options.h"
 
 namespace CLI {  // NOLINT(readability-identifier-naming)
 class App;

@@ -6,13 +6,13 @@
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
 
+#include "base/listing.h"
+#include "base/quantities.h"
+#include "base/shown.h"
 #include "commands.h"
-#include "muster/base/detail/listing.h"
-#include "muster/base/detail/quantities.h"
-#include "muster/base/detail/shown.h"
+#include "format/json.h"
+#include "format/stored_content.h"
 #include "muster/base/error.h"
-#include "muster/format/detail/json.h"
-#include "muster/format/detail/stored_content.h"
 #include "parse.h"
 
 namespace muster::cli {

@@ -10,11 +10,11 @@
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
 
+#include "base/known_names.h"
+#include "base/listing.h"
 #include "commands.h"
 #include "hand_in.h"
 #include "job.h"
-#include "muster/base/detail/known_names.h"
-#include "muster/base/detail/listing.h"
 #include "muster/base/detail/options.h"
 #include "muster/base/error.h"
 #include "parse.h"

@@ -6,12 +6,12 @@
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
 
+#include "base/quantities.h"
 #include "commands.h"
-#include "muster/base/detail/quantities.h"
 #include "muster/base/error.h"
-#include "muster/track/detail/upload.h"
 #include "parse.h"
 #include "run_flags.h"
+#include "track/upload.h"
 
 namespace muster::cli {
 namespace {

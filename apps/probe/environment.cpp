@@ -13,17 +13,17 @@
 #include <ATen/detail/CUDAHooksInterface.h>
 #include <torch/version.h>
 
-#include "muster/base/detail/listing.h"
+#include "base/listing.h"
+#include "cluster/variables.h"
+#include "comm/backend_object.h"
+#include "device/cuda_driver.h"
+#include "device/device.h"
+#include "device/host_memory.h"
+#include "hook/half_lstm.h"
+#include "hook/random_scope.h"
+#include "hook/watched_storage.h"
 #include "muster/base/detail/options.h"
 #include "muster/base/format.h"
-#include "muster/cluster/detail/variables.h"
-#include "muster/comm/detail/backend_object.h"
-#include "muster/device/detail/cuda_driver.h"
-#include "muster/device/detail/device.h"
-#include "muster/device/detail/host_memory.h"
-#include "muster/hook/detail/half_lstm.h"
-#include "muster/hook/detail/random_scope.h"
-#include "muster/hook/detail/watched_storage.h"
 #include "probe.h"
 
 namespace muster::probe {

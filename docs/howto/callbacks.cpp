@@ -10,10 +10,7 @@
 #include <vector>
 
 #include <muster/base/temporary_folder.h>
-#include <muster/data/loader.h>
-#include <muster/schedule/schedulers.h>
 #include <muster/trainer.h>
-#include <muster/tree/state.h>
 #include <torch/torch.h>
 
 using namespace std::chrono_literals;

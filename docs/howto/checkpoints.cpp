@@ -8,7 +8,6 @@
 #include <muster/checkpoint/checkpoint.h>
 #include <muster/checkpoint/options.h>
 #include <muster/checkpoint/weights.h>
-#include <muster/tree/state.h>
 #include <torch/torch.h>
 
 int failed = 0, passed = 0;

@@ -1,11 +1,8 @@
 #include <cstdio>
 
 #include <muster/accelerator.h>
-#include <muster/comm/communicator.h>
 #include <muster/parallel/comm_hook.h>
 #include <muster/parallel/options.h>
-#include <muster/runtime/extras.h>
-#include <muster/strategy/options.h>
 #include <torch/torch.h>
 
 namespace {

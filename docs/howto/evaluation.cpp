@@ -7,9 +7,6 @@
 #include <vector>
 
 #include <muster/accelerator.h>
-#include <muster/comm/communicator.h>
-#include <muster/runtime/extras.h>
-#include <muster/runtime/metrics.h>
 #include <torch/torch.h>
 
 constexpr int64_t kSamples = 11;

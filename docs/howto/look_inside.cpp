@@ -4,8 +4,6 @@
 
 #include <muster/accelerator.h>
 #include <muster/base/temporary_folder.h>
-#include <muster/runtime/extras.h>
-#include <muster/track/trackers.h>
 #include <torch/torch.h>
 
 namespace F = torch::nn::functional;

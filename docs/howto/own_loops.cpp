@@ -5,7 +5,6 @@
 #include <vector>
 
 #include <muster/accelerator.h>
-#include <muster/comm/communicator.h>
 #include <torch/torch.h>
 
 /// A walk to the right end of a corridor: how long it takes is up to the policy and to chance.

@@ -12,9 +12,7 @@
 
 #include <muster/accelerator.h>
 #include <muster/base/temporary_folder.h>
-#include <muster/comm/communicator.h>
 #include <muster/optim/averaging.h>
-#include <muster/runtime/extras.h>
 #include <torch/torch.h>
 
 static void require(bool good, const char* what) {

@@ -3,7 +3,6 @@
 #include <cstdlib>
 
 #include <muster/accelerator.h>
-#include <muster/runtime/extras.h>
 #include <torch/torch.h>
 
 namespace F = torch::nn::functional;

@@ -8,9 +8,6 @@
 #include <muster/accelerator.h>
 #include <muster/base/temporary_folder.h>
 #include <muster/fabric.h>
-#include <muster/runtime/callback.h>
-#include <muster/runtime/extras.h>
-#include <muster/runtime/options.h>
 #include <torch/torch.h>
 
 struct Tables {};

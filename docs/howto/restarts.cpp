@@ -8,7 +8,6 @@
 
 #include <muster/accelerator.h>
 #include <muster/cluster/cluster.h>
-#include <muster/runtime/extras.h>
 #include <muster/trainer.h>
 #include <torch/torch.h>
 

@@ -4,7 +4,6 @@
 #include <muster/accelerator.h>
 #include <muster/optim/averaging.h>
 #include <muster/optim/clip.h>
-#include <muster/schedule/schedulers.h>
 #include <torch/torch.h>
 
 int main() {

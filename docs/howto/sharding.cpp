@@ -8,8 +8,6 @@
 #include <muster/optim/elementwise.h>
 #include <muster/parallel/sharded_options.h>
 #include <muster/parallel/wrap.h>
-#include <muster/runtime/extras.h>
-#include <muster/strategy/options.h>
 #include <torch/torch.h>
 
 int failed = 0, passed = 0;

@@ -2,7 +2,6 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include <muster/data/loader.h>
 #include <muster/trainer.h>
 #include <torch/torch.h>
 

@@ -9,9 +9,6 @@
 #include <muster/accelerator.h>
 #include <muster/base/temporary_folder.h>
 #include <muster/fabric.h>
-#include <muster/runtime/extras.h>
-#include <muster/schedule/schedulers.h>
-#include <muster/tree/state.h>
 #include <torch/torch.h>
 
 int failed = 0, passed = 0;

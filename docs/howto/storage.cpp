@@ -16,7 +16,6 @@
 #include <muster/accelerator.h>
 #include <muster/base/temporary_folder.h>
 #include <muster/checkpoint/checkpoint.h>
-#include <muster/comm/communicator.h>
 #include <torch/torch.h>
 
 /// A client of an object store: objects under keys, put as a whole. This one keeps each object in a file.

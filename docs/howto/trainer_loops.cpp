@@ -5,8 +5,6 @@
 #include <utility>
 
 #include <muster/data/combined.h>
-#include <muster/data/loader.h>
-#include <muster/runtime/metrics.h>
 #include <muster/trainer.h>
 #include <torch/torch.h>
 

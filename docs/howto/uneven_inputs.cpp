@@ -5,8 +5,6 @@
 #include <vector>
 
 #include <muster/accelerator.h>
-#include <muster/runtime/extras.h>
-#include <muster/runtime/metrics.h>
 #include <torch/torch.h>
 
 namespace F = torch::nn::functional;

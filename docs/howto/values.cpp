@@ -7,8 +7,6 @@
 #include <vector>
 
 #include <muster/accelerator.h>
-#include <muster/runtime/extras.h>
-#include <muster/runtime/metrics.h>
 #include <torch/torch.h>
 
 static void require(bool good) {

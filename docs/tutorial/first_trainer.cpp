@@ -2,7 +2,6 @@
 #include <memory>
 #include <string>
 
-#include <muster/data/loader.h>
 #include <muster/trainer.h>
 #include <torch/torch.h>
 

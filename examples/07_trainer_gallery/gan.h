@@ -1,8 +1,6 @@
 // A GAN learns to draw digits: two optimizers, which the module steps itself.
 #pragma once
 
-#include <muster/data/loader.h>
-#include <muster/runtime/extras.h>
 #include <muster/trainer.h>
 #include <torch/torch.h>
 

@@ -4,8 +4,6 @@
 #include <memory>
 #include <string>
 
-#include <muster/data/loader.h>
-#include <muster/schedule/schedulers.h>
 #include <muster/trainer.h>
 #include <torch/torch.h>
 

@@ -2,4 +2,4 @@
 
 /// muster::trainer_main(), a program of one line: muster::Trainer with the commands, options and files of LightningCLI.
 #include "muster/trainer.h"
-#include "muster/trainer/detail/main.h"
+#include "muster/trainer/main.h"

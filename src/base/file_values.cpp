@@ -1,4 +1,4 @@
-#include "muster/base/detail/file_values.h"
+#include "base/file_values.h"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -9,7 +9,7 @@
 #include <cerrno>
 #include <set>
 
-#include "muster/base/detail/descriptor.h"
+#include "base/descriptor.h"
 #include "muster/base/error.h"
 #include "yaml_document.h"
 

@@ -1,4 +1,4 @@
-#include "muster/base/detail/known_names.h"
+#include "base/known_names.h"
 
 #include <algorithm>
 #include <cctype>
@@ -6,8 +6,8 @@
 #include <numeric>
 #include <utility>
 
-#include "muster/base/detail/listing.h"
-#include "muster/base/detail/word.h"
+#include "base/listing.h"
+#include "muster/base/word.h"
 
 namespace muster {
 

@@ -4,9 +4,9 @@
 #include <charconv>
 #include <optional>
 
-#include "muster/base/detail/options_list.h"
-#include "muster/base/detail/read_bool.h"
-#include "muster/base/detail/time_span.h"
+#include "base/options_list.h"
+#include "base/read_bool.h"
+#include "muster/base/time_span.h"
 
 namespace muster::options {
 namespace {

@@ -1,6 +1,6 @@
 #include "muster/base/detail/options_file.h"
 
-#include "muster/base/detail/file_values.h"
+#include "base/file_values.h"
 #include "muster/base/error.h"
 #include "yaml_document.h"
 

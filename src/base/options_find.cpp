@@ -1,10 +1,10 @@
 #include <algorithm>
 #include <optional>
 
-#include "muster/base/detail/known_names.h"
+#include "base/known_names.h"
+#include "base/options_default.h"
+#include "base/read_bool.h"
 #include "muster/base/detail/options.h"
-#include "muster/base/detail/options_default.h"
-#include "muster/base/detail/read_bool.h"
 #include "muster/base/error.h"
 
 namespace muster::options {

@@ -1,12 +1,12 @@
-#include "muster/base/detail/options_line.h"
+#include "base/options_line.h"
 
 #include <cctype>
 #include <string_view>
 
 #include <nlohmann/json.hpp>
 
-#include "muster/base/detail/options_list.h"
-#include "muster/base/detail/trimmed.h"
+#include "base/options_list.h"
+#include "base/trimmed.h"
 #include "muster/base/error.h"
 
 namespace muster::options {

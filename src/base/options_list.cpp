@@ -1,8 +1,8 @@
-#include "muster/base/detail/options_list.h"
+#include "base/options_list.h"
 
 #include <algorithm>
 
-#include "muster/base/detail/trimmed.h"
+#include "base/trimmed.h"
 
 namespace muster::options {
 namespace {

@@ -1,4 +1,4 @@
-#include "muster/base/detail/options_markdown.h"
+#include "base/options_markdown.h"
 
 namespace muster::options {
 namespace {

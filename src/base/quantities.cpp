@@ -1,4 +1,4 @@
-#include "muster/base/detail/quantities.h"
+#include "base/quantities.h"
 
 #include <cstddef>
 #include <iterator>

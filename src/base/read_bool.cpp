@@ -1,9 +1,9 @@
-#include "muster/base/detail/read_bool.h"
+#include "base/read_bool.h"
 
 #include <algorithm>
 #include <string>
 
-#include "muster/base/detail/letter_case.h"
+#include "base/letter_case.h"
 
 namespace muster {
 

@@ -1,4 +1,4 @@
-#include "muster/base/detail/run_program.h"
+#include "base/run_program.h"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -13,7 +13,7 @@
 #include <cstdint>
 #include <system_error>
 
-#include "muster/base/detail/log.h"
+#include "base/log.h"
 
 namespace muster {
 namespace {

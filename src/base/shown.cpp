@@ -1,4 +1,4 @@
-#include "muster/base/detail/shown.h"
+#include "base/shown.h"
 
 #include <cstdint>
 #include <cstdio>

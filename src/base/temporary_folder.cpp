@@ -8,7 +8,7 @@
 #include <string>
 #include <system_error>
 
-#include "muster/base/detail/random_word.h"
+#include "base/random_word.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
 

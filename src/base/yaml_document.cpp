@@ -4,7 +4,7 @@
 #include <cctype>
 #include <string_view>
 
-#include "muster/base/detail/options_list.h"
+#include "base/options_list.h"
 #include "muster/base/error.h"
 
 namespace muster::options {

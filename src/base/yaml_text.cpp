@@ -1,9 +1,9 @@
-#include "muster/base/detail/yaml_text.h"
+#include "base/yaml_text.h"
 
 #include <algorithm>
 #include <cctype>
 
-#include "muster/base/detail/letter_case.h"
+#include "base/letter_case.h"
 
 namespace muster::options {
 namespace {

@@ -7,10 +7,10 @@
 #include <utility>
 
 #include "checkpoint/storage_calls.h"
+#include "format/atomic_folder.h"
+#include "format/manifest.h"
 #include "muster/base/error.h"
-#include "muster/checkpoint/detail/storage.h"
-#include "muster/format/detail/atomic_folder.h"
-#include "muster/format/detail/manifest.h"
+#include "muster/checkpoint/storage.h"
 
 namespace muster::checkpoint {
 namespace {

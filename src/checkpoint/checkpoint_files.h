@@ -4,8 +4,8 @@
 #include <memory>
 #include <string>
 
+#include "format/input_file.h"
 #include "muster/checkpoint/options.h"
-#include "muster/format/detail/input_file.h"
 
 namespace muster::checkpoint {
 

@@ -5,9 +5,9 @@
 #include <thread>
 #include <utility>
 
+#include "base/log.h"
 #include "checkpoint/publish_together.h"
 #include "checkpoint/rank_save_plan.h"
-#include "muster/base/detail/log.h"
 #include "muster/base/error.h"
 #include "muster/checkpoint/checkpoint.h"
 

@@ -10,10 +10,10 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 
+#include "base/quantities.h"
 #include "checkpoint/dense.h"
-#include "muster/base/detail/quantities.h"
+#include "device/device.h"
 #include "muster/base/error.h"
-#include "muster/device/detail/device.h"
 
 namespace muster::checkpoint {
 namespace {

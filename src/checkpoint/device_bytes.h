@@ -9,7 +9,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "muster/device/detail/order.h"
+#include "device/order.h"
 
 /// Bytes of tensors on a device, to the host and back, through pinned memory.
 namespace muster::checkpoint {

@@ -5,7 +5,7 @@
 
 #include <c10/core/ScalarType.h>
 
-#include "muster/base/detail/shown.h"
+#include "base/shown.h"
 #include "muster/base/error.h"
 
 namespace muster::checkpoint {

@@ -6,7 +6,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "muster/format/detail/safetensors.h"
+#include "format/safetensors.h"
 
 namespace muster::checkpoint {
 

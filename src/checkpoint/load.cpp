@@ -5,13 +5,13 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 
+#include "base/shown.h"
 #include "checkpoint/byte_copies.h"
 #include "checkpoint/dense.h"
 #include "checkpoint/device_bytes.h"
 #include "checkpoint/element_types.h"
 #include "checkpoint/tied_tensors.h"
 #include "checkpoint/weight_source.h"
-#include "muster/base/detail/shown.h"
 #include "muster/base/error.h"
 #include "muster/checkpoint/weights.h"
 

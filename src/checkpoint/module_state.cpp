@@ -7,8 +7,8 @@
 #include <ATen/core/Tensor.h>
 #include <torch/nn/module.h>
 
+#include "base/shown.h"
 #include "checkpoint/tied_tensors.h"
-#include "muster/base/detail/shown.h"
 #include "muster/base/error.h"
 #include "muster/checkpoint/state_dict.h"
 

@@ -7,15 +7,15 @@
 #include <string_view>
 #include <system_error>
 
+#include "base/log.h"
+#include "base/shown.h"
 #include "checkpoint/checkpoint_files.h"
 #include "checkpoint/storage_calls.h"
-#include "muster/base/detail/log.h"
-#include "muster/base/detail/shown.h"
+#include "format/input_file.h"
+#include "format/manifest.h"
 #include "muster/base/error.h"
 #include "muster/checkpoint/checkpoint.h"
-#include "muster/checkpoint/detail/storage.h"
-#include "muster/format/detail/input_file.h"
-#include "muster/format/detail/manifest.h"
+#include "muster/checkpoint/storage.h"
 
 namespace muster {
 namespace checkpoint {

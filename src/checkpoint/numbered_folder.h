@@ -8,8 +8,8 @@
 #include <string>
 #include <string_view>
 
+#include "format/atomic_folder.h"
 #include "muster/checkpoint/options.h"
-#include "muster/format/detail/atomic_folder.h"
 
 namespace muster::checkpoint {
 

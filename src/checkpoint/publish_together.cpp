@@ -6,10 +6,10 @@
 #include <random>
 #include <vector>
 
+#include "comm/agreement.h"
+#include "format/checksum.h"
+#include "format/json.h"
 #include "muster/base/error.h"
-#include "muster/comm/detail/agreement.h"
-#include "muster/format/detail/checksum.h"
-#include "muster/format/detail/json.h"
 
 namespace muster::checkpoint {
 namespace {

@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "checkpoint/save_target.h"
+#include "format/manifest.h"
 #include "muster/checkpoint/options.h"
 #include "muster/comm/communicator.h"
-#include "muster/format/detail/manifest.h"
 
 namespace muster::checkpoint {
 

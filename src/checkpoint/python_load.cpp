@@ -10,17 +10,17 @@
 #include <ATen/ops/from_blob.h>
 #include <c10/core/ScalarType.h>
 
-#include "muster/base/detail/listing.h"
-#include "muster/base/detail/log.h"
-#include "muster/base/detail/shown.h"
+#include "base/listing.h"
+#include "base/log.h"
+#include "base/shown.h"
+#include "checkpoint/python_content.h"
+#include "format/input_file.h"
+#include "format/python_file.h"
+#include "format/stored_content.h"
+#include "format/weight_set.h"
+#include "format/zip.h"
 #include "muster/base/error.h"
-#include "muster/checkpoint/detail/python_content.h"
 #include "muster/checkpoint/python.h"
-#include "muster/format/detail/input_file.h"
-#include "muster/format/detail/python_file.h"
-#include "muster/format/detail/stored_content.h"
-#include "muster/format/detail/weight_set.h"
-#include "muster/format/detail/zip.h"
 
 namespace muster::checkpoint {
 namespace {

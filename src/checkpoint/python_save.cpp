@@ -7,11 +7,11 @@
 #include <ATen/ops/empty.h>
 #include <c10/core/ScalarType.h>
 
-#include "muster/base/detail/shown.h"
+#include "base/shown.h"
+#include "format/atomic_file.h"
+#include "format/python_file.h"
 #include "muster/base/error.h"
 #include "muster/checkpoint/python.h"
-#include "muster/format/detail/atomic_file.h"
-#include "muster/format/detail/python_file.h"
 
 namespace muster {
 namespace {

@@ -10,15 +10,15 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 
+#include "base/shown.h"
 #include "checkpoint/byte_copies.h"
 #include "checkpoint/dense.h"
 #include "checkpoint/device_bytes.h"
 #include "checkpoint/element_types.h"
 #include "checkpoint/state_json.h"
 #include "checkpoint/tied_tensors.h"
-#include "muster/base/detail/shown.h"
+#include "format/block_file.h"
 #include "muster/base/error.h"
-#include "muster/format/detail/block_file.h"
 
 namespace muster::checkpoint {
 namespace {

@@ -9,12 +9,12 @@
 #include <ATen/core/Tensor.h>
 
 #include "checkpoint/save_target.h"
+#include "device/order.h"
+#include "format/json.h"
+#include "format/manifest.h"
+#include "format/safetensors.h"
 #include "muster/checkpoint/checkpoint.h"
 #include "muster/checkpoint/weights.h"
-#include "muster/device/detail/order.h"
-#include "muster/format/detail/json.h"
-#include "muster/format/detail/manifest.h"
-#include "muster/format/detail/safetensors.h"
 
 namespace muster::checkpoint {
 

@@ -6,10 +6,10 @@
 
 #include <ATen/Parallel.h>
 
+#include "base/shown.h"
 #include "checkpoint/element_types.h"
-#include "muster/base/detail/shown.h"
+#include "format/checksum.h"
 #include "muster/base/error.h"
-#include "muster/format/detail/checksum.h"
 
 namespace muster::checkpoint {
 namespace {

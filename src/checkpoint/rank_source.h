@@ -10,9 +10,9 @@
 
 #include "checkpoint/checkpoint_files.h"
 #include "checkpoint/weight_source.h"
-#include "muster/format/detail/input_file.h"
-#include "muster/format/detail/manifest.h"
-#include "muster/format/detail/safetensors.h"
+#include "format/input_file.h"
+#include "format/manifest.h"
+#include "format/safetensors.h"
 
 namespace muster::checkpoint {
 

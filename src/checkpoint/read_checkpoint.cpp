@@ -4,16 +4,16 @@
 
 #include <ATen/ops/empty.h>
 
+#include "base/listing.h"
+#include "base/shown.h"
 #include "checkpoint/checkpoint_files.h"
 #include "checkpoint/device_bytes.h"
 #include "checkpoint/element_types.h"
 #include "checkpoint/rank_source.h"
 #include "checkpoint/state_json.h"
-#include "muster/base/detail/listing.h"
-#include "muster/base/detail/shown.h"
+#include "format/manifest.h"
 #include "muster/base/error.h"
 #include "muster/checkpoint/checkpoint.h"
-#include "muster/format/detail/manifest.h"
 
 namespace muster {
 namespace {

@@ -5,16 +5,16 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "base/shown.h"
 #include "checkpoint/dense.h"
 #include "checkpoint/device_bytes.h"
 #include "checkpoint/element_types.h"
 #include "checkpoint/tied_tensors.h"
-#include "muster/base/detail/shown.h"
+#include "format/atomic_file.h"
+#include "format/safetensors.h"
+#include "format/weight_set.h"
 #include "muster/base/error.h"
 #include "muster/checkpoint/weights.h"
-#include "muster/format/detail/atomic_file.h"
-#include "muster/format/detail/safetensors.h"
-#include "muster/format/detail/weight_set.h"
 
 namespace muster {
 namespace {

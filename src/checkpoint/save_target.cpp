@@ -3,9 +3,9 @@
 #include <optional>
 
 #include "checkpoint/numbered_folder.h"
-#include "muster/format/detail/atomic_file.h"
-#include "muster/format/detail/atomic_folder.h"
-#include "muster/format/detail/manifest.h"
+#include "format/atomic_file.h"
+#include "format/atomic_folder.h"
+#include "format/manifest.h"
 
 namespace muster::checkpoint {
 namespace {

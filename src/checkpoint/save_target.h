@@ -5,8 +5,8 @@
 #include <memory>
 #include <string>
 
+#include "format/output_file.h"
 #include "muster/checkpoint/options.h"
-#include "muster/format/detail/output_file.h"
 
 namespace muster::checkpoint {
 

@@ -5,9 +5,9 @@
 #include <optional>
 #include <vector>
 
-#include "muster/base/detail/shown.h"
+#include "base/shown.h"
+#include "format/checksum.h"
 #include "muster/base/error.h"
-#include "muster/format/detail/checksum.h"
 
 namespace muster::checkpoint {
 namespace {

@@ -6,7 +6,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "muster/format/detail/json.h"
+#include "format/json.h"
 #include "muster/tree/state.h"
 
 namespace muster::checkpoint {

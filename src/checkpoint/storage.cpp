@@ -1,4 +1,4 @@
-#include "muster/checkpoint/detail/storage.h"
+#include "muster/checkpoint/storage.h"
 
 namespace muster {
 

@@ -1,6 +1,6 @@
 #include "checkpoint/storage_calls.h"
 
-#include "muster/base/detail/shown.h"
+#include "base/shown.h"
 #include "muster/base/error.h"
 
 namespace muster::checkpoint {

@@ -1,12 +1,12 @@
 #include <optional>
 #include <utility>
 
+#include "base/log.h"
 #include "checkpoint/numbered_folder.h"
 #include "checkpoint/save_target.h"
 #include "checkpoint/storage_calls.h"
-#include "muster/base/detail/log.h"
 #include "muster/base/error.h"
-#include "muster/checkpoint/detail/storage.h"
+#include "muster/checkpoint/storage.h"
 
 namespace muster::checkpoint {
 namespace {

@@ -9,10 +9,10 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 
+#include "base/shown.h"
 #include "checkpoint/element_types.h"
-#include "muster/base/detail/shown.h"
+#include "format/weight_set.h"
 #include "muster/base/error.h"
-#include "muster/format/detail/weight_set.h"
 
 namespace muster::checkpoint {
 namespace {

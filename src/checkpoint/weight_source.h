@@ -8,8 +8,8 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "muster/format/detail/input_file.h"
-#include "muster/format/detail/safetensors.h"
+#include "format/input_file.h"
+#include "format/safetensors.h"
 
 namespace muster::checkpoint {
 

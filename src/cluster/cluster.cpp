@@ -1,10 +1,10 @@
 #include "muster/cluster/cluster.h"
 
-#include "muster/base/detail/listing.h"
-#include "muster/base/detail/log.h"
+#include "base/listing.h"
+#include "base/log.h"
+#include "cluster/error_message.h"
+#include "cluster/variables.h"
 #include "muster/base/error.h"
-#include "muster/cluster/detail/error_message.h"
-#include "muster/cluster/detail/variables.h"
 #include "reading.h"
 
 namespace muster {

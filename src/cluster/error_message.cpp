@@ -1,4 +1,4 @@
-#include "muster/cluster/detail/error_message.h"
+#include "cluster/error_message.h"
 
 #include <sys/types.h>
 #include <unistd.h>
@@ -9,8 +9,8 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "cluster/variables.h"
 #include "muster/base/error.h"
-#include "muster/cluster/detail/variables.h"
 #include "report_page.h"
 
 namespace muster::cluster {

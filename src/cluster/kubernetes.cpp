@@ -1,7 +1,7 @@
-#include "muster/base/detail/log.h"
+#include "base/log.h"
+#include "cluster/node_place.h"
+#include "cluster/variables.h"
 #include "muster/base/error.h"
-#include "muster/cluster/detail/node_place.h"
-#include "muster/cluster/detail/variables.h"
 #include "reading.h"
 
 namespace muster::cluster {

@@ -1,4 +1,4 @@
-#include "muster/cluster/detail/listening_socket.h"
+#include "cluster/listening_socket.h"
 
 #include <arpa/inet.h>
 #include <ifaddrs.h>
@@ -19,7 +19,7 @@
 #include <utility>
 #include <vector>
 
-#include "muster/base/detail/log.h"
+#include "base/log.h"
 #include "muster/base/error.h"
 
 namespace muster::cluster {

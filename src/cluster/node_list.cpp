@@ -1,7 +1,7 @@
 #include <charconv>
 
-#include "muster/base/detail/log.h"
-#include "muster/base/detail/trimmed.h"
+#include "base/log.h"
+#include "base/trimmed.h"
 #include "muster/base/error.h"
 #include "reading.h"
 

@@ -1,11 +1,11 @@
-#include "muster/cluster/detail/node_place.h"
+#include "cluster/node_place.h"
 
 #include <algorithm>
 #include <charconv>
 
-#include "muster/base/detail/log.h"
+#include "base/log.h"
+#include "cluster/variables.h"
 #include "muster/base/error.h"
-#include "muster/cluster/detail/variables.h"
 #include "reading.h"
 #include "sagemaker_hosts.h"
 

@@ -3,9 +3,9 @@
 #include <charconv>
 #include <climits>
 
-#include "muster/base/detail/log.h"
+#include "base/log.h"
+#include "cluster/variables.h"
 #include "muster/base/error.h"
-#include "muster/cluster/detail/variables.h"
 
 namespace muster::cluster {
 

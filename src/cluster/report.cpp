@@ -1,4 +1,4 @@
-#include "muster/cluster/detail/report.h"
+#include "cluster/report.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>

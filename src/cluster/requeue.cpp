@@ -1,11 +1,11 @@
-#include "muster/cluster/detail/requeue.h"
+#include "cluster/requeue.h"
 
 #include <chrono>
 #include <csignal>
 
-#include "muster/base/detail/log.h"
-#include "muster/base/detail/run_program.h"
-#include "muster/base/detail/trimmed.h"
+#include "base/log.h"
+#include "base/run_program.h"
+#include "base/trimmed.h"
 
 namespace muster::cluster {
 

@@ -4,9 +4,9 @@
 
 #include <nlohmann/json.hpp>
 
-#include "muster/base/detail/log.h"
+#include "base/log.h"
+#include "cluster/variables.h"
 #include "muster/base/error.h"
-#include "muster/cluster/detail/variables.h"
 #include "reading.h"
 #include "sagemaker_hosts.h"
 

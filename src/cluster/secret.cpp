@@ -1,4 +1,4 @@
-#include "muster/cluster/detail/secret.h"
+#include "cluster/secret.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -7,11 +7,11 @@
 #include <cerrno>
 #include <system_error>
 
-#include "muster/base/detail/log.h"
-#include "muster/base/detail/random_word.h"
-#include "muster/base/detail/trimmed.h"
+#include "base/log.h"
+#include "base/random_word.h"
+#include "base/trimmed.h"
+#include "cluster/variables.h"
 #include "muster/base/error.h"
-#include "muster/cluster/detail/variables.h"
 
 namespace muster::cluster {
 namespace {

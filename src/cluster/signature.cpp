@@ -1,4 +1,4 @@
-#include "muster/cluster/detail/signature.h"
+#include "cluster/signature.h"
 
 #include <stdexcept>
 #include <string>

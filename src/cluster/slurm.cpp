@@ -1,6 +1,6 @@
-#include "muster/base/detail/log.h"
+#include "base/log.h"
+#include "cluster/variables.h"
 #include "muster/base/error.h"
-#include "muster/cluster/detail/variables.h"
 #include "reading.h"
 
 namespace muster::cluster {

@@ -1,7 +1,7 @@
-#include "muster/base/detail/log.h"
-#include "muster/base/detail/read_bool.h"
+#include "base/log.h"
+#include "base/read_bool.h"
+#include "cluster/variables.h"
 #include "muster/base/error.h"
-#include "muster/cluster/detail/variables.h"
 #include "reading.h"
 
 namespace muster::cluster {

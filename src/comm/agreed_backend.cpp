@@ -3,9 +3,9 @@
 #include <exception>
 #include <vector>
 
+#include "base/listing.h"
 #include "comm/backend_calls.h"
 #include "comm/error_text.h"
-#include "muster/base/detail/listing.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
 

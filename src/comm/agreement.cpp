@@ -1,14 +1,14 @@
-#include "muster/comm/detail/agreement.h"
+#include "comm/agreement.h"
 
 #include <algorithm>
 #include <exception>
 
 #include <ATen/ops/tensor.h>
 
+#include "base/no_std_exception.h"
 #include "comm/error_text.h"
-#include "muster/base/detail/no_std_exception.h"
+#include "comm/report_lost_rank.h"
 #include "muster/base/error.h"
-#include "muster/comm/detail/report_lost_rank.h"
 
 namespace muster::comm {
 namespace {

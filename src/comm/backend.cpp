@@ -1,4 +1,4 @@
-#include "muster/comm/detail/backend.h"
+#include "comm/backend.h"
 
 #include <utility>
 

@@ -1,12 +1,12 @@
-#include "muster/comm/detail/backend_object.h"
+#include "comm/backend_object.h"
 
 #include <dlfcn.h>
 
 #include <cstring>
 #include <utility>
 
+#include "base/listing.h"
 #include "comm/object_file.h"
-#include "muster/base/detail/listing.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
 

@@ -3,8 +3,8 @@
 #include <exception>
 #include <string>
 
+#include "base/no_std_exception.h"
 #include "comm/error_text.h"
-#include "muster/base/detail/no_std_exception.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
 #include "muster/comm/transport.h"

@@ -5,8 +5,8 @@
 #include <memory>
 #include <string>
 
+#include "cluster/secret.h"
 #include "comm/collectives.h"
-#include "muster/cluster/detail/secret.h"
 #include "muster/comm/transport.h"
 
 namespace muster::comm {

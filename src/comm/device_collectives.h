@@ -11,8 +11,8 @@
 #include "comm/converted_operation.h"
 #include "comm/operation.h"
 #include "comm/pending_operations.h"
+#include "device/order.h"
 #include "muster/comm/rendezvous.h"
-#include "muster/device/detail/order.h"
 
 namespace muster::comm {
 

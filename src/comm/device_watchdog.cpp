@@ -5,7 +5,7 @@
 
 #include <c10/core/DeviceGuard.h>
 
-#include "muster/base/detail/log.h"
+#include "base/log.h"
 #include "muster/base/format.h"
 
 namespace muster::comm {

@@ -7,7 +7,7 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
-#include "muster/cluster/detail/secret.h"
+#include "cluster/secret.h"
 #include "muster/comm/transport.h"
 
 namespace muster::comm {

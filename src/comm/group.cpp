@@ -7,13 +7,13 @@
 
 #include <ATen/core/grad_mode.h>
 
+#include "base/no_std_exception.h"
 #include "comm/error_text.h"
+#include "comm/piggyback.h"
+#include "comm/report_lost_rank.h"
 #include "comm/staging.h"
-#include "muster/base/detail/no_std_exception.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
-#include "muster/comm/detail/piggyback.h"
-#include "muster/comm/detail/report_lost_rank.h"
 
 namespace muster::comm {
 

@@ -13,13 +13,13 @@
 #include <thread>
 #include <vector>
 
+#include "cluster/report.h"
 #include "comm/collectives.h"
 #include "comm/device_collectives.h"
 #include "comm/device_watchdog.h"
 #include "comm/flight_recorder.h"
 #include "comm/fork_check.h"
 #include "comm/wait_policy.h"
-#include "muster/cluster/detail/report.h"
 
 namespace muster::comm {
 

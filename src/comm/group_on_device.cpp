@@ -3,14 +3,14 @@
 #include <thread>
 #include <vector>
 
+#include "base/log.h"
+#include "comm/device_agreement.h"
 #include "comm/error_text.h"
 #include "comm/group.h"
 #include "comm/rank_index.h"
 #include "comm/staging.h"
-#include "muster/base/detail/log.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
-#include "muster/comm/detail/device_agreement.h"
 
 namespace muster::comm {
 

@@ -3,7 +3,7 @@
 #include <string>
 
 #include "comm/group.h"
-#include "muster/comm/detail/options.h"
+#include "muster/comm/options.h"
 
 namespace muster::comm {
 

@@ -5,10 +5,10 @@
 #include <string_view>
 #include <utility>
 
-#include "muster/base/detail/random_word.h"
+#include "base/random_word.h"
+#include "cluster/signature.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
-#include "muster/cluster/detail/signature.h"
 
 namespace muster::comm {
 namespace {

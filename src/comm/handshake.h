@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "muster/cluster/detail/secret.h"
+#include "cluster/secret.h"
 #include "muster/comm/transport.h"
 
 namespace muster::comm {

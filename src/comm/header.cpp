@@ -4,7 +4,7 @@
 #include <cstring>
 #include <type_traits>
 
-#include "muster/base/detail/fnv.h"
+#include "base/fnv.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
 

@@ -5,8 +5,8 @@
 #include <cstring>
 #include <sstream>
 
+#include "comm/backend_object.h"
 #include "muster/base/detail/environment.h"
-#include "muster/comm/detail/backend_object.h"
 
 namespace muster::comm {
 namespace {

@@ -8,8 +8,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "comm/peer_access.h"
 #include "muster/comm/communicator.h"
-#include "muster/comm/detail/peer_access.h"
 
 namespace muster::comm {
 

@@ -10,7 +10,7 @@
 
 #include "comm/header.h"
 #include "comm/operation.h"
-#include "muster/device/detail/order.h"
+#include "device/order.h"
 
 namespace muster::comm {
 

@@ -10,6 +10,10 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
+#include "base/listing.h"
+#include "base/log.h"
+#include "cluster/report.h"
+#include "cluster/secret.h"
 #include "comm/custom_transport.h"
 #include "comm/error_text.h"
 #include "comm/gloo_transport.h"
@@ -25,12 +29,8 @@
 #include "comm/store_server.h"
 #include "comm/warning_timeout.h"
 #include "muster/base/detail/environment.h"
-#include "muster/base/detail/listing.h"
-#include "muster/base/detail/log.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
-#include "muster/cluster/detail/report.h"
-#include "muster/cluster/detail/secret.h"
 
 namespace muster::comm {
 namespace {

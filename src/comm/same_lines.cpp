@@ -1,11 +1,11 @@
-#include "muster/comm/detail/same_lines.h"
+#include "comm/same_lines.h"
 
 #include <cstddef>
 #include <sstream>
 
+#include "comm/agreement.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
-#include "muster/comm/detail/agreement.h"
 
 namespace muster::comm {
 namespace {

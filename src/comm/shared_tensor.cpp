@@ -1,4 +1,4 @@
-#include "muster/comm/detail/shared_tensor.h"
+#include "comm/shared_tensor.h"
 
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/zeros.h>

@@ -6,9 +6,9 @@
 #include <string_view>
 #include <utility>
 
+#include "cluster/signature.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
-#include "muster/cluster/detail/signature.h"
 
 namespace muster::comm {
 namespace {

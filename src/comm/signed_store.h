@@ -5,7 +5,7 @@
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
-#include "muster/cluster/detail/secret.h"
+#include "cluster/secret.h"
 
 namespace muster::comm {
 

@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "comm/operation.h"
-#include "muster/device/detail/order.h"
+#include "device/order.h"
 
 namespace muster::comm {
 

@@ -5,7 +5,7 @@
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
-#include "muster/base/detail/descriptor.h"
+#include "base/descriptor.h"
 #include "muster/cluster/cluster.h"
 
 namespace muster::comm {

@@ -23,9 +23,9 @@
 #include <torch/csrc/distributed/c10d/TCPStoreBackend.hpp>
 #endif
 
+#include "base/descriptor.h"
 #include "comm/in_time.h"
 #include "comm/wait_policy.h"
-#include "muster/base/detail/descriptor.h"
 #include "muster/base/format.h"
 
 namespace muster::comm {

@@ -10,15 +10,15 @@
 
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
+#include "base/log.h"
+#include "cluster/listening_socket.h"
+#include "cluster/variables.h"
 #include "comm/bounded_store.h"
 #include "comm/in_time.h"
 #include "comm/store_probe.h"
 #include "comm/warning_timeout.h"
-#include "muster/base/detail/log.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
-#include "muster/cluster/detail/listening_socket.h"
-#include "muster/cluster/detail/variables.h"
 
 namespace muster::comm {
 namespace {

@@ -1,4 +1,4 @@
-#include "muster/comm/detail/thread_world.h"
+#include "comm/thread_world.h"
 
 #include <memory>
 #include <thread>

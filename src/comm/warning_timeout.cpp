@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/log.h"
 #include "comm/wait_policy.h"
-#include "muster/base/detail/log.h"
 
 namespace muster::comm {
 

@@ -5,9 +5,9 @@
 
 #include <c10/util/Exception.h>
 
-#include "muster/base/detail/no_std_exception.h"
+#include "base/no_std_exception.h"
 #include "muster/base/error.h"
-#include "muster/data/detail/dataset_error.h"
+#include "muster/data/dataset_error.h"
 
 namespace muster::data {
 

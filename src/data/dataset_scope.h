@@ -2,7 +2,7 @@
 
 #include <ATen/core/LegacyTypeDispatch.h>
 
-#include "muster/hook/detail/random_scope.h"
+#include "hook/random_scope.h"
 
 namespace muster::data {
 

@@ -6,8 +6,8 @@
 
 #include <c10/core/Device.h>
 
+#include "device/order.h"
 #include "muster/data/detail/batch_box.h"
-#include "muster/device/detail/order.h"
 
 namespace muster::data {
 

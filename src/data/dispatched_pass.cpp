@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "muster/base/error.h"
-#include "muster/data/detail/dataset_error.h"
+#include "muster/data/dataset_error.h"
 #include "muster/tree/detail/pack.h"
 
 namespace muster::data {

@@ -1,4 +1,4 @@
-#include "muster/data/detail/generators.h"
+#include "data/generators.h"
 
 #include <mutex>
 

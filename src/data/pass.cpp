@@ -4,10 +4,10 @@
 #include <string>
 #include <utility>
 
+#include "base/log.h"
+#include "data/batch_indices.h"
 #include "dataset_scope.h"
-#include "muster/base/detail/log.h"
 #include "muster/base/error.h"
-#include "muster/data/detail/batch_indices.h"
 #include "own_tensors.h"
 
 namespace muster::data {

@@ -9,7 +9,7 @@
 #include "batch_order.h"
 #include "device_mover.h"
 #include "muster/data/detail/loader_state.h"
-#include "muster/data/detail/shard_spec.h"
+#include "muster/data/shard_spec.h"
 #include "worker_queue.h"
 
 namespace muster::data {

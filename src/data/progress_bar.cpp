@@ -1,4 +1,4 @@
-#include "muster/data/detail/progress_bar.h"
+#include "muster/data/progress_bar.h"
 
 #include "muster/track/progress.h"
 

@@ -2,8 +2,8 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 
+#include "hook/random_scope.h"
 #include "mix.h"
-#include "muster/hook/detail/random_scope.h"
 
 namespace muster {
 

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "muster/data/detail/batches.h"
+#include "muster/data/batches.h"
 #include "muster/data/sampler.h"
 #include "permutation.h"
 

@@ -2,9 +2,9 @@
 
 #include <ATen/Context.h>
 
+#include "comm/agreement.h"
+#include "data/generators.h"
 #include "muster/base/error.h"
-#include "muster/comm/detail/agreement.h"
-#include "muster/data/detail/generators.h"
 
 namespace muster::data {
 

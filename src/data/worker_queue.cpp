@@ -11,9 +11,9 @@
 #include <system_error>
 #include <utility>
 
+#include "base/log.h"
+#include "base/quantities.h"
 #include "dataset_scope.h"
-#include "muster/base/detail/log.h"
-#include "muster/base/detail/quantities.h"
 #include "muster/base/error.h"
 #include "worker_threads.h"
 

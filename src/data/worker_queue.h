@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "batch_order.h"
+#include "device/order.h"
 #include "muster/data/detail/batch_maker.h"
-#include "muster/device/detail/order.h"
 
 namespace muster::data {
 

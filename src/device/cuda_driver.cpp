@@ -1,4 +1,4 @@
-#include "muster/device/detail/cuda_driver.h"
+#include "device/cuda_driver.h"
 
 #include <dlfcn.h>
 

@@ -1,4 +1,4 @@
-#include "muster/device/detail/device.h"
+#include "device/device.h"
 
 #include <algorithm>
 #include <cctype>
@@ -6,9 +6,9 @@
 
 #include <ATen/DeviceAccelerator.h>
 
-#include "muster/base/detail/listing.h"
-#include "muster/base/detail/one_device.h"
-#include "muster/base/detail/xla_devices.h"
+#include "base/listing.h"
+#include "base/one_device.h"
+#include "base/xla_devices.h"
 #include "muster/base/error.h"
 
 namespace muster::device {

@@ -1,7 +1,7 @@
-#include "muster/device/detail/host_memory.h"
+#include "device/host_memory.h"
 
-#include "muster/base/detail/quantities.h"
-#include "muster/base/detail/read_bool.h"
+#include "base/quantities.h"
+#include "base/read_bool.h"
 #include "muster/base/format.h"
 
 #if defined(__GLIBC__)

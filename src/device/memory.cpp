@@ -1,12 +1,12 @@
-#include "muster/device/detail/memory.h"
+#include "device/memory.h"
 
 #include <ATen/DeviceAccelerator.h>
 #include <ATen/core/CachingHostAllocator.h>
 #include <c10/core/CachingDeviceAllocator.h>
 
-#include "muster/base/detail/quantities.h"
+#include "base/quantities.h"
+#include "device/device.h"
 #include "muster/base/format.h"
-#include "muster/device/detail/device.h"
 
 namespace muster::device {
 

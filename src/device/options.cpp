@@ -1,9 +1,9 @@
-#include "muster/device/detail/options.h"
+#include "muster/device/options.h"
 
 #include <array>
 #include <string>
 
-#include "muster/base/detail/listing.h"
+#include "base/listing.h"
 #include "muster/base/error.h"
 
 namespace muster::device {

@@ -1,4 +1,4 @@
-#include "muster/device/detail/order.h"
+#include "device/order.h"
 
 #include <algorithm>
 #include <atomic>

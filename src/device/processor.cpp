@@ -1,4 +1,4 @@
-#include "muster/device/detail/processor.h"
+#include "device/processor.h"
 
 #if defined(__x86_64__) || defined(__i386__)
 #include <cpuid.h>

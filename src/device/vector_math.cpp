@@ -1,4 +1,4 @@
-#include "muster/device/detail/vector_math.h"
+#include "device/vector_math.h"
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/sin.h>

@@ -1,4 +1,4 @@
-#include "muster/format/detail/atomic_file.h"
+#include "format/atomic_file.h"
 
 #include <fcntl.h>
 #include <limits.h>
@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "muster/base/detail/random_word.h"
+#include "base/random_word.h"
 #include "muster/base/error.h"
 
 namespace muster::format {

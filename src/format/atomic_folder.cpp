@@ -1,4 +1,4 @@
-#include "muster/format/detail/atomic_folder.h"
+#include "format/atomic_folder.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -9,11 +9,11 @@
 #include <system_error>
 #include <vector>
 
-#include "muster/base/detail/log.h"
-#include "muster/base/detail/random_word.h"
-#include "muster/base/detail/shown.h"
+#include "base/log.h"
+#include "base/random_word.h"
+#include "base/shown.h"
+#include "format/atomic_file.h"
 #include "muster/base/error.h"
-#include "muster/format/detail/atomic_file.h"
 
 namespace muster::format {
 namespace {

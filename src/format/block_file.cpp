@@ -1,4 +1,4 @@
-#include "muster/format/detail/block_file.h"
+#include "format/block_file.h"
 
 #include <algorithm>
 #include <utility>

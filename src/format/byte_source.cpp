@@ -1,9 +1,9 @@
-#include "muster/format/detail/byte_source.h"
+#include "format/byte_source.h"
 
 #include <cstring>
 #include <utility>
 
-#include "muster/format/detail/input_file.h"
+#include "format/input_file.h"
 
 namespace muster::format {
 

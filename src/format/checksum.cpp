@@ -1,4 +1,4 @@
-#include "muster/format/detail/checksum.h"
+#include "format/checksum.h"
 
 #define XXH_STATIC_LINKING_ONLY
 #include <xxhash.h>

@@ -1,10 +1,10 @@
 #include <algorithm>
 #include <cstring>
 
-#include "muster/base/detail/shown.h"
+#include "base/shown.h"
+#include "format/stored_content.h"
+#include "format/zip.h"
 #include "muster/base/error.h"
-#include "muster/format/detail/stored_content.h"
-#include "muster/format/detail/zip.h"
 
 namespace muster::format {
 namespace {

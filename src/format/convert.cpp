@@ -1,4 +1,4 @@
-#include "muster/format/detail/convert.h"
+#include "format/convert.h"
 
 #include <algorithm>
 #include <array>
@@ -7,14 +7,14 @@
 #include <system_error>
 #include <tuple>
 
+#include "base/listing.h"
+#include "base/shown.h"
 #include "format/checkpoint/job_content.h"
 #include "format/checkpoint/lightning_content.h"
 #include "format/checkpoint/stored_checkpoint.h"
-#include "muster/base/detail/listing.h"
-#include "muster/base/detail/shown.h"
+#include "format/stored_content.h"
+#include "format/weight_set.h"
 #include "muster/base/error.h"
-#include "muster/format/detail/stored_content.h"
-#include "muster/format/detail/weight_set.h"
 
 namespace muster::format {
 namespace {

@@ -8,9 +8,9 @@
 #include <system_error>
 #include <thread>
 
-#include "muster/base/detail/log.h"
+#include "base/log.h"
+#include "format/atomic_folder.h"
 #include "muster/base/error.h"
-#include "muster/format/detail/atomic_folder.h"
 
 namespace muster::format {
 namespace {

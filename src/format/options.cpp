@@ -1,4 +1,4 @@
-#include "muster/format/detail/options.h"
+#include "muster/format/options.h"
 
 #include <array>
 #include <charconv>

@@ -1,4 +1,4 @@
-#include "muster/format/detail/stored_content.h"
+#include "format/stored_content.h"
 
 #include <algorithm>
 #include <cstring>
@@ -6,12 +6,12 @@
 #include <map>
 #include <string>
 
+#include "base/shown.h"
 #include "format/checkpoint/stored_checkpoint.h"
-#include "muster/base/detail/shown.h"
+#include "format/manifest.h"
+#include "format/weight_set.h"
+#include "format/zip.h"
 #include "muster/base/error.h"
-#include "muster/format/detail/manifest.h"
-#include "muster/format/detail/weight_set.h"
-#include "muster/format/detail/zip.h"
 
 namespace muster::format {
 namespace {

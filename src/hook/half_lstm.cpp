@@ -1,4 +1,4 @@
-#include "muster/hook/detail/half_lstm.h"
+#include "hook/half_lstm.h"
 
 #include <utility>
 

@@ -1,4 +1,4 @@
-#include "muster/hook/detail/interceptor.h"
+#include "hook/interceptor.h"
 
 #include <array>
 #include <atomic>
@@ -14,7 +14,7 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/library.h>
 
-#include "muster/base/detail/read_bool.h"
+#include "base/read_bool.h"
 #include "muster/base/error.h"
 
 namespace muster::hook {

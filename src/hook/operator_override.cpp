@@ -1,4 +1,4 @@
-#include "muster/hook/detail/operator_override.h"
+#include "hook/operator_override.h"
 
 #include <utility>
 
@@ -10,7 +10,7 @@
 
 #include "hook/operator_use.h"
 #include "hook/override.h"
-#include "muster/hook/detail/watched_storage.h"
+#include "hook/watched_storage.h"
 
 namespace muster::hook {
 namespace {

@@ -1,7 +1,7 @@
 #pragma once
 
-#include "muster/hook/detail/interceptor.h"
-#include "muster/hook/detail/watched_storage.h"
+#include "hook/interceptor.h"
+#include "hook/watched_storage.h"
 
 namespace muster::hook {
 

@@ -1,4 +1,4 @@
-#include "muster/hook/detail/random_scope.h"
+#include "hook/random_scope.h"
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/function_schema.h>

@@ -1,4 +1,4 @@
-#include "muster/hook/detail/watched_storage.h"
+#include "hook/watched_storage.h"
 
 #include <utility>
 
@@ -7,8 +7,8 @@
 
 #include "hook/operator_use.h"
 #include "hook/override.h"
+#include "hook/require_values.h"
 #include "muster/base/error.h"
-#include "muster/hook/detail/require_values.h"
 
 namespace muster::hook {
 

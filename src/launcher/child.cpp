@@ -13,10 +13,10 @@
 #include <system_error>
 #include <utility>
 
-#include "muster/base/detail/log.h"
+#include "base/log.h"
+#include "cluster/error_message.h"
+#include "cluster/variables.h"
 #include "muster/base/error.h"
-#include "muster/cluster/detail/error_message.h"
-#include "muster/cluster/detail/variables.h"
 
 namespace muster::launcher {
 namespace {

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "cluster/report.h"
 #include "muster/base/detail/environment.h"
-#include "muster/cluster/detail/report.h"
 
 namespace muster::launcher {
 

@@ -13,7 +13,7 @@
 #include <optional>
 #include <system_error>
 
-#include "muster/base/detail/log.h"
+#include "base/log.h"
 #include "muster/base/error.h"
 
 namespace muster::launcher {

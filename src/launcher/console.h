@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "muster/base/detail/descriptor.h"
+#include "base/descriptor.h"
 #include "rank_output.h"
 #include "screen.h"
 

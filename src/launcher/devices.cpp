@@ -1,4 +1,4 @@
-#include "muster/launcher/detail/devices.h"
+#include "launcher/devices.h"
 
 #include <sched.h>
 
@@ -9,10 +9,10 @@
 #include <fstream>
 #include <sstream>
 
-#include "muster/base/detail/log.h"
-#include "muster/base/detail/one_device.h"
-#include "muster/base/detail/trimmed.h"
-#include "muster/base/detail/xla_devices.h"
+#include "base/log.h"
+#include "base/one_device.h"
+#include "base/trimmed.h"
+#include "base/xla_devices.h"
 #include "muster/base/error.h"
 
 namespace muster::launcher {

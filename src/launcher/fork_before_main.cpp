@@ -14,8 +14,8 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "cluster/variables.h"
 #include "fork_protocol.h"
-#include "muster/cluster/detail/variables.h"
 
 /// Programs are linked with this name as undefined, which takes this object from its archive.
 extern "C" {

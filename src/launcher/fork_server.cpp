@@ -15,13 +15,13 @@
 #include <filesystem>
 #include <system_error>
 
+#include "base/log.h"
+#include "base/random_word.h"
+#include "cluster/error_message.h"
+#include "cluster/variables.h"
 #include "fork_protocol.h"
 #include "fork_variables.h"
-#include "muster/base/detail/log.h"
-#include "muster/base/detail/random_word.h"
 #include "muster/base/error.h"
-#include "muster/cluster/detail/error_message.h"
-#include "muster/cluster/detail/variables.h"
 #include "program_note.h"
 
 namespace muster::launcher {

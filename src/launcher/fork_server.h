@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
+#include "base/descriptor.h"
 #include "child.h"
 #include "console.h"
-#include "muster/base/detail/descriptor.h"
 #include "muster/base/detail/environment.h"
 
 namespace muster::launcher {

@@ -4,8 +4,8 @@
 #include <array>
 #include <string_view>
 
+#include "cluster/variables.h"
 #include "fork_protocol.h"
-#include "muster/cluster/detail/variables.h"
 
 namespace muster::launcher {
 namespace {

@@ -1,4 +1,4 @@
-#include "muster/launcher/detail/gpus.h"
+#include "launcher/gpus.h"
 
 #include <algorithm>
 #include <cctype>
@@ -6,10 +6,10 @@
 #include <map>
 #include <sstream>
 
-#include "muster/base/detail/listing.h"
-#include "muster/base/detail/log.h"
-#include "muster/base/detail/run_program.h"
-#include "muster/base/detail/trimmed.h"
+#include "base/listing.h"
+#include "base/log.h"
+#include "base/run_program.h"
+#include "base/trimmed.h"
 
 namespace muster::launcher {
 namespace {

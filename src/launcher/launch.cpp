@@ -7,12 +7,12 @@
 #include <cstdlib>
 #include <exception>
 
+#include "base/log.h"
+#include "cluster/error_message.h"
+#include "cluster/variables.h"
+#include "launcher/devices.h"
 #include "local_ranks.h"
-#include "muster/base/detail/log.h"
 #include "muster/base/error.h"
-#include "muster/cluster/detail/error_message.h"
-#include "muster/cluster/detail/variables.h"
-#include "muster/launcher/detail/devices.h"
 #include "nodes.h"
 
 namespace muster {

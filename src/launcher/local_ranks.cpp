@@ -11,8 +11,8 @@
 #include <fstream>
 #include <iterator>
 
-#include "muster/base/detail/log.h"
-#include "muster/cluster/detail/error_message.h"
+#include "base/log.h"
+#include "cluster/error_message.h"
 
 namespace muster::launcher {
 namespace {

@@ -9,9 +9,9 @@
 #include <thread>
 #include <vector>
 
+#include "base/descriptor.h"
 #include "child.h"
-#include "muster/base/detail/descriptor.h"
-#include "muster/launcher/detail/options.h"
+#include "muster/launcher/options.h"
 #include "rank_environment.h"
 #include "supervisor.h"
 

@@ -1,6 +1,6 @@
 #include "nodes.h"
 
-#include "muster/base/detail/log.h"
+#include "base/log.h"
 #include "muster/base/error.h"
 
 namespace muster::launcher {

@@ -2,8 +2,8 @@
 
 #include <string>
 
+#include "cluster/listening_socket.h"
 #include "muster/base/detail/environment.h"
-#include "muster/cluster/detail/listening_socket.h"
 #include "rank_environment.h"
 
 namespace muster::launcher {

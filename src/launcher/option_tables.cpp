@@ -1,7 +1,7 @@
-#include "muster/launcher/detail/option_tables.h"
+#include "launcher/option_tables.h"
 
-#include "muster/base/detail/options_line.h"
-#include "muster/cluster/detail/variables.h"
+#include "base/options_line.h"
+#include "cluster/variables.h"
 
 namespace muster {
 namespace {

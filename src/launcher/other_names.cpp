@@ -1,4 +1,4 @@
-#include "muster/launcher/detail/other_names.h"
+#include "launcher/other_names.h"
 
 namespace muster::launcher {
 namespace {

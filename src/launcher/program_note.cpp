@@ -11,8 +11,8 @@
 #include <string_view>
 #include <vector>
 
+#include "base/descriptor.h"
 #include "fork_protocol.h"
-#include "muster/base/detail/descriptor.h"
 
 namespace muster::launcher {
 namespace {

@@ -4,9 +4,9 @@
 
 #include <algorithm>
 
-#include "muster/base/detail/options_line.h"
-#include "muster/base/detail/random_word.h"
-#include "muster/cluster/detail/variables.h"
+#include "base/options_line.h"
+#include "base/random_word.h"
+#include "cluster/variables.h"
 
 namespace muster::launcher {
 namespace {

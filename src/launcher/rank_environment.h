@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "cluster/secret.h"
 #include "muster/base/detail/environment.h"
-#include "muster/cluster/detail/secret.h"
 
 namespace muster::launcher {
 

@@ -5,7 +5,7 @@
 #include <string_view>
 #include <utility>
 
-#include "muster/base/detail/descriptor.h"
+#include "base/descriptor.h"
 #include "screen.h"
 
 namespace muster::launcher {

@@ -2,7 +2,7 @@
 
 #include <sys/types.h>
 
-#include "muster/base/detail/descriptor.h"
+#include "base/descriptor.h"
 
 namespace muster::launcher {
 

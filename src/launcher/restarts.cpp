@@ -1,7 +1,7 @@
 #include "restarts.h"
 
-#include "muster/base/detail/log.h"
-#include "muster/base/detail/quantities.h"
+#include "base/log.h"
+#include "base/quantities.h"
 
 namespace muster::launcher {
 namespace {

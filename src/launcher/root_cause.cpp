@@ -6,9 +6,9 @@
 #include <sstream>
 #include <tuple>
 
-#include "muster/base/detail/log.h"
-#include "muster/base/detail/quantities.h"
-#include "muster/cluster/detail/error_message.h"
+#include "base/log.h"
+#include "base/quantities.h"
+#include "cluster/error_message.h"
 
 namespace muster::launcher {
 namespace {

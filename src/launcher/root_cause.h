@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "child.h"
-#include "muster/cluster/detail/report.h"
+#include "cluster/report.h"
 
 namespace muster::launcher {
 

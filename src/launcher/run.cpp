@@ -1,4 +1,4 @@
-#include "muster/launcher/detail/run.h"
+#include "launcher/run.h"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -9,15 +9,15 @@
 #include <optional>
 #include <vector>
 
+#include "base/log.h"
+#include "base/options_line.h"
 #include "child.h"
+#include "cluster/listening_socket.h"
 #include "console.h"
 #include "fork_server.h"
-#include "muster/base/detail/log.h"
-#include "muster/base/detail/options_line.h"
+#include "launcher/devices.h"
+#include "launcher/option_tables.h"
 #include "muster/base/error.h"
-#include "muster/cluster/detail/listening_socket.h"
-#include "muster/launcher/detail/devices.h"
-#include "muster/launcher/detail/option_tables.h"
 #include "nodes.h"
 #include "rank_environment.h"
 #include "reaper.h"

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "muster/cluster/detail/error_message.h"
+#include "cluster/error_message.h"
 
 namespace muster::launcher {
 namespace {

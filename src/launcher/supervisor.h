@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "child.h"
-#include "muster/cluster/detail/report.h"
+#include "cluster/report.h"
 #include "root_cause.h"
 
 namespace muster::launcher {

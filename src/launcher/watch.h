@@ -4,9 +4,9 @@
 
 #include <vector>
 
+#include "base/descriptor.h"
 #include "child.h"
 #include "console.h"
-#include "muster/base/detail/descriptor.h"
 #include "supervisor.h"
 
 namespace muster::launcher {

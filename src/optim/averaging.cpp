@@ -12,10 +12,10 @@
 #include <c10/util/ScopeExit.h>
 #include <torch/nn/modules/batchnorm.h>
 
+#include "hook/watched_storage.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
-#include "muster/hook/detail/watched_storage.h"
-#include "muster/optim/detail/parameter_owner.h"
+#include "optim/parameter_owner.h"
 
 namespace muster {
 namespace {

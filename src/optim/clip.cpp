@@ -10,11 +10,11 @@
 
 #include "muster/base/error.h"
 #include "muster/base/format.h"
-#include "muster/optim/detail/device_norm.h"
-#include "muster/optim/detail/distinct.h"
-#include "muster/optim/detail/each_group.h"
 #include "muster/optim/detail/norm.h"
-#include "muster/optim/detail/per_group.h"
+#include "muster/optim/per_group.h"
+#include "optim/device_norm.h"
+#include "optim/distinct.h"
+#include "optim/each_group.h"
 
 namespace muster {
 namespace {

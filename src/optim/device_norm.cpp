@@ -1,4 +1,4 @@
-#include "muster/optim/detail/device_norm.h"
+#include "optim/device_norm.h"
 
 #include <algorithm>
 #include <cmath>

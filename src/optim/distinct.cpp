@@ -1,4 +1,4 @@
-#include "muster/optim/detail/distinct.h"
+#include "optim/distinct.h"
 
 #include <unordered_set>
 

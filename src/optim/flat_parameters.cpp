@@ -1,4 +1,4 @@
-#include "muster/optim/detail/flat_parameters.h"
+#include "muster/optim/flat_parameters.h"
 
 #include <exception>
 

@@ -1,4 +1,4 @@
-#include "muster/optim/detail/fused.h"
+#include "optim/fused.h"
 
 #include <algorithm>
 #include <optional>

@@ -4,7 +4,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/empty_like.h>
 
-#include "muster/optim/detail/distinct.h"
+#include "optim/distinct.h"
 #include "optim/flat.h"
 #include "optim/fused_impl.h"
 

@@ -4,8 +4,8 @@
 #include <utility>
 #include <vector>
 
-#include "muster/optim/detail/fused.h"
 #include "optim/direct_step.h"
+#include "optim/fused.h"
 #include "optim/plan.h"
 
 namespace muster::optim {

@@ -14,7 +14,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/format.h"
-#include "muster/optim/detail/flat_parameters.h"
+#include "muster/optim/flat_parameters.h"
 #include "optim/device_sum.h"
 #include "optim/exact_sum.h"
 
@@ -93,10 +93,12 @@ double clip_coefficient(double norm, double max_norm) {
   return coefficient < 1.0 || std::isnan(coefficient) ? coefficient : 1.0;
 }
 
-void scale_by(const at::Tensor& tensor, double factor) {
-  const auto number = at::scalar_tensor(factor, at::kDouble);
-  number.unsafeGetTensorImpl()->set_wrapped_number(true);  // takes no part in the choice of a dtype
-  tensor.mul_(number);
+at::Tensor wrapped_number(double value) {
+  auto number = at::scalar_tensor(value, at::kDouble);
+  number.unsafeGetTensorImpl()->set_wrapped_number(true);
+  return number;
 }
+
+void scale_by(const at::Tensor& tensor, double factor) { tensor.mul_(wrapped_number(factor)); }
 
 }  // namespace muster::optim

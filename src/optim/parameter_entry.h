@@ -8,7 +8,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "muster/optim/detail/flat_parameters.h"
+#include "muster/optim/flat_parameters.h"
 #include "optim/rule.h"
 
 namespace muster::optim {

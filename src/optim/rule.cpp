@@ -18,8 +18,8 @@
 #include <torch/optim/rmsprop.h>
 #include <torch/optim/sgd.h>
 
-#include "muster/optim/detail/flat_parameters.h"
 #include "muster/optim/elementwise.h"
+#include "muster/optim/flat_parameters.h"
 #include "optim/rmsprop.h"
 
 namespace muster::optim {

@@ -20,7 +20,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/format.h"
-#include "muster/optim/detail/flat_parameters.h"
+#include "muster/optim/flat_parameters.h"
 
 namespace muster::optim {
 namespace {

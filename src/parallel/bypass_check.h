@@ -6,7 +6,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "muster/hook/detail/gradient_hooks.h"
+#include "hook/gradient_hooks.h"
 #include "parallel/local.h"
 
 namespace muster::parallel {

@@ -1,11 +1,11 @@
-#include "muster/parallel/detail/capabilities.h"
+#include "muster/parallel/capabilities.h"
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/full.h>
 
-#include "muster/optim/detail/device_norm.h"
-#include "muster/parallel/detail/managed_model.h"
+#include "muster/parallel/managed_model.h"
+#include "optim/device_norm.h"
 #include "parallel/local.h"
 
 namespace muster::parallel {

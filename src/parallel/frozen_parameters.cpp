@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <iterator>
 
-#include "muster/comm/detail/same_lines.h"
+#include "comm/same_lines.h"
 
 namespace muster::parallel {
 namespace {

@@ -1,4 +1,4 @@
-#include "muster/parallel/detail/reduction_record.h"
+#include "parallel/reduction_record.h"
 
 #include <algorithm>
 

@@ -4,7 +4,7 @@
 #include <memory>
 #include <utility>
 
-#include "muster/parallel/detail/reduction_record.h"
+#include "parallel/reduction_record.h"
 
 namespace muster::parallel {
 

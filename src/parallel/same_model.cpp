@@ -2,9 +2,9 @@
 
 #include <sstream>
 
+#include "comm/dtypes.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
-#include "muster/comm/detail/dtypes.h"
 
 namespace muster::parallel {
 

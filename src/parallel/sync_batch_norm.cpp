@@ -1,4 +1,4 @@
-#include "muster/parallel/detail/sync_batch_norm.h"
+#include "parallel/sync_batch_norm.h"
 
 #include <algorithm>
 #include <memory>
@@ -12,9 +12,9 @@
 #include <torch/custom_class.h>
 #include <torch/nn/modules/batchnorm.h>
 
+#include "hook/operator_override.h"
+#include "hook/watched_storage.h"
 #include "muster/base/error.h"
-#include "muster/hook/detail/operator_override.h"
-#include "muster/hook/detail/watched_storage.h"
 #include "muster/optim/detail/norm.h"
 #include "parallel/synchronized_norm.h"
 
@@ -38,13 +38,6 @@ at::Tensor along_channels(const at::Tensor& values, const at::Tensor& input) {
   return values.view(shape);
 }
 
-/// Takes no part in type promotion.
-at::Tensor number(double value) {
-  auto scalar = at::scalar_tensor(value, at::kDouble);
-  scalar.unsafeGetTensorImpl()->set_wrapped_number(true);
-  return scalar;
-}
-
 /// How many samples all ranks have. On a device the host never learns it.
 struct SampleCount {
   at::Tensor all;       // without dimensions
@@ -53,8 +46,8 @@ struct SampleCount {
   SampleCount(const at::Tensor& counts, at::ScalarType dtype) {
     if (counts.is_cpu()) {
       const auto sum = counts.sum().item<double>();
-      all = number(sum);
-      unbiased = number(sum / std::max(sum - 1, 1.0));
+      all = optim::wrapped_number(sum);
+      unbiased = optim::wrapped_number(sum / std::max(sum - 1, 1.0));
     } else {
       all = counts.sum();
       const auto exact = all.to(at::kDouble);

@@ -1,4 +1,4 @@
-#include "muster/precision/detail/grad_scaler.h"
+#include "muster/precision/grad_scaler.h"
 
 #include <algorithm>
 #include <limits>

@@ -1,8 +1,8 @@
-#include "muster/precision/detail/options.h"
+#include "muster/precision/options.h"
 
 #include <string>
 
-#include "muster/base/detail/listing.h"
+#include "base/listing.h"
 #include "muster/base/error.h"
 
 namespace muster::precision {

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "muster/base/error.h"
-#include "muster/precision/detail/policy.h"
+#include "muster/precision/policy.h"
 
 namespace muster {
 namespace {

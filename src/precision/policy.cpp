@@ -1,11 +1,11 @@
-#include "muster/precision/detail/policy.h"
+#include "muster/precision/policy.h"
 
 #include <algorithm>
 
 #include <ATen/autocast_mode.h>
 #include <torch/nn/module.h>
 
-#include "muster/base/detail/listing.h"
+#include "base/listing.h"
 #include "muster/base/error.h"
 #include "muster/precision/plugin.h"
 

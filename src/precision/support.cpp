@@ -4,10 +4,10 @@
 #include <ATen/ops/mm.h>
 #include <ATen/ops/ones.h>
 
-#include "muster/base/detail/listing.h"
+#include "base/listing.h"
 #include "muster/base/error.h"
-#include "muster/precision/detail/emulation.h"
-#include "muster/precision/detail/policy.h"
+#include "muster/precision/policy.h"
+#include "precision/emulation.h"
 
 namespace muster::precision {
 namespace {

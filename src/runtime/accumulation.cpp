@@ -3,10 +3,10 @@
 #include <string>
 #include <utility>
 
-#include "muster/base/detail/log.h"
+#include "base/log.h"
+#include "comm/agreement.h"
 #include "muster/base/error.h"
-#include "muster/comm/detail/agreement.h"
-#include "muster/runtime/detail/accumulation.h"
+#include "muster/runtime/accumulation.h"
 
 namespace muster::runtime {
 namespace {

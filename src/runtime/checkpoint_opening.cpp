@@ -3,7 +3,7 @@
 #include <optional>
 #include <utility>
 
-#include "muster/base/detail/shown.h"
+#include "base/shown.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
 

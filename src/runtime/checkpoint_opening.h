@@ -5,9 +5,9 @@
 #include <string>
 
 #include "atomic_load.h"
+#include "comm/agreement.h"
 #include "muster/checkpoint/checkpoint.h"
 #include "muster/comm/communicator.h"
-#include "muster/comm/detail/agreement.h"
 #include "muster/runtime/options.h"
 #include "runtime_state.h"
 

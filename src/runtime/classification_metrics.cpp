@@ -1,11 +1,11 @@
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
-#include "muster/base/detail/listing.h"
+#include "base/listing.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
-#include "muster/runtime/detail/metric.h"
-#include "muster/runtime/detail/sum_dtype.h"
+#include "muster/runtime/metric.h"
+#include "runtime/sum_dtype.h"
 
 namespace muster {
 namespace {

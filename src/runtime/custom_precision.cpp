@@ -3,9 +3,9 @@
 #include <optional>
 #include <variant>
 
+#include "comm/agreement.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
-#include "muster/comm/detail/agreement.h"
 #include "muster/precision/plugin.h"
 #include "muster/strategy/options.h"
 

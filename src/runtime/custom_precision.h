@@ -3,8 +3,8 @@
 #include <string>
 
 #include "muster/comm/communicator.h"
-#include "muster/precision/detail/options.h"
-#include "muster/strategy/detail/options.h"
+#include "muster/precision/options.h"
+#include "muster/strategy/options.h"
 
 /// What the runtime does for a precision policy of the program's own; nothing for a built-in precision.
 namespace muster::runtime {

@@ -1,8 +1,8 @@
-#include "muster/runtime/detail/evaluation_scope.h"
+#include "muster/runtime/evaluation_scope.h"
 
 #include <exception>
 
-#include "muster/base/detail/log.h"
+#include "base/log.h"
 
 namespace muster {
 namespace {

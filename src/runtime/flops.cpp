@@ -1,4 +1,4 @@
-#include "muster/runtime/detail/flops.h"
+#include "muster/runtime/flops.h"
 
 #include <memory>
 #include <string_view>

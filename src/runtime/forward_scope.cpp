@@ -1,7 +1,7 @@
 #include "memory_owners.h"
-#include "muster/parallel/detail/managed_model.h"
-#include "muster/runtime/detail/outside_forward.h"
-#include "muster/runtime/detail/prepared_model.h"
+#include "muster/parallel/managed_model.h"
+#include "muster/runtime/outside_forward.h"
+#include "runtime/prepared_model.h"
 
 namespace muster::runtime {
 

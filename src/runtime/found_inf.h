@@ -7,8 +7,8 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "muster/device/detail/order.h"
-#include "muster/precision/detail/grad_scaler.h"
+#include "device/order.h"
+#include "muster/precision/grad_scaler.h"
 
 namespace muster::runtime {
 

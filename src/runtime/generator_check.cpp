@@ -5,8 +5,8 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 
-#include "muster/comm/detail/piggyback.h"
-#include "muster/format/detail/checksum.h"
+#include "comm/piggyback.h"
+#include "format/checksum.h"
 
 namespace muster::runtime {
 namespace {

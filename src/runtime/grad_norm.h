@@ -5,7 +5,7 @@
 
 #include <torch/nn/module.h>
 
-#include "muster/optim/detail/grad_norm.h"
+#include "muster/optim/grad_norm.h"
 
 namespace muster::runtime {
 

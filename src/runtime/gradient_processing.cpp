@@ -10,9 +10,9 @@
 #include <torch/utils.h>
 
 #include "gradients.h"
-#include "muster/optim/detail/device_norm.h"
 #include "muster/optim/detail/norm.h"
-#include "muster/parallel/detail/managed_model.h"
+#include "muster/parallel/managed_model.h"
+#include "optim/device_norm.h"
 
 namespace muster::runtime {
 

@@ -10,9 +10,9 @@
 #include "accumulation.h"
 #include "loss_scale.h"
 #include "model_registry.h"
-#include "muster/optim/detail/grad_norm.h"
+#include "muster/optim/grad_norm.h"
 #include "muster/runtime/options.h"
-#include "muster/track/detail/trace.h"
+#include "muster/track/trace.h"
 #include "prepared_optimizer.h"
 
 namespace muster::runtime {

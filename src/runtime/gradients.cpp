@@ -5,13 +5,13 @@
 
 #include <ATen/core/grad_mode.h>
 
+#include "hook/watched_storage.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
-#include "muster/hook/detail/watched_storage.h"
-#include "muster/optim/detail/device_norm.h"
-#include "muster/optim/detail/distinct.h"
 #include "muster/optim/detail/norm.h"
-#include "muster/parallel/detail/managed_model.h"
+#include "muster/parallel/managed_model.h"
+#include "optim/device_norm.h"
+#include "optim/distinct.h"
 
 namespace muster::runtime {
 namespace {

@@ -6,15 +6,15 @@
 #include <ATen/Parallel.h>
 #include <ATen/detail/CUDAHooksInterface.h>
 
+#include "base/log.h"
+#include "device/cuda_driver.h"
+#include "device/processor.h"
+#include "hook/half_lstm.h"
 #include "muster/base/detail/environment.h"
-#include "muster/base/detail/log.h"
 #include "muster/base/format.h"
-#include "muster/device/detail/cuda_driver.h"
-#include "muster/device/detail/processor.h"
-#include "muster/hook/detail/half_lstm.h"
-#include "muster/precision/detail/emulation.h"
-#include "muster/precision/detail/grad_scaler.h"
-#include "muster/precision/detail/policy.h"
+#include "muster/precision/grad_scaler.h"
+#include "muster/precision/policy.h"
+#include "precision/emulation.h"
 
 namespace muster::runtime {
 

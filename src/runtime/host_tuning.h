@@ -5,10 +5,10 @@
 
 #include <c10/core/Device.h>
 
+#include "device/affinity.h"
+#include "device/host_memory.h"
 #include "muster/cluster/cluster.h"
 #include "muster/comm/communicator.h"
-#include "muster/device/detail/affinity.h"
-#include "muster/device/detail/host_memory.h"
 #include "muster/runtime/options.h"
 
 namespace muster::runtime {

@@ -4,12 +4,12 @@
 #include <cstring>
 #include <utility>
 
+#include "comm/device_agreement.h"
 #include "model_state.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
-#include "muster/comm/detail/device_agreement.h"
-#include "muster/parallel/detail/capabilities.h"
-#include "muster/parallel/detail/managed_model.h"
+#include "muster/parallel/capabilities.h"
+#include "muster/parallel/managed_model.h"
 #include "random_state.h"
 #include "saved_gradients.h"
 #include "saved_position.h"

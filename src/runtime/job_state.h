@@ -12,10 +12,10 @@
 #include "atomic_load.h"
 #include "muster/comm/communicator.h"
 #include "muster/data/detail/loader_state.h"
-#include "muster/runtime/detail/prepared_model.h"
-#include "muster/runtime/detail/saved_item.h"
+#include "muster/runtime/saved_item.h"
 #include "muster/tree/state.h"
 #include "prepared_optimizer.h"
+#include "runtime/prepared_model.h"
 #include "saved_scheduler.h"
 
 namespace muster::runtime {

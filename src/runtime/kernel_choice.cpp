@@ -5,7 +5,7 @@
 
 #include <ATen/Context.h>
 
-#include "muster/base/detail/log.h"
+#include "base/log.h"
 
 namespace muster::runtime {
 namespace {

@@ -4,13 +4,13 @@
 #include <string>
 #include <utility>
 
-#include "muster/base/detail/quantities.h"
-#include "muster/base/detail/shown.h"
+#include "base/quantities.h"
+#include "base/shown.h"
+#include "comm/agreement.h"
+#include "comm/device_agreement.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
 #include "muster/comm/communicator.h"
-#include "muster/comm/detail/agreement.h"
-#include "muster/comm/detail/device_agreement.h"
 
 namespace muster::runtime {
 namespace {

@@ -3,20 +3,20 @@
 #include <optional>
 #include <utility>
 
+#include "base/listing.h"
+#include "base/log.h"
+#include "base/shown.h"
+#include "checkpoint/python_content.h"
+#include "comm/agreement.h"
+#include "format/checksum.h"
+#include "format/weight_set.h"
 #include "model_state.h"
-#include "muster/base/detail/listing.h"
-#include "muster/base/detail/log.h"
-#include "muster/base/detail/shown.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
-#include "muster/checkpoint/detail/python_content.h"
 #include "muster/checkpoint/state_dict.h"
 #include "muster/checkpoint/weights.h"
-#include "muster/comm/detail/agreement.h"
-#include "muster/format/detail/checksum.h"
-#include "muster/format/detail/weight_set.h"
-#include "muster/runtime/detail/opened_checkpoint.h"
-#include "muster/runtime/detail/saving.h"
+#include "muster/runtime.h"
+#include "muster/runtime/opened_checkpoint.h"
 #include "runtime_state.h"
 
 namespace muster::runtime {
@@ -134,21 +134,21 @@ State bare_weights(const fs::path& path, const torch::nn::Module& module) {
   return weights_in(path, module, "", note);
 }
 
-IncompatibleKeys Saving::load_weights(const std::shared_ptr<torch::nn::Module>& module, const fs::path& path,
-                                      const LoadStateDictOptions& options) const {
+IncompatibleKeys load_weights(RuntimeState& state, const std::shared_ptr<torch::nn::Module>& module,
+                              const fs::path& path, const LoadStateDictOptions& options) {
   if (!module) throw UsageError("MU173", "load_model was given an empty module holder; make the module first");
-  const auto prepared = state_->prepared(*module);
+  const auto prepared = state.prepared(*module);
   std::string note;
   StateDictFit fit;
   std::function<void()> write;
-  const auto signatures = comm::all_gather_result(state_->group(), "reading weights for load_model", [&] {
+  const auto signatures = comm::all_gather_result(state.group(), "reading weights for load_model", [&] {
     fit = fit_state_dict(*module, weights_in(path, *module, options.prefix, note), options, path.string());
     write = prepared ? prepare_values(*prepared, fit.pairs) : [&] { copy_values(fit.pairs); };
     return signature(fit);
   });
   require_equal(signatures, path);
   write();
-  if (!note.empty() && state_->cluster().is_main()) log::warning(note);
+  if (!note.empty() && state.cluster().is_main()) log::warning(note);
   return std::move(fit.report);
 }
 

@@ -1,7 +1,7 @@
-#include "muster/runtime/detail/loader_preparation.h"
+#include "muster/runtime/loader_preparation.h"
 
 #include "muster/base/error.h"
-#include "muster/data/detail/shard_spec.h"
+#include "muster/data/shard_spec.h"
 #include "runtime_state.h"
 
 namespace muster {
@@ -20,10 +20,10 @@ std::shared_ptr<const data::ShardSpec> runtime::shard_of(RuntimeState& state, co
   return std::make_shared<const data::ShardSpec>(shard);
 }
 
-std::shared_ptr<data::LoaderState> prepare_loader(RuntimeRef runtime, const data::LoaderState& loader,
+std::shared_ptr<data::LoaderState> prepare_loader(const Runtime& runtime, const data::LoaderState& loader,
                                                   const PrepareLoaderOptions& options) {
-  auto prepared = loader.distributed(*runtime::shard_of(runtime.state(), loader, options));
-  runtime::keep_loader(runtime.state(), prepared, options.place);
+  auto prepared = loader.distributed(*runtime::shard_of(runtime::state_of(runtime), loader, options));
+  runtime::keep_loader(runtime::state_of(runtime), prepared, options.place);
   return prepared;
 }
 

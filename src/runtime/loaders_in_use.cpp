@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "muster/data/detail/shard_spec.h"
+#include "muster/data/shard_spec.h"
 
 namespace muster::runtime {
 namespace {

@@ -1,13 +1,13 @@
-#include "muster/runtime/detail/log_images.h"
+#include "muster/runtime/log_images.h"
 
 #include <cstddef>
 #include <span>
 
 #include <torch/types.h>
 
-#include "muster/base/detail/listing.h"
+#include "base/listing.h"
 #include "muster/base/error.h"
-#include "muster/track/detail/png.h"
+#include "track/png.h"
 
 namespace muster {
 namespace {

@@ -1,4 +1,4 @@
-#include "muster/runtime/detail/loop_access.h"
+#include "muster/runtime/loop_access.h"
 
 #include <csignal>
 #include <exception>
@@ -7,30 +7,31 @@
 #include <utility>
 #include <vector>
 
-#include "muster/base/detail/log.h"
+#include "base/log.h"
 #include "random_state.h"
 #include "runtime_state.h"
 
 namespace muster {
 
-Trace& trace(RuntimeRef runtime) { return *runtime.state().trace(); }
+Trace& trace(const Runtime& runtime) { return *runtime::state_of(runtime).trace(); }
 
-State random_states(RuntimeRef runtime) { return runtime::random_state(runtime.state().device()); }
-void set_random_states(RuntimeRef runtime, const State& states) {
-  runtime::set_random_state(states, runtime.state().device());
+State random_states(const Runtime& runtime) { return runtime::random_state(runtime::state_of(runtime).device()); }
+void set_random_states(const Runtime& runtime, const State& states) {
+  runtime::set_random_state(states, runtime::state_of(runtime).device());
 }
 
-KeptRandomStates::KeptRandomStates(RuntimeRef runtime) : runtime_(runtime), states_(clone(random_states(runtime))) {}
+KeptRandomStates::KeptRandomStates(const Runtime& runtime)
+    : state_(runtime::state_of(runtime)), states_(clone(random_states(runtime))) {}
 KeptRandomStates::~KeptRandomStates() {
   try {
-    set_random_states(runtime_, states_);
+    runtime::set_random_state(states_, state_.device());
   } catch (const std::exception& error) {
     log::warning("the random states from before could not be set again: ", error.what());
   }
 }
 
-bool any_rank_has_gradients(RuntimeRef runtime, const Optimizer& optimizer) {
-  return runtime.state().gradient_processing().join_other_ranks(*optimizer.prepared());
+bool any_rank_has_gradients(const Runtime& runtime, const Optimizer& optimizer) {
+  return runtime::state_of(runtime).gradient_processing().join_other_ranks(*optimizer.prepared());
 }
 
 bool found_inf_is_ready(const Optimizer& optimizer) { return optimizer.prepared()->found_inf_is_ready(); }
@@ -40,27 +41,27 @@ void when_found_inf_is_ready(const Optimizer& optimizer, std::function<void()> c
 
 bool evaluates_closure(const Optimizer& optimizer) { return optimizer.prepared()->evaluates_closure(); }
 
-CaughtSignals::CaughtSignals(RuntimeRef runtime) : runtime_(runtime) {
-  auto& flags = runtime_.state().flags();
+CaughtSignals::CaughtSignals(const Runtime& runtime) : state_(runtime::state_of(runtime)) {
+  auto& flags = state_.flags();
   const std::lock_guard lock(flags.signals_mutex);
   own_ = !flags.signals;
   if (own_) flags.signals = std::make_unique<SignalWatch>(std::vector<int>{SIGTERM, SIGUSR1});
 }
 CaughtSignals::~CaughtSignals() {
   if (!own_) return;
-  auto& flags = runtime_.state().flags();
+  auto& flags = state_.flags();
   const std::lock_guard lock(flags.signals_mutex);
   flags.signals.reset();
 }
-int CaughtSignals::received() const { return runtime_.state().flags().received(); }
+int CaughtSignals::received() const { return state_.flags().received(); }
 void CaughtSignals::forget(int signal) {
-  auto& flags = runtime_.state().flags();
+  auto& flags = state_.flags();
   const std::lock_guard lock(flags.signals_mutex);
   if (flags.signals) flags.signals->forget(signal);
 }
 
-Votes agreed_votes(RuntimeRef runtime) { return runtime.state().agreed_votes(); }
-void vote_to_stop(RuntimeRef runtime, bool on) { runtime.state().flags().stop = on; }
-void forget_votes(RuntimeRef runtime) { runtime.state().forget_votes(); }
+Votes agreed_votes(const Runtime& runtime) { return runtime::state_of(runtime).agreed_votes(); }
+void vote_to_stop(const Runtime& runtime, bool on) { runtime::state_of(runtime).flags().stop = on; }
+void forget_votes(const Runtime& runtime) { runtime::state_of(runtime).forget_votes(); }
 
 }  // namespace muster

@@ -3,7 +3,6 @@
 #include <cstdio>
 #include <memory>
 
-#include "muster/runtime/detail/processes.h"
 #include "runtime_state.h"
 
 namespace muster::runtime {
@@ -41,7 +40,5 @@ std::ostream& RuntimeState::out(void (*print)(const std::string&)) {
   if (!output_) output_ = std::make_unique<MainOutput>([this] { return cluster_.is_main(); }, print);
   return *output_;
 }
-
-std::ostream& Processes::out() const { return state_->out(&Processes::print_line); }
 
 }  // namespace muster::runtime

@@ -7,12 +7,12 @@
 #include <string_view>
 #include <unordered_set>
 
-#include "muster/base/detail/quantities.h"
+#include "base/quantities.h"
+#include "device/memory.h"
 #include "muster/base/format.h"
-#include "muster/device/detail/memory.h"
 #include "muster/optim/optimizer_state.h"
-#include "muster/parallel/detail/sharded_model.h"
-#include "muster/runtime/detail/batch_size_search.h"
+#include "muster/runtime/batch_size_search.h"
+#include "parallel/sharded_model.h"
 
 namespace muster::runtime {
 namespace {

@@ -6,8 +6,8 @@
 
 #include <c10/util/Exception.h>
 
-#include "muster/runtime/detail/prepared_model.h"
 #include "prepared_optimizer.h"
+#include "runtime/prepared_model.h"
 
 namespace muster::runtime {
 

@@ -1,4 +1,4 @@
-#include "muster/runtime/detail/metric.h"
+#include "muster/runtime/metric.h"
 
 #include <algorithm>
 #include <limits>
@@ -13,9 +13,9 @@
 #include <c10/core/InferenceMode.h>
 #include <c10/util/ScopeExit.h>
 
+#include "comm/device_agreement.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
-#include "muster/comm/detail/device_agreement.h"
 #include "muster/runtime/detail/state_access.h"
 #include "runtime_state.h"
 
@@ -139,8 +139,8 @@ void MetricReduction::run(const comm::Communicator& group, const std::string& la
   run_here(metrics);
 }
 
-void runtime::end_metrics(RuntimeRef runtime, const std::vector<Metric*>& metrics) {
-  MetricReduction::run(runtime.state().group(), "metrics", metrics);
+void runtime::end_metrics(const Runtime& runtime, const std::vector<Metric*>& metrics) {
+  MetricReduction::run(runtime::state_of(runtime).group(), "metrics", metrics);
 }
 
 }  // namespace muster

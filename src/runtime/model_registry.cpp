@@ -5,8 +5,8 @@
 
 #include "muster/base/error.h"
 #include "muster/base/format.h"
-#include "muster/parallel/detail/capabilities.h"
-#include "muster/parallel/detail/managed_model.h"
+#include "muster/parallel/capabilities.h"
+#include "muster/parallel/managed_model.h"
 
 namespace muster::runtime {
 

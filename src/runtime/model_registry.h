@@ -6,8 +6,8 @@
 
 #include <torch/nn/module.h>
 
-#include "muster/parallel/detail/reduction_record.h"
-#include "muster/runtime/detail/prepared_model.h"
+#include "parallel/reduction_record.h"
+#include "runtime/prepared_model.h"
 
 namespace muster::runtime {
 

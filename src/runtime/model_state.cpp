@@ -5,15 +5,15 @@
 #include <utility>
 #include <vector>
 
-#include "muster/base/detail/listing.h"
-#include "muster/base/detail/shown.h"
+#include "base/listing.h"
+#include "base/shown.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
 #include "muster/checkpoint/state_dict.h"
 #include "muster/checkpoint/weights.h"
-#include "muster/optim/detail/flat_parameters.h"
-#include "muster/parallel/detail/capabilities.h"
-#include "muster/parallel/detail/managed_model.h"
+#include "muster/optim/flat_parameters.h"
+#include "muster/parallel/capabilities.h"
+#include "muster/parallel/managed_model.h"
 
 namespace muster::runtime {
 namespace {

@@ -6,8 +6,8 @@
 #include <utility>
 #include <vector>
 
-#include "muster/runtime/detail/prepared_model.h"
 #include "muster/tree/state.h"
+#include "runtime/prepared_model.h"
 #include "sharded_tensors.h"
 
 namespace muster::runtime {

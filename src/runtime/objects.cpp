@@ -3,10 +3,10 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/scalar_tensor.h>
 
+#include "comm/device_agreement.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
 #include "muster/comm/communicator.h"
-#include "muster/comm/detail/device_agreement.h"
 
 namespace muster::runtime {
 namespace {

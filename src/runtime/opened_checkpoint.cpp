@@ -1,10 +1,10 @@
-#include "muster/runtime/detail/opened_checkpoint.h"
+#include "muster/runtime/opened_checkpoint.h"
 
 #include <utility>
 
+#include "base/log.h"
 #include "checkpoint_opening.h"
 #include "job_state.h"
-#include "muster/base/detail/log.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
 #include "runtime_state.h"
@@ -39,8 +39,8 @@ struct OpenedCheckpoint::Impl {
   }
 };
 
-OpenedCheckpoint::OpenedCheckpoint(RuntimeRef runtime, const fs::path& folder, const LoadStateOptions& options) {
-  auto state = runtime.state().shared_from_this();
+OpenedCheckpoint::OpenedCheckpoint(const Runtime& runtime, const fs::path& folder, const LoadStateOptions& options) {
+  auto state = runtime::state_of(runtime).shared_from_this();
   state->saves().wait();
   const auto where = folder.empty() ? runtime::latest_of_all(state->group(), state->project()) : folder;
   auto checkpoint = runtime::open_on_all_ranks(*state, where);
@@ -69,8 +69,9 @@ void OpenedCheckpoint::load_progress(bool fewer_loaders) {
   impl_->runtime->note_loaded_epoch();
 }
 
-std::optional<State> checkpoint_entry(RuntimeRef runtime, const fs::path& folder, const std::string& name) {
-  const ReadCheckpointOptions how{.check = CheckpointCheck::as_read, .storage = runtime.state().project().storage};
+std::optional<State> checkpoint_entry(const Runtime& runtime, const fs::path& folder, const std::string& name) {
+  const ReadCheckpointOptions how{.check = CheckpointCheck::as_read,
+                                  .storage = runtime::state_of(runtime).project().storage};
   return Checkpoint(folder, how).shared_entry(name);
 }
 

@@ -3,18 +3,18 @@
 #include <algorithm>
 #include <chrono>
 
-#include "muster/base/detail/options_line.h"
+#include "base/options_line.h"
+#include "cluster/variables.h"
+#include "launcher/option_tables.h"
+#include "launcher/other_names.h"
 #include "muster/base/error.h"
-#include "muster/cluster/detail/variables.h"
-#include "muster/launcher/detail/option_tables.h"
-#include "muster/launcher/detail/other_names.h"
-#include "muster/runtime/detail/launch_check.h"
-#include "muster/strategy/detail/launch_check.h"
-#include "muster/strategy/detail/resolve.h"
-#include "muster/trainer/detail/launch_check.h"
 #include "option_fields.h"
 #include "option_values.h"
 #include "resolved_options.h"
+#include "runtime/launch_check.h"
+#include "strategy/launch_check.h"
+#include "strategy/resolve.h"
+#include "trainer/launch_check.h"
 
 namespace muster::runtime {
 namespace {

@@ -3,9 +3,9 @@
 #include <optional>
 #include <string>
 
+#include "base/read_bool.h"
+#include "base/word_value.h"
 #include "muster/base/detail/options.h"
-#include "muster/base/detail/read_bool.h"
-#include "muster/base/detail/word_value.h"
 #include "muster/runtime/options.h"
 
 /// Text of the types that only RuntimeOptions has.

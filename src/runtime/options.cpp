@@ -1,7 +1,6 @@
 #include "muster/runtime/options.h"
 
 #include "muster/base/error.h"
-#include "muster/runtime/detail/presets.h"
 #include "option_fields.h"
 
 namespace muster {

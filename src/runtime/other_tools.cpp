@@ -3,16 +3,16 @@
 #include <string_view>
 #include <vector>
 
-#include "muster/base/detail/known_names.h"
-#include "muster/base/detail/letter_case.h"
-#include "muster/base/detail/listing.h"
-#include "muster/base/detail/options_line.h"
-#include "muster/base/detail/read_bool.h"
-#include "muster/cluster/detail/variables.h"
-#include "muster/launcher/detail/option_tables.h"
-#include "muster/runtime/detail/launch_check.h"
-#include "muster/strategy/detail/resolve.h"
+#include "base/known_names.h"
+#include "base/letter_case.h"
+#include "base/listing.h"
+#include "base/options_line.h"
+#include "base/read_bool.h"
+#include "cluster/variables.h"
+#include "launcher/option_tables.h"
 #include "option_table.h"
+#include "runtime/launch_check.h"
+#include "strategy/resolve.h"
 
 namespace muster::runtime {
 namespace {

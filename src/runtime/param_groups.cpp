@@ -8,12 +8,12 @@
 
 #include <torch/optim/lbfgs.h>
 
-#include "muster/base/detail/first_names.h"
-#include "muster/base/detail/quantities.h"
+#include "base/first_names.h"
+#include "base/quantities.h"
+#include "comm/agreement.h"
+#include "comm/same_lines.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
-#include "muster/comm/detail/agreement.h"
-#include "muster/comm/detail/same_lines.h"
 #include "muster/optim/optimizer_state.h"
 
 namespace muster::runtime {

@@ -1,10 +1,10 @@
-#include "muster/runtime/detail/placement.h"
+#include "muster/runtime/placement.h"
 
 #include <cstdint>
 #include <deque>
 #include <utility>
 
-#include "muster/base/detail/quantities.h"
+#include "base/quantities.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
 #include "runtime_state.h"

@@ -10,14 +10,14 @@
 #include <torch/optim/lbfgs.h>
 #include <torch/types.h>
 
+#include "base/log.h"
 #include "gradients.h"
 #include "model_state.h"
-#include "muster/base/detail/log.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
 #include "muster/optim/optimizer_state.h"
-#include "muster/parallel/detail/capabilities.h"
-#include "muster/parallel/detail/managed_model.h"
+#include "muster/parallel/capabilities.h"
+#include "muster/parallel/managed_model.h"
 #include "param_groups.h"
 #include "state_digest.h"
 

@@ -16,12 +16,12 @@
 #include "loss_scale.h"
 #include "model_registry.h"
 #include "muster/comm/communicator.h"
-#include "muster/optim/detail/fused.h"
-#include "muster/precision/detail/device_grad_scaler.h"
-#include "muster/precision/detail/grad_scaler.h"
-#include "muster/runtime/detail/optimizer.h"
-#include "muster/track/detail/trace.h"
+#include "muster/precision/grad_scaler.h"
+#include "muster/runtime/optimizer.h"
+#include "muster/track/trace.h"
 #include "muster/tree/state.h"
+#include "optim/fused.h"
+#include "precision/device_grad_scaler.h"
 #include "sharded_tensors.h"
 
 namespace muster::runtime {

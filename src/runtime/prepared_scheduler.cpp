@@ -6,10 +6,10 @@
 #include <c10/util/Type.h>
 #include <torch/types.h>
 
-#include "muster/base/detail/log.h"
+#include "base/log.h"
 #include "muster/base/error.h"
-#include "muster/runtime/detail/loop_access.h"
-#include "muster/schedule/detail/composed_schedulers.h"
+#include "muster/runtime/loop_access.h"
+#include "muster/schedule/composed_schedulers.h"
 #include "runtime_state.h"
 
 namespace muster::runtime {

@@ -8,13 +8,13 @@
 #include <ATen/DeviceAccelerator.h>
 #include <c10/util/Exception.h>
 
-#include "muster/base/detail/log.h"
+#include "base/log.h"
+#include "comm/agreement.h"
+#include "device/memory.h"
 #include "muster/base/error.h"
 #include "muster/comm/communicator.h"
-#include "muster/comm/detail/agreement.h"
-#include "muster/device/detail/memory.h"
-#include "muster/runtime/detail/batch_size_search.h"
-#include "muster/runtime/detail/logger.h"
+#include "muster/runtime/batch_size_search.h"
+#include "muster/runtime/logger.h"
 
 namespace muster {
 

@@ -1,4 +1,4 @@
-#include "muster/runtime/detail/profile.h"
+#include "runtime/profile.h"
 
 #include <unistd.h>
 
@@ -9,8 +9,8 @@
 
 #include <ATen/record_function.h>
 
-#include "muster/device/detail/memory.h"
-#include "muster/format/detail/atomic_file.h"
+#include "device/memory.h"
+#include "format/atomic_file.h"
 #include "muster/runtime/detail/process_control.h"
 #include "muster/runtime/detail/values.h"
 

@@ -8,7 +8,7 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
 
-#include "muster/device/detail/device.h"
+#include "device/device.h"
 
 namespace muster::runtime {
 namespace {

@@ -1,4 +1,4 @@
-#include "muster/runtime/detail/release_model.h"
+#include "runtime/release_model.h"
 
 #include <memory>
 #include <string>
@@ -8,8 +8,8 @@
 #include <ATen/core/grad_mode.h>
 
 #include "muster/base/error.h"
-#include "muster/parallel/detail/managed_model.h"
-#include "muster/runtime/detail/prepared_model.h"
+#include "muster/parallel/managed_model.h"
+#include "runtime/prepared_model.h"
 
 namespace muster::runtime {
 namespace {

@@ -1,7 +1,7 @@
 #include "resolved_options.h"
 
-#include "muster/device/detail/device.h"
-#include "muster/launcher/detail/devices.h"
+#include "device/device.h"
+#include "launcher/devices.h"
 
 namespace muster::runtime {
 

@@ -1,24 +1,25 @@
-#include "muster/runtime/detail/resume.h"
+#include "muster/runtime/resume.h"
 
 #include <cstdint>
 #include <cstdlib>
 
+#include "base/log.h"
 #include "checkpoint_opening.h"
+#include "cluster/variables.h"
 #include "muster/base/detail/environment.h"
-#include "muster/base/detail/log.h"
-#include "muster/cluster/detail/variables.h"
+#include "muster/runtime.h"
 #include "runtime_state.h"
 
-namespace muster::runtime {
+namespace muster {
 
 namespace fs = std::filesystem;
 
-std::optional<fs::path> checkpoint_to_resume(RuntimeRef runtime) {
-  auto& state = runtime.state();
+std::optional<fs::path> runtime::checkpoint_to_resume(const Runtime& runtime) {
+  auto& state = runtime::state_of(runtime);
   state.saves().wait();
-  const auto folder = newest_of_all(state.group(), state.project());
+  const auto folder = runtime::newest_of_all(state.group(), state.project());
   if (state.cluster().is_main()) {
-    const auto where = numbered_folder(state.project()).string();
+    const auto where = runtime::numbered_folder(state.project()).string();
     if (folder) log::info("resume(): ", folder->string(), " is loaded");
     else if (state.cluster().restart_count == 0) log::info("resume(): there is no checkpoint in ", where);
     else log::warning("resume(): there is no complete checkpoint in ", where, ": this start of the job begins anew");
@@ -26,11 +27,17 @@ std::optional<fs::path> checkpoint_to_resume(RuntimeRef runtime) {
   return folder;
 }
 
-std::optional<std::chrono::system_clock::time_point> start_of_restarted_job(RuntimeRef runtime) {
-  const auto& cluster = runtime.state().cluster();
+std::optional<std::chrono::system_clock::time_point> runtime::start_of_restarted_job(const Runtime& runtime) {
+  const auto& cluster = runtime::state_of(runtime).cluster();
   const auto text = Environment::of_process().find(cluster::kJobStart);
   if (cluster.launcher != LauncherKind::muster || cluster.restart_count == 0 || !text) return std::nullopt;
   return std::chrono::system_clock::time_point(std::chrono::milliseconds(std::strtoll(text->c_str(), nullptr, 10)));
 }
 
-}  // namespace muster::runtime
+bool resume(Runtime& runtime, const LoadStateOptions& options) {
+  const auto folder = runtime::checkpoint_to_resume(runtime);
+  if (folder) runtime.load_state(*folder, options);
+  return folder.has_value();
+}
+
+}  // namespace muster

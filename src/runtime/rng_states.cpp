@@ -1,13 +1,13 @@
-#include "muster/runtime/detail/rng_states.h"
+#include "runtime/rng_states.h"
 
 #include <string>
 
 #include <ATen/Context.h>
 
+#include "comm/agreement.h"
+#include "data/generators.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
-#include "muster/comm/detail/agreement.h"
-#include "muster/data/detail/generators.h"
 
 namespace muster::runtime {
 namespace {

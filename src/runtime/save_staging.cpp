@@ -3,11 +3,11 @@
 #include <cstdint>
 #include <unordered_set>
 
-#include "muster/base/detail/quantities.h"
+#include "base/quantities.h"
 #include "muster/base/format.h"
 #include "muster/checkpoint/weights.h"
-#include "muster/parallel/detail/capabilities.h"
-#include "muster/parallel/detail/managed_model.h"
+#include "muster/parallel/capabilities.h"
+#include "muster/parallel/managed_model.h"
 
 namespace muster::runtime {
 

@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "muster/runtime/detail/prepared_model.h"
 #include "prepared_optimizer.h"
+#include "runtime/prepared_model.h"
 
 namespace muster::runtime {
 

@@ -8,7 +8,7 @@
 #include <ATen/ops/empty_like.h>
 
 #include "model_state.h"
-#include "muster/parallel/detail/managed_model.h"
+#include "muster/parallel/managed_model.h"
 
 namespace muster::runtime {
 namespace {

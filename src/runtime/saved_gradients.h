@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "job_state.h"
-#include "muster/shard/detail/tensor_shard.h"
+#include "muster/shard/tensor_shard.h"
 #include "muster/tree/state.h"
 #include "sharded_tensors.h"
 

@@ -1,4 +1,4 @@
-#include "muster/runtime/detail/saved_item.h"
+#include "muster/runtime/saved_item.h"
 
 #include <utility>
 

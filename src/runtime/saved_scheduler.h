@@ -6,7 +6,7 @@
 
 #include <torch/optim/schedulers/lr_scheduler.h>
 
-#include "muster/schedule/detail/scheduler.h"
+#include "muster/schedule/scheduler.h"
 #include "muster/tree/state.h"
 
 namespace muster::runtime {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "muster/checkpoint/checkpoint.h"
-#include "muster/runtime/detail/saved_item.h"
+#include "muster/runtime/saved_item.h"
 #include "muster/tree/state.h"
 #include "saved_scheduler.h"
 

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "muster/checkpoint/checkpoint.h"
-#include "muster/parallel/detail/capabilities.h"
-#include "muster/shard/detail/tensor_shard.h"
+#include "muster/parallel/capabilities.h"
+#include "muster/shard/tensor_shard.h"
 #include "muster/tree/state.h"
 
 /// Sharded tensors in saved states. In the place of such a tensor a state has {"sliced": name, "order": dims}. `name`

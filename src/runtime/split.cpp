@@ -1,4 +1,4 @@
-#include "muster/runtime/detail/split.h"
+#include "muster/runtime/split.h"
 
 #include <algorithm>
 #include <string>

@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-#include "muster/format/detail/checksum.h"
+#include "format/checksum.h"
 
 namespace muster::runtime {
 namespace {

@@ -4,11 +4,11 @@
 
 #include <ATen/core/grad_mode.h>
 
+#include "comm/agreement.h"
+#include "comm/device_agreement.h"
 #include "gradients.h"
 #include "muster/base/error.h"
-#include "muster/comm/detail/agreement.h"
-#include "muster/comm/detail/device_agreement.h"
-#include "muster/parallel/detail/managed_model.h"
+#include "muster/parallel/managed_model.h"
 #include "prepared_optimizer.h"
 
 /// What decides whether a step is made: loss scales, norms that are not finite, and ranks that disagree.

@@ -1,6 +1,6 @@
 #include "muster/runtime/detail/torch_save.h"
 
-#include "muster/hook/detail/require_values.h"
+#include "hook/require_values.h"
 
 namespace muster::runtime {
 

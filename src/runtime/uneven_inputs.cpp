@@ -3,10 +3,10 @@
 
 #include <c10/util/ScopeExit.h>
 
+#include "comm/device_agreement.h"
 #include "muster/base/error.h"
-#include "muster/comm/detail/device_agreement.h"
-#include "muster/parallel/detail/join.h"
 #include "muster/runtime/detail/objects.h"
+#include "parallel/join.h"
 #include "runtime_state.h"
 #include "sharded_tensors.h"
 

@@ -8,8 +8,8 @@
 #include "muster/base/error.h"
 #include "muster/base/format.h"
 #include "muster/comm/communicator.h"
-#include "muster/parallel/detail/managed_model.h"
-#include "muster/runtime/detail/padding.h"
+#include "muster/parallel/managed_model.h"
+#include "muster/runtime/padding.h"
 
 namespace muster::runtime {
 

@@ -1,6 +1,6 @@
 #include <csignal>
 
-#include "muster/comm/detail/agreement.h"
+#include "comm/agreement.h"
 #include "runtime_state.h"
 
 namespace muster::runtime {

@@ -9,7 +9,7 @@
 #include <ATen/ops/tensor.h>
 #include <torch/nn/module.h>
 
-#include "muster/parallel/detail/managed_model.h"
+#include "muster/parallel/managed_model.h"
 
 namespace muster::runtime {
 namespace {

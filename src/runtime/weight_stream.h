@@ -6,8 +6,8 @@
 
 #include "muster/checkpoint/weights.h"
 #include "muster/comm/communicator.h"
-#include "muster/parallel/detail/capabilities.h"
-#include "muster/runtime/detail/prepared_model.h"
+#include "muster/parallel/capabilities.h"
+#include "runtime/prepared_model.h"
 
 namespace muster::runtime {
 

@@ -2,9 +2,9 @@
 #include <cmath>
 #include <utility>
 
-#include "muster/optim/detail/each_group.h"
-#include "muster/optim/detail/per_group.h"
+#include "muster/optim/per_group.h"
 #include "muster/schedule/schedulers.h"
+#include "optim/each_group.h"
 #include "schedule/schedule_options.h"
 
 namespace muster {

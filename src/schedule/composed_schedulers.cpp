@@ -1,13 +1,13 @@
-#include "muster/schedule/detail/composed_schedulers.h"
+#include "muster/schedule/composed_schedulers.h"
 
 #include <algorithm>
 #include <limits>
 #include <utility>
 
 #include "muster/base/error.h"
-#include "muster/optim/detail/each_group.h"
-#include "muster/optim/detail/per_group.h"
+#include "muster/optim/per_group.h"
 #include "muster/schedule/schedulers.h"
+#include "optim/each_group.h"
 #include "schedule/schedule_options.h"
 #include "schedule/scheduler_state.h"
 

@@ -1,4 +1,4 @@
-#include "muster/schedule/detail/cyclic_schedulers.h"
+#include "muster/schedule/cyclic_schedulers.h"
 
 #include <algorithm>
 #include <cmath>
@@ -10,8 +10,8 @@
 #include <torch/optim/rmsprop.h>
 #include <torch/optim/sgd.h>
 
-#include "muster/optim/detail/each_group.h"
-#include "muster/optim/detail/per_group.h"
+#include "muster/optim/per_group.h"
+#include "optim/each_group.h"
 #include "schedule/schedule_options.h"
 #include "schedule/scheduler_state.h"
 

@@ -1,4 +1,4 @@
-#include "muster/schedule/detail/scheduler.h"
+#include "muster/schedule/scheduler.h"
 
 #include <utility>
 

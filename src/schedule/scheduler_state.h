@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "muster/schedule/detail/scheduler.h"
+#include "muster/schedule/scheduler.h"
 
 namespace muster::schedule {
 

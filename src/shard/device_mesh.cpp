@@ -1,4 +1,4 @@
-#include "muster/shard/detail/device_mesh.h"
+#include "shard/device_mesh.h"
 
 #include <algorithm>
 #include <functional>
@@ -6,7 +6,7 @@
 #include <set>
 #include <utility>
 
-#include "muster/base/detail/listing.h"
+#include "base/listing.h"
 #include "muster/base/error.h"
 
 namespace muster {

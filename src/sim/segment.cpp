@@ -10,7 +10,7 @@
 #include <system_error>
 #include <vector>
 
-#include "muster/base/detail/descriptor.h"
+#include "base/descriptor.h"
 
 namespace muster::sim {
 namespace {

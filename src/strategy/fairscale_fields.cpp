@@ -1,6 +1,6 @@
 #include <string>
 
-#include "muster/base/detail/letter_case.h"
+#include "base/letter_case.h"
 #include "strategy/names.h"
 #include "strategy/sharded_fields.h"
 

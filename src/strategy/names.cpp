@@ -6,8 +6,8 @@
 #include <utility>
 #include <variant>
 
-#include "muster/base/detail/letter_case.h"
-#include "muster/base/detail/listing.h"
+#include "base/letter_case.h"
+#include "base/listing.h"
 #include "muster/base/error.h"
 #include "muster/strategy/options.h"
 

@@ -2,11 +2,11 @@
 #include <cctype>
 #include <string>
 
-#include "muster/base/detail/letter_case.h"
-#include "muster/base/detail/read_bool.h"
+#include "base/letter_case.h"
+#include "base/read_bool.h"
 #include "muster/base/error.h"
-#include "muster/strategy/detail/resolve.h"
 #include "strategy/names.h"
+#include "strategy/resolve.h"
 #include "strategy/sharded_fields.h"
 
 namespace muster::strategy {

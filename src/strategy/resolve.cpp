@@ -1,14 +1,14 @@
-#include "muster/strategy/detail/resolve.h"
+#include "strategy/resolve.h"
 
 #include <algorithm>
 #include <string>
 #include <tuple>
 
-#include "muster/base/detail/known_names.h"
-#include "muster/base/detail/options_line.h"
-#include "muster/base/detail/read_bool.h"
+#include "base/known_names.h"
+#include "base/options_line.h"
+#include "base/read_bool.h"
 #include "muster/base/error.h"
-#include "muster/strategy/detail/launch_check.h"
+#include "strategy/launch_check.h"
 #include "strategy/sharded_fields.h"
 
 namespace muster::strategy {

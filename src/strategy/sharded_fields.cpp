@@ -2,8 +2,8 @@
 
 #include <array>
 
-#include "muster/base/detail/options_line.h"
-#include "muster/strategy/detail/resolve.h"
+#include "base/options_line.h"
+#include "strategy/resolve.h"
 
 namespace muster {
 

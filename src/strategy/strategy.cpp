@@ -3,10 +3,10 @@
 #include <utility>
 
 #include "muster/base/error.h"
-#include "muster/parallel/detail/replicated_model.h"
-#include "muster/parallel/detail/sharded_model.h"
-#include "muster/parallel/detail/single_device_model.h"
-#include "muster/shard/detail/device_mesh.h"
+#include "parallel/replicated_model.h"
+#include "parallel/sharded_model.h"
+#include "parallel/single_device_model.h"
+#include "shard/device_mesh.h"
 
 namespace muster {
 namespace {

@@ -16,9 +16,9 @@
 #include <string_view>
 #include <system_error>
 
-#include "muster/base/detail/descriptor.h"
+#include "base/descriptor.h"
+#include "base/no_std_exception.h"
 #include "muster/base/detail/environment.h"
-#include "muster/base/detail/no_std_exception.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
 #include "muster/base/temporary_folder.h"

@@ -2,10 +2,10 @@
 #include <mutex>
 #include <string>
 
-#include "muster/base/detail/no_std_exception.h"
+#include "base/no_std_exception.h"
+#include "comm/thread_world.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
-#include "muster/comm/detail/thread_world.h"
 #include "muster/testing/world.h"
 
 namespace muster::testing {

@@ -12,8 +12,8 @@
 #include <system_error>
 #include <utility>
 
-#include "muster/base/detail/log.h"
-#include "muster/base/detail/shown.h"
+#include "base/log.h"
+#include "base/shown.h"
 #include "muster/base/error.h"
 
 namespace muster::track {

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <system_error>
 
-#include "muster/base/detail/log.h"
-#include "muster/base/detail/shown.h"
+#include "base/log.h"
+#include "base/shown.h"
 #include "muster/base/error.h"
 
 namespace muster::track {

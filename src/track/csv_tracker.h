@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "append_file.h"
-#include "muster/track/detail/tracker.h"
+#include "muster/track/tracker.h"
 
 namespace muster::track {
 

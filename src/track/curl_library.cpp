@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "muster/base/detail/shown.h"
+#include "base/shown.h"
 #include "muster/base/error.h"
 
 namespace muster::track {

@@ -5,7 +5,7 @@
 #include <span>
 #include <string>
 
-#include "muster/track/detail/tracker.h"
+#include "muster/track/tracker.h"
 
 namespace muster::track {
 

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "append_file.h"
-#include "muster/track/detail/tracker.h"
+#include "muster/track/tracker.h"
 
 namespace muster::track {
 

@@ -1,12 +1,12 @@
-#include "muster/track/detail/logged_value.h"
+#include "muster/track/logged_value.h"
 
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <limits>
 
-#include "muster/base/detail/log.h"
-#include "muster/base/detail/shown.h"
+#include "base/log.h"
+#include "base/shown.h"
 #include "muster/base/error.h"
 
 namespace muster {

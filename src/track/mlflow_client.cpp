@@ -5,7 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "muster/base/detail/shown.h"
+#include "base/shown.h"
 #include "percent.h"
 
 namespace muster::track {

@@ -5,11 +5,11 @@
 #include <system_error>
 #include <utility>
 
+#include "base/log.h"
+#include "base/quantities.h"
+#include "base/shown.h"
 #include "mlflow_lines.h"
 #include "mlflow_server.h"
-#include "muster/base/detail/log.h"
-#include "muster/base/detail/quantities.h"
-#include "muster/base/detail/shown.h"
 
 namespace muster::track {
 namespace {

@@ -9,8 +9,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/shown.h"
 #include "crc32c.h"
-#include "muster/base/detail/shown.h"
 #include "number_text.h"
 
 namespace muster::track {

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "muster/track/detail/logged_value.h"
+#include "muster/track/logged_value.h"
 
 namespace muster::track {
 

@@ -11,9 +11,9 @@
 #include <nlohmann/json.hpp>
 
 #include "append_file.h"
+#include "base/random_word.h"
+#include "base/shown.h"
 #include "mlflow_lines.h"
-#include "muster/base/detail/random_word.h"
-#include "muster/base/detail/shown.h"
 #include "muster/base/error.h"
 
 namespace muster::track {

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "muster/base/detail/environment.h"
-#include "muster/track/detail/options.h"
+#include "muster/track/options.h"
 
 namespace muster::track {
 

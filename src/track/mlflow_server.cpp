@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <cctype>
 
-#include "muster/base/detail/letter_case.h"
-#include "muster/base/detail/read_bool.h"
-#include "muster/base/detail/shown.h"
+#include "base/letter_case.h"
+#include "base/read_bool.h"
+#include "base/shown.h"
 #include "muster/base/error.h"
 #include "percent.h"
 

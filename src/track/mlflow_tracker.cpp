@@ -4,9 +4,9 @@
 #include <system_error>
 #include <utility>
 
+#include "base/log.h"
+#include "base/shown.h"
 #include "mlflow_server.h"
-#include "muster/base/detail/log.h"
-#include "muster/base/detail/shown.h"
 #include "muster/base/error.h"
 #include "quiet_thread.h"
 

@@ -15,8 +15,8 @@
 #include "mlflow_delivery.h"
 #include "mlflow_lines.h"
 #include "muster/base/detail/environment.h"
-#include "muster/track/detail/options.h"
-#include "muster/track/detail/tracker.h"
+#include "muster/track/options.h"
+#include "muster/track/tracker.h"
 
 namespace muster::track {
 

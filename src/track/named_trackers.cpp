@@ -1,15 +1,15 @@
-#include "muster/track/detail/named_trackers.h"
+#include "track/named_trackers.h"
 
 #include <algorithm>
 #include <array>
 
+#include "base/known_names.h"
+#include "base/shown.h"
 #include "csv_tracker.h"
 #include "json_lines_tracker.h"
 #include "mlflow_server.h"
 #include "mlflow_tracker.h"
 #include "muster/base/detail/environment.h"
-#include "muster/base/detail/known_names.h"
-#include "muster/base/detail/shown.h"
 #include "muster/base/error.h"
 #include "tensorboard_tracker.h"
 

@@ -3,7 +3,7 @@
 #include <string>
 #include <variant>
 
-#include "muster/track/detail/logged_value.h"
+#include "muster/track/logged_value.h"
 
 namespace muster::track {
 

@@ -1,10 +1,10 @@
-#include "muster/track/detail/png.h"
+#include "track/png.h"
 
 #include <algorithm>
 #include <array>
 #include <string_view>
 
-#include "muster/base/detail/log.h"
+#include "base/log.h"
 #include "muster/base/error.h"
 
 namespace muster {

@@ -8,7 +8,7 @@
 #include <system_error>
 #include <utility>
 
-#include "muster/base/detail/log.h"
+#include "base/log.h"
 #include "record.h"
 
 namespace muster::track {

@@ -8,15 +8,15 @@
 #include <utility>
 
 #include "artifacts.h"
+#include "base/known_names.h"
+#include "base/log.h"
+#include "base/shown.h"
 #include "hyperparams_file.h"
-#include "muster/base/detail/known_names.h"
-#include "muster/base/detail/log.h"
-#include "muster/base/detail/shown.h"
 #include "muster/base/error.h"
-#include "muster/track/detail/named_trackers.h"
-#include "muster/track/detail/run_folder.h"
 #include "quiet_thread.h"
 #include "record_queue.h"
+#include "track/named_trackers.h"
+#include "track/run_folder.h"
 
 namespace muster::track {
 

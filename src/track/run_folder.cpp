@@ -1,11 +1,11 @@
-#include "muster/track/detail/run_folder.h"
+#include "track/run_folder.h"
 
 #include <algorithm>
 #include <charconv>
 #include <system_error>
 
-#include "muster/base/detail/log.h"
-#include "muster/base/detail/shown.h"
+#include "base/log.h"
+#include "base/shown.h"
 #include "muster/base/error.h"
 
 namespace muster {

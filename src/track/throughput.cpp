@@ -1,6 +1,6 @@
-#include "muster/track/detail/throughput.h"
+#include "muster/track/throughput.h"
 
-#include "muster/base/detail/log.h"
+#include "base/log.h"
 #include "muster/base/error.h"
 
 namespace muster {

@@ -1,4 +1,4 @@
-#include "muster/track/detail/upload.h"
+#include "track/upload.h"
 
 #include <algorithm>
 #include <atomic>
@@ -7,11 +7,11 @@
 #include <utility>
 
 #include "append_file.h"
+#include "base/log.h"
+#include "base/shown.h"
 #include "mlflow_delivery.h"
 #include "mlflow_run.h"
 #include "mlflow_server.h"
-#include "muster/base/detail/log.h"
-#include "muster/base/detail/shown.h"
 #include "muster/base/error.h"
 
 namespace muster {

@@ -1,12 +1,12 @@
-#include "muster/trainer/detail/callback.h"
+#include "muster/trainer/callback.h"
 
 #include <typeinfo>
 #include <utility>
 
 #include <c10/util/Type.h>
 
+#include "base/log.h"
 #include "core.h"
-#include "muster/base/detail/log.h"
 #include "muster/base/error.h"
 
 namespace muster {

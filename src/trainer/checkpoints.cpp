@@ -3,9 +3,9 @@
 
 #include <c10/util/ScopeExit.h>
 
+#include "base/log.h"
 #include "core.h"
 #include "lightning_file.h"
-#include "muster/base/detail/log.h"
 #include "muster/base/error.h"
 
 namespace muster::trainer {

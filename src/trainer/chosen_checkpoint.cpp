@@ -7,12 +7,12 @@
 #include <utility>
 #include <vector>
 
+#include "base/log.h"
 #include "core.h"
-#include "muster/base/detail/log.h"
 #include "muster/base/error.h"
-#include "muster/runtime/detail/resume.h"
-#include "muster/trainer/detail/model_checkpoint.h"
-#include "muster/trainer/detail/on_exception_checkpoint.h"
+#include "muster/runtime/resume.h"
+#include "muster/trainer/model_checkpoint.h"
+#include "muster/trainer/on_exception_checkpoint.h"
 
 namespace muster::trainer {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <filesystem>
 
-#include "muster/runtime/detail/runtime.h"
+#include "muster/runtime.h"
 
 namespace muster::trainer {
 

@@ -1,12 +1,12 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/log.h"
 #include "core.h"
-#include "muster/base/detail/log.h"
 #include "muster/base/error.h"
 #include "muster/runtime/detail/converted_call.h"
-#include "muster/runtime/detail/loader_preparation.h"
-#include "muster/trainer/detail/gradient_accumulation_scheduler.h"
+#include "muster/runtime/loader_preparation.h"
+#include "muster/trainer/gradient_accumulation_scheduler.h"
 
 namespace muster::trainer {
 namespace {

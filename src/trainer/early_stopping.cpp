@@ -1,15 +1,15 @@
-#include "muster/trainer/detail/early_stopping.h"
+#include "muster/trainer/early_stopping.h"
 
 #include <cmath>
 #include <utility>
 
+#include "base/listing.h"
+#include "base/log.h"
+#include "comm/agreement.h"
 #include "core.h"
 #include "monitor.h"
-#include "muster/base/detail/listing.h"
-#include "muster/base/detail/log.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
-#include "muster/comm/detail/agreement.h"
 
 namespace muster {
 

@@ -4,7 +4,7 @@
 #include <variant>
 
 #include "muster/base/error.h"
-#include "muster/runtime/detail/init_trackers.h"
+#include "muster/runtime/init_trackers.h"
 
 namespace muster::trainer {
 namespace {

@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "log_book.h"
-#include "muster/runtime/detail/runtime.h"
+#include "muster/runtime.h"
 #include "muster/track/trackers.h"
-#include "muster/trainer/detail/options.h"
+#include "muster/trainer/options.h"
 #include "muster/tree/state.h"
 
 namespace muster::trainer {

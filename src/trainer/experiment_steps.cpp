@@ -1,9 +1,9 @@
 #include <algorithm>
 
+#include "base/log.h"
 #include "core.h"
-#include "muster/base/detail/log.h"
-#include "muster/data/detail/batch_indices.h"
-#include "muster/trainer/detail/callback.h"
+#include "data/batch_indices.h"
+#include "muster/trainer/callback.h"
 
 namespace muster::trainer {
 

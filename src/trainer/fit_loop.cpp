@@ -6,13 +6,13 @@
 #include <c10/util/ScopeExit.h>
 #include <torch/csrc/autograd/anomaly_mode.h>
 
+#include "base/log.h"
 #include "core.h"
-#include "muster/base/detail/log.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
-#include "muster/runtime/detail/loop_access.h"
-#include "muster/trainer/detail/on_exception_checkpoint.h"
-#include "muster/trainer/detail/terminated.h"
+#include "muster/runtime/loop_access.h"
+#include "muster/trainer/on_exception_checkpoint.h"
+#include "muster/trainer/terminated.h"
 
 namespace muster::trainer {
 namespace {

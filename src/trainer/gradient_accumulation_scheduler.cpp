@@ -1,14 +1,14 @@
-#include "muster/trainer/detail/gradient_accumulation_scheduler.h"
+#include "muster/trainer/gradient_accumulation_scheduler.h"
 
 #include <iterator>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "muster/base/detail/listing.h"
+#include "base/listing.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
-#include "muster/trainer/detail/trainer.h"
+#include "muster/trainer/trainer.h"
 
 namespace muster {
 

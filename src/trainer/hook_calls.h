@@ -4,9 +4,9 @@
 #include <utility>
 #include <vector>
 
-#include "muster/trainer/detail/callback.h"
-#include "muster/trainer/detail/hooks.h"
-#include "muster/trainer/detail/module.h"
+#include "muster/trainer/callback.h"
+#include "muster/trainer/module.h"
+#include "trainer/hooks.h"
 
 namespace muster::trainer {
 

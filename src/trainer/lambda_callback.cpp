@@ -1,4 +1,4 @@
-#include "muster/trainer/detail/lambda_callback.h"
+#include "muster/trainer/lambda_callback.h"
 
 namespace muster {
 namespace {

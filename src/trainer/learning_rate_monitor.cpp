@@ -1,4 +1,4 @@
-#include "muster/trainer/detail/learning_rate_monitor.h"
+#include "muster/trainer/learning_rate_monitor.h"
 
 #include <map>
 #include <optional>
@@ -12,9 +12,9 @@
 #include <torch/optim/rmsprop.h>
 #include <torch/optim/sgd.h>
 
-#include "muster/base/detail/log.h"
+#include "base/log.h"
 #include "muster/base/error.h"
-#include "muster/trainer/detail/trainer.h"
+#include "muster/trainer/trainer.h"
 
 namespace muster {
 namespace {

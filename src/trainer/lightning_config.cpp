@@ -3,12 +3,12 @@
 #include <cmath>
 #include <map>
 
-#include "muster/base/detail/known_names.h"
-#include "muster/base/detail/options_default.h"
-#include "muster/base/detail/read_bool.h"
+#include "base/known_names.h"
+#include "base/options_default.h"
+#include "base/read_bool.h"
 #include "muster/base/error.h"
-#include "muster/strategy/detail/launch_check.h"
-#include "muster/trainer/detail/launch_check.h"
+#include "strategy/launch_check.h"
+#include "trainer/launch_check.h"
 
 namespace muster::trainer {
 namespace {

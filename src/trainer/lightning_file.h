@@ -4,7 +4,7 @@
 #include <filesystem>
 #include <vector>
 
-#include "muster/checkpoint/detail/python_content.h"
+#include "checkpoint/python_content.h"
 #include "muster/tree/state.h"
 
 namespace muster::trainer {

@@ -5,9 +5,9 @@
 
 #include "muster/base/error.h"
 #include "muster/base/format.h"
-#include "muster/trainer/detail/callback.h"
-#include "muster/trainer/detail/model_checkpoint.h"
-#include "muster/trainer/detail/progress_bar.h"
+#include "muster/trainer/callback.h"
+#include "muster/trainer/model_checkpoint.h"
+#include "muster/trainer/progress_bar.h"
 #include "option_check.h"
 
 namespace muster::trainer {

@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "muster/trainer/detail/callback.h"
+#include "muster/trainer/callback.h"
 #include "muster/trainer/detail/members.h"
-#include "muster/trainer/detail/options.h"
+#include "muster/trainer/options.h"
 
 namespace muster::trainer {
 

@@ -1,13 +1,13 @@
-#include "muster/trainer/detail/load_from_checkpoint.h"
+#include "muster/trainer/load_from_checkpoint.h"
 
+#include "base/log.h"
+#include "checkpoint/python_content.h"
 #include "core.h"
 #include "lightning_file.h"
-#include "muster/base/detail/log.h"
 #include "muster/base/error.h"
 #include "muster/checkpoint/checkpoint.h"
-#include "muster/checkpoint/detail/python_content.h"
 #include "muster/checkpoint/state_dict.h"
-#include "muster/runtime/detail/opened_checkpoint.h"
+#include "muster/runtime/opened_checkpoint.h"
 
 namespace muster::trainer {
 

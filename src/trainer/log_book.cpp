@@ -8,10 +8,10 @@
 
 #include <torch/types.h>
 
+#include "comm/agreement.h"
+#include "comm/device_agreement.h"
 #include "muster/base/error.h"
-#include "muster/comm/detail/agreement.h"
-#include "muster/comm/detail/device_agreement.h"
-#include "muster/runtime/detail/sum_dtype.h"
+#include "runtime/sum_dtype.h"
 
 namespace muster::trainer {
 namespace {

@@ -15,9 +15,9 @@
 
 #include "metric_log.h"
 #include "muster/comm/communicator.h"
-#include "muster/trainer/detail/hooks.h"
-#include "muster/trainer/detail/options.h"
+#include "muster/trainer/options.h"
 #include "muster/tree/state.h"
+#include "trainer/hooks.h"
 
 namespace muster::trainer {
 

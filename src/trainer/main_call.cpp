@@ -10,19 +10,19 @@
 
 #include <torch/utils.h>
 
+#include "base/known_names.h"
+#include "base/listing.h"
+#include "base/options_line.h"
+#include "cluster/error_message.h"
 #include "main_config.h"
 #include "main_help.h"
 #include "main_line.h"
 #include "main_sources.h"
 #include "main_trainer.h"
-#include "muster/base/detail/known_names.h"
-#include "muster/base/detail/listing.h"
 #include "muster/base/detail/options.h"
-#include "muster/base/detail/options_line.h"
 #include "muster/base/error.h"
 #include "muster/cluster/cluster.h"
-#include "muster/cluster/detail/error_message.h"
-#include "muster/trainer/detail/trainer.h"
+#include "muster/trainer/trainer.h"
 
 namespace muster::trainer {
 namespace {

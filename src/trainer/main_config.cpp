@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 
-#include "muster/base/detail/yaml_text.h"
+#include "base/yaml_text.h"
 #include "muster/trainer/detail/option_field.h"
 
 namespace muster::trainer {

@@ -3,8 +3,8 @@
 #include <cstddef>
 #include <utility>
 
+#include "base/options_line.h"
 #include "main_sources.h"
-#include "muster/base/detail/options_line.h"
 
 namespace muster::trainer {
 namespace {

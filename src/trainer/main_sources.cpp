@@ -6,12 +6,12 @@
 #include <string_view>
 #include <utility>
 
-#include "muster/base/detail/known_names.h"
-#include "muster/base/detail/options_line.h"
-#include "muster/base/detail/read_bool.h"
+#include "base/known_names.h"
+#include "base/options_line.h"
+#include "base/read_bool.h"
 #include "muster/base/error.h"
-#include "muster/runtime/detail/launch_check.h"
-#include "muster/trainer/detail/launch_check.h"
+#include "runtime/launch_check.h"
+#include "trainer/launch_check.h"
 
 namespace muster::trainer {
 namespace {

@@ -5,9 +5,9 @@
 #include <string_view>
 #include <vector>
 
+#include "base/file_values.h"
 #include "main_line.h"
 #include "muster/base/detail/environment.h"
-#include "muster/base/detail/file_values.h"
 #include "muster/trainer/detail/main_call.h"
 
 namespace muster::trainer {

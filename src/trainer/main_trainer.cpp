@@ -3,13 +3,13 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/options_line.h"
 #include "limits.h"
-#include "muster/base/detail/options_line.h"
 #include "muster/base/error.h"
 #include "muster/cluster/cluster.h"
-#include "muster/runtime/detail/launch_check.h"
-#include "muster/trainer/detail/launch_check.h"
 #include "option_fields.h"
+#include "runtime/launch_check.h"
+#include "trainer/launch_check.h"
 
 namespace muster::trainer {
 namespace {

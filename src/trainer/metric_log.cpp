@@ -4,8 +4,8 @@
 #include <functional>
 #include <tuple>
 
+#include "base/listing.h"
 #include "log_book.h"
-#include "muster/base/detail/listing.h"
 #include "muster/base/error.h"
 
 namespace muster::trainer {

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "muster/comm/communicator.h"
-#include "muster/runtime/detail/metric.h"
-#include "muster/trainer/detail/options.h"
+#include "muster/runtime/metric.h"
+#include "muster/trainer/options.h"
 
 namespace muster::trainer {
 

@@ -1,4 +1,4 @@
-#include "muster/trainer/detail/model_checkpoint.h"
+#include "muster/trainer/model_checkpoint.h"
 
 #include <algorithm>
 #include <array>
@@ -9,10 +9,10 @@
 #include <utility>
 #include <vector>
 
+#include "base/listing.h"
+#include "base/log.h"
 #include "core.h"
 #include "monitor.h"
-#include "muster/base/detail/listing.h"
-#include "muster/base/detail/log.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
 

@@ -1,4 +1,4 @@
-#include "muster/trainer/detail/model_summary.h"
+#include "muster/trainer/model_summary.h"
 
 #include <algorithm>
 #include <array>
@@ -8,10 +8,10 @@
 
 #include "muster/base/error.h"
 #include "muster/base/format.h"
-#include "muster/runtime/detail/evaluation_scope.h"
-#include "muster/runtime/detail/flops.h"
-#include "muster/runtime/detail/loop_access.h"
-#include "muster/trainer/detail/trainer.h"
+#include "muster/runtime/evaluation_scope.h"
+#include "muster/runtime/flops.h"
+#include "muster/runtime/loop_access.h"
+#include "muster/trainer/trainer.h"
 
 namespace muster {
 namespace {

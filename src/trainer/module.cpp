@@ -1,4 +1,4 @@
-#include "muster/trainer/detail/module.h"
+#include "muster/trainer/module.h"
 
 #include <string>
 

@@ -3,7 +3,7 @@
 #include <limits>
 #include <vector>
 
-#include "muster/base/detail/listing.h"
+#include "base/listing.h"
 
 namespace muster::trainer {
 

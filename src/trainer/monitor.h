@@ -4,8 +4,8 @@
 #include <string>
 #include <string_view>
 
-#include "muster/runtime/detail/runtime.h"
-#include "muster/trainer/detail/options.h"
+#include "muster/runtime.h"
+#include "muster/trainer/options.h"
 
 /// What watches a logged metric: callbacks, and schedules such as ReduceLROnPlateau.
 namespace muster::trainer {

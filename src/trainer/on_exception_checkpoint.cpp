@@ -1,11 +1,11 @@
-#include "muster/trainer/detail/on_exception_checkpoint.h"
+#include "muster/trainer/on_exception_checkpoint.h"
 
 #include <system_error>
 #include <utility>
 
-#include "muster/base/detail/log.h"
+#include "base/log.h"
 #include "muster/base/error.h"
-#include "muster/trainer/detail/trainer.h"
+#include "muster/trainer/trainer.h"
 
 namespace muster {
 

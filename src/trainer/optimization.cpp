@@ -5,12 +5,12 @@
 #include <ATen/core/grad_mode.h>
 #include <c10/util/Type.h>
 
+#include "base/log.h"
 #include "core.h"
 #include "monitor.h"
-#include "muster/base/detail/log.h"
 #include "muster/base/error.h"
-#include "muster/runtime/detail/loop_access.h"
-#include "muster/runtime/detail/outside_forward.h"
+#include "muster/runtime/loop_access.h"
+#include "muster/runtime/outside_forward.h"
 
 namespace muster::trainer {
 namespace {

@@ -1,11 +1,11 @@
-#include "muster/trainer/detail/optimizers.h"
+#include "muster/trainer/optimizers.h"
 
 #include <algorithm>
 #include <utility>
 
 #include "core.h"
 #include "muster/base/error.h"
-#include "muster/runtime/detail/loop_access.h"
+#include "muster/runtime/loop_access.h"
 
 namespace muster {
 

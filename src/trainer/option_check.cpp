@@ -6,7 +6,7 @@
 #include <optional>
 #include <utility>
 
-#include "muster/base/detail/listing.h"
+#include "base/listing.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
 

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "muster/trainer/detail/options.h"
+#include "muster/trainer/options.h"
 
 namespace muster::trainer {
 

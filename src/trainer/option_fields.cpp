@@ -2,14 +2,14 @@
 
 #include <utility>
 
-#include "muster/base/detail/letter_case.h"
-#include "muster/base/detail/options_line.h"
-#include "muster/base/detail/read_bool.h"
-#include "muster/runtime/detail/launch_check.h"
-#include "muster/runtime/detail/presets.h"
-#include "muster/trainer/detail/launch_check.h"
+#include "base/letter_case.h"
+#include "base/options_line.h"
+#include "base/read_bool.h"
+#include "muster/runtime/options.h"
 #include "option_check.h"
 #include "option_values.h"
+#include "runtime/launch_check.h"
+#include "trainer/launch_check.h"
 
 namespace muster::trainer {
 namespace {

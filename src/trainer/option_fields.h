@@ -2,7 +2,7 @@
 
 #include "muster/base/detail/environment.h"
 #include "muster/base/detail/options.h"
-#include "muster/trainer/detail/options.h"
+#include "muster/trainer/options.h"
 
 namespace muster::trainer {
 

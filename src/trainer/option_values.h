@@ -4,9 +4,9 @@
 #include <optional>
 #include <string>
 
+#include "base/word_value.h"
 #include "muster/base/detail/options.h"
-#include "muster/base/detail/word_value.h"
-#include "muster/trainer/detail/options.h"
+#include "muster/trainer/options.h"
 
 /// Text of the types that only TrainerOptions has.
 namespace muster::options {

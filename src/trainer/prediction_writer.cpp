@@ -1,10 +1,10 @@
-#include "muster/trainer/detail/prediction_writer.h"
+#include "muster/trainer/prediction_writer.h"
 
 #include <algorithm>
 #include <cstddef>
 #include <utility>
 
-#include "muster/trainer/detail/trainer.h"
+#include "muster/trainer/trainer.h"
 
 namespace muster {
 

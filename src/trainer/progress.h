@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string_view>
 
-#include "muster/trainer/detail/batch.h"
+#include "muster/trainer/batch.h"
 
 namespace muster::trainer {
 

@@ -1,4 +1,4 @@
-#include "muster/trainer/detail/progress_bar.h"
+#include "muster/trainer/progress_bar.h"
 
 #include <charconv>
 #include <utility>
@@ -6,7 +6,7 @@
 #include "muster/base/error.h"
 #include "muster/base/format.h"
 #include "muster/track/progress.h"
-#include "muster/trainer/detail/trainer.h"
+#include "muster/trainer/trainer.h"
 
 namespace muster {
 namespace {

@@ -5,7 +5,7 @@
 #include <c10/util/ScopeExit.h>
 
 #include "core.h"
-#include "muster/trainer/detail/model_checkpoint.h"
+#include "muster/trainer/model_checkpoint.h"
 
 namespace muster::trainer {
 

@@ -9,14 +9,14 @@
 
 #include <c10/util/ScopeExit.h>
 
+#include "base/log.h"
 #include "core.h"
-#include "muster/base/detail/log.h"
 #include "muster/base/error.h"
-#include "muster/schedule/detail/composed_schedulers.h"
-#include "muster/trainer/detail/model_checkpoint.h"
-#include "muster/trainer/detail/model_summary.h"
-#include "muster/trainer/detail/progress_bar.h"
-#include "muster/trainer/detail/terminated.h"
+#include "muster/schedule/composed_schedulers.h"
+#include "muster/trainer/model_checkpoint.h"
+#include "muster/trainer/model_summary.h"
+#include "muster/trainer/progress_bar.h"
+#include "muster/trainer/terminated.h"
 #include "option_check.h"
 #include "option_fields.h"
 
@@ -268,8 +268,9 @@ void Core::add_schedule(TrainedOptimizer& trained, const LRSchedulerConfig& conf
   std::visit(
       [&](const auto& held) {
         if constexpr (requires { *held; })
-          trained.schedules.push_back(
-              {.config = config, .scheduler = runtime::prepare_scheduler(runtime.state(), held), .plateau = plateau});
+          trained.schedules.push_back({.config = config,
+                                       .scheduler = runtime::prepare_scheduler(runtime::state_of(runtime), held),
+                                       .plateau = plateau});
         else throw UsageError("MU443", "configure_optimizers returned an LRSchedulerConfig without a scheduler");
       },
       config.scheduler.held());

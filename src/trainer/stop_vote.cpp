@@ -1,7 +1,7 @@
 #include "stop_vote.h"
 
-#include "muster/comm/detail/agreement.h"
-#include "muster/runtime/detail/loop_access.h"
+#include "comm/agreement.h"
+#include "muster/runtime/loop_access.h"
 
 namespace muster::trainer {
 

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "muster/runtime/detail/runtime.h"
+#include "muster/runtime.h"
 
 namespace muster::trainer {
 

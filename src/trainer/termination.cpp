@@ -9,12 +9,12 @@
 #include <system_error>
 #include <utility>
 
+#include "base/log.h"
+#include "cluster/requeue.h"
 #include "core.h"
 #include "muster/base/detail/environment.h"
-#include "muster/base/detail/log.h"
-#include "muster/cluster/detail/requeue.h"
-#include "muster/trainer/detail/model_checkpoint.h"
-#include "muster/trainer/detail/terminated.h"
+#include "muster/trainer/model_checkpoint.h"
+#include "muster/trainer/terminated.h"
 
 namespace muster::trainer {
 namespace {
@@ -59,7 +59,7 @@ void queue_again(const TrainerOptions& options, const fs::path& folder) {
 
 }  // namespace
 
-TerminationScope::TerminationScope(RuntimeRef runtime) : signals_(runtime) {
+TerminationScope::TerminationScope(const Runtime& runtime) : signals_(runtime) {
   if (std::get_terminate() != end_terminated) terminate_before = std::set_terminate(end_terminated);
 }
 

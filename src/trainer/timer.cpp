@@ -1,11 +1,11 @@
-#include "muster/trainer/detail/timer.h"
+#include "muster/trainer/timer.h"
 
 #include <utility>
 
-#include "muster/base/detail/log.h"
+#include "base/log.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
-#include "muster/trainer/detail/trainer.h"
+#include "muster/trainer/trainer.h"
 
 namespace muster {
 namespace {

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "muster/base/error.h"
-#include "muster/runtime/detail/release_model.h"
+#include "runtime/release_model.h"
 #include "trained_optimizer.h"
 
 namespace muster::trainer {

@@ -3,8 +3,8 @@
 #include <memory>
 #include <vector>
 
-#include "muster/runtime/detail/model.h"
-#include "muster/trainer/detail/module.h"
+#include "muster/runtime/model.h"
+#include "muster/trainer/module.h"
 #include "trained_optimizer.h"
 
 namespace muster::trainer {

@@ -5,8 +5,8 @@
 #include <utility>
 #include <vector>
 
-#include "muster/runtime/detail/runtime.h"
-#include "muster/trainer/detail/optimizers.h"
+#include "muster/runtime.h"
+#include "muster/trainer/optimizers.h"
 
 namespace muster::trainer {
 

@@ -1,4 +1,4 @@
-#include "muster/trainer/detail/trainer.h"
+#include "muster/trainer/trainer.h"
 
 #include <string>
 #include <utility>

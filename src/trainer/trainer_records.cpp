@@ -1,4 +1,4 @@
-#include "muster/trainer/detail/trainer_records.h"
+#include "muster/trainer/trainer_records.h"
 
 #include "core.h"
 

@@ -3,7 +3,7 @@
 
 #include "core.h"
 #include "muster/base/error.h"
-#include "muster/trainer/detail/callback.h"
+#include "muster/trainer/callback.h"
 
 namespace muster::trainer {
 namespace {

@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <cstring>
 
-#include "muster/base/detail/listing.h"
-#include "muster/base/detail/shown.h"
+#include "base/listing.h"
+#include "base/shown.h"
 #include "muster/base/error.h"
 
 namespace muster {

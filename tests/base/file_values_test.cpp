@@ -1,4 +1,4 @@
-#include "muster/base/detail/file_values.h"
+#include "base/file_values.h"
 
 #include <filesystem>
 #include <fstream>

@@ -1,4 +1,4 @@
-#include "muster/base/detail/first_names.h"
+#include "base/first_names.h"
 
 #include <string>
 #include <vector>

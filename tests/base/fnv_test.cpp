@@ -1,4 +1,4 @@
-#include "muster/base/detail/fnv.h"
+#include "base/fnv.h"
 
 #include <array>
 #include <string_view>

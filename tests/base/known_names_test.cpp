@@ -1,4 +1,4 @@
-#include "muster/base/detail/known_names.h"
+#include "base/known_names.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "muster/base/detail/listing.h"
+#include "base/listing.h"
 
 #include <map>
 #include <string>

@@ -1,4 +1,4 @@
-#include "muster/base/detail/log.h"
+#include "base/log.h"
 
 #include <thread>
 

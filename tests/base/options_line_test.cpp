@@ -1,4 +1,4 @@
-#include "muster/base/detail/options_line.h"
+#include "base/options_line.h"
 
 #include <gtest/gtest.h>
 

@@ -4,8 +4,8 @@
 
 #include <gtest/gtest.h>
 
-#include "muster/base/detail/options_line.h"
-#include "muster/base/detail/options_markdown.h"
+#include "base/options_line.h"
+#include "base/options_markdown.h"
 #include "muster/base/error.h"
 
 namespace muster::options {

@@ -1,4 +1,4 @@
-#include "muster/base/detail/random_word.h"
+#include "base/random_word.h"
 
 #include <set>
 

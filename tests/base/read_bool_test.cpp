@@ -1,11 +1,11 @@
-#include "muster/base/detail/read_bool.h"
+#include "base/read_bool.h"
 
 #include <cctype>
 #include <string>
 
 #include <gtest/gtest.h>
 
-#include "muster/base/detail/letter_case.h"
+#include "base/letter_case.h"
 
 namespace muster {
 namespace {

@@ -1,4 +1,4 @@
-#include "muster/base/detail/run_program.h"
+#include "base/run_program.h"
 
 #include <fcntl.h>
 #include <poll.h>

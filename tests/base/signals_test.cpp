@@ -1,4 +1,4 @@
-#include "muster/base/detail/signals.h"
+#include "base/signals.h"
 
 #include <unistd.h>
 

@@ -1,4 +1,4 @@
-#include "muster/base/detail/yaml_text.h"
+#include "base/yaml_text.h"
 
 #include <string>
 

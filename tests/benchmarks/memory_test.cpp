@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "comm/forked_ranks.h"
-#include "muster/comm/detail/shared_tensor.h"
+#include "comm/shared_tensor.h"
 
 namespace {
 

@@ -3,8 +3,8 @@
 
 #include "checkpoint/checkpoint_cases.h"
 #include "checkpoint/rank_save_plan.h"
+#include "comm/thread_world.h"
 #include "format/checks.h"
-#include "muster/comm/detail/thread_world.h"
 #include "muster/testing/gtest.h"
 #include "muster/testing/thrown.h"
 #include "muster/testing/world.h"

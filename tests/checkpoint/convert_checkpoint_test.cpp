@@ -2,10 +2,10 @@
 #include <torch/torch.h>
 
 #include "format/checks.h"
+#include "format/convert.h"
+#include "format/stored_content.h"
 #include "muster/checkpoint/checkpoint.h"
 #include "muster/checkpoint/python.h"
-#include "muster/format/detail/convert.h"
-#include "muster/format/detail/stored_content.h"
 
 namespace muster {
 namespace {

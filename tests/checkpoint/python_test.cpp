@@ -5,11 +5,11 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "base/log.h"
 #include "format/checks.h"
-#include "muster/base/detail/log.h"
+#include "format/scalar_type.h"
 #include "muster/checkpoint/state_dict.h"
 #include "muster/checkpoint/weights.h"
-#include "muster/format/detail/scalar_type.h"
 #include "muster/testing/thrown.h"
 
 namespace muster {

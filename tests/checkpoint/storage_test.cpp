@@ -5,9 +5,9 @@
 
 #include "checkpoint/checkpoint_cases.h"
 #include "checkpoint/object_store.h"
+#include "comm/thread_world.h"
 #include "format/checks.h"
 #include "muster/base/error.h"
-#include "muster/comm/detail/thread_world.h"
 #include "muster/testing/gtest.h"
 #include "muster/testing/thrown.h"
 #include "muster/testing/world.h"

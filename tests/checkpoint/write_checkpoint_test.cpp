@@ -4,8 +4,8 @@
 #include <torch/torch.h>
 
 #include "checkpoint/checkpoint_cases.h"
+#include "format/atomic_folder.h"
 #include "format/checks.h"
-#include "muster/format/detail/atomic_folder.h"
 #include "muster/testing/gtest.h"
 #include "muster/testing/thrown.h"
 #include "muster/testing/world.h"

@@ -1,4 +1,4 @@
-#include "muster/cluster/detail/error_message.h"
+#include "cluster/error_message.h"
 
 #include <sys/wait.h>
 #include <unistd.h>

@@ -1,4 +1,4 @@
-#include "muster/cluster/detail/listening_socket.h"
+#include "cluster/listening_socket.h"
 
 #include <arpa/inet.h>
 #include <fcntl.h>

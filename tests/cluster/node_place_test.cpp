@@ -1,4 +1,4 @@
-#include "muster/cluster/detail/node_place.h"
+#include "cluster/node_place.h"
 
 #include "cluster/cases.h"
 

@@ -1,4 +1,4 @@
-#include "muster/cluster/detail/requeue.h"
+#include "cluster/requeue.h"
 
 #include <sys/stat.h>
 

@@ -1,4 +1,4 @@
-#include "muster/cluster/detail/secret.h"
+#include "cluster/secret.h"
 
 #include <sys/stat.h>
 

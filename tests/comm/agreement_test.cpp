@@ -1,4 +1,4 @@
-#include "muster/comm/detail/agreement.h"
+#include "comm/agreement.h"
 
 #include <stdexcept>
 

@@ -1,4 +1,4 @@
-#include "muster/comm/detail/backend_object.h"
+#include "comm/backend_object.h"
 
 #include <cstdlib>
 #include <filesystem>

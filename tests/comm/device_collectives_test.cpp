@@ -8,10 +8,10 @@
 #include <ATen/Functions.h>
 #include <gtest/gtest.h>
 
+#include "comm/device_agreement.h"
 #include "comm/device_results.h"
 #include "device/sync_point_filter.h"
 #include "muster/base/error.h"
-#include "muster/comm/detail/device_agreement.h"
 #include "muster/comm/rendezvous.h"
 #include "muster/testing/compare.h"
 #include "muster/testing/thrown.h"

@@ -16,9 +16,9 @@
 #include <c10/core/DeviceGuard.h>
 #include <gtest/gtest.h>
 
+#include "cluster/listening_socket.h"
 #include "comm/store_file.h"
 #include "muster/cluster/cluster.h"
-#include "muster/cluster/detail/listening_socket.h"
 #include "muster/comm/rendezvous.h"
 #include "muster/testing/thrown.h"
 #include "muster/testing/world.h"

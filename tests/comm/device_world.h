@@ -12,7 +12,7 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <gtest/gtest.h>
 
-#include "muster/comm/detail/thread_world.h"
+#include "comm/thread_world.h"
 #include "muster/sim/backend.h"
 #include "muster/sim/sim.h"
 

@@ -7,10 +7,10 @@
 #include <ATen/Functions.h>
 #include <gtest/gtest.h>
 
+#include "comm/piggyback.h"
 #include "comm/samples.h"
+#include "comm/thread_world.h"
 #include "muster/base/error.h"
-#include "muster/comm/detail/piggyback.h"
-#include "muster/comm/detail/thread_world.h"
 #include "muster/testing/compare.h"
 #include "muster/testing/thrown.h"
 #include "muster/testing/world.h"

@@ -16,8 +16,8 @@
 #include "comm/every_operation.h"
 #include "comm/forked_ranks.h"
 #include "comm/refused_memory.h"
+#include "comm/shared_tensor.h"
 #include "muster/base/error.h"
-#include "muster/comm/detail/shared_tensor.h"
 #include "muster/testing/compare.h"
 #include "muster/testing/thrown.h"
 

@@ -18,7 +18,7 @@
 
 #include "comm/forked_ranks.h"
 #include "comm/shared_memory/segment.h"
-#include "muster/comm/detail/shared_tensor.h"
+#include "comm/shared_tensor.h"
 #include "muster/testing/compare.h"
 #include "muster/testing/thrown.h"
 

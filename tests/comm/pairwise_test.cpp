@@ -10,8 +10,8 @@
 #include <gtest/gtest.h>
 
 #include "comm/disagreements.h"
+#include "comm/thread_world.h"
 #include "muster/base/error.h"
-#include "muster/comm/detail/thread_world.h"
 #include "muster/testing/gtest.h"
 
 namespace muster::comm {

@@ -19,12 +19,12 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
+#include "cluster/report.h"
+#include "comm/report_lost_rank.h"
 #include "comm/store_file.h"
 #include "muster/base/detail/environment.h"
 #include "muster/base/error.h"
 #include "muster/base/temporary_folder.h"
-#include "muster/cluster/detail/report.h"
-#include "muster/comm/detail/report_lost_rank.h"
 #include "muster/testing/gtest.h"
 #include "muster/testing/thrown.h"
 

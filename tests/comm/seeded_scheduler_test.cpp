@@ -5,7 +5,7 @@
 
 #include <gtest/gtest.h>
 
-#include "muster/comm/detail/thread_world.h"
+#include "comm/thread_world.h"
 
 namespace muster::comm {
 namespace {

@@ -20,11 +20,11 @@
 #include <ATen/Functions.h>
 #include <gtest/gtest.h>
 
+#include "cluster/listening_socket.h"
 #include "comm/forked_ranks.h"
+#include "comm/shared_tensor.h"
 #include "muster/base/error.h"
 #include "muster/base/temporary_folder.h"
-#include "muster/cluster/detail/listening_socket.h"
-#include "muster/comm/detail/shared_tensor.h"
 #include "muster/comm/rendezvous.h"
 
 namespace muster::comm {

@@ -14,9 +14,9 @@
 #include "comm/samples.h"
 #include "comm/shared_memory/copying.h"
 #include "comm/shared_memory/reduction.h"
+#include "comm/shared_tensor.h"
+#include "comm/thread_world.h"
 #include "muster/base/error.h"
-#include "muster/comm/detail/shared_tensor.h"
-#include "muster/comm/detail/thread_world.h"
 #include "muster/testing/compare.h"
 #include "muster/testing/thrown.h"
 

@@ -24,9 +24,9 @@
 #include "comm/refused_memory.h"
 #include "comm/shared_memory/areas.h"
 #include "comm/shared_memory/segment.h"
+#include "comm/shared_tensor.h"
 #include "muster/base/error.h"
 #include "muster/base/temporary_folder.h"
-#include "muster/comm/detail/shared_tensor.h"
 #include "muster/testing/compare.h"
 #include "muster/testing/thrown.h"
 

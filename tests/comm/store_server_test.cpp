@@ -12,9 +12,9 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
-#include "muster/base/detail/descriptor.h"
-#include "muster/cluster/detail/listening_socket.h"
-#include "muster/cluster/detail/variables.h"
+#include "base/descriptor.h"
+#include "cluster/listening_socket.h"
+#include "cluster/variables.h"
 #include "muster/comm/rendezvous.h"
 #include "muster/testing/gtest.h"
 #include "muster/testing/thrown.h"

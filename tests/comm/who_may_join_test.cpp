@@ -8,8 +8,8 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
+#include "cluster/listening_socket.h"
 #include "comm/gloo_transport.h"
-#include "muster/cluster/detail/listening_socket.h"
 #include "muster/comm/rendezvous.h"
 #include "muster/testing/gtest.h"
 #include "muster/testing/thrown.h"

@@ -15,6 +15,12 @@ struct Fixed {
   int64_t get(size_t i) const { return static_cast<int64_t>(i); }
 };
 
+/// As one that was written before 0.1.
+struct FormerNames {
+  muster::State save_state() const { return 1; }
+  void load_state(const muster::State&) {}
+};
+
 void use(muster::Accelerator& accelerator, muster::Fabric& fabric, muster::DataLoader<torch::data::Example<>>& loader) {
   torch::nn::Linear net(2, 2);
   auto model = accelerator.prepare(net);
@@ -72,6 +78,20 @@ void use(muster::Accelerator& accelerator, muster::Fabric& fabric, muster::DataL
   (void)batches;
 }
 
+void save_objects([[maybe_unused]] muster::Accelerator& accelerator) {
+#if WRONG == 10
+  // WRONG 10: error: static assertion failed: an object that is saved has state_dict() and load_state_dict(state),
+  // which
+  FormerNames object;
+  accelerator.register_for_checkpointing(object);
+#elif WRONG == 11
+  // WRONG 11: error: static assertion failed: an object that is saved has state_dict() and load_state_dict(state),
+  // which
+  FormerNames object;
+  accelerator.save("folder", {{"object", object}});
+#endif
+}
+
 void prepare_functions(muster::Accelerator& accelerator, muster::Fabric& fabric) {
   torch::nn::Linear net(2, 2);
   torch::optim::SGD sgd(net->parameters(), 0.1);
@@ -97,9 +117,6 @@ void prepare_functions(muster::Accelerator& accelerator, muster::Fabric& fabric)
   // WRONG 210: error: static assertion failed: two functions given to prepare would make optimizers of one module
   const auto make = [](auto parameters) { return torch::optim::SGD(parameters, 0.1); };
   accelerator.prepare(torch::nn::Linear(3, 3), net, make, make);
-#elif WRONG == 211
-  // WRONG 211: error: static assertion failed: a program that calls this includes muster/runtime/extras.h
-  accelerator.profile([] {});
 #elif WRONG == 207
   // WRONG 207: error: static assertion failed: prepare takes no torch::jit::Module
   accelerator.prepare(torch::jit::Module());

@@ -1,6 +1,6 @@
 #include <gtest/gtest.h>
 
-#include "muster/data/detail/shard_spec.h"
+#include "muster/data/shard_spec.h"
 #include "muster/testing/gtest.h"
 #include "streams.h"
 

@@ -1,4 +1,4 @@
-#include "muster/data/detail/dataset.h"
+#include "muster/data/dataset.h"
 
 #include <concepts>
 #include <iterator>

@@ -10,7 +10,7 @@
 #include <gtest/gtest.h>
 #include <torch/data/example.h>
 
-#include "muster/data/detail/shard_spec.h"
+#include "muster/data/shard_spec.h"
 #include "muster/testing/gtest.h"
 #include "muster/testing/thrown.h"
 #include "streams.h"

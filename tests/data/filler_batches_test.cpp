@@ -10,7 +10,7 @@
 
 #include "data/shard_plan.h"
 #include "datasets.h"
-#include "muster/data/detail/shard_spec.h"
+#include "muster/data/shard_spec.h"
 #include "muster/testing/gtest.h"
 #include "muster/testing/world.h"
 #include "streams.h"

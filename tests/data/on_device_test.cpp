@@ -14,12 +14,12 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "comm/thread_world.h"
 #include "data/device_mover.h"
+#include "device/order.h"
 #include "device/sync_point_filter.h"
-#include "muster/comm/detail/thread_world.h"
-#include "muster/data/detail/shard_spec.h"
 #include "muster/data/loader.h"
-#include "muster/device/detail/order.h"
+#include "muster/data/shard_spec.h"
 #include "muster/sim/sim.h"
 #include "muster/testing/compare.h"
 #include "muster/testing/thrown.h"

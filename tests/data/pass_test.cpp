@@ -5,8 +5,8 @@
 
 #include <gtest/gtest.h>
 
+#include "data/batch_indices.h"
 #include "datasets.h"
-#include "muster/data/detail/batch_indices.h"
 
 namespace muster::data {
 namespace {

@@ -1,4 +1,4 @@
-#include "muster/data/detail/progress_bar.h"
+#include "muster/data/progress_bar.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -9,7 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "muster/data/combined.h"
-#include "muster/data/detail/shard_spec.h"
+#include "muster/data/shard_spec.h"
 #include "streams.h"
 
 namespace muster::bars {

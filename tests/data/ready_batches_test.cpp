@@ -10,7 +10,7 @@
 #include <torch/torch.h>
 
 #include "datasets.h"
-#include "muster/data/detail/shard_spec.h"
+#include "muster/data/shard_spec.h"
 #include "muster/testing/thrown.h"
 
 namespace muster {

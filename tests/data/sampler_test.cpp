@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "datasets.h"
-#include "muster/data/detail/shard_spec.h"
+#include "muster/data/shard_spec.h"
 #include "muster/testing/thrown.h"
 
 namespace muster {

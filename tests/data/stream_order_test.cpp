@@ -7,7 +7,7 @@
 #include <torch/data/datasets/stateful.h>
 #include <torch/types.h>
 
-#include "muster/data/detail/shard_spec.h"
+#include "muster/data/shard_spec.h"
 #include "muster/testing/thrown.h"
 #include "streams.h"
 

@@ -1,4 +1,4 @@
-#include "muster/device/detail/affinity.h"
+#include "device/affinity.h"
 
 #include <sched.h>
 

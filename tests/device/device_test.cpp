@@ -1,4 +1,4 @@
-#include "muster/device/detail/device.h"
+#include "device/device.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "muster/device/detail/host_memory.h"
+#include "device/host_memory.h"
 
 #include <sys/resource.h>
 #include <sys/wait.h>

@@ -1,9 +1,9 @@
-#include "muster/device/detail/memory.h"
+#include "device/memory.h"
 
 #include <ATen/Functions.h>
 #include <gtest/gtest.h>
 
-#include "muster/device/detail/device.h"
+#include "device/device.h"
 #include "muster/sim/sim.h"
 
 namespace muster::device {

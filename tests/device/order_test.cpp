@@ -1,4 +1,4 @@
-#include "muster/device/detail/order.h"
+#include "device/order.h"
 
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "muster/device/detail/processor.h"
+#include "device/processor.h"
 
 #include <fstream>
 #include <set>

@@ -7,7 +7,7 @@
 
 #include <gtest/gtest.h>
 
-#include "muster/device/detail/order.h"
+#include "device/order.h"
 
 namespace muster::device {
 

@@ -11,6 +11,7 @@ import sys
 import tempfile
 
 ID = re.compile(r"\bMU\d{3}\b")
+TOUR_FILES = 40
 
 
 def thrown(root):
@@ -102,7 +103,7 @@ def readme_is_compiled(root):
 
 def decisions_have_one_number_each(root):
     seen = {}
-    for path in sorted((root / "docs/decisions").glob("*.md")):
+    for path in sorted(set((root / "docs/decisions").glob("*.md")) - {root / "docs/decisions/README.md"}):
         number = re.match(r"(\d{4})-", path.name)
         title = re.match(r"# (\d+)\. \S", path.read_text())
         if not number or not title or int(number[1]) != int(title[1]):
@@ -111,6 +112,37 @@ def decisions_have_one_number_each(root):
             yield f"{path.relative_to(root)} has the number of {seen[number[1]]}"
         else:
             seen[number[1]] = path.name
+
+
+def decisions_are_listed(root):
+    """The index has each decision once, with its title, and the status that its page gives."""
+    index = root / "docs/decisions/README.md"
+    rows = re.findall(r"^\| \[\d+\]\((.*?)\) \| (.*) \| (.*) \|$", index.read_text() if index.exists() else "", re.MULTILINE)
+    wanted = []
+    for path in sorted(set(index.parent.glob("*.md")) - {index}):
+        text = path.read_text()
+        superseded = re.search(r"^(Superseded(?: in part)?) by \[(\d+)\]", text, re.MULTILINE)
+        title = re.match(r"# \d+\. (.*)", text)
+        wanted.append((path.name, title[1] if title else "", f"{superseded[1].lower()} by {superseded[2]}" if superseded else "holds"))
+    for row in sorted(set(wanted) ^ set(rows)):
+        yield f"docs/decisions/README.md: {'it lacks' if row in wanted else 'no page is'} {' | '.join(row)}"
+
+
+def the_tour_is_short(root):
+    """A tour of more files is an index."""
+    page = root / "docs/reading.md"
+    files = set(re.findall(r"\]\((\.\./(?:include|src|apps|examples)/[^)]*)\)", page.read_text() if page.exists() else ""))
+    if len(files) > TOUR_FILES:
+        yield f"docs/reading.md names {len(files)} files of the code; the limit is {TOUR_FILES}"
+
+
+def functions_of_a_step_exist(root):
+    """What the page of a step names stands in the file to which its link leads."""
+    page = root / "docs/concepts/a_step.md"
+    for name, target in re.findall(r"\[`(\w+(?:::\w+)+)`\]\((.*?)\)", page.read_text() if page.exists() else ""):
+        source = page.parent / target
+        if not source.exists() or f"{name}(" not in source.read_text():
+            yield f"{page.relative_to(root)}: {name} is not in {target}"
 
 
 def every_callback_has_a_section(root):
@@ -132,7 +164,7 @@ def few_words_are_our_own(root):
 
 RULES = [found_something, every_error_has_a_page, every_page_has_its_error, pages_have_their_form, every_error_is_provoked, links_lead_somewhere,
          quoted_code_is_run, named_errors_exist, readme_is_compiled, decisions_have_one_number_each,
-         every_callback_has_a_section, few_words_are_our_own]
+         decisions_are_listed, functions_of_a_step_exist, the_tour_is_short, every_callback_has_a_section, few_words_are_our_own]
 
 GOOD = {
     "src/base/a.cpp": 'void f() { throw Error("MU001", "x"); }  // "MU009"\n',
@@ -146,6 +178,9 @@ GOOD = {
     "README.md": "`[&](auto& x)`, [page](docs/errors/MU001.md) and [elsewhere](https://example.org)\n```cpp\nint main() {}\n```\n",
     "examples/readme/main.cpp": "int main() {}\n",
     "docs/decisions/0007-seven.md": "# 7. Seven\n",
+    "docs/decisions/README.md": "# Decisions\n| [7](0007-seven.md) | Seven | holds |\n",
+    "docs/concepts/a_step.md": "[`A::b`](../../src/base/step.cpp)\n",
+    "src/base/step.cpp": "void A::b(int x) {}\n",
     "docs/concepts/words.md": "# Words\n| word | meaning |\n|---|---|\n| room | a folder |\n",
 }
 BROKEN = {
@@ -161,6 +196,10 @@ BROKEN = {
     named_errors_exist: [{"docs/howto/other.md": "see MU002\n"}, {"include/muster/base/a.h": "/// Throws: MU002\n"}],
     decisions_have_one_number_each: [{"docs/decisions/0007-other.md": "# 7. Other\n"}, {"docs/decisions/0008-eight.md": "# 7. Eight\n"},
                                      {"docs/decisions/0009-nine.md": "# Nine\n"}],
+    decisions_are_listed: [{"docs/decisions/0008-eight.md": "# 8. Eight\n"}, {"docs/decisions/README.md": None}, {"docs/decisions/0007-seven.md": "# 7. Heaven\n"},
+                           {"docs/decisions/0007-seven.md": "# 7. Seven\nSuperseded by [8](0008-eight.md).\n"}],
+    functions_of_a_step_exist: [{"src/base/step.cpp": "void A::c(int x) {}\n"}, {"src/base/step.cpp": None}],
+    the_tour_is_short: [{"docs/reading.md": "".join(f"[a](../src/base/a{i}.h)\n" for i in range(TOUR_FILES + 1))}],
     few_words_are_our_own: [{"docs/concepts/words.md": "# Words\n"},
                             {"docs/concepts/words.md": "# Words\n" + "".join(f"| word{i} | x |\n" for i in range(11))}],
     every_callback_has_a_section: [{"include/muster/trainer/bar.h": "class Bar final : public Callback {};\n"},

@@ -103,8 +103,8 @@ def problems(text):
 
 def unknown_hooks(text):
     """Hooks that the page has and the Trainer lacks, or the other way round."""
-    named = set(re.findall(r'HookInfo\{Hook::\w+, "(\w+)"', (root / "include/muster/trainer/detail/hooks.h").read_text()))
-    callback = set(re.findall(r"virtual \S+ (\w+)\(", (root / "include/muster/trainer/detail/callback.h").read_text()))
+    named = set(re.findall(r'HookInfo\{Hook::\w+, "(\w+)"', (root / "src/trainer/hooks.h").read_text()))
+    callback = set(re.findall(r"virtual \S+ (\w+)\(", (root / "include/muster/trainer/callback.h").read_text()))
     shown = set(re.findall(r"\b[DCM](?:\+[CM])*\.(\w+)", text))
     steps = {"on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer"}   # they share one row
     yield from (f"{name} is no hook" for name in sorted(shown - named - callback - steps))

@@ -24,9 +24,9 @@
 #include <gtest/gtest.h>
 
 #include "faults/forked_saves.h"
+#include "format/atomic_folder.h"
 #include "format/checks.h"
 #include "muster/base/error.h"
-#include "muster/format/detail/atomic_folder.h"
 
 // What becomes of checkpoints when processes are killed at any place. Each kill happens in a process of its own, forked
 // from this one, which therefore starts no threads.

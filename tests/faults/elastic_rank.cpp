@@ -11,7 +11,6 @@
 
 #include "muster/accelerator.h"
 #include "muster/cluster/cluster.h"
-#include "muster/runtime/extras.h"
 
 namespace {
 

@@ -12,8 +12,8 @@
 
 #include <gtest/gtest.h>
 
+#include "cluster/listening_socket.h"
 #include "launcher/process.h"
-#include "muster/cluster/detail/listening_socket.h"
 
 // A job on several nodes that loses one goes on with a smaller world, from its checkpoint, with the right samples.
 

@@ -15,9 +15,9 @@
 #include <torch/torch.h>
 
 #include "checkpoint/checkpoint_cases.h"
+#include "comm/thread_world.h"
 #include "muster/base/error.h"
 #include "muster/checkpoint/checkpoint.h"
-#include "muster/comm/detail/thread_world.h"
 
 // Ways to save, and saves and loads in processes of their own, forked from the test, which therefore starts no threads.
 

@@ -1,4 +1,4 @@
-#include "muster/format/detail/atomic_file.h"
+#include "format/atomic_file.h"
 
 #include <signal.h>
 #include <sys/resource.h>

@@ -1,4 +1,4 @@
-#include "muster/format/detail/atomic_folder.h"
+#include "format/atomic_folder.h"
 
 #include <signal.h>
 #include <sys/stat.h>

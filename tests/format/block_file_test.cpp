@@ -1,4 +1,4 @@
-#include "muster/format/detail/block_file.h"
+#include "format/block_file.h"
 
 #include <memory>
 #include <random>
@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "checks.h"
-#include "muster/format/detail/atomic_file.h"
+#include "format/atomic_file.h"
 
 namespace muster::format {
 namespace {

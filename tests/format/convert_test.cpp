@@ -1,4 +1,4 @@
-#include "muster/format/detail/convert.h"
+#include "format/convert.h"
 
 #include <cstring>
 
@@ -6,9 +6,9 @@
 #include <gtest/gtest.h>
 
 #include "checks.h"
+#include "format/stored_content.h"
+#include "format/weight_index.h"
 #include "muster/base/error.h"
-#include "muster/format/detail/stored_content.h"
-#include "muster/format/detail/weight_index.h"
 #include "python_values.h"
 
 namespace muster::format {

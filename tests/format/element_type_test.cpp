@@ -1,6 +1,6 @@
 #include <gtest/gtest.h>
 
-#include "muster/format/detail/safetensors.h"
+#include "format/safetensors.h"
 
 namespace muster::format {
 namespace {

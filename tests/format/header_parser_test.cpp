@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "checks.h"
-#include "muster/format/detail/safetensors.h"
+#include "format/safetensors.h"
 
 namespace muster::format {
 namespace {

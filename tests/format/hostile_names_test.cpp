@@ -3,14 +3,14 @@
 #include <nlohmann/json.hpp>
 
 #include "checks.h"
+#include "format/convert.h"
+#include "format/manifest.h"
+#include "format/python_file.h"
+#include "format/safetensors.h"
+#include "format/stored_content.h"
+#include "format/weight_index.h"
+#include "format/zip.h"
 #include "muster/base/error.h"
-#include "muster/format/detail/convert.h"
-#include "muster/format/detail/manifest.h"
-#include "muster/format/detail/python_file.h"
-#include "muster/format/detail/safetensors.h"
-#include "muster/format/detail/stored_content.h"
-#include "muster/format/detail/weight_index.h"
-#include "muster/format/detail/zip.h"
 
 namespace muster::format {
 namespace {

@@ -1,4 +1,4 @@
-#include "muster/format/detail/input_file.h"
+#include "format/input_file.h"
 
 #include <sys/stat.h>
 

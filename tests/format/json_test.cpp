@@ -1,4 +1,4 @@
-#include "muster/format/detail/json.h"
+#include "format/json.h"
 
 #include <cstring>
 #include <random>

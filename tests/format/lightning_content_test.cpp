@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "checks.h"
-#include "muster/format/detail/convert.h"
+#include "format/convert.h"
 #include "python_values.h"
 
 namespace muster::format::lightning_test {

@@ -1,11 +1,11 @@
-#include "muster/format/detail/manifest.h"
+#include "format/manifest.h"
 
 #include <random>
 
 #include <gtest/gtest.h>
 
 #include "checks.h"
-#include "muster/format/detail/checksum.h"
+#include "format/checksum.h"
 
 namespace muster::format {
 namespace {

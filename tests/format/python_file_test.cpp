@@ -1,4 +1,4 @@
-#include "muster/format/detail/python_file.h"
+#include "format/python_file.h"
 
 #include <cstring>
 #include <random>
@@ -6,8 +6,8 @@
 #include <gtest/gtest.h>
 
 #include "checks.h"
+#include "format/zip.h"
 #include "muster/base/error.h"
-#include "muster/format/detail/zip.h"
 #include "python_values.h"
 
 namespace muster::format {

@@ -3,8 +3,8 @@
 #include <memory>
 #include <string>
 
-#include "muster/format/detail/input_file.h"
-#include "muster/format/detail/python_file.h"
+#include "format/input_file.h"
+#include "format/python_file.h"
 
 namespace muster::checks {
 

@@ -1,9 +1,9 @@
 #include <gtest/gtest.h>
 
 #include "checks.h"
+#include "format/python_file.h"
+#include "format/zip.h"
 #include "muster/base/error.h"
-#include "muster/format/detail/python_file.h"
-#include "muster/format/detail/zip.h"
 #include "python_values.h"
 
 namespace muster::format {

@@ -1,4 +1,4 @@
-#include "muster/format/detail/weight_index.h"
+#include "format/weight_index.h"
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>

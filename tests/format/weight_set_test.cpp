@@ -1,4 +1,4 @@
-#include "muster/format/detail/weight_set.h"
+#include "format/weight_set.h"
 
 #include <fcntl.h>
 #include <signal.h>
@@ -19,7 +19,7 @@
 #include <gtest/gtest.h>
 
 #include "checks.h"
-#include "muster/format/detail/input_file.h"
+#include "format/input_file.h"
 
 namespace {
 

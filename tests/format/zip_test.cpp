@@ -1,4 +1,4 @@
-#include "muster/format/detail/zip.h"
+#include "format/zip.h"
 
 #include <algorithm>
 #include <random>

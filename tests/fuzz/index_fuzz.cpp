@@ -1,5 +1,5 @@
+#include "format/weight_index.h"
 #include "fuzz.h"
-#include "muster/format/detail/weight_index.h"
 
 // What is read must be written and read again alike.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {

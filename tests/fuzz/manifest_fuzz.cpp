@@ -5,11 +5,11 @@
 #include <string>
 #include <string_view>
 
+#include "format/checksum.h"
+#include "format/json.h"
+#include "format/manifest.h"
 #include "fuzz.h"
 #include "muster/base/error.h"
-#include "muster/format/detail/checksum.h"
-#include "muster/format/detail/json.h"
-#include "muster/format/detail/manifest.h"
 
 namespace {
 

@@ -1,6 +1,6 @@
+#include "format/python_file.h"
+#include "format/zip.h"
 #include "fuzz.h"
-#include "muster/format/detail/python_file.h"
-#include "muster/format/detail/zip.h"
 
 // The pickle of a file whose storages "0" to "9" have 64 bytes each, so that tensors are made, too.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {

@@ -1,6 +1,6 @@
+#include "format/safetensors.h"
+#include "format/weight_index.h"
 #include "fuzz.h"
-#include "muster/format/detail/safetensors.h"
-#include "muster/format/detail/weight_index.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   return muster::fuzz::read(data, size, [](std::string_view bytes) {

@@ -1,5 +1,5 @@
+#include "format/python_file.h"
 #include "fuzz.h"
-#include "muster/format/detail/python_file.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   return muster::fuzz::read(data, size, [](std::string_view bytes) {

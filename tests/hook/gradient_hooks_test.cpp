@@ -1,4 +1,4 @@
-#include "muster/hook/detail/gradient_hooks.h"
+#include "hook/gradient_hooks.h"
 
 #include <stdexcept>
 

@@ -1,4 +1,4 @@
-#include "muster/hook/detail/interceptor.h"
+#include "hook/interceptor.h"
 
 #include <atomic>
 #include <cstdlib>
@@ -10,10 +10,10 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "hook/operator_override.h"
+#include "hook/random_scope.h"
+#include "hook/watched_storage.h"
 #include "muster/base/error.h"
-#include "muster/hook/detail/operator_override.h"
-#include "muster/hook/detail/random_scope.h"
-#include "muster/hook/detail/watched_storage.h"
 
 namespace muster::hook {
 namespace {

@@ -1,11 +1,11 @@
-#include "muster/hook/detail/operator_override.h"
+#include "hook/operator_override.h"
 
 #include <string>
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "muster/hook/detail/watched_storage.h"
+#include "hook/watched_storage.h"
 
 namespace muster::hook {
 namespace {

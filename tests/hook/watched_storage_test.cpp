@@ -1,4 +1,4 @@
-#include "muster/hook/detail/watched_storage.h"
+#include "hook/watched_storage.h"
 
 #include <cstdlib>
 #include <string>

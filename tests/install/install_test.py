@@ -109,6 +109,12 @@ class Suite:
         for prefix in (self.prefix, self.shared):
             if not list((prefix / "include" / "muster").glob("*.h")):
                 raise Failed(f"no header was installed into {prefix}")
+            archives = sorted(path.name for path in prefix.rglob("*.a"))
+            if archives != (["libmuster.a", "libmuster_fork_before_main.a", "libmuster_launch.a"] if prefix == self.prefix else ["libmuster_fork_before_main.a"]):
+                raise Failed(f"into {prefix} were installed {archives}")
+            exported = set(re.findall(r"add_library\((muster::\w+)", "".join(path.read_text() for path in prefix.rglob("muster*Targets.cmake"))))
+            if exported != {"muster::muster", "muster::launch", "muster::testing", "muster::sim", "muster::fork_before_main"}:
+                raise Failed(f"a project that finds Muster in {prefix} gets the targets {sorted(exported)}")
             if (self.build / "lib" / "libmuster_mpi.so").exists() and not list(prefix.rglob("libmuster_mpi.so")):
                 raise Failed(f"libmuster_mpi.so was not installed into {prefix}")
 
@@ -249,9 +255,14 @@ class Suite:
         folder, full = self.scratch / "subdirectory", bool(os.environ.get("MUSTER_TEST_FULL"))
         for target in ("launch",) if full else ("muster_base", f"{self.here}/launch/main.cpp^"):  # ninja's name for what comes of a source
             self.build_project(self.here / "subdirectory", folder, target, f"-DMUSTER_SOURCE={self.root}", "-DMUSTER_PRECOMPILE=OFF",
-                               f"-DLibTorch_ROOT={self.torch}")
+                               f"-DLibTorch_ROOT={self.torch}", "-DMUSTER_INSTALL=ON")
+        expect_words((folder / "muster" / "cmake_install.cmake").read_text(), ["/lib/libmuster.a", "/lib/libmuster_launch.a"])
         if full:
             launch_ran(folder)
+            run("cmake", "--build", folder)
+            run("cmake", "--install", folder, "--prefix", self.scratch / "superproject")
+            self.build_project(self.here / "launch", self.scratch / "of_superproject", "launch", self.by_prefix(self.scratch / "superproject"))
+            launch_ran(self.scratch / "of_superproject")
 
 
 def outcome(case):

@@ -8,8 +8,8 @@
 #include <gtest/gtest.h>
 
 #include "launcher/config_calls.h"
-#include "muster/launcher/detail/option_tables.h"
-#include "muster/runtime/detail/launch_check.h"
+#include "launcher/option_tables.h"
+#include "runtime/launch_check.h"
 
 namespace muster::launcher::testing {
 namespace {

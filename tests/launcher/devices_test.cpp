@@ -1,4 +1,4 @@
-#include "muster/launcher/detail/devices.h"
+#include "launcher/devices.h"
 
 #include <filesystem>
 #include <fstream>

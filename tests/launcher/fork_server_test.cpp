@@ -10,9 +10,9 @@
 
 #include <gtest/gtest.h>
 
+#include "cluster/variables.h"
 #include "launcher/fork_protocol.h"
 #include "launcher/process.h"
-#include "muster/cluster/detail/variables.h"
 
 namespace muster::launcher::testing {
 namespace {

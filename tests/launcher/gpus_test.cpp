@@ -1,4 +1,4 @@
-#include "muster/launcher/detail/gpus.h"
+#include "launcher/gpus.h"
 
 #include <cstdlib>
 #include <filesystem>

@@ -3,8 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include "cluster/listening_socket.h"
 #include "launcher/config_calls.h"
-#include "muster/cluster/detail/listening_socket.h"
 
 namespace muster::launcher::testing {
 namespace {

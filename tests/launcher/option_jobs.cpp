@@ -4,8 +4,8 @@
 
 #include <gtest/gtest.h>
 
-#include "muster/base/detail/options_line.h"
-#include "muster/runtime/detail/launch_check.h"
+#include "base/options_line.h"
+#include "runtime/launch_check.h"
 
 namespace muster::launcher::testing {
 

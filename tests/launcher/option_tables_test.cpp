@@ -1,4 +1,4 @@
-#include "muster/launcher/detail/option_tables.h"
+#include "launcher/option_tables.h"
 
 #include <fstream>
 #include <map>
@@ -8,8 +8,8 @@
 
 #include <gtest/gtest.h>
 
-#include "muster/base/detail/options_markdown.h"
-#include "muster/runtime/detail/launch_check.h"
+#include "base/options_markdown.h"
+#include "runtime/launch_check.h"
 
 namespace muster {
 namespace {

@@ -12,9 +12,9 @@
 #include <gtest/gtest.h>
 
 #include "launcher/option_jobs.h"
-#include "muster/launcher/detail/option_tables.h"
-#include "muster/runtime/detail/launch_check.h"
-#include "muster/runtime/detail/presets.h"
+#include "launcher/option_tables.h"
+#include "muster/runtime/options.h"
+#include "runtime/launch_check.h"
 #include "runtime/option_fields.h"
 #include "runtime/option_table.h"
 #include "runtime/resolved_options.h"

@@ -12,8 +12,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "cluster/report.h"
 #include "muster/base/error.h"
-#include "muster/cluster/detail/report.h"
 #include "muster/launcher/launch.h"
 #include "runtime/option_table.h"
 #include "runtime/resolved_options.h"

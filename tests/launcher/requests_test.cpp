@@ -6,8 +6,8 @@
 
 #include <gtest/gtest.h>
 
-#include "muster/runtime/detail/launch_check.h"
 #include "muster/testing/thrown.h"
+#include "runtime/launch_check.h"
 #include "runtime/option_table.h"
 #include "runtime/resolved_options.h"
 

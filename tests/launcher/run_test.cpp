@@ -1,4 +1,4 @@
-#include "muster/launcher/detail/run.h"
+#include "launcher/run.h"
 
 #include <csignal>
 #include <filesystem>
@@ -7,8 +7,8 @@
 
 #include <gtest/gtest.h>
 
+#include "cluster/listening_socket.h"
 #include "launcher/process.h"
-#include "muster/cluster/detail/listening_socket.h"
 
 namespace muster::launcher::testing {
 namespace {

@@ -7,7 +7,7 @@
 
 #include <gtest/gtest.h>
 
-#include "muster/base/detail/descriptor.h"
+#include "base/descriptor.h"
 
 namespace muster::launcher {
 namespace {

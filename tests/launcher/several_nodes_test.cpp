@@ -10,9 +10,9 @@
 
 #include <gtest/gtest.h>
 
+#include "base/descriptor.h"
+#include "cluster/listening_socket.h"
 #include "launcher/process.h"
-#include "muster/base/detail/descriptor.h"
-#include "muster/cluster/detail/listening_socket.h"
 
 // The launchers of several nodes, all of them on this host.
 namespace muster::launcher::testing {

@@ -12,8 +12,8 @@
 #include <gtest/gtest.h>
 
 #include "launcher/option_jobs.h"
-#include "muster/runtime/detail/launch_check.h"
 #include "muster/testing/thrown.h"
+#include "runtime/launch_check.h"
 #include "trainer/option_fields.h"
 
 namespace muster::launcher::testing::trainer_options {

@@ -10,10 +10,10 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "muster/runtime/detail/sum_dtype.h"
 #include "muster/runtime/metrics.h"
 #include "muster/trainer.h"
 #include "runtime/device_course.h"
+#include "runtime/sum_dtype.h"
 
 namespace muster::logged_values {
 namespace {

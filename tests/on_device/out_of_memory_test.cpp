@@ -6,10 +6,9 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "base/log.h"
 #include "muster/accelerator.h"
-#include "muster/base/detail/log.h"
 #include "muster/parallel/sharded_options.h"
-#include "muster/runtime/extras.h"
 #include "muster/strategy/options.h"
 #include "runtime/device_course.h"
 

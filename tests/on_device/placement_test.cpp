@@ -6,7 +6,6 @@
 
 #include "muster/accelerator.h"
 #include "muster/fabric.h"
-#include "muster/runtime/extras.h"
 #include "muster/testing/thrown.h"
 #include "on_device/test_device.h"
 #include "runtime/ranks.h"

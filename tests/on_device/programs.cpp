@@ -11,7 +11,6 @@
 #include "muster/optim/averaging.h"
 #include "muster/parallel/options.h"
 #include "muster/parallel/sharded_options.h"
-#include "muster/runtime/extras.h"
 #include "muster/testing/compare.h"
 #include "muster/trainer.h"
 #include "on_device/test_device.h"

@@ -13,7 +13,6 @@
 
 #include "muster/accelerator.h"
 #include "muster/parallel/sharded_options.h"
-#include "muster/runtime/extras.h"
 #include "on_device/test_device.h"
 #include "runtime/device_course.h"
 

@@ -12,7 +12,6 @@
 
 #include "muster/accelerator.h"
 #include "muster/parallel/sharded_options.h"
-#include "muster/runtime/extras.h"
 #include "muster/sim/sim.h"
 #include "muster/testing/compare.h"
 #include "on_device/test_device.h"

@@ -11,7 +11,6 @@
 
 #include "muster/accelerator.h"
 #include "muster/parallel/sharded_options.h"
-#include "muster/runtime/extras.h"
 #include "muster/strategy/options.h"
 #include "muster/trainer.h"
 #include "runtime/counted_waits.h"

@@ -6,9 +6,9 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "muster/optim/detail/fused.h"
 #include "muster/sim/sim.h"
 #include "muster/testing/compare.h"
+#include "optim/fused.h"
 #include "optim/models.h"
 #include "optim/rule_cases.h"
 

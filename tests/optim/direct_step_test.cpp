@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "muster/base/error.h"
-#include "muster/optim/detail/fused.h"
+#include "optim/fused.h"
 #include "optim/models.h"
 
 namespace muster::optim {

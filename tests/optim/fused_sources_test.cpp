@@ -9,9 +9,9 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "muster/optim/detail/flat_parameters.h"
-#include "muster/optim/detail/fused.h"
+#include "muster/optim/flat_parameters.h"
 #include "muster/testing/thrown.h"
+#include "optim/fused.h"
 #include "optim/models.h"
 #include "optim/rule_cases.h"
 

@@ -1,4 +1,4 @@
-#include "muster/optim/detail/fused.h"
+#include "optim/fused.h"
 
 #include <cstddef>
 #include <cstdint>

@@ -8,8 +8,8 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "muster/optim/detail/fused.h"
 #include "muster/testing/thrown.h"
+#include "optim/fused.h"
 #include "optim/models.h"
 
 namespace muster::optim {

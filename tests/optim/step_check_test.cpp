@@ -11,8 +11,8 @@
 #include <torch/torch.h>
 
 #include "muster/base/format.h"
-#include "muster/optim/detail/fused.h"
 #include "muster/testing/thrown.h"
+#include "optim/fused.h"
 #include "optim/rule_cases.h"
 
 namespace muster::optim {

@@ -6,10 +6,10 @@
 
 #include <gtest/gtest.h>
 
-#include "muster/parallel/detail/replicated_model.h"
-#include "muster/parallel/detail/sharded_model.h"
 #include "muster/testing/compare.h"
+#include "parallel/replicated_model.h"
 #include "parallel/replicated_models.h"
+#include "parallel/sharded_model.h"
 
 namespace muster::parallel::bitwise_identical {
 namespace {

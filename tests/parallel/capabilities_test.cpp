@@ -1,12 +1,12 @@
-#include "muster/parallel/detail/capabilities.h"
+#include "muster/parallel/capabilities.h"
 
 #include <gtest/gtest.h>
 
-#include "muster/parallel/detail/replicated_model.h"
-#include "muster/parallel/detail/sharded_model.h"
-#include "muster/parallel/detail/single_device_model.h"
 #include "muster/testing/world.h"
+#include "parallel/replicated_model.h"
 #include "parallel/replicated_models.h"
+#include "parallel/sharded_model.h"
+#include "parallel/single_device_model.h"
 
 namespace muster::parallel {
 namespace {

@@ -6,11 +6,11 @@
 
 #include <gtest/gtest.h>
 
-#include "muster/parallel/detail/replicated_model.h"
 #include "muster/testing/compare.h"
 #include "muster/testing/thrown.h"
 #include "muster/testing/world.h"
 #include "parallel/replicated/power_sgd.h"
+#include "parallel/replicated_model.h"
 #include "parallel/replicated_models.h"
 
 namespace muster::parallel {

@@ -7,8 +7,8 @@
 
 #include <gtest/gtest.h>
 
+#include "device/order.h"
 #include "device/sync_point_filter.h"
-#include "muster/device/detail/order.h"
 #include "parallel/device_training.h"
 
 namespace muster::parallel::on_device {

@@ -10,14 +10,14 @@
 #include <torch/torch.h>
 
 #include "comm/device_world.h"
-#include "muster/optim/detail/device_norm.h"
 #include "muster/optim/detail/norm.h"
-#include "muster/parallel/detail/local_sgd.h"
-#include "muster/parallel/detail/replicated_model.h"
-#include "muster/parallel/detail/sharded_model.h"
-#include "muster/parallel/detail/sync_batch_norm.h"
+#include "muster/parallel/local_sgd.h"
 #include "muster/testing/compare.h"
+#include "optim/device_norm.h"
+#include "parallel/replicated_model.h"
+#include "parallel/sharded_model.h"
 #include "parallel/sharded_models.h"
+#include "parallel/sync_batch_norm.h"
 
 /// Training of a small model on a device and on the CPU, for comparison.
 namespace muster::parallel::on_device {

@@ -1,4 +1,4 @@
-#include "muster/parallel/detail/join.h"
+#include "parallel/join.h"
 
 #include <algorithm>
 #include <stdexcept>
@@ -6,15 +6,15 @@
 
 #include <gtest/gtest.h>
 
+#include "comm/thread_world.h"
 #include "muster/base/error.h"
-#include "muster/comm/detail/thread_world.h"
-#include "muster/parallel/detail/sync_batch_norm.h"
 #include "muster/testing/compare.h"
 #include "muster/testing/gtest.h"
 #include "muster/testing/thrown.h"
 #include "muster/testing/world.h"
 #include "parallel/replicated/join_session.h"
 #include "parallel/replicated_models.h"
+#include "parallel/sync_batch_norm.h"
 
 namespace muster::parallel {
 namespace {

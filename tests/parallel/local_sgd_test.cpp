@@ -1,13 +1,13 @@
-#include "muster/parallel/detail/local_sgd.h"
+#include "muster/parallel/local_sgd.h"
 
 #include <gtest/gtest.h>
 
-#include "muster/parallel/detail/replicated_model.h"
-#include "muster/parallel/detail/sharded_model.h"
 #include "muster/testing/compare.h"
 #include "muster/testing/thrown.h"
 #include "muster/testing/world.h"
+#include "parallel/replicated_model.h"
 #include "parallel/replicated_models.h"
+#include "parallel/sharded_model.h"
 
 namespace muster::parallel {
 namespace {

@@ -12,9 +12,9 @@
 
 #include "muster/base/error.h"
 #include "muster/comm/rendezvous.h"
-#include "muster/parallel/detail/replicated_model.h"
 #include "muster/testing/compare.h"
 #include "muster/testing/thrown.h"
+#include "parallel/replicated_model.h"
 #include "parallel/sharded_models.h"
 
 namespace muster::parallel::sharded::one_copy {

@@ -1,12 +1,12 @@
-#include "muster/parallel/detail/replicated_model.h"
+#include "parallel/replicated_model.h"
 
 #include <chrono>
 #include <mutex>
 
 #include <gtest/gtest.h>
 
+#include "hook/gradient_hooks.h"
 #include "muster/base/error.h"
-#include "muster/hook/detail/gradient_hooks.h"
 #include "muster/testing/compare.h"
 #include "parallel/replicated_models.h"
 

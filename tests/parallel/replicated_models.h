@@ -10,12 +10,12 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <torch/torch.h>
 
-#include "muster/comm/detail/thread_world.h"
-#include "muster/optim/detail/fused.h"
-#include "muster/parallel/detail/managed_model.h"
-#include "muster/parallel/detail/replicated_model.h"
-#include "muster/parallel/detail/single_device_model.h"
+#include "comm/thread_world.h"
+#include "muster/parallel/managed_model.h"
 #include "muster/testing/world.h"
+#include "optim/fused.h"
+#include "parallel/replicated_model.h"
+#include "parallel/single_device_model.h"
 
 namespace muster::parallel::testing {
 

@@ -6,11 +6,11 @@
 
 #include <gtest/gtest.h>
 
-#include "muster/comm/detail/thread_world.h"
-#include "muster/parallel/detail/replicated_model.h"
+#include "comm/thread_world.h"
 #include "muster/testing/compare.h"
 #include "muster/testing/gtest.h"
 #include "muster/testing/world.h"
+#include "parallel/replicated_model.h"
 #include "parallel/replicated_models.h"
 
 namespace muster::parallel {

@@ -5,9 +5,9 @@
 
 #include <gtest/gtest.h>
 
-#include "muster/device/detail/host_memory.h"
-#include "muster/parallel/detail/replicated_model.h"
+#include "device/host_memory.h"
 #include "muster/testing/compare.h"
+#include "parallel/replicated_model.h"
 #include "parallel/replicated_models.h"
 
 // Dtypes, tied parameters, buffers, optimizers, norms and files of a replicated model.

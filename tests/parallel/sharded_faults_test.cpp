@@ -3,8 +3,8 @@
 
 #include <c10/core/InferenceMode.h>
 
+#include "comm/thread_world.h"
 #include "muster/base/error.h"
-#include "muster/comm/detail/thread_world.h"
 #include "parallel/sharded_models.h"
 
 namespace muster::parallel::sharded {

@@ -1,10 +1,10 @@
-#include "muster/parallel/detail/sharded_model.h"
+#include "parallel/sharded_model.h"
 
 #include <cmath>
 
 #include <ATen/autocast_mode.h>
 
-#include "muster/parallel/detail/replicated_model.h"
+#include "parallel/replicated_model.h"
 #include "parallel/sharded_models.h"
 
 namespace muster::parallel::sharded {

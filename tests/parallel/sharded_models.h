@@ -11,12 +11,12 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "muster/comm/detail/thread_world.h"
-#include "muster/optim/detail/fused.h"
-#include "muster/parallel/detail/sharded_model.h"
+#include "comm/thread_world.h"
 #include "muster/parallel/wrap.h"
 #include "muster/testing/gtest.h"
 #include "muster/testing/world.h"
+#include "optim/fused.h"
+#include "parallel/sharded_model.h"
 
 namespace muster::parallel::sharded {
 

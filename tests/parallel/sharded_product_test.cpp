@@ -9,8 +9,8 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "muster/optim/detail/fused.h"
 #include "muster/optim/detail/norm.h"
+#include "optim/fused.h"
 #include "parallel/sharded_jobs.h"
 #include "parallel/sharded_models.h"
 

@@ -5,10 +5,10 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "hook/watched_storage.h"
 #include "muster/base/error.h"
-#include "muster/hook/detail/watched_storage.h"
-#include "muster/optim/detail/fused.h"
-#include "muster/parallel/detail/sharded_model.h"
+#include "optim/fused.h"
+#include "parallel/sharded_model.h"
 #include "parallel/sharded_models.h"
 
 // What a sharded model refuses, by which id and in which words.

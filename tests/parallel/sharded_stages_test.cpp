@@ -1,5 +1,5 @@
 #include "muster/base/error.h"
-#include "muster/parallel/detail/replicated_model.h"
+#include "parallel/replicated_model.h"
 #include "parallel/sharded_models.h"
 
 namespace muster::parallel::sharded {

@@ -1,4 +1,4 @@
-#include "muster/parallel/detail/single_device_model.h"
+#include "parallel/single_device_model.h"
 
 #include <gtest/gtest.h>
 

@@ -1,11 +1,11 @@
-#include "muster/parallel/detail/sync_batch_norm.h"
+#include "parallel/sync_batch_norm.h"
 
 #include <gtest/gtest.h>
 
-#include "muster/parallel/detail/replicated_model.h"
 #include "muster/testing/compare.h"
 #include "muster/testing/thrown.h"
 #include "muster/testing/world.h"
+#include "parallel/replicated_model.h"
 #include "parallel/replicated_models.h"
 
 namespace muster::parallel {

@@ -2,9 +2,9 @@
 
 #include "muster/base/error.h"
 #include "muster/optim/detail/norm.h"
-#include "muster/parallel/detail/sharded_model.h"
 #include "muster/testing/compare.h"
 #include "parallel/replicated_models.h"
+#include "parallel/sharded_model.h"
 
 namespace muster::parallel::unfreezing {
 namespace {

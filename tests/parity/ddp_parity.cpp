@@ -6,10 +6,10 @@
 #include <torch/torch.h>
 
 #include "muster/comm/rendezvous.h"
-#include "muster/optim/detail/fused.h"
-#include "muster/parallel/detail/replicated_model.h"
 #include "muster/testing/compare.h"
 #include "muster/testing/world.h"
+#include "optim/fused.h"
+#include "parallel/replicated_model.h"
 
 /// Trains what ddp_parity.py has trained, by ReplicatedModel, and compares. Called by that script: FOLDER CASE...
 namespace {

@@ -12,8 +12,8 @@
 
 #include "muster/checkpoint/python.h"
 #include "muster/checkpoint/state_dict.h"
-#include "muster/optim/detail/fused.h"
 #include "muster/optim/optimizer_state.h"
+#include "optim/fused.h"
 
 namespace {
 

@@ -1,4 +1,4 @@
-#include "muster/precision/detail/device_grad_scaler.h"
+#include "precision/device_grad_scaler.h"
 
 #include <cstdint>
 #include <limits>

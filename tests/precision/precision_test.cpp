@@ -5,8 +5,8 @@
 #include <torch/torch.h>
 
 #include "muster/base/error.h"
-#include "muster/precision/detail/in_fp32.h"
-#include "muster/precision/detail/policy.h"
+#include "muster/precision/in_fp32.h"
+#include "muster/precision/policy.h"
 #include "muster/testing/thrown.h"
 
 namespace muster::precision {

@@ -3,9 +3,9 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "muster/precision/detail/emulation.h"
-#include "muster/precision/detail/policy.h"
+#include "muster/precision/policy.h"
 #include "muster/testing/thrown.h"
+#include "precision/emulation.h"
 
 namespace muster::precision {
 namespace {

@@ -10,10 +10,9 @@
 
 #include "muster/accelerator.h"
 #include "muster/base/error.h"
-#include "muster/data/detail/shard_spec.h"
+#include "muster/data/shard_spec.h"
 #include "muster/fabric.h"
 #include "muster/runtime/callback.h"
-#include "muster/runtime/extras.h"
 #include "muster/schedule/schedulers.h"
 #include "muster/testing/thrown.h"
 #include "runtime/ranks.h"

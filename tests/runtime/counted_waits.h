@@ -5,7 +5,7 @@
 #include <mutex>
 #include <string>
 
-#include "muster/device/detail/order.h"
+#include "device/order.h"
 #include "runtime/device_course.h"
 
 namespace muster::testing {

@@ -10,9 +10,9 @@
 #include <torch/torch.h>
 
 #include "muster/accelerator.h"
-#include "muster/parallel/detail/managed_model.h"
-#include "muster/runtime/detail/prepared_model.h"
+#include "muster/parallel/managed_model.h"
 #include "muster/testing/compare.h"
+#include "runtime/prepared_model.h"
 
 /// A small net and its data: trained in micro-batches, and in the big batches that these make.
 namespace muster::curve {

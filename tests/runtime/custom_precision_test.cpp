@@ -12,13 +12,12 @@
 #include "muster/comm/communicator.h"
 #include "muster/fabric.h"
 #include "muster/precision/plugin.h"
-#include "muster/runtime/detail/prepared_model.h"
-#include "muster/runtime/extras.h"
 #include "muster/strategy/options.h"
 #include "muster/strategy/strategy.h"
 #include "muster/testing/compare.h"
 #include "muster/testing/thrown.h"
 #include "ranks.h"
+#include "runtime/prepared_model.h"
 #include "runtime/resolved_options.h"
 
 namespace muster::runtime::custom_precision {

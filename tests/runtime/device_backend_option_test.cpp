@@ -8,7 +8,6 @@
 
 #include "muster/fabric.h"
 #include "muster/parallel/sharded_options.h"
-#include "muster/runtime/extras.h"
 #include "muster/runtime/metrics.h"
 #include "muster/testing/thrown.h"
 #include "runtime/device_course.h"

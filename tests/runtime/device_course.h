@@ -11,8 +11,8 @@
 #include <torch/torch.h>
 
 #include "muster/accelerator.h"
-#include "muster/runtime/detail/prepared_model.h"
 #include "on_device/test_device.h"
+#include "runtime/prepared_model.h"
 #include "runtime/ranks.h"
 
 namespace muster::testing {

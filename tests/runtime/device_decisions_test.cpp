@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 
 #include "muster/accelerator.h"
-#include "muster/runtime/extras.h"
 #include "muster/schedule/schedulers.h"
 #include "muster/testing/thrown.h"
 #include "runtime/device_course.h"

@@ -4,8 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include "device/order.h"
 #include "device/sync_point_filter.h"
-#include "muster/device/detail/order.h"
 #include "muster/fabric.h"
 #include "muster/schedule/schedulers.h"
 #include "muster/testing/thrown.h"

@@ -1,4 +1,4 @@
-#include "muster/runtime/detail/evaluation_scope.h"
+#include "muster/runtime/evaluation_scope.h"
 
 #include <stdexcept>
 #include <tuple>

@@ -9,7 +9,6 @@
 
 #include "muster/accelerator.h"
 #include "muster/base/error.h"
-#include "muster/runtime/extras.h"
 #include "muster/strategy/options.h"
 #include "muster/testing/compare.h"
 #include "muster/testing/thrown.h"

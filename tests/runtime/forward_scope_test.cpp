@@ -9,7 +9,6 @@
 #include <torch/torch.h>
 
 #include "muster/accelerator.h"
-#include "muster/runtime/extras.h"
 #include "runtime/curve.h"
 #include "runtime/ranks.h"
 

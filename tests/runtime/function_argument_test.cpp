@@ -10,7 +10,6 @@
 
 #include "muster/accelerator.h"
 #include "muster/fabric.h"
-#include "muster/runtime/extras.h"
 #include "muster/schedule/schedulers.h"
 #include "muster/testing/thrown.h"
 #include "runtime/ranks.h"

@@ -7,7 +7,6 @@
 #include <torch/torch.h>
 
 #include "muster/accelerator.h"
-#include "muster/runtime/extras.h"
 #include "muster/testing/thrown.h"
 #include "runtime/ranks.h"
 

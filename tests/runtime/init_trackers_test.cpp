@@ -1,4 +1,4 @@
-#include "muster/runtime/detail/init_trackers.h"
+#include "muster/runtime/init_trackers.h"
 
 #include <filesystem>
 #include <fstream>
@@ -12,7 +12,6 @@
 #include "muster/accelerator.h"
 #include "muster/base/temporary_folder.h"
 #include "muster/fabric.h"
-#include "muster/runtime/extras.h"
 #include "muster/testing/thrown.h"
 #include "runtime/ranks.h"
 

@@ -6,9 +6,8 @@
 #include <torch/torch.h>
 
 #include "muster/accelerator.h"
-#include "muster/data/detail/shard_spec.h"
+#include "muster/data/shard_spec.h"
 #include "muster/fabric.h"
-#include "muster/runtime/extras.h"
 #include "muster/testing/thrown.h"
 #include "runtime/ranks.h"
 

@@ -13,7 +13,6 @@
 
 #include "muster/accelerator.h"
 #include "muster/data/loader.h"
-#include "muster/runtime/extras.h"
 #include "muster/runtime/metrics.h"
 #include "muster/testing/thrown.h"
 #include "muster/testing/world.h"

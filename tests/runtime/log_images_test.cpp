@@ -1,4 +1,4 @@
-#include "muster/runtime/detail/log_images.h"
+#include "muster/runtime/log_images.h"
 
 #include <memory>
 
@@ -6,8 +6,8 @@
 #include <torch/torch.h>
 
 #include "muster/testing/thrown.h"
-#include "muster/track/detail/png.h"
 #include "runtime/temporary_folder.h"
+#include "track/png.h"
 
 namespace muster {
 namespace {

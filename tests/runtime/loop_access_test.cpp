@@ -1,4 +1,4 @@
-#include "muster/runtime/detail/loop_access.h"
+#include "muster/runtime/loop_access.h"
 
 #include <csignal>
 #include <string>

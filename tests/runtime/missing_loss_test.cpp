@@ -9,13 +9,13 @@
 #include <torch/torch.h>
 
 #include "muster/accelerator.h"
-#include "muster/parallel/detail/capabilities.h"
-#include "muster/parallel/detail/managed_model.h"
-#include "muster/runtime/detail/prepared_model.h"
+#include "muster/parallel/capabilities.h"
+#include "muster/parallel/managed_model.h"
 #include "muster/strategy/options.h"
 #include "muster/testing/compare.h"
 #include "muster/testing/thrown.h"
 #include "runtime/missing_loss_model.h"
+#include "runtime/prepared_model.h"
 #include "runtime/ranks.h"
 
 namespace muster::missing_loss {

@@ -11,7 +11,7 @@
 #include <nlohmann/json.hpp>
 #include <torch/torch.h>
 
-#include "muster/runtime/detail/split.h"
+#include "muster/runtime/split.h"
 #include "muster/testing/thrown.h"
 #include "muster/testing/world.h"
 

@@ -1,4 +1,4 @@
-#include "muster/runtime/detail/opened_checkpoint.h"
+#include "muster/runtime/opened_checkpoint.h"
 
 #include <filesystem>
 #include <fstream>
@@ -11,11 +11,10 @@
 
 #include "muster/accelerator.h"
 #include "muster/fabric.h"
-#include "muster/parallel/detail/managed_model.h"
-#include "muster/runtime/detail/prepared_model.h"
-#include "muster/runtime/extras.h"
+#include "muster/parallel/managed_model.h"
 #include "muster/schedule/schedulers.h"
 #include "muster/testing/thrown.h"
+#include "runtime/prepared_model.h"
 #include "runtime/ranks.h"
 #include "runtime/saved_net.h"
 #include "runtime/temporary_folder.h"

@@ -6,12 +6,11 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "device/affinity.h"
+#include "device/processor.h"
 #include "muster/accelerator.h"
 #include "muster/base/temporary_folder.h"
-#include "muster/device/detail/affinity.h"
-#include "muster/device/detail/processor.h"
 #include "muster/fabric.h"
-#include "muster/runtime/extras.h"
 #include "muster/testing/gtest.h"
 #include "muster/testing/thrown.h"
 #include "runtime/host_tuning.h"

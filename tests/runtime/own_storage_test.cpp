@@ -12,7 +12,6 @@
 #include "checkpoint/object_store.h"
 #include "muster/accelerator.h"
 #include "muster/fabric.h"
-#include "muster/runtime/extras.h"
 #include "muster/testing/thrown.h"
 #include "muster/tree/state.h"
 #include "runtime/ranks.h"

@@ -9,8 +9,8 @@
 #include "muster/accelerator.h"
 #include "muster/base/error.h"
 #include "muster/comm/communicator.h"
-#include "muster/runtime/detail/prepared_model.h"
 #include "muster/testing/compare.h"
+#include "runtime/prepared_model.h"
 #include "runtime/ranks.h"
 #include "runtime/temporary_folder.h"
 

@@ -13,7 +13,6 @@
 #include "muster/accelerator.h"
 #include "muster/base/error.h"
 #include "muster/fabric.h"
-#include "muster/runtime/extras.h"
 #include "muster/schedule/schedulers.h"
 #include "muster/testing/thrown.h"
 

@@ -6,9 +6,9 @@
 
 #include "muster/accelerator.h"
 #include "muster/fabric.h"
-#include "muster/runtime/detail/prepared_model.h"
 #include "muster/testing/compare.h"
 #include "muster/testing/thrown.h"
+#include "runtime/prepared_model.h"
 #include "runtime/ranks.h"
 
 // What prepare() makes of a module that has gradients already, shares a layer, or cannot be sent.

@@ -1,4 +1,4 @@
-#include "muster/runtime/detail/profile.h"
+#include "runtime/profile.h"
 
 #include <unistd.h>
 
@@ -12,7 +12,6 @@
 #include <torch/torch.h>
 
 #include "muster/accelerator.h"
-#include "muster/runtime/extras.h"
 #include "runtime/ranks.h"
 
 namespace muster {

@@ -11,7 +11,7 @@
 #include <gtest/gtest.h>
 
 #include "muster/cluster/cluster.h"
-#include "muster/parallel/detail/managed_model.h"
+#include "muster/parallel/managed_model.h"
 #include "muster/testing/world.h"
 
 namespace muster::testing {

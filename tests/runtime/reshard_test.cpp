@@ -8,9 +8,9 @@
 
 #include "muster/accelerator.h"
 #include "muster/checkpoint/checkpoint.h"
-#include "muster/runtime/detail/prepared_model.h"
 #include "muster/testing/compare.h"
 #include "runtime/model_state.h"
+#include "runtime/prepared_model.h"
 #include "runtime/prepared_optimizer.h"
 #include "runtime/ranks.h"
 #include "runtime/sharded_tensors.h"

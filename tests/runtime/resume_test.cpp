@@ -15,12 +15,11 @@
 #include "muster/fabric.h"
 #include "muster/optim/averaging.h"
 #include "muster/optim/optimizer_state.h"
-#include "muster/runtime/detail/prepared_model.h"
-#include "muster/runtime/extras.h"
 #include "muster/schedule/schedulers.h"
 #include "muster/testing/compare.h"
 #include "muster/testing/thrown.h"
 #include "muster/tree/state.h"
+#include "runtime/prepared_model.h"
 #include "runtime/ranks.h"
 #include "runtime/temporary_folder.h"
 

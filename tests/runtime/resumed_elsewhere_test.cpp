@@ -20,10 +20,10 @@
 #include "muster/accelerator.h"
 #include "muster/checkpoint/checkpoint.h"
 #include "muster/data/loader.h"
-#include "muster/parallel/detail/managed_model.h"
-#include "muster/runtime/detail/prepared_model.h"
+#include "muster/parallel/managed_model.h"
 #include "muster/testing/compare.h"
 #include "muster/testing/thrown.h"
+#include "runtime/prepared_model.h"
 #include "runtime/ranks.h"
 #include "runtime/temporary_folder.h"
 

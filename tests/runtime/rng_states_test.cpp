@@ -1,4 +1,4 @@
-#include "muster/runtime/detail/rng_states.h"
+#include "runtime/rng_states.h"
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <gtest/gtest.h>

@@ -17,9 +17,9 @@
 #include "muster/base/error.h"
 #include "muster/checkpoint/weights.h"
 #include "muster/fabric.h"
-#include "muster/runtime/detail/prepared_model.h"
 #include "muster/testing/compare.h"
 #include "muster/testing/thrown.h"
+#include "runtime/prepared_model.h"
 #include "runtime/ranks.h"
 #include "runtime/temporary_folder.h"
 
@@ -29,12 +29,7 @@ namespace {
 namespace F = torch::nn::functional;
 using testing::as_ranks;
 
-template <class A, class B>
-inline constexpr bool independent = !std::is_base_of_v<A, B> && !std::is_base_of_v<B, A>;
-static_assert(independent<runtime::Processes, runtime::Gathering> &&
-              independent<runtime::Processes, runtime::Training> && independent<runtime::Processes, runtime::Saving> &&
-              independent<runtime::Gathering, runtime::Training> && independent<runtime::Gathering, runtime::Saving> &&
-              independent<runtime::Training, runtime::Saving>);
+static_assert(std::is_base_of_v<Runtime, Accelerator> && std::is_base_of_v<Runtime, Fabric>);
 
 struct NetImpl : torch::nn::Module {
   torch::Tensor forward(torch::Tensor x) { return b(torch::tanh(a(x))); }

@@ -14,9 +14,9 @@
 #include <torch/torch.h>
 
 #include "muster/accelerator.h"
-#include "muster/parallel/detail/managed_model.h"
-#include "muster/runtime/detail/prepared_model.h"
+#include "muster/parallel/managed_model.h"
 #include "muster/testing/thrown.h"
+#include "runtime/prepared_model.h"
 #include "runtime/ranks.h"
 #include "runtime/saved_net.h"
 

@@ -12,7 +12,6 @@
 #include "muster/checkpoint/state_dict.h"
 #include "muster/checkpoint/weights.h"
 #include "muster/fabric.h"
-#include "muster/runtime/extras.h"
 #include "muster/schedule/schedulers.h"
 #include "muster/testing/thrown.h"
 #include "runtime/ranks.h"

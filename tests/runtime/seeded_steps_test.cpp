@@ -13,13 +13,13 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "comm/thread_world.h"
 #include "muster/base/error.h"
-#include "muster/comm/detail/thread_world.h"
-#include "muster/parallel/detail/local_sgd.h"
-#include "muster/parallel/detail/sharded_model.h"
-#include "muster/runtime/detail/prepared_model.h"
+#include "muster/parallel/local_sgd.h"
 #include "muster/strategy/strategy.h"
+#include "parallel/sharded_model.h"
 #include "runtime/gradients.h"
+#include "runtime/prepared_model.h"
 #include "runtime/prepared_optimizer.h"
 
 namespace muster::runtime::seeded {

@@ -11,10 +11,9 @@
 #include "muster/checkpoint/state_dict.h"
 #include "muster/checkpoint/weights.h"
 #include "muster/optim/averaging.h"
-#include "muster/parallel/detail/managed_model.h"
-#include "muster/runtime/detail/prepared_model.h"
-#include "muster/runtime/extras.h"
+#include "muster/parallel/managed_model.h"
 #include "muster/testing/compare.h"
+#include "runtime/prepared_model.h"
 #include "runtime/ranks.h"
 #include "runtime/temporary_folder.h"
 

@@ -12,10 +12,10 @@
 #include "muster/accelerator.h"
 #include "muster/optim/elementwise.h"
 #include "muster/parallel/wrap.h"
-#include "muster/runtime/detail/prepared_model.h"
 #include "muster/strategy/options.h"
 #include "muster/testing/compare.h"
 #include "muster/testing/thrown.h"
+#include "runtime/prepared_model.h"
 #include "runtime/ranks.h"
 #include "runtime/temporary_folder.h"
 

@@ -5,8 +5,8 @@
 #include <torch/torch.h>
 
 #include "muster/accelerator.h"
-#include "muster/runtime/detail/prepared_model.h"
 #include "muster/testing/compare.h"
+#include "runtime/prepared_model.h"
 #include "runtime/ranks.h"
 
 namespace muster::tied {

@@ -10,10 +10,9 @@
 
 #include "muster/accelerator.h"
 #include "muster/checkpoint/python.h"
-#include "muster/parallel/detail/managed_model.h"
-#include "muster/runtime/detail/prepared_model.h"
-#include "muster/runtime/extras.h"
+#include "muster/parallel/managed_model.h"
 #include "muster/testing/thrown.h"
+#include "runtime/prepared_model.h"
 #include "runtime/ranks.h"
 #include "runtime/temporary_folder.h"
 

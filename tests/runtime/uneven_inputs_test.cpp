@@ -13,7 +13,6 @@
 
 #include "muster/accelerator.h"
 #include "muster/data/loader.h"
-#include "muster/runtime/extras.h"
 #include "muster/schedule/schedulers.h"
 #include "muster/testing/compare.h"
 #include "muster/testing/thrown.h"

@@ -11,9 +11,9 @@
 #include <torch/torch.h>
 
 #include "muster/base/error.h"
-#include "muster/runtime/detail/padding.h"
 #include "muster/runtime/detail/process_control.h"
 #include "muster/runtime/metrics.h"
+#include "muster/runtime/padding.h"
 #include "muster/testing/thrown.h"
 #include "muster/testing/world.h"
 

@@ -6,7 +6,6 @@
 #include <torch/torch.h>
 
 #include "muster/accelerator.h"
-#include "muster/runtime/extras.h"
 #include "runtime/ranks.h"
 
 namespace muster {

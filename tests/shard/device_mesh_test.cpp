@@ -1,4 +1,4 @@
-#include "muster/shard/detail/device_mesh.h"
+#include "shard/device_mesh.h"
 
 #include <string>
 #include <vector>

@@ -1,4 +1,4 @@
-#include "muster/shard/detail/tensor_shard.h"
+#include "muster/shard/tensor_shard.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>

@@ -1,4 +1,4 @@
-#include "muster/strategy/detail/resolve.h"
+#include "strategy/resolve.h"
 
 #include <cmath>
 #include <memory>
@@ -7,10 +7,10 @@
 
 #include <gtest/gtest.h>
 
-#include "muster/strategy/detail/launch_check.h"
 #include "muster/strategy/options.h"
 #include "muster/strategy/strategy.h"
 #include "muster/testing/thrown.h"
+#include "strategy/launch_check.h"
 
 namespace muster::strategy {
 namespace {

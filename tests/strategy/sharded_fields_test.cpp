@@ -9,9 +9,9 @@
 
 #include <gtest/gtest.h>
 
-#include "muster/strategy/detail/resolve.h"
 #include "muster/testing/thrown.h"
 #include "strategy/names.h"
+#include "strategy/resolve.h"
 
 namespace muster::strategy {
 namespace {

@@ -1,4 +1,4 @@
-#include "muster/track/detail/logged_value.h"
+#include "muster/track/logged_value.h"
 
 #include <cmath>
 #include <limits>

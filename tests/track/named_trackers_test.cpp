@@ -1,4 +1,4 @@
-#include "muster/track/detail/named_trackers.h"
+#include "track/named_trackers.h"
 
 #include <gtest/gtest.h>
 

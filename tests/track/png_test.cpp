@@ -1,4 +1,4 @@
-#include "muster/track/detail/png.h"
+#include "track/png.h"
 
 #include <gtest/gtest.h>
 

@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "muster/track/detail/tracker.h"
+#include "muster/track/tracker.h"
 
 namespace muster::track {
 

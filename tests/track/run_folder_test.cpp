@@ -1,4 +1,4 @@
-#include "muster/track/detail/run_folder.h"
+#include "track/run_folder.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "muster/track/detail/throughput.h"
+#include "muster/track/throughput.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "muster/track/detail/trace.h"
+#include "muster/track/trace.h"
 
 #include <thread>
 

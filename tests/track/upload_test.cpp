@@ -1,4 +1,4 @@
-#include "muster/track/detail/upload.h"
+#include "track/upload.h"
 
 #include <numeric>
 

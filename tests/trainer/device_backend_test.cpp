@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "muster/runtime/extras.h"
 #include "muster/testing/compare.h"
 #include "muster/trainer.h"
 #include "runtime/device_course.h"

@@ -16,8 +16,6 @@
 
 #include "muster/checkpoint/checkpoint.h"
 #include "muster/data/loader.h"
-#include "muster/runtime/detail/runtime.h"
-#include "muster/runtime/extras.h"
 #include "muster/schedule/schedulers.h"
 #include "muster/trainer.h"
 

@@ -15,7 +15,6 @@
 #include <torch/torch.h>
 
 #include "muster/parallel/sharded_options.h"
-#include "muster/runtime/extras.h"
 #include "muster/testing/compare.h"
 #include "muster/trainer.h"
 #include "runtime/counted_waits.h"

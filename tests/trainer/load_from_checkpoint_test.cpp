@@ -1,4 +1,4 @@
-#include "muster/trainer/detail/load_from_checkpoint.h"
+#include "muster/trainer/load_from_checkpoint.h"
 
 #include <filesystem>
 #include <optional>

@@ -9,7 +9,7 @@
 #include <torch/torch.h>
 
 #include "launcher/process.h"
-#include "muster/runtime/detail/launch_check.h"
+#include "runtime/launch_check.h"
 #include "runtime/resolved_options.h"
 #include "trainer/called_program.h"
 #include "trainer/option_fields.h"

@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "muster/runtime/extras.h"
+#include "muster/runtime.h"
 #include "muster/testing/thrown.h"
 #include "runtime/ranks.h"
 #include "trainer/counting_module.h"

@@ -12,7 +12,6 @@
 
 #include "muster/accelerator.h"
 #include "muster/data/combined.h"
-#include "muster/runtime/extras.h"
 #include "muster/runtime/metrics.h"
 #include "runtime/ranks.h"
 #include "runtime/temporary_folder.h"

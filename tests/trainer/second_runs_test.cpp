@@ -10,7 +10,6 @@
 #include <torch/torch.h>
 
 #include "muster/accelerator.h"
-#include "muster/runtime/extras.h"
 #include "muster/runtime/metrics.h"
 #include "muster/testing/thrown.h"
 #include "runtime/ranks.h"

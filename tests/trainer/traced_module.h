@@ -8,7 +8,6 @@
 #include <torch/torch.h>
 
 #include "muster/data/loader.h"
-#include "muster/runtime/detail/runtime.h"
 #include "muster/schedule/schedulers.h"
 #include "muster/trainer.h"
 

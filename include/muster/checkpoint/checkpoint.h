@@ -10,10 +10,10 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "muster/checkpoint/detail/storage.h"
 #include "muster/checkpoint/options.h"
+#include "muster/checkpoint/storage.h"
 #include "muster/comm/communicator.h"
-#include "muster/shard/detail/tensor_shard.h"
+#include "muster/shard/tensor_shard.h"
 #include "muster/tree/state.h"
 
 namespace muster {

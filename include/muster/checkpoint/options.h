@@ -5,11 +5,30 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <vector>
 
-#include "muster/checkpoint/detail/options.h"
-#include "muster/format/detail/options.h"
+#include "muster/format/options.h"
 
 namespace muster {
+
+/// Options for writing a folder of weights.
+struct SaveWeightsOptions {
+  Durability durability = Durability::full;
+  ByteSize max_shard_size = 10'000'000'000;  ///< Limit per file, or "10GB"; a larger tensor gets a file of its own.
+  std::map<std::string, std::string> metadata = {{"format", "pt"}};  ///< Stored in every file's header.
+};
+
+/// Options for loading a state into a module.
+struct LoadStateDictOptions {
+  std::string prefix = {};  ///< Prefix of the state's names, such as "module."; names without it are unexpected.
+  bool strict = true;       ///< A name that only one side has is an error.
+};
+
+/// The names that loading did not match. Both empty if strict.
+struct IncompatibleKeys {
+  std::vector<std::string> missing_keys;     ///< Destinations for which the files have no value.
+  std::vector<std::string> unexpected_keys;  ///< Tensors of the files without a destination.
+};
 
 class CheckpointStorage;
 

@@ -9,7 +9,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "muster/checkpoint/detail/incompatible_keys.h"
 #include "muster/checkpoint/options.h"
 
 /// Named tensors to safetensors files and back. Only the calling rank reads or writes; no other rank takes part.

@@ -4,7 +4,7 @@
 #include <string_view>
 
 #include "muster/base/detail/environment.h"
-#include "muster/cluster/detail/options.h"
+#include "muster/cluster/options.h"
 
 namespace muster {
 

@@ -10,7 +10,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "muster/comm/detail/operation_label.h"
+#include "muster/comm/operation_label.h"
 
 namespace muster::comm {
 
@@ -37,12 +37,16 @@ struct OperationEvent {
 /// Thread safety: one thread at a time.
 class Work {
  public:
+  /// What a started operation knows of itself.
   class State;
+  /// An operation that is done.
   Work() = default;
+  /// The handle that a start_* function returns.
   explicit Work(std::shared_ptr<State> state);
   /// Blocks until the operation is done. Where a backend of the device runs it, the current stream waits for it, and
   /// the thread does not. Throws: CommError on failure, mismatch or time-out.
   void wait();
+  /// Whether wait() would return at once.
   bool is_completed() const;
 
  private:
@@ -67,15 +71,20 @@ class Communicator {
  public:
   /// A world of one: every operation is the identity.
   Communicator();
+  /// The handle of a group that was formed.
   explicit Communicator(std::shared_ptr<Group> group);
 
+  /// This rank's number in the group, from 0.
   int rank() const noexcept;
+  /// How many ranks the group has.
   int size() const noexcept;
   /// "gloo", "shm", "hierarchical", "mpi", "mpi_collectives", "threads", "fake", the name of a transport of the
   /// program's, or "none" for a world of one.
   std::string_view backend() const noexcept;
   std::string_view backend_reason() const noexcept;  ///< why this backend was chosen; empty if the options name it
+  /// The group's name in messages: "world" for that of all ranks.
   const std::string& name() const noexcept;
+  /// How long an operation may wait for other ranks.
   std::chrono::milliseconds timeout() const noexcept;
 
   /// The label of this handle's operations, which says what they are for; by default, that the user called them.
@@ -88,8 +97,9 @@ class Communicator {
 
   // Collective: all of the below, by every rank of the group, in the same order.
 
-  /// In place. Throws: ConfigError for the mean of integers or bool.
+  /// Reduces the tensors of all ranks, in place. Throws: ConfigError for the mean of integers or bool.
   void all_reduce(const at::Tensor& tensor, ReduceOp op = ReduceOp::sum) const;
+  /// Starts all_reduce() and returns.
   [[nodiscard]] Work start_all_reduce(const at::Tensor& tensor, ReduceOp op = ReduceOp::sum) const;
 
   /// Shapes are equal. The result has one more dimension in front, of the size of the group.
@@ -99,19 +109,22 @@ class Communicator {
   /// `out` has size() times the elements of `in`; rank r's part is the r-th piece of it. `in` may be this rank's
   /// piece itself. Throws: ConfigError (MU060) if it lies elsewhere in `out`.
   void all_gather_into(const at::Tensor& out, const at::Tensor& in) const;
+  /// Starts all_gather_into() and returns.
   [[nodiscard]] Work start_all_gather_into(const at::Tensor& out, const at::Tensor& in) const;
 
   /// `in` has size() times the elements of `out`; rank r receives the reduction of all ranks' r-th pieces. `out` may be
   /// this rank's piece itself. Throws: ConfigError (MU060) if it lies elsewhere in `in`.
   void reduce_scatter(const at::Tensor& out, const at::Tensor& in, ReduceOp op = ReduceOp::sum) const;
+  /// Starts reduce_scatter() and returns.
   [[nodiscard]] Work start_reduce_scatter(const at::Tensor& out, const at::Tensor& in,
                                           ReduceOp op = ReduceOp::sum) const;
 
-  /// In place; shapes are equal.
+  /// Gives all ranks the values of rank `root`, in place; shapes are equal.
   void broadcast(const at::Tensor& tensor, int root = 0) const;
+  /// Starts broadcast() and returns.
   [[nodiscard]] Work start_broadcast(const at::Tensor& tensor, int root = 0) const;
 
-  /// In place on `root`; other ranks' tensors keep their values.
+  /// Reduces the tensors of all ranks, in place on `root`; other ranks' tensors keep their values.
   void reduce(const at::Tensor& tensor, int root = 0, ReduceOp op = ReduceOp::sum) const;
   /// One tensor per rank on `root`, shapes may differ; empty elsewhere.
   std::vector<at::Tensor> gather(const at::Tensor& tensor, int root = 0) const;
@@ -120,9 +133,13 @@ class Communicator {
   /// Sends parts[r] to rank r; shapes may differ. Returns at [r] what rank r sent.
   std::vector<at::Tensor> all_to_all(const std::vector<at::Tensor>& parts) const;
 
+  /// Waits until every rank has called it.
   void barrier() const;
+  /// Returns the bytes of rank `root`; those of other ranks are not read.
   std::string broadcast_bytes(std::string bytes, int root = 0) const;
+  /// Returns the bytes of all ranks, in rank order; lengths may differ.
   std::vector<std::string> all_gather_bytes(const std::string& bytes) const;
+  /// Returns the bytes of all ranks on `root`, in rank order; nothing elsewhere.
   std::vector<std::string> gather_bytes(const std::string& bytes, int root = 0) const;
 
   /// A group of some of these ranks (ranks of this group, ascending). Collective: every rank of this group, member or
@@ -133,8 +150,9 @@ class Communicator {
 
   // Not collective: only the two ranks concerned.
 
-  /// The receiver's tensor must have the same shape and dtype.
+  /// Sends the tensor to rank `to`, whose tensor must have the same shape and dtype.
   void send(const at::Tensor& tensor, int to) const;
+  /// Fills the tensor with what rank `from` sends.
   void recv(const at::Tensor& tensor, int from) const;
 
   /// Ends every running and later operation of the group, on all ranks, with this cause. Never blocks.
@@ -142,8 +160,10 @@ class Communicator {
 
   /// Called on the thread that ran the operation, after it. Thread safety: up to the observer.
   using Observer = std::function<void(const OperationEvent&)>;
+  /// Has this observer called for every later operation of the group, beside those that were given before.
   void observe(Observer observer) const;
 
+  /// The group behind the handle, for Muster's own functions.
   const std::shared_ptr<Group>& group() const noexcept { return group_; }
 
  private:

@@ -7,7 +7,7 @@
 #include "muster/cluster/cluster.h"
 #include "muster/comm/communicator.h"
 #include "muster/comm/detail/mpi_ranks.h"
-#include "muster/comm/detail/options.h"
+#include "muster/comm/options.h"
 
 /// Ranks of MPI that the program has already: for programs that call MPI themselves, and so are compiled with its
 /// header. All others take the backend "mpi", which needs none, and get the ranks of MPI_COMM_WORLD.

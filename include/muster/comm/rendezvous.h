@@ -11,7 +11,7 @@
 
 #include "muster/cluster/cluster.h"
 #include "muster/comm/communicator.h"
-#include "muster/comm/detail/options.h"
+#include "muster/comm/options.h"
 
 #define MUSTER_BACKEND_OBJECT_BUILT_WITH "Muster 0.1, LibTorch " TORCH_VERSION
 

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "muster/comm/communicator.h"
-#include "muster/comm/detail/options.h"
 #include "muster/comm/detail/time_point.h"
+#include "muster/comm/options.h"
 #include "muster/comm/rendezvous.h"
 
 /// For programs that carry messages between ranks themselves, over a network or a library of their own. A transport

@@ -8,8 +8,8 @@
 #include <tuple>
 #include <utility>
 
-#include "muster/data/detail/sequenced.h"
 #include "muster/data/loader.h"
+#include "muster/data/sequenced.h"
 
 /// combine() and combine_longest() run loaders side by side; in_sequence(), which comes with this header, one after the
 /// other.

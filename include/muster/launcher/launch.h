@@ -1,7 +1,7 @@
 #pragma once
 
 #include "muster/cluster/cluster.h"
-#include "muster/launcher/detail/options.h"
+#include "muster/launcher/options.h"
 
 namespace muster {
 

@@ -11,8 +11,8 @@
 #include <ATen/core/Tensor.h>
 #include <torch/nn/module.h>
 
-#include "muster/optim/detail/flat_parameters.h"
-#include "muster/optim/detail/options.h"
+#include "muster/optim/flat_parameters.h"
+#include "muster/optim/options.h"
 #include "muster/tree/state.h"
 
 namespace muster {

@@ -5,8 +5,8 @@
 #include <ATen/core/Tensor.h>
 #include <torch/optim/optimizer.h>
 
-#include "muster/optim/detail/grad_norm.h"
-#include "muster/optim/detail/options.h"
+#include "muster/optim/grad_norm.h"
+#include "muster/optim/options.h"
 
 // Clipping of gradients that are whole in grad(). The Accelerator or Fabric clips a prepared model, since it knows
 // where the strategy keeps gradients; the arithmetic is the same. A tensor that is listed twice counts once: LibTorch's

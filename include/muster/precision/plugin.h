@@ -7,7 +7,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "muster/precision/detail/options.h"
+#include "muster/precision/options.h"
 
 namespace torch::nn {
 class Module;

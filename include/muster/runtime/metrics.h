@@ -12,10 +12,10 @@
 #include "muster/comm/communicator.h"
 #include "muster/runtime/detail/gather_for_metrics.h"
 #include "muster/runtime/detail/joiner.h"
-#include "muster/runtime/detail/metric.h"
 #include "muster/runtime/detail/objects.h"
-#include "muster/tree/detail/per_rank.h"
+#include "muster/runtime/metric.h"
 #include "muster/tree/detail/visit.h"
+#include "muster/tree/per_rank.h"
 
 namespace muster {
 

@@ -5,10 +5,10 @@
 #include <optional>
 #include <vector>
 
-#include "muster/schedule/detail/composed_schedulers.h"
-#include "muster/schedule/detail/cyclic_schedulers.h"
-#include "muster/schedule/detail/options.h"
-#include "muster/schedule/detail/scheduler.h"
+#include "muster/schedule/composed_schedulers.h"
+#include "muster/schedule/cyclic_schedulers.h"
+#include "muster/schedule/options.h"
+#include "muster/schedule/scheduler.h"
 
 // The schedulers of Python's torch.optim.lr_scheduler, with its formulas; n is last_epoch(), "base" the initial rate.
 // Each takes any optimizer of LibTorch. All throw, from the constructor: ConfigError (MU135) for impossible options,

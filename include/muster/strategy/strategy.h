@@ -9,7 +9,8 @@
 #include <vector>
 
 #include "muster/comm/communicator.h"
-#include "muster/parallel/detail/managed_model.h"
+#include "muster/parallel/capabilities.h"
+#include "muster/parallel/managed_model.h"
 #include "muster/strategy/options.h"
 
 namespace torch::nn {

@@ -6,7 +6,7 @@
 
 #include <gtest/gtest.h>
 
-#include "muster/comm/detail/options.h"
+#include "muster/comm/options.h"
 #include "muster/comm/rendezvous.h"
 #include "muster/testing/world.h"
 

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "muster/track/detail/progress_options.h"
+#include "muster/track/progress_options.h"
 
 namespace muster {
 

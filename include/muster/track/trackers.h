@@ -12,10 +12,10 @@
 #include <utility>
 #include <vector>
 
-#include "muster/track/detail/logged_value.h"
-#include "muster/track/detail/options.h"
-#include "muster/track/detail/throughput.h"
-#include "muster/track/detail/tracker.h"
+#include "muster/track/logged_value.h"
+#include "muster/track/options.h"
+#include "muster/track/throughput.h"
+#include "muster/track/tracker.h"
 
 namespace muster {
 

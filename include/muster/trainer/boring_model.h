@@ -11,7 +11,7 @@
 
 #include "muster/data/loader.h"
 #include "muster/schedule/schedulers.h"
-#include "muster/trainer/detail/module.h"
+#include "muster/trainer/module.h"
 
 namespace muster {
 

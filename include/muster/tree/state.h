@@ -115,4 +115,11 @@ concept Stateful = requires(T& object, const T& constant, const State& state) {
   object.load_state_dict(state);
 };
 
+/// A class with the names that these functions had before: it is refused by what takes a Stateful one.
+template <class T>
+concept FormerlyStateful = !Stateful<T> && requires(T& object, const T& constant, const State& state) {
+  constant.save_state();
+  object.load_state(state);
+};
+
 }  // namespace muster

@@ -6,9 +6,9 @@
 #include <optional>
 #include <string>
 
+#include "cluster/secret.h"
 #include "comm/collectives.h"
 #include "comm/mpi/duplicated_comm.h"
-#include "muster/cluster/detail/secret.h"
 #include "muster/comm/transport.h"
 
 namespace muster::comm {

@@ -8,14 +8,14 @@
 #include <utility>
 #include <vector>
 
+#include "base/random_word.h"
+#include "cluster/listening_socket.h"
 #include "comm/group.h"
 #include "comm/mpi/library.h"
 #include "comm/mpi/mpi_transport.h"
 #include "muster/base/detail/environment.h"
-#include "muster/base/detail/random_word.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
-#include "muster/cluster/detail/listening_socket.h"
 #include "muster/comm/detail/mpi_ranks.h"
 #include "muster/comm/rendezvous.h"
 

@@ -21,8 +21,8 @@
 #include <stdexcept>
 #include <system_error>
 
-#include "muster/base/detail/fnv.h"
-#include "muster/base/detail/random_word.h"
+#include "base/fnv.h"
+#include "base/random_word.h"
 #include "muster/base/format.h"
 #include "muster/base/temporary_folder.h"
 

@@ -4,10 +4,10 @@
 #include <utility>
 #include <vector>
 
+#include "base/descriptor.h"
 #include "comm/fork_check.h"
+#include "comm/peer_access.h"
 #include "comm/shared_memory/faults.h"
-#include "muster/base/detail/descriptor.h"
-#include "muster/comm/detail/peer_access.h"
 
 namespace muster::comm {
 

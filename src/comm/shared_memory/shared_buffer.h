@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include "muster/comm/detail/peer_access.h"
+#include "comm/peer_access.h"
 
 namespace muster::comm {
 

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "muster/base/detail/listing.h"
-#include "muster/base/detail/shown.h"
+#include "base/listing.h"
+#include "base/shown.h"
 #include "muster/base/error.h"
 
 namespace muster::format {

@@ -1,7 +1,7 @@
 #pragma once
 
-#include "muster/format/detail/convert_options.h"
-#include "muster/format/detail/stored_content.h"
+#include "format/convert_options.h"
+#include "format/stored_content.h"
 
 namespace muster::format {
 

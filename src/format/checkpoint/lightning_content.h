@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "muster/format/detail/stored_content.h"
+#include "format/stored_content.h"
 
 namespace muster::format {
 

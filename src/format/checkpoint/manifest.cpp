@@ -1,13 +1,13 @@
-#include "muster/format/detail/manifest.h"
+#include "format/manifest.h"
 
 #include <cstdio>
 #include <optional>
 #include <regex>
 
-#include "muster/base/detail/shown.h"
+#include "base/shown.h"
+#include "format/checksum.h"
+#include "format/safetensors.h"
 #include "muster/base/error.h"
-#include "muster/format/detail/checksum.h"
-#include "muster/format/detail/safetensors.h"
 
 namespace muster::format {
 namespace {

@@ -1,10 +1,10 @@
 #include <algorithm>
 #include <tuple>
 
-#include "muster/base/detail/listing.h"
-#include "muster/base/detail/shown.h"
+#include "base/listing.h"
+#include "base/shown.h"
+#include "format/manifest.h"
 #include "muster/base/error.h"
-#include "muster/format/detail/manifest.h"
 
 namespace muster::format {
 namespace {

@@ -5,9 +5,9 @@
 #include <map>
 #include <vector>
 
+#include "format/checksum.h"
+#include "format/manifest.h"
 #include "muster/base/error.h"
-#include "muster/format/detail/checksum.h"
-#include "muster/format/detail/manifest.h"
 
 namespace muster::format {
 namespace {

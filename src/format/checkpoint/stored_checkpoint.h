@@ -3,7 +3,7 @@
 #include <filesystem>
 #include <memory>
 
-#include "muster/format/detail/stored_content.h"
+#include "format/stored_content.h"
 
 namespace muster::format {
 

@@ -1,7 +1,7 @@
 #include <array>
 #include <cstring>
 
-#include "muster/format/detail/zip.h"
+#include "format/zip.h"
 
 namespace muster::format {
 namespace {

@@ -4,7 +4,7 @@
 #include <charconv>
 #include <map>
 
-#include "muster/format/detail/stored_content.h"
+#include "format/stored_content.h"
 
 namespace muster::format {
 namespace {

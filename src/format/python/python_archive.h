@@ -1,6 +1,6 @@
 #pragma once
 
-#include "muster/format/detail/python_file.h"
+#include "format/python_file.h"
 
 namespace muster::format {
 

@@ -1,14 +1,14 @@
-#include "muster/format/detail/python_file.h"
+#include "format/python_file.h"
 
 #include <algorithm>
 
+#include "base/shown.h"
 #include "format/little_endian.h"
 #include "format/python/pickle_graph.h"
 #include "format/python/python_archive.h"
 #include "format/python/python_objects.h"
-#include "muster/base/detail/shown.h"
+#include "format/zip.h"
 #include "muster/base/error.h"
-#include "muster/format/detail/zip.h"
 
 namespace muster::format {
 namespace {

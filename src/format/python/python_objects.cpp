@@ -6,8 +6,8 @@
 #include <cmath>
 #include <set>
 
+#include "base/shown.h"
 #include "format/little_endian.h"
-#include "muster/base/detail/shown.h"
 #include "muster/base/error.h"
 
 namespace muster::format {

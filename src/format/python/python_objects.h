@@ -10,7 +10,7 @@
 
 #include "format/byte_limit.h"
 #include "format/python/pickle_graph.h"
-#include "muster/format/detail/python_file.h"
+#include "format/python_file.h"
 
 namespace muster::format {
 

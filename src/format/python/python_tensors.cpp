@@ -1,7 +1,7 @@
 #include <algorithm>
 
+#include "base/shown.h"
 #include "format/python/python_objects.h"
-#include "muster/base/detail/shown.h"
 
 namespace muster::format {
 namespace {

@@ -3,10 +3,10 @@
 #include <limits>
 #include <map>
 
+#include "format/json.h"
 #include "format/little_endian.h"
-#include "muster/format/detail/json.h"
-#include "muster/format/detail/python_file.h"
-#include "muster/format/detail/zip.h"
+#include "format/python_file.h"
+#include "format/zip.h"
 
 namespace muster::format {
 namespace {

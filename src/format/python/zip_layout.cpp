@@ -1,7 +1,7 @@
 #include <algorithm>
 
 #include "format/little_endian.h"
-#include "muster/format/detail/zip.h"
+#include "format/zip.h"
 
 namespace muster::format {
 namespace {

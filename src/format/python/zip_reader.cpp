@@ -1,10 +1,10 @@
 #include <algorithm>
 #include <unordered_set>
 
+#include "base/shown.h"
 #include "format/little_endian.h"
-#include "muster/base/detail/shown.h"
+#include "format/zip.h"
 #include "muster/base/error.h"
-#include "muster/format/detail/zip.h"
 
 namespace muster::format {
 namespace {

@@ -1,7 +1,7 @@
 #include <array>
 
-#include "muster/base/detail/listing.h"
-#include "muster/format/detail/safetensors.h"
+#include "base/listing.h"
+#include "format/safetensors.h"
 
 namespace muster::format {
 namespace {

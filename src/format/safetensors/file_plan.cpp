@@ -4,9 +4,9 @@
 
 #include <nlohmann/json.hpp>
 
-#include "muster/base/detail/shown.h"
+#include "base/shown.h"
+#include "format/safetensors.h"
 #include "muster/base/error.h"
-#include "muster/format/detail/safetensors.h"
 
 namespace muster::format {
 namespace {

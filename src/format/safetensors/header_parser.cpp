@@ -6,9 +6,9 @@
 
 #include <nlohmann/json.hpp>
 
-#include "muster/base/detail/shown.h"
+#include "base/shown.h"
+#include "format/safetensors.h"
 #include "muster/base/error.h"
-#include "muster/format/detail/safetensors.h"
 
 static_assert(std::endian::native == std::endian::little, "the format is little-endian and is read in place");
 

@@ -1,4 +1,4 @@
-#include "muster/format/detail/scalar_type.h"
+#include "format/scalar_type.h"
 
 #include <algorithm>
 #include <array>

@@ -1,4 +1,4 @@
-#include "muster/format/detail/weight_index.h"
+#include "format/weight_index.h"
 
 #include <cstdio>
 #include <regex>
@@ -7,7 +7,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "muster/base/detail/shown.h"
+#include "base/shown.h"
 #include "muster/base/error.h"
 
 namespace muster::format {

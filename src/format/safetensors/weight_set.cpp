@@ -1,4 +1,4 @@
-#include "muster/format/detail/weight_set.h"
+#include "format/weight_set.h"
 
 #include <sys/stat.h>
 
@@ -10,12 +10,12 @@
 #include <system_error>
 #include <thread>
 
-#include "muster/base/detail/listing.h"
-#include "muster/base/detail/shown.h"
+#include "base/listing.h"
+#include "base/shown.h"
+#include "format/atomic_folder.h"
+#include "format/input_file.h"
+#include "format/python_file.h"
 #include "muster/base/error.h"
-#include "muster/format/detail/atomic_folder.h"
-#include "muster/format/detail/input_file.h"
-#include "muster/format/detail/python_file.h"
 
 namespace muster::format {
 namespace {

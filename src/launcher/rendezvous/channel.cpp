@@ -9,8 +9,8 @@
 #include <span>
 #include <utility>
 
-#include "muster/base/detail/random_word.h"
-#include "muster/cluster/detail/signature.h"
+#include "base/random_word.h"
+#include "cluster/signature.h"
 
 namespace muster::launcher {
 namespace {

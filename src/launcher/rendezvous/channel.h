@@ -9,9 +9,9 @@
 #include <string>
 #include <string_view>
 
-#include "muster/base/detail/descriptor.h"
-#include "muster/cluster/detail/secret.h"
-#include "muster/cluster/detail/signature.h"
+#include "base/descriptor.h"
+#include "cluster/secret.h"
+#include "cluster/signature.h"
 
 namespace muster::launcher {
 

@@ -8,8 +8,8 @@
 #include <memory>
 #include <system_error>
 
-#include "muster/base/detail/log.h"
-#include "muster/base/detail/quantities.h"
+#include "base/log.h"
+#include "base/quantities.h"
 #include "muster/base/error.h"
 
 namespace muster::launcher {

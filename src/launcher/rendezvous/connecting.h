@@ -4,8 +4,8 @@
 #include <string>
 #include <variant>
 
+#include "base/descriptor.h"
 #include "launcher/watch.h"
-#include "muster/base/detail/descriptor.h"
 
 namespace muster::launcher {
 

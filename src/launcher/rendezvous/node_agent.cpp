@@ -5,10 +5,10 @@
 #include <exception>
 #include <utility>
 
+#include "base/log.h"
+#include "base/quantities.h"
 #include "launcher/rank_environment.h"
 #include "launcher/restarts.h"
-#include "muster/base/detail/log.h"
-#include "muster/base/detail/quantities.h"
 #include "muster/base/error.h"
 
 namespace muster::launcher {

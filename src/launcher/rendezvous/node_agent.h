@@ -10,13 +10,13 @@
 #include <variant>
 #include <vector>
 
+#include "cluster/listening_socket.h"
 #include "launcher/rendezvous/channel.h"
 #include "launcher/rendezvous/connecting.h"
 #include "launcher/rendezvous/message.h"
 #include "launcher/rendezvous/rendezvous_server.h"
 #include "launcher/supervisor.h"
 #include "launcher/watch.h"
-#include "muster/cluster/detail/listening_socket.h"
 
 namespace muster::launcher {
 

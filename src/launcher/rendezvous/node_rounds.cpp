@@ -5,10 +5,10 @@
 #include <cstdio>
 #include <utility>
 
-#include "muster/base/detail/log.h"
+#include "base/log.h"
+#include "cluster/signature.h"
+#include "launcher/option_tables.h"
 #include "muster/base/error.h"
-#include "muster/cluster/detail/signature.h"
-#include "muster/launcher/detail/option_tables.h"
 
 namespace muster::launcher {
 namespace {

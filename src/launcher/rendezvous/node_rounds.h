@@ -7,7 +7,7 @@
 #include "launcher/rank_environment.h"
 #include "launcher/rendezvous/node_agent.h"
 #include "launcher/restarts.h"
-#include "muster/launcher/detail/options.h"
+#include "muster/launcher/options.h"
 
 namespace muster::launcher {
 

@@ -9,8 +9,8 @@
 #include <memory>
 #include <utility>
 
+#include "base/log.h"
 #include "launcher/rendezvous/channel.h"
-#include "muster/base/detail/log.h"
 #include "muster/base/error.h"
 
 namespace muster::launcher {

@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/descriptor.h"
 #include "launcher/rendezvous/connecting.h"
-#include "muster/base/detail/descriptor.h"
 
 namespace muster::launcher {
 

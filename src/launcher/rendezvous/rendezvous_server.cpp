@@ -10,8 +10,8 @@
 #include <system_error>
 #include <utility>
 
-#include "muster/base/detail/log.h"
-#include "muster/base/detail/quantities.h"
+#include "base/log.h"
+#include "base/quantities.h"
 #include "muster/base/error.h"
 
 namespace muster::launcher {

@@ -9,9 +9,9 @@
 #include <utility>
 #include <vector>
 
+#include "cluster/listening_socket.h"
 #include "launcher/rendezvous/channel.h"
 #include "launcher/rendezvous/rendezvous_state.h"
-#include "muster/cluster/detail/listening_socket.h"
 
 namespace muster::launcher {
 

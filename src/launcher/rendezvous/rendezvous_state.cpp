@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "muster/base/detail/log.h"
-#include "muster/base/detail/quantities.h"
+#include "base/log.h"
+#include "base/quantities.h"
 
 namespace muster::launcher {
 namespace {

@@ -10,7 +10,7 @@
 
 #include "launcher/rendezvous/message.h"
 #include "launcher/restarts.h"
-#include "muster/launcher/detail/options.h"
+#include "muster/launcher/options.h"
 
 namespace muster::launcher {
 

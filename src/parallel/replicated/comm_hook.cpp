@@ -3,7 +3,7 @@
 #include <array>
 #include <utility>
 
-#include "muster/base/detail/listing.h"
+#include "base/listing.h"
 #include "muster/base/error.h"
 
 namespace muster::parallel {

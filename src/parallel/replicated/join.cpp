@@ -1,4 +1,4 @@
-#include "muster/parallel/detail/join.h"
+#include "parallel/join.h"
 
 #include <iterator>
 #include <string>
@@ -6,8 +6,8 @@
 
 #include <ATen/ops/tensor.h>
 
+#include "comm/report_lost_rank.h"
 #include "muster/base/error.h"
-#include "muster/comm/detail/report_lost_rank.h"
 #include "parallel/replicated/join_session.h"
 
 namespace muster::parallel {

@@ -5,26 +5,10 @@
 #include <vector>
 
 #include "muster/comm/communicator.h"
+#include "muster/parallel/capabilities.h"
 #include "muster/parallel/options.h"
 
 namespace muster::parallel {
-
-/// What a rank announces: its loop has ended, a model is about to communicate gradients, or its loop threw.
-enum class JoinEvent : int64_t { finished, gradients, failed };
-
-/// A model in whose communication other ranks can take part without batches.
-class Joinable {
- public:
-  virtual ~Joinable() = default;
-  /// From now on announces what it communicates; nullptr: stops.
-  virtual void set_session(class JoinSession* session, int64_t model) = 0;
-  /// Takes part in what the active ranks have announced; sums of gradients are divided by `divisor`. Collective.
-  virtual void shadow(JoinEvent event, int root, double divisor) = 0;
-  /// Why it cannot be joined after all, as text that follows "since"; empty if it can.
-  virtual std::string obstacle() const { return {}; }
-  /// All ranks get the root's parameters and buffers. Collective.
-  virtual void sync_final_model(int root) = 0;
-};
 
 /// The agreement between ranks that have batches left and those that have none: before a model communicates, all ranks
 /// are informed.

@@ -1,4 +1,4 @@
-#include "muster/parallel/detail/local_sgd.h"
+#include "muster/parallel/local_sgd.h"
 
 #include <algorithm>
 #include <memory>
@@ -10,8 +10,8 @@
 #include "muster/base/error.h"
 #include "muster/base/format.h"
 #include "muster/comm/communicator.h"
-#include "muster/optim/detail/flat_parameters.h"
-#include "muster/parallel/detail/managed_model.h"
+#include "muster/optim/flat_parameters.h"
+#include "muster/parallel/managed_model.h"
 #include "parallel/local.h"
 
 namespace muster {

@@ -16,10 +16,10 @@
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros_like.h>
 
-#include "muster/base/detail/log.h"
+#include "base/log.h"
+#include "device/order.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
-#include "muster/device/detail/order.h"
 #include "muster/parallel/comm_hook.h"
 
 namespace muster::parallel {

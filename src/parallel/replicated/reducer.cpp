@@ -7,10 +7,10 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/mul.h>
-#include <ATen/ops/scalar_tensor.h>
 #include <c10/util/ScopeExit.h>
 
 #include "muster/base/error.h"
+#include "muster/optim/detail/norm.h"
 #include "parallel/local.h"
 
 namespace muster::parallel {
@@ -22,20 +22,13 @@ constexpr device::SyncPoint kLocalFreed{"ddp: memory of local gradients is freed
 constexpr device::SyncPoint kAverage{"ddp: what follows the backward reads averaged gradients"};
 constexpr device::SyncPoint kAccumulate{"ddp: a stream adds to gradients after the average that they hold"};
 
-/// A number that does not take part in type promotion, as a Python number would be.
-at::Tensor number(double value) {
-  auto scalar = at::scalar_tensor(value, at::kDouble);
-  scalar.unsafeGetTensorImpl()->set_wrapped_number(true);
-  return scalar;
-}
-
 }  // namespace
 
 Reducer::Reducer(std::string name, Replica& replica, FrozenParameters& frozen, const comm::Communicator& group,
                  const DdpOptions& options)
     : name_(std::move(name)), replica_(replica), frozen_(frozen), group_(group), options_(options),
-      scale_(number(1.0 / group.size())), bypass_({}), states_(replica.parameters().size()), label_(name_),
-      comm_hook_(chosen_comm_hook(options)) {
+      scale_(optim::wrapped_number(1.0 / group.size())), bypass_({}), states_(replica.parameters().size()),
+      label_(name_), comm_hook_(chosen_comm_hook(options)) {
   update_buckets();
   const auto& parameters = replica.parameters();
   for (size_t i = 0; i < parameters.size(); ++i)
@@ -46,7 +39,7 @@ Reducer::~Reducer() {
   for (const auto& [tensor, position] : early_hooks_) tensor.remove_hook(position);
 }
 
-void Reducer::divide_by(double ranks) { scale_ = number(1.0 / ranks); }
+void Reducer::divide_by(double ranks) { scale_ = optim::wrapped_number(1.0 / ranks); }
 
 void Reducer::start() {
   const std::lock_guard lock(mutex_);

@@ -12,9 +12,9 @@
 #include <utility>
 #include <vector>
 
+#include "device/order.h"
+#include "hook/gradient_hooks.h"
 #include "muster/comm/communicator.h"
-#include "muster/device/detail/order.h"
-#include "muster/hook/detail/gradient_hooks.h"
 #include "muster/parallel/comm_hook.h"
 #include "muster/parallel/options.h"
 #include "parallel/bypass_check.h"

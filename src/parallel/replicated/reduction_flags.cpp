@@ -6,7 +6,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 
-#include "muster/base/detail/first_names.h"
+#include "base/first_names.h"
 
 namespace muster::parallel {
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "muster/parallel/detail/reduction_record.h"
+#include "parallel/reduction_record.h"
 #include "parallel/replicated/replica.h"
 
 namespace muster::parallel {

@@ -7,7 +7,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "muster/optim/detail/flat_parameters.h"
+#include "muster/optim/flat_parameters.h"
 #include "muster/parallel/comm_hook.h"
 #include "parallel/local.h"
 #include "parallel/replicated/bucket_layout.h"

@@ -1,4 +1,4 @@
-#include "muster/parallel/detail/replicated_model.h"
+#include "parallel/replicated_model.h"
 
 #include <algorithm>
 #include <sstream>
@@ -7,11 +7,11 @@
 #include <ATen/core/grad_mode.h>
 #include <torch/nn/module.h>
 
+#include "comm/same_lines.h"
+#include "comm/shared_tensor.h"
+#include "device/host_memory.h"
+#include "hook/gradient_hooks.h"
 #include "muster/base/error.h"
-#include "muster/comm/detail/same_lines.h"
-#include "muster/comm/detail/shared_tensor.h"
-#include "muster/device/detail/host_memory.h"
-#include "muster/hook/detail/gradient_hooks.h"
 #include "muster/parallel/comm_hook.h"
 #include "parallel/coalesced.h"
 #include "parallel/frozen_parameters.h"

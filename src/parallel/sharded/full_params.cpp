@@ -1,7 +1,7 @@
 #include <exception>
 
+#include "comm/agreement.h"
 #include "muster/base/error.h"
-#include "muster/comm/detail/agreement.h"
 #include "parallel/sharded/sharded_state.h"
 
 namespace muster::parallel {

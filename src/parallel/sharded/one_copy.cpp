@@ -4,9 +4,9 @@
 #include <exception>
 #include <utility>
 
-#include "muster/base/detail/fnv.h"
+#include "base/fnv.h"
+#include "comm/shared_tensor.h"
 #include "muster/base/error.h"
-#include "muster/comm/detail/shared_tensor.h"
 
 namespace muster::parallel {
 

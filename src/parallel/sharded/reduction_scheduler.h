@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "muster/comm/detail/operation_label.h"
+#include "muster/comm/operation_label.h"
 #include "parallel/reduction_recorder.h"
 #include "parallel/sharded/unshard_scheduler.h"
 

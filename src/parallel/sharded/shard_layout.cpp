@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "muster/optim/detail/flat_parameters.h"
+#include "muster/optim/flat_parameters.h"
 
 namespace muster::parallel {
 

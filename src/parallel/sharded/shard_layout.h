@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "muster/shard/detail/tensor_shard.h"
+#include "muster/shard/tensor_shard.h"
 
 namespace muster::parallel {
 

@@ -2,7 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "muster/device/detail/order.h"
+#include "device/order.h"
 
 namespace muster::parallel {
 

@@ -1,22 +1,22 @@
-#include "muster/parallel/detail/sharded_model.h"
+#include "parallel/sharded_model.h"
 
 #include <cmath>
 
 #include <torch/nn/module.h>
 
-#include "muster/base/detail/log.h"
-#include "muster/comm/detail/same_lines.h"
-#include "muster/device/detail/host_memory.h"
-#include "muster/hook/detail/watched_storage.h"
-#include "muster/optim/detail/device_norm.h"
-#include "muster/optim/detail/distinct.h"
+#include "base/log.h"
+#include "comm/same_lines.h"
+#include "device/host_memory.h"
+#include "hook/watched_storage.h"
 #include "muster/optim/detail/norm.h"
-#include "muster/shard/detail/device_mesh.h"
+#include "optim/device_norm.h"
+#include "optim/distinct.h"
 #include "parallel/local.h"
 #include "parallel/same_model.h"
 #include "parallel/sharded/sharded_state.h"
 #include "parallel/sharded/unit_marks.h"
 #include "parallel/sharded/units.h"
+#include "shard/device_mesh.h"
 
 namespace muster::parallel {
 namespace {

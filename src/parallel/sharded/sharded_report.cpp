@@ -3,8 +3,8 @@
 #include <sstream>
 #include <utility>
 
-#include "muster/base/detail/first_names.h"
-#include "muster/base/detail/quantities.h"
+#include "base/first_names.h"
+#include "base/quantities.h"
 #include "parallel/sharded/sharded_state.h"
 
 namespace muster::parallel {

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <utility>
 
-#include "muster/base/detail/listing.h"
+#include "base/listing.h"
 #include "muster/base/error.h"
 
 namespace muster::parallel {

@@ -8,8 +8,8 @@
 #include <ATen/core/grad_mode.h>
 #include <c10/util/ScopeExit.h>
 
+#include "comm/shared_tensor.h"
 #include "muster/base/error.h"
-#include "muster/comm/detail/shared_tensor.h"
 #include "parallel/local.h"
 
 namespace muster::parallel {

@@ -11,10 +11,9 @@
 #include <utility>
 #include <vector>
 
-#include "muster/hook/detail/gradient_hooks.h"
-#include "muster/hook/detail/watched_storage.h"
-#include "muster/optim/detail/parameter_owner.h"
-#include "muster/parallel/detail/sharded_model.h"
+#include "hook/gradient_hooks.h"
+#include "hook/watched_storage.h"
+#include "optim/parameter_owner.h"
 #include "parallel/bypass_check.h"
 #include "parallel/coalesced.h"
 #include "parallel/frozen_parameters.h"
@@ -23,6 +22,7 @@
 #include "parallel/sharded/reduction_scheduler.h"
 #include "parallel/sharded/sharded_settings.h"
 #include "parallel/sharded/unshard_scheduler.h"
+#include "parallel/sharded_model.h"
 
 namespace muster::parallel {
 

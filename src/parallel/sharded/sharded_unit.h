@@ -4,12 +4,12 @@
 #include <string>
 #include <vector>
 
-#include "muster/comm/detail/shared_tensor.h"
-#include "muster/hook/detail/watched_storage.h"
-#include "muster/optim/detail/flat_parameters.h"
-#include "muster/parallel/detail/capabilities.h"
-#include "muster/parallel/detail/full_params_options.h"
-#include "muster/parallel/detail/managed_model.h"
+#include "comm/shared_tensor.h"
+#include "hook/watched_storage.h"
+#include "muster/optim/flat_parameters.h"
+#include "muster/parallel/capabilities.h"
+#include "muster/parallel/full_params_options.h"
+#include "muster/parallel/managed_model.h"
 #include "parallel/sharded/buffer_pool.h"
 #include "parallel/sharded/one_copy.h"
 #include "parallel/sharded/shard_layout.h"

@@ -12,7 +12,7 @@
 #include <torch/nn/modules/container/modulelist.h>
 #include <torch/nn/modules/container/sequential.h>
 
-#include "muster/base/detail/listing.h"
+#include "base/listing.h"
 #include "muster/base/error.h"
 #include "parallel/sharded/unit_marks.h"
 

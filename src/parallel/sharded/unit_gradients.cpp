@@ -10,10 +10,9 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/mul.h>
-#include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/zeros.h>
 
-#include "muster/comm/detail/shared_tensor.h"
+#include "comm/shared_tensor.h"
 #include "muster/optim/detail/norm.h"
 #include "parallel/sharded/shard_streams.h"
 
@@ -58,9 +57,7 @@ UnitGradients::UnitGradients(const ShardLayout& layout, std::vector<int64_t> num
   for (int row = 0; row < layout.world(); ++row)
     if (const auto begin = std::max(end - shard_numel * row, int64_t{0}); begin < shard_numel)
       gaps_.push_back({row, begin, 0, shard_numel - begin, shard_numel - begin});
-  scale_ = at::scalar_tensor(1.0 / options.divisor_before, at::kDouble);
-  // A wrapped number takes no part in type promotion, so gradients keep their dtype.
-  scale_.unsafeGetTensorImpl()->set_wrapped_number(true);
+  scale_ = optim::wrapped_number(1.0 / options.divisor_before);
   if (options.keeps_full) {
     const auto rows = layout.world() * row_length();
     rows_ = (options.on_all_ranks ? comm::shared_zeros(groups.shards, rows, options.value)

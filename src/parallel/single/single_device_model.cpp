@@ -1,11 +1,11 @@
-#include "muster/parallel/detail/single_device_model.h"
+#include "parallel/single_device_model.h"
 
 #include <cstdint>
 #include <unordered_set>
 #include <utility>
 
+#include "hook/gradient_hooks.h"
 #include "muster/base/error.h"
-#include "muster/hook/detail/gradient_hooks.h"
 #include "parallel/frozen_parameters.h"
 #include "parallel/local.h"
 

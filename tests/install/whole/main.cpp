@@ -1,7 +1,10 @@
 #include <cstdio>
+#include <string_view>
 
 #include <muster/accelerator.h>
 #include <torch/torch.h>
+
+static_assert(std::string_view(MUSTER_VERSION) == FOUND_VERSION);
 
 int main() {
   muster::Accelerator accelerator;

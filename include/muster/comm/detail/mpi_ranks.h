@@ -4,7 +4,7 @@
 
 #include "muster/cluster/cluster.h"
 #include "muster/comm/communicator.h"
-#include "muster/comm/detail/options.h"
+#include "muster/comm/options.h"
 
 namespace muster::comm {
 

@@ -9,8 +9,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "muster/data/dataset.h"
 #include "muster/data/detail/batch_box.h"
-#include "muster/data/detail/dataset.h"
 #include "muster/tree/detail/sendable.h"
 
 namespace muster::data {

@@ -3,8 +3,8 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "muster/data/dataset.h"
 #include "muster/data/detail/any_sampler.h"
-#include "muster/data/detail/dataset.h"
 #include "muster/data/options.h"
 
 namespace muster {
@@ -36,13 +36,16 @@ class DataLoader<data::NoDataset<D>> {
                 "muster::DataLoader takes a dataset, which this is not: a class with size() and get(index) or "
                 "get_batch(indices), a range with operator[], "
                 "a torch::data dataset, a function with the number of its samples, or a stream with next() "
-                "and #include <muster/data/stream.h>; see muster/data/detail/dataset.h and muster/data/stream.h");
+                "and #include <muster/data/stream.h>; see muster/data/dataset.h and muster/data/stream.h");
 
  public:
+  /// Does not compile.
   template <class A>
   explicit DataLoader(A&&, DataLoaderOptions = {}) {}
+  /// Does not compile.
   template <class A>
   DataLoader(A&&, const data::AnySampler&, DataLoaderOptions = {}) {}
+  /// Does not compile.
   template <class A>
   DataLoader(A&&, int64_t, DataLoaderOptions = {}) {}
 };

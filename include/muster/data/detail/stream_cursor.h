@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "muster/data/detail/dataset.h"
+#include "muster/data/dataset.h"
 #include "muster/tree/detail/collate.h"
 
 /// The interfaces of a stream, one by one; data/stream.h describes them.

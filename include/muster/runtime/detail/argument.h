@@ -10,8 +10,8 @@
 #include <torch/optim/schedulers/lr_scheduler.h>
 #include <torch/optim/schedulers/reduce_on_plateau_scheduler.h>
 
-#include "muster/data/detail/data_loader.h"
-#include "muster/runtime/detail/model.h"
+#include "muster/data/data_loader.h"
+#include "muster/runtime/model.h"
 
 namespace muster {
 class LRScheduler;

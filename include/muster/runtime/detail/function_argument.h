@@ -12,8 +12,8 @@
 #include <torch/optim/optimizer.h>
 
 #include "muster/runtime/detail/argument.h"
-#include "muster/runtime/detail/model.h"
-#include "muster/runtime/detail/optimizer.h"
+#include "muster/runtime/model.h"
+#include "muster/runtime/optimizer.h"
 
 /// Functions among the arguments of prepare(). The parameter that a function names says what it makes: with
 /// torch::optim::Optimizer& a scheduler of the nearest optimizer before it; with a module's class (NetImpl&, Net)

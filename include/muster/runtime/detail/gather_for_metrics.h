@@ -10,8 +10,8 @@
 
 #include "muster/runtime/detail/leaf_operations.h"
 #include "muster/runtime/detail/objects.h"
-#include "muster/tree/detail/per_rank.h"
 #include "muster/tree/detail/visit.h"
+#include "muster/tree/per_rank.h"
 
 namespace muster::runtime {
 
@@ -22,6 +22,11 @@ struct StepRows {
   int64_t local_real = 0;  ///< on this rank, without repeated ones
   int64_t real = 0;        ///< over all ranks, without repeated ones, which come last in rank order
 };
+
+class RuntimeState;
+
+/// The rows of the current batch of the loader in use; nullopt if there is none.
+std::optional<StepRows> step_rows(const RuntimeState& state);
 
 /// Gathers a tensor. If it has step.local rows, it is per sample, and repeated rows are cut off; any other is gathered
 /// whole.

@@ -5,8 +5,8 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "muster/tree/detail/per_rank.h"
 #include "muster/tree/detail/visit.h"
+#include "muster/tree/per_rank.h"
 
 namespace muster::runtime {
 

@@ -13,11 +13,11 @@
 #include <torch/optim/schedulers/lr_scheduler.h>
 #include <torch/optim/schedulers/reduce_on_plateau_scheduler.h>
 
-#include "muster/data/detail/data_loader.h"
+#include "muster/data/data_loader.h"
 #include "muster/runtime/detail/argument.h"
 #include "muster/runtime/detail/function_argument.h"
-#include "muster/runtime/detail/model.h"
-#include "muster/runtime/detail/optimizer.h"
+#include "muster/runtime/model.h"
+#include "muster/runtime/optimizer.h"
 
 namespace muster::runtime {
 

@@ -11,6 +11,17 @@ class Communicator;
 
 namespace muster::runtime {
 
+class RuntimeState;
+
+/// Selects the rank, or one rank per node, that runs a function.
+struct RankSelector {
+  enum class Kind { main, local_main, last, rank, local_rank } kind = Kind::main;
+  int index = 0;  ///< of rank and local_rank
+};
+
+/// Whether this rank is the one; always, if there is no other.
+bool is_selected(const RuntimeState& state, const RankSelector& selector);
+
 /// A function that runs on some ranks only; on the others a call does nothing. Its result is returned as an optional.
 template <class Here, class F>
 class OnSomeRanks {

@@ -6,9 +6,9 @@
 
 #include <torch/serialize/archive.h>
 
-#include "muster/runtime/detail/model.h"
-#include "muster/runtime/detail/optimizer.h"
 #include "muster/runtime/detail/prepare.h"
+#include "muster/runtime/model.h"
+#include "muster/runtime/optimizer.h"
 
 namespace muster::runtime {
 

@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "muster/data/combined.h"
+#include "muster/data/data_loader.h"
 #include "muster/data/detail/batch_box.h"
-#include "muster/data/detail/data_loader.h"
 #include "muster/trainer/detail/steps.h"
 
 namespace muster::trainer {

@@ -10,7 +10,7 @@
 
 #include "muster/base/detail/environment.h"
 #include "muster/trainer/detail/option_field.h"
-#include "muster/trainer/detail/options.h"
+#include "muster/trainer/options.h"
 
 /// What stands behind trainer_main() and needs no type of the program's.
 namespace muster {

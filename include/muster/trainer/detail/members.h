@@ -3,7 +3,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "muster/trainer/detail/batch.h"
+#include "muster/trainer/batch.h"
 
 namespace muster::trainer {
 

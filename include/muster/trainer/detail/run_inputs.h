@@ -8,8 +8,8 @@
 #include <type_traits>
 #include <utility>
 
+#include "muster/trainer/data_module.h"
 #include "muster/trainer/detail/combined_loader.h"
-#include "muster/trainer/detail/data_module.h"
 
 namespace muster::trainer {
 

@@ -9,9 +9,9 @@
 #include <utility>
 #include <vector>
 
-#include "muster/trainer/detail/batch.h"
+#include "muster/trainer/batch.h"
 #include "muster/trainer/detail/members.h"
-#include "muster/trainer/detail/module.h"
+#include "muster/trainer/module.h"
 #include "muster/tree/detail/move.h"
 #include "muster/tree/detail/visit.h"
 

@@ -12,7 +12,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "muster/tree/detail/fields.h"
-#include "muster/tree/detail/per_rank.h"
+#include "muster/tree/per_rank.h"
 
 /// Values made of tensors: tensors inside tuples, pairs, arrays, vectors, maps, optionals, variants,
 /// torch::data::Example, and aggregates of up to eight fields, in any nesting, without a declaration. Any other class

@@ -1,0 +1,103 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "muster/parallel/sharded_options.h"
+#include "muster/precision/policy.h"
+#include "muster/shard/tensor_shard.h"
+#include "muster/tree/state.h"
+
+/// What some models can do and others cannot. ManagedModel has a function for each, which returns nullptr if the model
+/// cannot. Thread safety: as ManagedModel.
+namespace muster::parallel {
+
+class ReductionRecord;
+class JoinSession;
+class ManagedModel;
+
+/// What this rank holds of a parameter. Tied parameters are listed under each of their names. `local` is 1-D, and
+/// written only in optim::write_parameters().
+struct ParameterShard : TensorShard {
+  at::Tensor parameter;
+  int64_t padded = 0;  ///< number of elements in the optimizer's state for this shard
+};
+
+/// A model whose gradients are averaged over ranks at the end of a backward.
+class GradientReductions {
+ public:
+  /// Averages this rank's gradients over the ranks, as the end of a backward does: for a rank whose loss did not depend
+  /// on the model while other ranks wait for it in backward. Does nothing if no rank has a gradient, or if parameters
+  /// are gathered at each use (stage full). The reductions of several models all start before any finishes, in the
+  /// order of the backward that they replace.
+  /// Throws: as backward. Collective, as backward: every rank calls these or runs backward.
+  virtual void start_reduction() = 0;
+  virtual void finish_reduction() = 0;
+  /// How many such reductions have ended here, including those of backward.
+  virtual int64_t reduction_count() const = 0;
+  /// Some parameter has a gradient.
+  virtual bool has_gradients() const = 0;
+  /// Registers the model with this index, the same on every rank, among the models of `record`. Its reductions carry
+  /// index and step, so that those of models of the same layout, or of ranks in different steps, do not match each
+  /// other; and they record their order.
+  virtual void register_with(const std::shared_ptr<ReductionRecord>& record, int64_t index) = 0;
+
+ protected:
+  ~GradientReductions() = default;
+};
+
+/// A model whose parameters or gradients are sharded over ranks.
+class ShardedParameters {
+ public:
+  /// What this rank holds of sharded parameters.
+  virtual std::vector<ParameterShard> shards() = 0;
+  /// The dtype in which a parameter or buffer of the module is stored and saved, whatever dtype it is used in.
+  virtual at::ScalarType stored_dtype(const at::Tensor& tensor) const = 0;
+  /// How the inputs and outputs of forwards are cast.
+  virtual precision::ForwardCasts forward_casts() const = 0;
+  /// Runs f while the module has its full parameters, outside of forward and backward. Collective.
+  virtual void summon_full_params(const std::function<void()>& f, const FullParamsOptions& options) = 0;
+
+ protected:
+  ~ShardedParameters() = default;
+};
+
+/// A model whose gradient communication keeps something on this rank from one backward to the next: a communication
+/// hook's state.
+class CommHookState {
+ public:
+  virtual State save_comm_hook_state() const = 0;
+  virtual void load_comm_hook_state(const State& state) = 0;
+
+ protected:
+  ~CommHookState() = default;
+};
+
+/// What a rank announces: its loop has ended, a model is about to communicate gradients, or its loop threw.
+enum class JoinEvent : int64_t { finished, gradients, failed };
+
+/// A model in whose communication other ranks can take part without batches.
+class Joinable {
+ public:
+  virtual ~Joinable() = default;
+  /// From now on announces what it communicates; nullptr: stops.
+  virtual void set_session(JoinSession* session, int64_t model) = 0;
+  /// Takes part in what the active ranks have announced; sums of gradients are divided by `divisor`. Collective.
+  virtual void shadow(JoinEvent event, int root, double divisor) = 0;
+  /// Why it cannot be joined after all, as text that follows "since"; empty if it can.
+  virtual std::string obstacle() const { return {}; }
+  /// All ranks get the root's parameters and buffers. Collective.
+  virtual void sync_final_model(int root) = 0;
+};
+
+/// What this rank holds of the model's parameters; empty where they are whole.
+std::vector<ParameterShard> shards_of(ManagedModel& model);
+/// As ShardedParameters::stored_dtype(); the tensor's own dtype where parameters are whole.
+at::ScalarType stored_dtype(ManagedModel& model, const at::Tensor& tensor);
+
+}  // namespace muster::parallel

@@ -1,0 +1,579 @@
+#pragma once
+
+#include <concepts>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <iosfwd>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/Generator.h>
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+#include <c10/util/irange.h>
+
+#include "muster/base/format.h"
+#include "muster/base/format_text.h"
+#include "muster/checkpoint/options.h"
+#include "muster/comm/communicator.h"
+#include "muster/data/loader.h"
+#include "muster/data/progress_bar.h"
+#include "muster/optim/grad_norm.h"
+#include "muster/optim/per_group.h"
+#include "muster/parallel/full_params_options.h"
+#include "muster/parallel/local_sgd.h"
+#include "muster/precision/autocast.h"
+#include "muster/precision/grad_scaler.h"
+#include "muster/precision/in_fp32.h"
+#include "muster/runtime/accumulation.h"
+#include "muster/runtime/batch_size_search.h"
+#include "muster/runtime/callback.h"
+#include "muster/runtime/detail/gather_for_metrics.h"
+#include "muster/runtime/detail/objects.h"
+#include "muster/runtime/detail/prepare.h"
+#include "muster/runtime/detail/process_control.h"
+#include "muster/runtime/detail/torch_save.h"
+#include "muster/runtime/detail/values.h"
+#include "muster/runtime/evaluation_scope.h"
+#include "muster/runtime/flops.h"
+#include "muster/runtime/init_trackers.h"
+#include "muster/runtime/loader_preparation.h"
+#include "muster/runtime/log_images.h"
+#include "muster/runtime/logger.h"
+#include "muster/runtime/loop_access.h"
+#include "muster/runtime/metrics.h"
+#include "muster/runtime/model.h"
+#include "muster/runtime/opened_checkpoint.h"
+#include "muster/runtime/optimizer.h"
+#include "muster/runtime/options.h"
+#include "muster/runtime/outside_forward.h"
+#include "muster/runtime/padding.h"
+#include "muster/runtime/placement.h"
+#include "muster/runtime/resume.h"
+#include "muster/runtime/saved_item.h"
+#include "muster/runtime/split.h"
+#include "muster/runtime/training_options.h"
+#include "muster/schedule/schedulers.h"
+#include "muster/strategy/options.h"
+#include "muster/track/trackers.h"
+#include "muster/tree/state.h"
+#include "muster/version.h"
+
+namespace muster {
+
+/// Removes a hook; a second remove() does nothing.
+class RemovableHandle {
+ public:
+  /// `remove` removes the hook.
+  explicit RemovableHandle(std::function<void()> remove) : remove_(std::move(remove)) {}
+  /// Removes the hook.
+  void remove() {
+    if (auto remove = std::exchange(remove_, {})) remove();
+  }
+
+ private:
+  std::function<void()> remove_;
+};
+
+/// Which entries of a named item are saved: those for which the function returns true.
+using SaveFilter = std::map<std::string, std::function<bool(const std::string& name, const State& value)>>;
+
+/// Everything that Accelerator, Fabric and Trainer train with on one rank: its group, device, strategy and precision,
+/// and all that was prepared. Accelerator and Fabric derive from it, and add the names that their users know.
+/// The functions stand in four sections: ranks, values, training, state.
+/// Thread safety: one thread at a time.
+/// Collective: the functions that say so, on every rank, in the same order.
+class Runtime {
+ public:
+  /// Joins the group of all ranks if a launcher has started the program; otherwise launch() does, if options.devices
+  /// asks for several. Collective, if it joins. Throws: ConfigError for options that are wrong or cannot be met here.
+  explicit Runtime(const RuntimeOptions& options);
+  /// If an exception leaves its scope, it ends the group of all ranks: the others get MU053 at once instead of waiting.
+  ~Runtime();
+  /// The runtime moved from may only be destroyed.
+  Runtime(Runtime&&) noexcept;
+  /// The runtime moved from may only be destroyed.
+  Runtime& operator=(Runtime&&) noexcept;
+
+  /// @name Ranks
+  /// @{
+
+  /// Starts the other local ranks if no launcher did, and joins the group. The code before this call runs in each of
+  /// them. A second call does nothing. Collective.
+  void launch();
+
+  /// This rank's number in the job, from 0.
+  int rank() const;
+  /// This rank's number on its node, from 0.
+  int local_rank() const;
+  /// The number of this rank's node, from 0.
+  int node_rank() const;
+  /// How many ranks the job has.
+  int world_size() const;
+  /// Whether this is rank 0.
+  bool is_main() const { return rank() == 0; }
+  /// Whether this is the first rank of its node.
+  bool is_local_main() const { return local_rank() == 0; }
+  /// Whether this rank has the highest number of the job.
+  bool is_last() const { return rank() == world_size() - 1; }
+  /// The device that this rank trains on.
+  c10::Device device() const;
+  /// The group of all ranks. Throws: UsageError (MU172) before launch() if several ranks were asked for.
+  const comm::Communicator& group() const;
+  /// Waits until every rank has called it. Collective.
+  void barrier() const;
+
+  /// Returns f as a function for the main rank only: a call elsewhere does nothing. Its result is returned as an
+  /// optional. A world of one rank always runs it; this holds for all functions of this kind.
+  template <class F>
+  auto on_main_process(F f) const {
+    return on_selected({runtime::RankSelector::Kind::main}, std::move(f));
+  }
+  /// Returns f as a function for the first rank of each node only, in the manner of on_main_process().
+  template <class F>
+  auto on_local_main_process(F f) const {
+    return on_selected({runtime::RankSelector::Kind::local_main}, std::move(f));
+  }
+  /// Returns f as a function for the last rank only, in the manner of on_main_process().
+  template <class F>
+  auto on_last_process(F f) const {
+    return on_selected({runtime::RankSelector::Kind::last}, std::move(f));
+  }
+  /// Returns f as a function for the rank of this number only, in the manner of on_main_process().
+  template <class F>
+  auto on_process(int index, F f) const {
+    return on_selected({runtime::RankSelector::Kind::rank, index}, std::move(f));
+  }
+  /// Returns f as a function for the rank of this number on each node only, in the manner of on_main_process().
+  template <class F>
+  auto on_local_process(int index, F f) const {
+    return on_selected({runtime::RankSelector::Kind::local_rank, index}, std::move(f));
+  }
+
+  /// Runs `f` on the main rank first, then on the others; if it throws on the main rank, all ranks throw. Collective.
+  template <class F>
+  auto main_process_first(F&& f) const {
+    return runtime::first_here(group(), is_main(), std::forward<F>(f));
+  }
+  /// Runs `f` on the first rank of each node first, then on the others; if it throws there, all ranks throw.
+  /// Collective.
+  template <class F>
+  auto local_main_process_first(F&& f) const {
+    return runtime::first_here(group(), is_local_main(), std::forward<F>(f));
+  }
+
+  /// Prints a line, on the main rank only: print("epoch {}: {:.2f}%", epoch, 100.0 * right / seen).
+  template <class... A>
+  void print(FormatText<std::type_identity_t<A>...> text, const A&... values) const {
+    if (is_main()) print_line(sizeof...(A) == 0 ? std::string(text.text()) : formatted(text.text(), values...));
+  }
+  /// A stream that prints on the main rank only, line by line, as print() does; elsewhere it prints nothing. A flush
+  /// prints the beginning of a line. It lives as long as the runtime.
+  std::ostream& out() const;
+  /// Returns a logger for the diagnostic log, which writes each line once for all ranks.
+  Logger logger(std::string name = "muster") const;
+  /// A progress bar for a pass over the loader, as muster::progress(); on the main rank only, also if the loader was
+  /// not prepared.
+  template <class L>
+  ProgressBar<L> progress(const L& loader, std::string title = {}, ProgressOptions options = {}) const {
+    options.quiet = options.quiet || !is_main();
+    return muster::progress(loader, std::move(title), std::move(options));
+  }
+
+  /// Sets this rank's flag, which check_trigger() reads. Not collective.
+  void set_trigger();
+  /// Returns whether any rank has called set_trigger() since the last call, and if so clears the flags of all.
+  /// Collective.
+  bool check_trigger();
+
+  /// From now on SIGTERM and SIGUSR1 do not end the program but are recorded for signal_received(). A second call does
+  /// nothing.
+  void catch_signals();
+  /// Returns the signal that any rank has received, or 0. All ranks get the same answer, so that they save and exit at
+  /// the same step. A received signal is not cleared. Collective.
+  int signal_received();
+
+  /// Returns every decision taken and its reason, one line each.
+  std::string plan() const;
+
+  /// Calls f(batch_size) with smaller and smaller sizes until no rank runs out of memory; all ranks try the same sizes.
+  /// Returns the size, or a pair of it and the result of f. Requires: f prepares what it trains itself. Collective.
+  /// Throws: UsageError (MU185) if no size fits; any other exception of f.
+  template <class F>
+  auto find_executable_batch_size(F&& f, const BatchSizeOptions& options = {}) {
+    return runtime::find_executable_batch_size(group(), trial_group(), std::forward<F>(f), options);
+  }
+
+  /// @}
+  /// @name Values
+  /// Operations on tensors in any nesting of tuples, lists, maps, optionals and structs. Collective unless a function
+  /// says otherwise, with values of the same structure on every rank.
+  /// Throws: UsageError (MU065), on every rank, if lists, maps or optionals hold tensors in different places; (MU177)
+  /// for an undefined tensor, except in broadcast() on the receiving ranks.
+  /// @{
+
+  /// Concatenates the tensors of all ranks along the first dimension, in rank order. A 0-dim tensor counts as one of
+  /// shape [1].
+  template <class... T>
+  auto gather(const T&... values) const {
+    return runtime::gather(group(), values...);
+  }
+  /// As gather(), for values of the current batch: samples that the loader repeated to fill its last step are cut off,
+  /// so that every sample counts once. This applies to tensors with one row per sample of this rank's batch, and to
+  /// lists of strings or numbers with one element per sample; any other tensor or list is gathered whole. If a value
+  /// has this length by chance but does not belong to the batch, pass it as per_rank(value); the result is a plain
+  /// value again. If ranks have different numbers of batches, use collector().
+  template <class... T>
+  auto gather_for_metrics(const T&... values) const {
+    return runtime::gather_for_metrics(group(), runtime::step_rows(*state_), values...);
+  }
+  /// Returns a collector for values of the batches of an epoch, which gathers them once at the end: exact for every
+  /// loader. Not collective.
+  template <class... T>
+  MetricsCollector<T...> collector() const {
+    return MetricsCollector<T...>(group(), [state = state_] { return runtime::step_rows(*state); });
+  }
+  /// Stacks the tensors of all ranks along a new first dimension, whose size is the world size.
+  template <class T>
+  T all_gather(const T& value) const {
+    return runtime::all_gather(group(), value);
+  }
+  /// Returns the "sum", "mean", "min", "max" or "product" over ranks as a new value: of every tensor in the value, or
+  /// of a single number (numbers beside tensors are not reduced). Throws: ConfigError (MU054) for a mean of integers.
+  template <class T>
+  T reduce(const T& value, std::string_view op = "sum") const {
+    return runtime::reduce(group(), value, op);
+  }
+  /// Returns the value of rank `source`.
+  template <class T>
+  T broadcast(const T& value, int source = 0) const {
+    return runtime::broadcast(group(), value, source);
+  }
+  /// Pads tensors with options.value so that dimension options.dim is as long as on the rank where it is longest. A
+  /// 0-dim tensor counts as one of shape [1]. Throws: ConfigError (MU060) if a tensor does not have this dimension.
+  template <class T>
+  T pad_across_processes(const T& value, const PadOptions& options = {}) const {
+    return runtime::pad_across_processes(group(), value, options);
+  }
+  /// Returns the value of rank `source`, sent as bytes: strings, numbers, lists and maps of them, structs; see
+  /// tree/detail/pack.h.
+  template <class T>
+  T broadcast_object(const T& value, int source = 0) const {
+    return runtime::broadcast_object(group(), value, source);
+  }
+  /// Returns a list of the values of all ranks, sent as by broadcast_object(); if the values are lists, one list of all
+  /// their elements.
+  template <class T>
+  auto gather_object(const T& value) const {
+    return runtime::gather_object(group(), value);
+  }
+  /// Returns this rank's part of a list or a tensor, or of every one in a map, tuple or struct. Parts are contiguous;
+  /// if the length is not divisible by the world size, the first ranks get one element more. Not collective.
+  template <class T>
+  T split_between_processes(const T& value, const SplitOptions& options = {}) const {
+    return runtime::split_between_processes(rank(), world_size(), value, options);
+  }
+
+  /// @}
+  /// @name Training
+  /// @{
+
+  /// Takes modules, optimizers, schedulers (Muster's or LibTorch's), muster::DataLoaders, and functions that make them
+  /// (see function_argument.h), in any order; returns their handles in that order, a single one without a tuple.
+  /// Temporaries are owned, named objects borrowed.
+  /// Gradients that a module has already count as those of a backward in no_sync(): the next one communicates the sum.
+  /// Collective: with the same arguments on every rank. Throws: ConfigError (MU150), on every rank, where ranks give
+  /// different modules, or optimizers with different options; UsageError (MU581) for a module that shares a parameter
+  /// with one that is prepared.
+  template <class... T>
+    requires(!std::same_as<std::remove_cvref_t<T>, PrepareOptions> && ...)
+  auto prepare(T&&... objects) {
+    static_assert(sizeof...(T) > 0, "prepare takes at least one object");
+    return runtime::prepare(*state_, std::forward<T>(objects)...);
+  }
+  /// Prepares objects as the options say: prepare({.move_to_device = false}, net). Collective.
+  /// Throws: ConfigError (MU566) if the options give neither one answer nor one for each object; as
+  /// prepare(objects...).
+  template <class... T>
+  auto prepare(const PrepareOptions& options, T&&... objects) {
+    const runtime::PlacementScope scope(*state_, options, {(runtime::ModuleLike<T> || runtime::Loader<T>)...});
+    return prepare(std::forward<T>(objects)...);
+  }
+
+  /// Runs backward of the loss, scaled for the precision and weighted for accumulation. The strategy communicates the
+  /// gradients. Collective: unless inside no_sync().
+  void backward(const at::Tensor& loss, BackwardOptions options = {});
+
+  /// Opens one micro-batch of the loader in use; call it before the forward. At the end of a window of
+  /// gradient_accumulation_steps() micro-batches, or of the loader, gradients are communicated and optimizers step.
+  template <class... M>
+  [[nodiscard]] AccumulationScope accumulate(const Model<M>&... models) {
+    return AccumulationScope(next_micro_batch(), {runtime::managed_by(*models.prepared())...});
+  }
+  /// True if the current micro-batch ends its window, and before the first micro-batch.
+  bool sync_gradients() const;
+  /// How many micro-batches a window has.
+  int gradient_accumulation_steps() const;
+  /// Sets how many micro-batches a window has, from the next window on.
+  /// Throws: ConfigError (MU181) for less than one.
+  void set_gradient_accumulation_steps(int steps);
+  /// Gradients of these models stay local until the scope is destroyed; the next backward communicates their sum.
+  template <class... M>
+  [[nodiscard]] runtime::NoSyncScope no_sync(const Model<M>&... models) {
+    return runtime::NoSyncScope({runtime::managed_by(*models.prepared())...}, true);
+  }
+  /// As no_sync(); does nothing if `enabled` is false.
+  template <class M>
+  [[nodiscard]] runtime::NoSyncScope no_backward_sync(const Model<M>& model, bool enabled = true) {
+    return runtime::NoSyncScope({runtime::managed_by(*model.prepared())}, enabled);
+  }
+  /// Autocast as in a forward, for code outside of one, such as the loss; or autocast off, inside one.
+  [[nodiscard]] precision::AutocastScope autocast(const AutocastOptions& options = {}) const;
+  /// Opens an evaluation of models or modules, as muster::evaluation(): eval mode and no gradients until the scope
+  /// ends.
+  template <class... M>
+  EvaluationScope evaluation(M&&... models) const {
+    return muster::evaluation(models...);
+  }
+  /// Under "16-mixed", divides gradients by the scale of their loss; repeated calls do nothing. Clipping calls it.
+  /// Collective: as clipping, if there is one optimizer. If there are several, a rank whose loss did not use a model
+  /// sees the other ranks' gradients only from step() on.
+  void unscale_gradients();
+  /// Divides the gradients of one optimizer by the scale of their loss. Collective: as clipping.
+  void unscale_gradients(const Optimizer& optimizer);
+  /// True if the last step() of any prepared optimizer was skipped because gradients were not finite. Waits as
+  /// Optimizer::step_was_skipped().
+  bool optimizer_step_was_skipped() const;
+
+  /// Scales the model's gradients so that their norm is at most max_norm; returns the norm before scaling. Before the
+  /// last micro-batch of an accumulation window, clipping does nothing and returns 0. The norm of gradients on a device
+  /// goes to the host only when it is read (GradNorm).
+  /// Collective: if the strategy shards gradients, and if a rank's loss did not use the model (see Optimizer::step()).
+  template <class M>
+  GradNorm clip_grad_norm_(const Model<M>& model, double max_norm, ClipOptions options = {}) {
+    return clip_grad_norm_(model.parameters(), max_norm, options);
+  }
+  /// Clips the gradients of these parameters by their norm, as that of a model.
+  GradNorm clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm, ClipOptions options = {});
+  /// Clips the gradients of each parameter group by its own norm, with one max_norm or one for each.
+  GradNorms clip_grad_norm_(const Optimizer& optimizer, const PerGroup<double>& max_norm, ClipOptions options = {});
+  /// Clamps every gradient element of the model to [-clip_value, clip_value].
+  template <class M>
+  void clip_grad_value_(const Model<M>& model, double clip_value) {
+    clip_grad_value_(model.parameters(), clip_value);
+  }
+  /// Clamps every gradient element of these parameters to [-clip_value, clip_value].
+  void clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_value);
+  /// Clips the gradients of the optimizer's parameters, by norm (returned) or by value (returns 0).
+  /// Throws: ConfigError (MU179) unless exactly one of max_norm and clip_val is given.
+  GradNorm clip_gradients_of(const Optimizer& optimizer, const ClipGradientsOptions& options);
+
+  /// Runs `f`, a loop over batches whose number may differ between ranks, as when even_batches is off. A rank whose `f`
+  /// has returned takes part in the communication of the others, with zeros for gradients, until all have returned. All
+  /// ranks then continue from the last step: parameters, buffers, optimizer states, loss scales and schedulers
+  /// (LibTorch's ReduceLROnPlateauScheduler keeps its counts). In `f`, call no other collective; for values, use
+  /// collector(). `models`: those that `f` trains; if none is given, all prepared ones. Collective.
+  /// Throws: UsageError (MU117) for sharded models; (MU118, MU119) if ranks run different steps or one of them throws.
+  template <class... M>
+  void join_uneven_inputs(const std::function<void()>& f, const UnevenInputsOptions& options = {},
+                          const Model<M>&... models) {
+    run_joined({runtime::managed_by(*models.prepared())...}, f, options);
+  }
+  /// Returns the loader, which begins its next pass (only that one) at this batch; in constant time, or, for a
+  /// stream, by skipping samples. Throws: UsageError (MU108) for a batch beyond its end.
+  template <class Batch>
+  static DataLoader<Batch> skip_first_batches(DataLoader<Batch> loader, int64_t batches) {
+    return muster::skip_first_batches(std::move(loader), batches);
+  }
+  /// While the returned object lives, ranks average parameters every few steps instead of gradients in every step.
+  template <class M>
+  [[nodiscard]] LocalSGD local_sgd(const Model<M>& model, const LocalSgdOptions& options = {}) const {
+    return LocalSGD(group(), model, options);
+  }
+  /// Makes every BatchNorm in the model use statistics of all ranks in training; returns their number. Collective.
+  template <class M>
+  int64_t convert_sync_batchnorm(const Model<M>& model) const {
+    return convert_batch_norms(*model);
+  }
+  /// Returns 0, 1, ... count - 1; after load_state(), without the epochs that the checkpoint has completed.
+  auto epochs(int64_t count) { return c10::irange(first_epoch(count), count); }
+  /// Seeds all generators, with the same seed on every rank or with the rank added to it. Loaders prepared later
+  /// shuffle by it.
+  void set_seed(uint64_t seed, bool per_rank = false);
+  /// Gives the default generators of LibTorch that are named, and the generators given, the states that they have on
+  /// rank 0: synchronize_rng_states({.cpu = true}, mine).
+  /// Collective. Throws, on all ranks: UsageError (MU328) if ranks give different generators; (MU329) for an undefined
+  /// one.
+  template <std::same_as<at::Generator>... G>
+  void synchronize_rng_states(const SyncedGenerators& kinds, const G&... generators) const {
+    synchronize(kinds, {generators...});
+  }
+
+  /// Empties these handles, so that the memory of their objects is freed once nothing else holds them. Begins a new
+  /// accumulation window, and releases cached memory of accelerators.
+  template <class... T>
+  void free_memory(T&... handles) {
+    ([](auto& handle) { [[maybe_unused]] const auto gone = std::move(handle); }(handles), ...);
+    forget_freed();
+  }
+  /// Calls a function of every callback that has it: call(&Mine::on_epoch_end, epoch).
+  template <class C, class... P, class... A>
+  void call(void (C::*member)(P...), A&&... arguments) const {
+    runtime::call_each(callbacks(), member, std::forward<A>(arguments)...);
+  }
+  /// Runs `f` and writes what all ranks did during it as one trace, for chrome://tracing. Collective.
+  template <class F>
+  void profile(F&& f, const ProfileOptions& options = {}) const {
+    record_profile([&f] { std::forward<F>(f)(); }, options);
+  }
+
+  /// @}
+  /// @name State
+  /// Saves and loads what was prepared. A checkpoint is a folder, or a set of files in project.storage; it appears
+  /// complete or not at all, and all ranks must see the same one (docs/formats/checkpoint.md). A rank per node checks
+  /// it. Collective unless a function says otherwise, with the same arguments on every rank.
+  /// Throws: CheckpointError, on all ranks: MU202, MU210 to MU216, MU313 to MU317 for files; MU131, MU208, MU209, MU240
+  /// for what does not fit. If loading fails, everything in memory is as it was before.
+  /// @{
+
+  /// A function that sees the state that is written or was read, and may change it. `folder`: that of the checkpoint.
+  using StateHook = std::function<void(State& state, const std::filesystem::path& folder)>;
+  /// Writes all that training depends on: models, optimizers, loss scales, schedulers, loaders, random generators, an
+  /// unfinished accumulation window, gradients that no step has used, registered objects. A program that loads it
+  /// continues as if it had not been interrupted. `folder`: where to write; empty: as options.project says, under the
+  /// number after the highest. Returns the folder of the checkpoint. Asynchronous: returns once tensors are copied to
+  /// host memory; a later failure is thrown by the next save or wait_for_save(). A number is chosen only when it is
+  /// written: then the folder of all numbered checkpoints is returned, and wait_for_save() returns that of the new one.
+  /// Throws: CheckpointError MU241 (an unknown scheduler); ConfigError MU244 (no folder).
+  std::filesystem::path save_state(const std::filesystem::path& folder = {}, const SaveStateOptions& options = {});
+  /// Loads the state into the same objects, prepared and registered in the same order. The world size may differ:
+  /// loaders continue at the same sample, and the log names what cannot be kept. epochs() continues at the epoch of the
+  /// first loader. `folder` empty: the complete checkpoint with the highest number in the project's folder. The main
+  /// rank chooses it for all ranks, and the log names those that it passes over. Ranks compare which one each has
+  /// opened before anything is loaded.
+  /// Throws: CheckpointError MU247 if ranks opened different saves; MU242 for a checkpoint inside an accumulation
+  /// window that cannot be continued here; MU584 for gradients of other ranks; ConfigError MU244 if there is no folder
+  /// or no checkpoint in it.
+  void load_state(const std::filesystem::path& folder = {}, const LoadStateOptions& options = {});
+  /// Waits until an asynchronous save is on the disk. Returns its folder; empty if there was none.
+  std::filesystem::path wait_for_save();
+
+  /// Registers objects with state_dict() and load_state_dict(), to be saved with the rest. They must outlive the
+  /// runtime's saves. If ranks hold different states, each rank gets its own back. Not collective.
+  /// Requires: tree/state.h says what an object needs.
+  template <Stateful... T>
+  void register_for_checkpointing(T&... objects) {
+    (keep_object([&objects] { return objects.state_dict(); },
+                 [&objects](const State& state) { objects.load_state_dict(state); }),
+     ...);
+  }
+  /// Does not compile; the message says what the functions are called.
+  template <class... T>
+    requires(FormerlyStateful<T> || ...)
+  void register_for_checkpointing(T&...) {
+    static_assert(!(FormerlyStateful<T> || ...),
+                  "an object that is saved has state_dict() and load_state_dict(state), which were called save_state() "
+                  "and load_state()");
+  }
+  /// The hook is called before a checkpoint is written, with the state to be written; on rank 0 it is complete. It may
+  /// add and change entries. An entry of "models" or "optimizers" that it empties is not saved. Not collective.
+  RemovableHandle register_save_state_pre_hook(StateHook hook);
+  /// The hook gets the state that was read, before it is loaded; entries that it empties are not. Not collective.
+  RemovableHandle register_load_state_pre_hook(StateHook hook);
+
+  /// Writes these items under their names, as Fabric does. `filter`: see SaveFilter.
+  /// Throws: ConfigError MU246 for a filter of a name that is not saved.
+  void save(const std::filesystem::path& folder, const std::vector<SavedItem>& items, const SaveFilter& filter = {});
+  /// Loads items by name and returns the entries of the checkpoint that are not among them.
+  /// Throws: CheckpointError MU209 for a name that the checkpoint does not have, if strict; MU247 if ranks opened
+  /// different saves.
+  State load(const std::filesystem::path& folder, const std::vector<SavedItem>& items,
+             const LoadStateOptions& options = {});
+  /// Returns all entries of the checkpoint.
+  State load(const std::filesystem::path& folder);
+  /// As load_model(), under Fabric's name.
+  template <class M>
+  void load_raw(const std::filesystem::path& path, const Model<M>& model, const LoadStateOptions& options = {}) const {
+    load_model(model, path, {.strict = options.strict});
+  }
+
+  /// Loads bare weights into a model: what save_model wrote, a safetensors file, index or folder, a file of torch.save,
+  /// torch::save or torch.jit.save, or a folder with pytorch_model.bin or its index. Like Python's load_state_dict, it
+  /// converts values to the dtypes of the model. If a file holds one dictionary of tensors among other things, it loads
+  /// that one; the log says so, and names what is left out, objects of unknown classes too. Optimizers, their states
+  /// and averages of the model stay as they are.
+  /// Returns the names that only the model or only the file has: none if strict. See LoadStateDictOptions.
+  /// Throws, on all ranks, with the model unchanged: CheckpointError MU200, MU201, MU205, MU207, MU225, MU226 for the
+  /// files; MU228 for names that only one of them has, if strict, and for values that do not fit, all listed; MU250 if
+  /// ranks read different weights.
+  template <class M>
+  IncompatibleKeys load_model(const Model<M>& model, const std::filesystem::path& path,
+                              const LoadStateDictOptions& options = {}) const {
+    return load_weights(model.ptr(), path, options);
+  }
+  /// Loads bare weights into a module, prepared or not, as into a model.
+  template <runtime::ModuleLike M>
+  IncompatibleKeys load_model(M&& module, const std::filesystem::path& path,
+                              const LoadStateDictOptions& options = {}) const {
+    return load_weights(runtime::module_pointer(std::forward<M>(module)), path, options);
+  }
+
+  /// Writes the model's weights as safetensors into `folder`: one file, or several and an index. Collective.
+  template <class M>
+  void save_model(const Model<M>& model, const std::filesystem::path& folder,
+                  const SaveWeightsOptions& options = {}) const {
+    write_model(*model.prepared(), folder, options);
+  }
+  /// Runs `f` while the module has its full parameters, to be read or changed, on all ranks or the first.
+  /// If nothing is sharded, it just calls `f`. Collective: if parameters are sharded, outside of forward and backward.
+  /// Throws: what `f` throws; as ShardedModel::summon_full_params().
+  template <class M, std::invocable<> F>
+  void summon_full_params(const Model<M>& model, F&& f, const FullParamsOptions& options = {}) const {
+    with_full_params(*model.prepared(), std::forward<F>(f), options);
+  }
+  /// Returns the module behind the handle.
+  template <class M>
+  auto unwrap_model(const Model<M>& model) const {
+    return model.ptr();
+  }
+
+  /// @}
+
+ private:
+  friend runtime::RuntimeState& runtime::state_of(const Runtime& runtime);
+
+  runtime::TrialGroup trial_group();
+  static void print_line(const std::string& line);
+  template <class F>
+  auto on_selected(const runtime::RankSelector& selector, F f) const {
+    const auto here = [state = state_, selector] { return runtime::is_selected(*state, selector); };
+    return runtime::OnSomeRanks<std::remove_const_t<decltype(here)>, F>(here, std::move(f));
+  }
+  std::shared_ptr<runtime::Accumulation> next_micro_batch();
+  void run_joined(std::vector<std::shared_ptr<parallel::ManagedModel>> models, const std::function<void()>& f,
+                  const UnevenInputsOptions& options);
+  int64_t convert_batch_norms(torch::nn::Module& module) const;
+  /// Returns how many epochs a loaded checkpoint has completed, at most `count`; they are not counted again.
+  int64_t first_epoch(int64_t count);
+  void synchronize(const SyncedGenerators& kinds, std::vector<at::Generator> generators) const;
+  void forget_freed();
+  const std::vector<std::shared_ptr<FabricCallback>>& callbacks() const;
+  void record_profile(const std::function<void()>& f, const ProfileOptions& options) const;
+  void keep_object(const std::function<State()>& save, const std::function<void(const State&)>& load);
+  IncompatibleKeys load_weights(const std::shared_ptr<torch::nn::Module>& module, const std::filesystem::path& path,
+                                const LoadStateDictOptions& options) const;
+  static void with_full_params(const runtime::PreparedModel& model, const std::function<void()>& f,
+                               const FullParamsOptions& options);
+  void write_model(const runtime::PreparedModel& model, const std::filesystem::path& folder,
+                   const SaveWeightsOptions& options) const;
+
+  std::shared_ptr<runtime::RuntimeState> state_;
+};
+
+}  // namespace muster

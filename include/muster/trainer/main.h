@@ -1,0 +1,116 @@
+#pragma once
+
+#include <concepts>
+#include <filesystem>
+#include <memory>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "muster/trainer/data_module.h"
+#include "muster/trainer/detail/main_call.h"
+#include "muster/trainer/detail/members.h"
+#include "muster/trainer/detail/option_struct.h"
+#include "muster/trainer/load_from_checkpoint.h"
+#include "muster/trainer/module.h"
+#include "muster/trainer/trainer.h"
+
+namespace muster {
+
+namespace trainer {
+
+/// The data of a program whose module has the loaders.
+struct NoData {};
+
+/// The options of T, if it has some, and how T is made.
+template <class T>
+struct HeldOptions {
+  options_of<T> values = {};
+  std::vector<OptionField> fields() {
+    if constexpr (has_options<T>) return fields_of(values);
+    else return {};
+  }
+  std::shared_ptr<T> make() const {
+    if constexpr (has_options<T>) {
+      static_assert(std::constructible_from<T, const options_of<T>&>,
+                    "this class has a struct `Options`, so trainer_main makes it of one: give it a constructor that "
+                    "takes const Options&");
+      return std::make_shared<T>(values);
+    } else {
+      static_assert(std::default_initializable<T>,
+                    "trainer_main makes an object from nothing, or from its plain struct `Options`: give this class "
+                    "one of these constructors");
+      return std::make_shared<T>();
+    }
+  }
+};
+
+template <class M, class D, StepKind K>
+inline constexpr bool main_runs = Members<K>::Step::template in<M> && Members<K>::Loader::template in<D>;
+template <class M, class D>
+inline constexpr bool main_runs<M, D, StepKind::predict> =
+    (member::predict_step::in<M> || member::forward::in<M>)&&member::predict_dataloader::in<D>;
+
+template <class M, class D>
+MainProgram main_program(HeldOptions<M>& model, std::vector<OptionField> data, const TrainerOptions& defaults) {
+  MainProgram program{.runs = {main_runs<M, D, StepKind::training>, main_runs<M, D, StepKind::validation>,
+                               main_runs<M, D, StepKind::test>, main_runs<M, D, StepKind::predict>},
+                      .trainer = defaults,
+                      .model = model.fields(),
+                      .data = std::move(data)};
+  if constexpr (has_options<M>)
+    program.load_model_options = [&model](const std::filesystem::path& checkpoint) {
+      if (const auto saved = saved_hyperparameters(checkpoint); !saved.empty()) tree::load_fields(model.values, saved);
+    };
+  return program;
+}
+
+template <class M, class D>
+void run_main(Trainer& trainer, const MainCall& call, const std::shared_ptr<M>& module,
+              const std::shared_ptr<D>& data) {
+  const EvaluateOptions how{.ckpt_path = call.ckpt_path, .return_predictions = false};
+  if (call.stage == Stage::fit) {
+    if constexpr (main_runs<M, D, StepKind::training>)
+      trainer.fit(module, data, FitOptions{.ckpt_path = call.ckpt_path});
+  } else if (call.stage == Stage::validate) {
+    if constexpr (main_runs<M, D, StepKind::validation>) print_metrics(trainer, trainer.validate(module, data, how));
+  } else if (call.stage == Stage::test) {
+    if constexpr (main_runs<M, D, StepKind::test>) print_metrics(trainer, trainer.test(module, data, how));
+  } else if constexpr (main_runs<M, D, StepKind::predict>) {
+    trainer.predict(module, data, how);
+  }
+}
+
+}  // namespace trainer
+
+/// A whole program, as Lightning's LightningCLI is one:
+///   int main(int argc, char** argv) { return muster::trainer_main<Lit, Data>(argc, argv); }
+/// Its subcommands are fit, validate, test and predict, of which those are there that the module M has the step for and
+/// the data module D the loader; without D, the module has the loaders. A class with a plain struct `Options` is made
+/// of one, and the fields are options of the program: --model.rate 0.1, --data.batch_size 32. Those of the Trainer are
+/// --trainer.max_epochs 3. `--config FILE` reads LightningCLI's files, `--print_config` writes one, `--help` shows all.
+/// A flag counts more than a variable, that more than a file, that more than `defaults`, which code alone can give
+/// callbacks in. Predictions are for callbacks and hooks; validate and test print what was logged.
+/// Returns the exit code: 0, or 2 after a message (MU500) that names all that is wrong with the call, before a Trainer
+/// or another rank is there. Requires: it is called first in main(), before another thread is started.
+/// Throws: as the Trainer; what the program's own classes throw. Nobody need catch it.
+template <class M, class D = M>
+int trainer_main(int argc, char** argv, const TrainerOptions& defaults = {}) {
+  static_assert(std::derived_from<M, TrainerModule>, "trainer_main<M> takes a class derived from TrainerModule");
+  constexpr bool has_data = !std::same_as<M, D>;
+  static_assert(!has_data || std::derived_from<D, DataModule>,
+                "trainer_main<M, D> takes a class of data derived from muster::DataModule");
+  trainer::HeldOptions<M> model;
+  trainer::HeldOptions<std::conditional_t<has_data, D, trainer::NoData>> data;
+  const auto call = trainer::read_main_call(
+      {argv, argv + argc}, trainer::main_program<M, D>(model, data.fields(), defaults), Environment::of_process());
+  if (!trainer::begin_main(call)) return *call.exit_code;
+  Trainer trainer(call.trainer);
+  trainer::seed_generators(call.seed);
+  const auto module = model.make();
+  if constexpr (has_data) trainer::run_main(trainer, call, module, data.make());
+  else trainer::run_main(trainer, call, module, module);
+  return 0;
+}
+
+}  // namespace muster

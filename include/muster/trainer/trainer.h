@@ -1,0 +1,196 @@
+#pragma once
+
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "muster/base/format_text.h"
+#include "muster/runtime.h"
+#include "muster/runtime/model.h"
+#include "muster/trainer/callback.h"
+#include "muster/trainer/detail/run_inputs.h"
+#include "muster/trainer/trainer_records.h"
+
+namespace muster {
+
+/// Runs the loops: training with validation, validation, tests and predictions, on any number of ranks, for a
+/// TrainerModule and its data. Data are loaders or a DataModule; without data, the module's own loaders are used.
+/// Thread safety: one thread at a time. Collective: the constructor and every function that runs or saves.
+class Trainer : public TrainerRecords {
+ public:
+  /// Starts the other local ranks if options.devices asks for them, and joins the group of all ranks.
+  /// Throws: ConfigError (MU440), which names everything that is wrong with the options.
+  explicit Trainer(const TrainerOptions& options = {});
+  /// Ends what the last run left open: loggers, and the group of all ranks.
+  ~Trainer();
+  Trainer(const Trainer&) = delete;
+  Trainer& operator=(const Trainer&) = delete;
+
+  /// Trains the module, and validates it if it has a validation_step and there is a loader for it.
+  /// Throws: UsageError (MU443) for what configure_optimizers() returns, (MU444) if there is no loader for training;
+  /// ConfigError (MU445) for limits that leave less than one batch; what the hooks throw, after on_exception and
+  /// teardown were called.
+  template <class Module>
+  void fit(Module&& module, const FitOptions& options = {}) {
+    run_fit(for_fit<trainer::object_of<Module>>(own_inputs(std::forward<Module>(module))), options);
+  }
+  /// Trains the module on `data`: a loader, several in a tuple or vector, or a DataModule.
+  template <class Module, class Data>
+    requires(!std::same_as<std::remove_cvref_t<Data>, FitOptions>)
+  void fit(Module&& module, Data&& data, const FitOptions& options = {}) {
+    using M = trainer::object_of<Module>;
+    constexpr auto kind = trainer::StepKind::training;
+    run_fit(for_fit<M>(make_inputs<kind>(std::forward<Module>(module), std::forward<Data>(data))), options);
+  }
+  /// Trains the module on `train`, and validates it on `val`: loaders, or tuples or vectors of them.
+  template <class Module, class Train, class Val>
+    requires(!std::same_as<std::remove_cvref_t<Val>, FitOptions>)
+  void fit(Module&& module, Train&& train, Val&& val, const FitOptions& options = {}) {
+    using M = trainer::object_of<Module>;
+    static_assert(trainer::Loaders<Train> && trainer::Loaders<Val>,
+                  "fit takes loaders for training and for validation: muster::DataLoader, or a std::tuple or "
+                  "std::vector of them");
+    auto all = make_inputs<trainer::StepKind::training>(std::forward<Module>(module), std::forward<Train>(train));
+    trainer::set_loaders<M, trainer::StepKind::validation, M>(all, std::remove_cvref_t<Val>(std::forward<Val>(val)));
+    run_fit(for_fit<M>(std::move(all)), options);
+  }
+
+  /// Validates the module on its own val_dataloader(). Returns what was logged for the epoch, for each loader.
+  template <class Module>
+  std::vector<Metrics> validate(Module&& module, const EvaluateOptions& options = {}) {
+    return run_evaluate(own_inputs(std::forward<Module>(module)), trainer::StepKind::validation, options);
+  }
+  /// Validates the module on `data`: a loader, several in a tuple or vector, or a DataModule. Returns what was logged,
+  /// for each loader.
+  template <class Module, class Data>
+    requires(!std::same_as<std::remove_cvref_t<Data>, EvaluateOptions>)
+  std::vector<Metrics> validate(Module&& module, Data&& data, const EvaluateOptions& options = {}) {
+    constexpr auto kind = trainer::StepKind::validation;
+    return run_evaluate(make_inputs<kind>(std::forward<Module>(module), std::forward<Data>(data)), kind, options);
+  }
+  /// Tests the module on its own test_dataloader(). Returns what was logged, for each loader.
+  template <class Module>
+  std::vector<Metrics> test(Module&& module, const EvaluateOptions& options = {}) {
+    return run_evaluate(own_inputs(std::forward<Module>(module)), trainer::StepKind::test, options);
+  }
+  /// Tests the module on `data`: a loader, several in a tuple or vector, or a DataModule. Returns what was logged, for
+  /// each loader.
+  template <class Module, class Data>
+    requires(!std::same_as<std::remove_cvref_t<Data>, EvaluateOptions>)
+  std::vector<Metrics> test(Module&& module, Data&& data, const EvaluateOptions& options = {}) {
+    constexpr auto kind = trainer::StepKind::test;
+    return run_evaluate(make_inputs<kind>(std::forward<Module>(module), std::forward<Data>(data)), kind, options);
+  }
+
+  /// Returns what predict_step, or forward, returned for each batch of this rank: a vector; of several loaders a vector
+  /// or tuple of them.
+  template <class Module>
+  auto predict(Module& module, const EvaluateOptions& options = {}) {
+    return predict(module, module, options);
+  }
+  /// Predicts for the batches of `data`: a loader, several in a tuple or vector, or a DataModule.
+  template <class Module, class Data>
+    requires(!std::same_as<std::remove_cvref_t<Data>, EvaluateOptions>)
+  auto predict(Module&& module, Data&& data, const EvaluateOptions& options = {}) {
+    using All = trainer::Predictions<trainer::object_of<Module>, std::remove_cvref_t<decltype(loaders_in(data))>>;
+    typename All::type all;
+    const auto loaders =
+        run_predict(make_inputs<trainer::StepKind::predict>(std::forward<Module>(module), std::forward<Data>(data)),
+                    options, [&](StepOutput& output, int64_t dataloader_idx) {
+                      if (options.return_predictions) All::keep(all, output, dataloader_idx);
+                    });
+    if (options.return_predictions) All::complete(all, loaders);
+    return all;
+  }
+
+  /// Ends training on all ranks after the current batch, once min_epochs and min_steps are reached. One rank's call is
+  /// enough. On several ranks, the others learn of it with the gradients: a call within an accumulation window takes
+  /// effect at the window's end; under "ddp", one between on_after_backward() and on_train_batch_end() takes effect
+  /// after the next batch.
+  void stop();
+  /// Whether training is to end; on several ranks also where only this rank has called stop() yet.
+  bool should_stop() const;
+  /// Replaces max_epochs, so that another fit() continues where the last one ended. -1: no limit.
+  /// Throws: ConfigError (MU440) for less than -1.
+  void set_max_epochs(int64_t epochs);
+  /// The current epoch, from 0; after fit() the number of epochs run.
+  int64_t current_epoch() const;
+  /// Updates of all optimizers. On a device under loss scaling the host waits until the last one is known.
+  int64_t global_step() const;
+  /// Updates of one optimizer in the whole of fit(), for schedules that configure_optimizers() makes; nullopt: without
+  /// end. Makes the loaders of training. Throws: UsageError (MU446) outside of a run.
+  std::optional<int64_t> estimated_stepping_batches();
+  /// Whether fit() makes the validation steps that come before training.
+  bool sanity_checking() const;
+  /// Whether fit() runs and is beyond the sanity check.
+  bool fitting() const;
+  /// Whether validation runs at the ends of epochs only, after each one, or not at all.
+  bool validates_at_epoch_end_only() const;
+  /// The last value of everything logged, by name: what callbacks watch.
+  const Metrics& callback_metrics() const;
+  /// The options, as they were given and read from outside of the program.
+  const TrainerOptions& options() const;
+  /// The callbacks, in the order in which they are called.
+  const std::vector<std::shared_ptr<Callback>>& callbacks() const;
+  /// Writes model, optimizers, schedules, progress and states of callbacks. Collective.
+  void save_checkpoint(const std::filesystem::path& folder, const SaveCheckpointOptions& how = {});
+  /// Waits until an asynchronous save is on the disk. Collective.
+  void wait_for_save();
+  /// The prepared module. Another Trainer that runs the module takes it over; then this one prepares it anew in its
+  /// next run. Throws: UsageError (MU446) before the first run, or after another Trainer has taken the module.
+  const Model<torch::nn::Module>& model() const;
+  /// Prints a line, on the main rank only: print("epoch {}: loss {:.4f}", epoch, loss).
+  template <class... A>
+  void print(FormatText<std::type_identity_t<A>...> text, const A&... values) const {
+    runtime().print(text, values...);
+  }
+  /// What it runs on: rank(), gather(), reduce(), plan().
+  const Runtime& runtime() const;
+
+ private:
+  template <class M>
+  static trainer::RunInputs for_fit(trainer::RunInputs inputs) {
+    static_assert(trainer::member::training_step::in<M>, "fit takes a module with training_step(batch, batch_idx)");
+    return inputs;
+  }
+  template <trainer::StepKind K, class Module, class Data>
+  static trainer::RunInputs make_inputs(Module&& module, Data&& data) {
+    using M = trainer::object_of<Module>;
+    auto pointer = trainer::object_pointer(std::forward<Module>(module));
+    if constexpr (trainer::Loaders<Data>) {
+      auto inputs = trainer::inputs_of(pointer);
+      trainer::set_loaders<M, K, M>(inputs, std::remove_cvref_t<Data>(std::forward<Data>(data)));
+      inputs.unused_loaders[static_cast<std::size_t>(trainer::StepKind::validation)] =
+          trainer::member::val_dataloader::in<M>;
+      return inputs;
+    } else {
+      return trainer::inputs_with(pointer, trainer::object_pointer(std::forward<Data>(data)));
+    }
+  }
+  template <class Module>
+  static trainer::RunInputs own_inputs(Module&& module) {
+    auto pointer = trainer::object_pointer(std::forward<Module>(module));
+    return trainer::inputs_with(pointer, pointer);
+  }
+  template <class Data>
+  static auto loaders_in(Data& data) {
+    if constexpr (trainer::Loaders<Data>) return data;
+    else return trainer::member::predict_dataloader::call(*trainer::object_pointer(data));
+  }
+
+  using Keep = std::function<void(StepOutput&, int64_t dataloader_idx)>;
+  void run_fit(trainer::RunInputs inputs, const FitOptions& options);
+  std::vector<Metrics> run_evaluate(trainer::RunInputs inputs, trainer::StepKind kind, const EvaluateOptions& options);
+  /// Returns the number of loaders.
+  std::size_t run_predict(trainer::RunInputs inputs, const EvaluateOptions& options, const Keep& keep);
+};
+
+}  // namespace muster

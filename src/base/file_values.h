@@ -1,0 +1,31 @@
+#pragma once  // for other rooms
+
+#include <string>
+#include <vector>
+
+#include "muster/base/detail/options_file.h"
+
+namespace muster::options {
+
+/// What a key of a file holds: nothing (null, [] or {}), one value, a list of them, or a list of other things.
+enum class ValueForm { none, plain, list, nested };
+
+/// One value of a file; the key of `outer: {inner: 1}` is "outer.inner". The text of ValueForm::nested is "".
+struct FileValue {
+  std::string key;
+  Found found;
+  ValueForm form = ValueForm::plain;
+};
+
+/// The text of a file, or of a pipe: once read, that holds nothing more.
+/// Throws: ConfigError (MU004) if it cannot be read, or if nobody writes to the pipe.
+std::string read_text(const std::string& path);
+
+/// All values of a YAML or JSON file, in its order, for files of other tools, whose form options::File would refuse.
+/// Throws: ConfigError (MU004) if the file cannot be read, holds no keys, holds one twice or is no YAML, naming file
+/// and line.
+std::vector<FileValue> read_file_values(const std::string& path);
+/// The same from its text; `name` replaces the file's name in messages.
+std::vector<FileValue> parse_file_values(const std::string& text, const std::string& name);
+
+}  // namespace muster::options

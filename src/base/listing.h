@@ -1,0 +1,53 @@
+#pragma once  // for other rooms
+
+#include <concepts>
+#include <cstddef>
+#include <functional>
+#include <limits>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+
+namespace muster {
+
+/// Length at which a message cuts a list of names that come from outside, in bytes.
+inline constexpr std::size_t kMostListed = 2000;
+
+/// "a, b, c": the entries of a range for a message. `word_of` makes an entry a text or a whole number. A list of more
+/// than `most` bytes ends with ", ...".
+template <class Range, class WordOf = std::identity>
+std::string joined(const Range& range, WordOf&& word_of = {},
+                   std::size_t most = std::numeric_limits<std::size_t>::max()) {
+  std::string text;
+  bool first = true;
+  for (const auto& entry : range) {
+    if (!std::exchange(first, false)) text += ", ";
+    if (text.size() > most) return text + "...";
+    const auto& word = std::invoke(word_of, entry);
+    if constexpr (std::integral<std::remove_cvref_t<decltype(word)>>) text += std::to_string(word);
+    else text += std::string_view(word);
+  }
+  return text;
+}
+
+/// The same, or "none" if there is no entry.
+template <class Range, class WordOf = std::identity>
+std::string listed(const Range& range, WordOf&& word_of = {}, std::size_t most = kMostListed) {
+  auto text = joined(range, std::forward<WordOf>(word_of), most);
+  return text.empty() ? "none" : text;
+}
+
+/// "; the known ones are a, b, c": the end of a message about a name that is none of them.
+template <class Range, class WordOf = std::identity>
+std::string known_ones(const Range& range, WordOf&& word_of = {}) {
+  return "; the known ones are " + listed(range, std::forward<WordOf>(word_of));
+}
+
+/// "[2, 3]".
+template <class Sizes>
+std::string shape_text(const Sizes& sizes) {
+  return "[" + joined(sizes) + "]";
+}
+
+}  // namespace muster

@@ -1,0 +1,20 @@
+#pragma once  // for other rooms
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+namespace muster {
+
+/// Length at which a message cuts a name that came from outside, in bytes.
+inline constexpr std::size_t kMostShown = 120;
+
+/// Text that came from outside (a file, another rank), made safe for a message or a terminal. Anything that could
+/// control a terminal or hide or reorder text is escaped: control characters, line ends, direction marks, bytes that
+/// are not UTF-8. Backslashes are escaped too, so that no text can imitate an escape. Text longer than `most` is cut at
+/// a whole character and ends with "...".
+std::string shown(std::string_view text, std::size_t most = kMostShown);
+/// The same in single quotes.
+std::string in_quotes(std::string_view text, std::size_t most = kMostShown);
+
+}  // namespace muster

@@ -1,0 +1,43 @@
+#pragma once  // for other rooms
+
+#include <string>
+
+namespace muster::cluster {
+
+/// A listening TCP socket: while it is open, no other process can take its port. Movable; closes itself.
+class ListeningSocket {
+ public:
+  ListeningSocket() = default;
+  /// Listens on `address`, a numeric address of this host ("127.0.0.1", "fe80::1"); empty: all its addresses. `port` 0:
+  /// a free port.
+  /// Throws: LaunchError (MU033) if the port is taken or cannot be bound.
+  ListeningSocket(int port, const std::string& address);
+  ListeningSocket(ListeningSocket&& other) noexcept;
+  ListeningSocket& operator=(ListeningSocket&& other) noexcept;
+  ~ListeningSocket();
+
+  int fd() const noexcept { return fd_; }
+  int port() const noexcept { return port_; }
+  /// Releases the ownership of the descriptor and returns it.
+  int release() noexcept;
+
+ private:
+  int fd_ = -1;
+  int port_ = 0;
+};
+
+/// The address of this host on which a store at `main_address` listens. It is that address if this host has it and it
+/// is not a loopback to which the host name resolves here; the loopback if it is named explicitly ("localhost",
+/// "127.0.0.1"); else empty, for all addresses.
+std::string where_to_listen(const std::string& main_address);
+
+/// The numeric address that a socket is bound to; empty: all addresses, or none.
+std::string bound_address(int descriptor);
+
+/// Whether all sockets of this host that listen on this port do so on the loopback; false if none is found.
+bool listens_on_loopback_alone(int port);
+
+/// Whether this numeric address can be reached only from this host.
+bool is_loopback(const std::string& address);
+
+}  // namespace muster::cluster

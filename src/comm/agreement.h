@@ -1,0 +1,74 @@
+#pragma once  // for other rooms
+
+#include <cstddef>
+#include <functional>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "muster/comm/communicator.h"
+
+namespace muster::comm {
+
+/// What a rank threw, as it is sent to the other ranks.
+struct Failure {
+  std::string id;              ///< of an Error of the library; empty for other exceptions
+  std::string message;         ///< without the id
+  int rank = 0;                ///< in the job
+  bool of_checkpoint = false;  ///< it is a CheckpointError
+
+  /// "MU202: the disk is full".
+  std::string text() const { return id.empty() ? message : id + ": " + message; }
+};
+
+/// Throws what a rank throws when another one has failed.
+using Raise = std::function<void(const Failure&)>;
+
+/// Throws: CheckpointError with the same id if the failure is a CheckpointError, else UsageError (MU176).
+[[noreturn]] void raise_failure(const Failure& failure);
+
+/// Runs f on every rank and returns the results of all ranks, in rank order. `label` says what the ranks do, and names
+/// it to ranks that wait. Throws: what f threw on this rank, even if the group is lost meanwhile; else, if f threw on
+/// other ranks, what `raise` throws for the first of them, which is reported to the launcher. Collective.
+std::vector<std::string> all_gather_result(const Communicator& group, const std::string& label,
+                                           const std::function<std::string()>& f, const Raise& raise = raise_failure);
+
+/// Runs f on rank 0, and returns its result on all ranks; `label` and `raise` as above. Throws: what f threw, on
+/// rank 0; what `raise` throws, on the others. Collective.
+std::string broadcast_result(const Communicator& group, const std::string& label, const std::function<std::string()>& f,
+                             const Raise& raise = raise_failure);
+
+/// Texts of two ranks that differ: rank 0's, and that of the first rank whose text is another one.
+struct Difference {
+  std::string first, other;
+  std::size_t rank = 0;  ///< of `other`
+};
+/// Compares one text per rank; nothing if all are equal. Every rank that was given the same texts finds the same.
+std::optional<Difference> first_difference(const std::vector<std::string>& texts);
+
+/// Reduces several numbers over all ranks in one message, as c10d's all_reduce_coalesced: add() each number, run(),
+/// then read each result(). In a world of one nothing is sent. Thread safety: one thread at a time.
+class CoalescedAllReduce {
+ public:
+  /// `label` names what is agreed on; ranks that agree on something else at the same time get a CommError (MU050).
+  CoalescedAllReduce(const Communicator& group, std::string label) : group_(group.internal(std::move(label))) {}
+
+  /// Adds this rank's number; returns its index. The result is the sum, the maximum or the minimum over
+  /// ranks, bit-identical on every rank. Requires: every rank adds the same numbers in the same order.
+  std::size_t add(double mine, ReduceOp op);
+  /// Exchanges the values of all ranks. Collective.
+  void run();
+  /// Requires: run() was called after add().
+  double result(std::size_t i) const { return results_[i]; }
+
+ private:
+  Communicator group_;
+  std::vector<double> mine_, results_;
+  std::vector<ReduceOp> ops_;
+};
+
+/// Returns whether `mine` is true on any rank; `label` as above. Collective.
+bool any_rank(const Communicator& group, std::string label, bool mine);
+
+}  // namespace muster::comm

@@ -1,0 +1,18 @@
+#pragma once  // for other rooms
+
+#include <optional>
+#include <string>
+
+#include <c10/core/Device.h>
+
+/// What CUDA's driver says of itself: its library, which neither Muster nor every LibTorch links, is opened when asked.
+namespace muster::device {
+
+/// The CUDA version that the driver supports, such as "12.8". nullopt where there is no driver.
+std::optional<std::string> cuda_version_of_driver();
+
+/// The address of a CUDA device on the PCI bus, such as "0000:3b:00.0". Empty for other devices, and unless LibTorch
+/// has begun to use CUDA in this process.
+std::string pci_address(at::Device device);
+
+}  // namespace muster::device

@@ -1,0 +1,38 @@
+#pragma once  // for other rooms
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <c10/core/Device.h>
+
+/// The accelerator, whatever its kind: the one that this LibTorch was built for and finds on the machine.
+namespace muster::device {
+
+/// The device of a local rank.
+/// "auto": the accelerator if there is one, else the CPU. "cpu". "gpu" or "accelerator": the accelerator. A kind such
+/// as "cuda", "xpu" or "mps": that accelerator. "cuda:1": exactly this device, for any rank.
+/// Without an index, rank r gets device r modulo the number of devices.
+/// Throws: ConfigError (MU101), listing what is available, for a name that is unknown or not available here; (MU497)
+/// for a device of PyTorch/XLA or Neuron, unless a backend of that name is loaded.
+at::Device choose(std::string_view name, int local_rank = 0);
+
+/// What choose() accepts on this machine: {"cpu"} or {"cpu", "cuda:0", "cuda:1", ...}.
+std::vector<std::string> available();
+
+/// Accelerators on this machine; 0 on a machine with none.
+int count();
+
+/// Whether tensors of this kind are on the accelerator of this machine.
+bool is_accelerator(at::DeviceType kind);
+
+/// Makes it the calling thread's current device. Does nothing for the CPU.
+void set_current(at::Device device);
+
+/// Waits until all work queued on the device is done. Does nothing for the CPU.
+void synchronize(at::Device device);
+
+/// Whether copies to this device benefit from pinned host memory.
+bool uses_pinned_memory(at::Device device);
+
+}  // namespace muster::device

@@ -1,0 +1,32 @@
+#pragma once  // for other rooms
+
+#include <string>
+
+#include "muster/base/detail/environment.h"
+#include "muster/device/options.h"
+
+namespace muster::device {
+
+/// Whether freed memory is kept in this process, and why.
+struct KeptMemory {
+  bool kept = false;
+  std::string reason;
+};
+
+/// Decides whether freed memory is kept; changes nothing itself. If `in_code` is "auto", the variable
+/// MUSTER_KEEP_MEMORY applies (auto, on or 1, off or 0). Memory is never kept if `variables` already tune the C
+/// library's allocator (MALLOC_MMAP_THRESHOLD_, MALLOC_MMAP_MAX_, MALLOC_TRIM_THRESHOLD_, or glibc.malloc in
+/// GLIBC_TUNABLES), or with a C library other than glibc. `launched`: a launcher started this process. Throws:
+/// ConfigError (MU002) for a variable with another value.
+KeptMemory choose_kept_memory(KeepMemory in_code, bool launched,
+                              const Environment& variables = Environment::of_process());
+
+/// From now on this process keeps and reuses the memory that it frees. Otherwise it would return large blocks to the
+/// system and get them back in the next step, page by page, zeroed. The process does not shrink. A process-wide
+/// setting. Returns false if the C library refuses.
+bool keep_freed_memory();
+
+/// Returns memory that is free now to the system.
+void release_freed_memory();
+
+}  // namespace muster::device

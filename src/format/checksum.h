@@ -1,0 +1,36 @@
+#pragma once  // for other rooms
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace muster::format {
+
+/// 64-bit XXH3 of bytes given in pieces; how they are divided into pieces does not matter.
+/// Source: Yann Collet's xxHash, whose value for the same bytes is the same on every machine.
+/// Thread safety: one thread at a time.
+class Checksum {
+ public:
+  Checksum();
+
+  void update(const void* data, std::size_t bytes);
+  /// The checksum of all bytes since construction or reset().
+  std::uint64_t value() const;
+  void reset();
+
+ private:
+  alignas(64) std::array<std::byte, 576> state_;
+};
+
+/// XXH3-64 of contiguous bytes.
+std::uint64_t checksum_of(std::string_view bytes);
+
+/// 16 lower-case hexadecimal digits.
+std::string to_hex(std::uint64_t value);
+/// The value of exactly 16 such digits, or nothing.
+std::optional<std::uint64_t> from_hex(std::string_view digits);
+
+}  // namespace muster::format

@@ -1,0 +1,80 @@
+#pragma once  // for other rooms
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "format/input_file.h"
+#include "format/python_file.h"
+
+/// Files and folders of weights of any kind, with one interface. This file does not use LibTorch tensors.
+namespace muster::format {
+
+/// A contiguous range of bytes in a file.
+struct Extent {
+  std::shared_ptr<const InputFile> file;
+  std::uint64_t offset = 0;
+  std::uint64_t bytes = 0;
+};
+
+/// Everything in a file or a folder but the tensors' bytes.
+struct StoredContent {
+  std::string kind;  ///< In words: "safetensors file".
+  bool is_checkpoint = false;
+  Metadata metadata;                         ///< Of safetensors files.
+  PythonFile content;                        ///< The values; for safetensors a map from names to tensors.
+  std::vector<std::vector<Extent>> extents;  ///< Where each storage's bytes are.
+};
+
+/// Opens `path`: a torch file of any form, a safetensors file, an index of such files or a folder with one, or a
+/// checkpoint folder, whose value has "shared", "own" (a list over ranks) and "sliced" (the tensors that are sharded
+/// over ranks, whole).
+/// Reads no tensor; for a checkpoint, sizes and checksums of its text files are compared.
+/// Throws: CheckpointError MU200, MU201, MU205, MU207, MU210, MU213, MU214, MU216, MU225.
+StoredContent open_content(const std::filesystem::path& path);
+
+/// The bytes of storages, read and checked on request: checksums of torch files, bools of 0 and 1.
+/// Thread safety: one thread at a time.
+class ContentBytes {
+ public:
+  /// Requires: the content outlives this object.
+  explicit ContentBytes(const StoredContent& content) : content_(content) {}
+
+  /// Valid until the next call. Throws: CheckpointError MU200, MU225.
+  std::string_view of_storage(std::size_t storage);
+  /// A tensor's elements in row-major order. Valid until the next call.
+  /// Throws: as of_storage; CheckpointError MU229 for a lazily conjugated or negated tensor, and for one that repeats
+  /// few elements very many times.
+  std::string_view of_tensor(const PythonTensor& tensor);
+
+ private:
+  const StoredContent& content_;
+  std::unordered_map<const InputFile*, std::unique_ptr<MappedFile>> mappings_;
+  std::string joined_, gathered_;
+  std::vector<bool> checked_;
+};
+
+/// A value that is neither a dictionary nor a list with nested values, and its path: names and positions joined by "/".
+struct ContentLeaf {
+  std::string path;
+  const PythonValue* value = nullptr;
+};
+
+/// A dictionary's key as a name: text as it is, anything else as Python would print it.
+std::string key_name(const PythonValue& key);
+
+/// All leaves, sorted by path. Lists of plain values are leaves. Requires: the value outlives the result.
+std::vector<ContentLeaf> leaves_of(const PythonValue& value);
+
+/// A plain value as Python would print it, at most about `limit` characters.
+std::string to_text(const PythonValue& value, std::size_t limit);
+
+/// The tensor's bytes when it is dense.
+std::uint64_t dense_bytes(const PythonTensor& tensor);
+
+}  // namespace muster::format

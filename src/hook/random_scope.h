@@ -1,0 +1,45 @@
+#pragma once  // for other rooms
+
+#include <cstdint>
+
+#include <ATen/core/Generator.h>
+
+#include "hook/interceptor.h"
+
+namespace muster::hook {
+
+/// Keeps the interceptor of random operators out of the process.
+inline constexpr DisableVariable kRandomKeySwitch{"MUSTER_NO_RANDOM_KEY"};
+
+/// While it exists, operators of this thread that would draw from the process's default CPU generator draw from a
+/// generator of this scope instead, so they neither advance nor race with the default one. A generator passed
+/// explicitly to an operator is left alone, and so are operators on other devices and threads. Scopes may be nested.
+/// Does nothing if install_random_key() returns false.
+/// Thread safety: made, used and destroyed by one thread; several threads may have scopes at the same time.
+class RandomScope {
+ public:
+  RandomScope();
+  ~RandomScope();
+  RandomScope(const RandomScope&) = delete;
+  RandomScope& operator=(const RandomScope&) = delete;
+
+  /// Operators draw from this seed from here on. Costs nothing until one draws.
+  void seed(uint64_t seed) noexcept;
+  /// The innermost scope of this thread, or nullptr.
+  static RandomScope* current() noexcept;
+  /// The generator that operators draw from now.
+  const at::Generator& generator();
+
+ private:
+  at::Generator generator_;
+  RandomScope* outer_;
+  InterceptorGuard on_;
+  uint64_t seed_ = 0;
+  bool stale_ = true;
+};
+
+/// Installs the interceptor random_generator, once per process, on the first call; true if the process has it.
+/// Thread-safe.
+bool install_random_key();
+
+}  // namespace muster::hook

@@ -1,0 +1,23 @@
+#pragma once  // for other rooms
+
+#include <string_view>
+#include <vector>
+
+#include "muster/base/error.h"
+#include "muster/base/format.h"
+#include "muster/optim/per_group.h"
+
+namespace muster::optim {
+
+/// One value per group. Throws: ConfigError (MU135) for any number of values but one and `groups`.
+template <class T>
+std::vector<T> each_group(const PerGroup<T>& given, size_t groups, std::string_view option) {
+  const auto& values = given.values();
+  if (values.size() != 1 && values.size() != groups)
+    throw ConfigError("MU135", formatted("option {} has {} values; give one, or one for each of the optimizer's {} "
+                                         "parameter groups",
+                                         option, values.size(), groups));
+  return values.size() == groups ? values : std::vector<T>(groups, values.front());
+}
+
+}  // namespace muster::optim

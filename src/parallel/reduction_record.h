@@ -1,0 +1,70 @@
+#pragma once  // for other rooms
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+namespace muster::parallel {
+
+/// What the gradient reductions of one program's models share: the optimizer step that they belong to, and the order of
+/// the reductions of one backward. A rank whose loss did not take part in that backward repeats this order. A model is
+/// known by its index among the models that the program prepared. Reductions are collective, so every rank has the same
+/// record.
+/// Thread safety: all calls may come from several threads.
+class ReductionRecord {
+ public:
+  /// The reductions of one backward.
+  struct Order {
+    std::vector<int64_t> began;  ///< indices of models, in the order of their first messages
+    std::vector<int64_t> ended;
+  };
+
+  /// Reductions from now on belong to this step. Reductions of different steps do not match each other.
+  void set_step(int64_t step) noexcept { step_.store(step, std::memory_order_relaxed); }
+  int64_t step() const noexcept { return step_.load(std::memory_order_relaxed); }
+
+  /// A model's reduction in a backward begins; one that begins before all others have ended belongs to the same
+  /// backward.
+  void began(int64_t index);
+  void ended(int64_t index);
+  /// The last backward that reached this model; nullptr if there was none, or if it was not completed.
+  std::shared_ptr<const Order> latest(int64_t index) const;
+  /// This rank repeats the reductions of a backward without running one: they count as the latest of all its models.
+  void repeat(const std::shared_ptr<const Order>& order);
+
+  /// Whether the model had a reduction since consume().
+  bool seen(int64_t index) const;
+  /// An optimizer has used the gradients, or they were cleared.
+  void consume();
+
+  /// Votes of ranks, one bit each, which come with the flags of reductions.
+  static constexpr int kVotes = 4;
+  struct Votes {
+    unsigned all = 0;  ///< of any rank
+    unsigned own = 0;  ///< those of this rank that were sent
+  };
+  /// `own` is called for this rank's votes whenever flags are sent, on the thread that sends them.
+  void set_votes(std::function<unsigned()> own);
+  unsigned send_votes();
+  void receive_votes(unsigned all);
+  /// The votes of the reductions since the last call; nullopt if there was none. Every rank has the same `all`.
+  std::optional<Votes> take_votes();
+
+ private:
+  std::shared_ptr<const Order>& latest_of(int64_t index);
+
+  std::atomic<int64_t> step_ = 0;
+  mutable std::mutex mutex_;
+  std::shared_ptr<Order> current_;
+  std::vector<int64_t> open_, seen_;
+  std::vector<std::shared_ptr<const Order>> latest_;  // by index
+  std::function<unsigned()> own_votes_;
+  Votes votes_;
+  bool received_votes_ = false;  // since take_votes()
+};
+
+}  // namespace muster::parallel

@@ -1,0 +1,87 @@
+#pragma once  // for other rooms
+
+#include <memory>
+
+#include "muster/comm/communicator.h"
+#include "muster/parallel/capabilities.h"
+#include "muster/parallel/managed_model.h"
+#include "muster/parallel/options.h"
+
+namespace torch::nn {
+class Module;
+}
+
+namespace muster::parallel {
+
+/// Replicated training (DDP): every rank holds the whole model and a part of the batch; gradients are averaged during
+/// backward.
+///
+/// Parameters move into flat memory (their handles, sizes and strides stay), and gradients become views of flat
+/// buckets. Hooks copy each gradient, times 1/size, into its bucket. Buckets are laid out by the model, from the last
+/// parameter to the first, and start their all_reduce in this order as they fill, while backward goes on. When backward
+/// ends, every gradient is the mean over ranks of the gradients that each rank has accumulated. It is summed in rank
+/// order, so the bits are the same on every rank and in every run. A tensor got by grad() that is kept while the
+/// parameter's gradient is reset keeps its values; a view of it does not. Then buffers (running statistics) get the
+/// values of rank 0, so that ranks get equal results in evaluation, whenever each runs it; not with broadcast_buffers
+/// off.
+///
+/// Tied parameters count once. Frozen ones (requires_grad off) take no part. A parameter that is unfrozen later gets
+/// gradient memory, hooks and a bucket of its own with the first backward that communicates gradients after a forward;
+/// the others stay where they are, and their buckets are sent first. Until then find() does not know it. A parameter
+/// that is frozen later counts as unused, without an error: no bucket waits for it, and zeros are sent in its place.
+/// Calling backward() directly works as well. After an exception in backward the model stays usable if all ranks threw
+/// at the same point.
+///
+/// Throws, from backward on the ranks concerned: UsageError
+///   MU151 no forward of this backward ran in a forward scope,
+///   MU152 a parameter got no gradient on some rank (on all ranks; unless find_unused_parameters or static_graph),
+///   MU153 backward with create_graph, or autograd::grad with respect to a parameter of the model,
+///   MU154 a sparse gradient,
+///   MU155 with static_graph, other parameters got gradients than in the first step;
+/// ConfigError
+///   MU150 ranks have unfrozen different parameters.
+class ReplicatedModel final : public ManagedModel, public GradientReductions, public CommHookState {
+ public:
+  /// Broadcasts parameters and buffers from rank 0. Requires: the module outlives this object.
+  /// Throws: ConfigError (MU150) if ranks disagree in a name, shape, stride, dtype or requires_grad.
+  /// Collective.
+  ReplicatedModel(torch::nn::Module& module, comm::Communicator group, const DdpOptions& options = {});
+  ~ReplicatedModel() override;
+
+  const optim::LocalParameter* find(const at::Tensor& parameter) const override;
+  bool expects(const at::Tensor& parameter) const override;
+  int64_t revision() const override;
+  bool has_gradient(const at::Tensor& parameter) const override;
+  void zero_grad(const at::Tensor& parameter, bool set_to_none) override;
+
+  /// Throws: UsageError (MU156) if a parameter was moved since set-up.
+  void enter_forward() override;
+  void leave_forward() noexcept override;
+  void before_backward() override;
+  void after_backward() override;
+  void broadcast_buffers() override;
+  void set_gradient_sync(bool on) override;
+  bool gradient_sync() const override;
+  void start_reduction() override;
+  void finish_reduction() override;
+  int64_t reduction_count() const override;
+  bool has_gradients() const override;
+  void register_with(const std::shared_ptr<ReductionRecord>& record, int64_t index) override;
+
+  double gradient_power_sum(const std::vector<at::Tensor>& parameters, double p) override;
+  void for_each_gradient(const std::vector<at::Tensor>& parameters,
+                         const std::function<void(const at::Tensor&)>& f) override;
+  std::vector<std::pair<std::string, at::Tensor>> full_state(bool main_only) override;
+  State save_comm_hook_state() const override;
+  void load_comm_hook_state(const State& state) override;
+  GradientReductions* gradient_reductions() noexcept override { return this; }
+  CommHookState* comm_hook_state() noexcept override { return this; }
+  Joinable* joinable() noexcept override;
+  std::string describe() const override;
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace muster::parallel

@@ -1,0 +1,14 @@
+#pragma once  // for other rooms
+
+#include <optional>
+#include <string>
+
+#include "muster/precision/options.h"
+
+namespace muster::precision {
+
+/// Returns one line on what a CPU only emulates of this precision and what to choose instead; nullopt if it computes
+/// all natively.
+std::optional<std::string> emulation_on_cpu(const Precision& precision, bool multiplies_bfloat16);
+
+}  // namespace muster::precision

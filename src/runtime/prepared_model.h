@@ -1,0 +1,61 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include <c10/util/Exception.h>
+#include <torch/nn/module.h>
+
+#include "muster/optim/grad_norm.h"
+#include "muster/precision/policy.h"
+#include "muster/runtime/model.h"
+#include "muster/track/trace.h"
+
+namespace muster::runtime {
+
+class ForwardScope;
+
+/// The runtime's record of one prepared module. Shared by the handle, the optimizers and the runtime.
+struct PreparedModel {
+  std::shared_ptr<torch::nn::Module> module;
+  std::shared_ptr<parallel::ManagedModel> managed;
+  precision::PrecisionPolicy policy;
+  c10::DeviceType device;
+  std::shared_ptr<Trace> trace;
+  std::function<GradNorm()> grad_norm = {};                 ///< what Model::grad_norm() calls
+  std::function<void(c10::Error&)> add_error_context = {};  ///< called with LibTorch's errors of a forward
+  std::vector<const ForwardScope*> scopes = {};             ///< that are open, from the outermost on
+};
+
+/// Scope of one forward of the model: autocast is on, parameters are in place. Scopes nest.
+class [[nodiscard]] ForwardScope {
+ public:
+  explicit ForwardScope(PreparedModel& model);
+  ForwardScope(const ForwardScope&) = delete;
+  ForwardScope& operator=(const ForwardScope&) = delete;
+  ~ForwardScope();
+
+ private:
+  friend class ForwardPause;
+  void open() const;
+  void close() const noexcept;
+
+  PreparedModel& model_;
+  mutable std::optional<TraceScope> span_;  // empty while it is closed
+  mutable std::optional<precision::AutocastScope> cast_;
+};
+
+/// Closes the open forward scopes of a model until resume(); without it they stay closed, as after an exception.
+class [[nodiscard]] ForwardPause {
+ public:
+  explicit ForwardPause(PreparedModel& model);
+  /// Throws: what opening a forward throws; those that are not open then stay closed.
+  void resume() const;
+
+ private:
+  std::vector<const ForwardScope*> scopes_;
+};
+
+}  // namespace muster::runtime
