@@ -75,6 +75,12 @@ class DelegatingModel : public ManagedModel {
   void scale_gradients(const std::vector<at::Tensor>& parameters, double factor) override {
     model_->scale_gradients(parameters, factor);
   }
+  parallel::GradientParts gradient_parts(const at::Tensor& parameter) override {
+    return model_->gradient_parts(parameter);
+  }
+  void load_gradient(const at::Tensor& parameter, const parallel::GradientParts& parts) override {
+    model_->load_gradient(parameter, parts);
+  }
   std::vector<std::pair<std::string, at::Tensor>> full_state(bool main_only) override {
     return model_->full_state(main_only);
   }
