@@ -7,15 +7,18 @@
 #include <ATen/Functions.h>
 
 #include "comm/samples.h"
+#include "comm/shared_tensor.h"
 #include "muster/comm/communicator.h"
-#include "muster/comm/detail/shared_tensor.h"
 
 namespace muster::comm {
 
 /// Values of all sizes, so that the order of a sum shows in its bits, and zeros of both signs.
 inline at::Tensor values(int rank, int64_t elements, at::ScalarType dtype) {
   if (!at::isFloatingType(dtype)) return sample(rank, elements, dtype);
-  const at::Tensor numbers = (at::arange(elements, at::kDouble) * (1.37 + rank)).sin_() * std::pow(7.0, rank % 4);
+  // Not LibTorch's sine: MKL's may have other last bits in another process.
+  const at::Tensor numbers = at::empty({elements}, at::kDouble);
+  for (int64_t i = 0; i < elements; ++i)
+    numbers.mutable_data_ptr<double>()[i] = std::sin(static_cast<double>(i) * (1.37 + rank)) * std::pow(7.0, rank % 4);
   numbers.slice(0, 2, elements, 5).zero_();
   numbers.slice(0, rank % 2 ? 2 : 7, elements, 10).neg_();
   return numbers.to(dtype);

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "launcher/process.h"
@@ -102,8 +103,10 @@ TEST(Ends, AStoppedRankEndsTheJobInTheTimeOutThatTheLauncherWasGiven) {
 
 TEST(Ends, AnExceptionsWordsStandInTheLastLinesWithoutItsFrames) {
   const auto words = end_of("shapes", 1, false).words;
-  expect_words(words, {"muster: MU035: rank 1 was ended by signal 6 (SIGABRT)",
-                       "muster:     what():  mat1 and mat2 shapes cannot be multiplied"});
+  expect_words(words, {"muster: MU035: rank 1 was ended by signal 6 (SIGABRT)"});
+  // From LibTorch 2.15 on the operator's name stands first.
+  EXPECT_THAT(words,
+              ::testing::ContainsRegex("muster:     what\\(\\):  (mm: )?mat1 and mat2 shapes cannot be multiplied"));
   EXPECT_EQ(words.find("muster:   frame #"), std::string::npos) << words;
 }
 
