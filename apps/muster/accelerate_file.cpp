@@ -13,7 +13,7 @@ namespace {
 
 using options::RawOptions;
 
-/// All sections end alike, which would make any of them near.
+/// All sections end with "_config", so without it the nearest name is more meaningful.
 std::string section_hint(const std::string& section) {
   const auto bare = [](const std::string& name) { return name.substr(0, name.rfind('_')); };
   const auto known = accelerate_sections();
@@ -32,7 +32,7 @@ std::string section_hint(const std::string& section) {
                                  hint + "; correct it, or take it out");
 }
 
-/// Flags that say which kind of launch is meant.
+/// Flags that select a kind of launch.
 constexpr std::string_view kKinds[] = {"multi_gpu", "tpu",           "tpu_cluster",
                                        "use_fsdp",  "use_deepspeed", "use_megatron_lm"};
 

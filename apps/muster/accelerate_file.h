@@ -9,51 +9,54 @@
 
 namespace muster::cli {
 
-/// What names of Accelerate ask for.
+// Why: docs/decisions/0114-one-reader-for-three-kinds-of-file.md.
+
+/// The meaning of values with Accelerate's names.
 struct AccelerateRequest {
-  options::RawOptions options = {};  ///< by the names of ours
+  options::RawOptions options = {};  ///< options by Muster's names
   std::vector<std::string> without_effect =
-      {};  ///< names of theirs that ask for what Muster does not have, each with the reason
+      {};  ///< Accelerate's names that ask for features Muster does not have, each with the reason
 };
 
-/// Where names of Accelerate stand: in a file of its own, which says everything and often what is the default, or among
-/// our options, as flags or in section `run`.
+/// The source of Accelerate's names: a file of Accelerate, which states every value and often the default, or Muster's
+/// options, as flags or in section `run`.
 enum class AccelerateOrigin { own_file, among_ours };
 
-/// The values of a file of `accelerate config`, by the names of accelerate_names(); null and empty ones are left out.
+/// The values of a file of `accelerate config`, by the names of accelerate_names(); null and empty values are left out.
 /// Throws: ConfigError (MU480) for an unknown key.
 options::RawOptions accelerate_values(const std::string& path, const std::vector<options::FileValue>& values);
 
-/// Takes the values with a name of Accelerate's out of `texts`, the keys of a section `run`.
+/// Moves the values with Accelerate's names out of `texts`, the keys of a section `run`.
 options::RawOptions extract_accelerate(options::RawOptions& texts, const std::vector<options::Description>& known);
 
-/// Values of flags and of a file together, a flag's in place of the file's. A flag that names hardware or a paradigm
+/// The values of flags and of a file; a flag replaces the file's value. A flag that names hardware or a paradigm
 /// replaces the file's distributed_type.
 options::RawOptions merged_accelerate(const options::RawOptions& flags, const options::RawOptions& in_file);
 
-/// Judges the variables of Accelerate's launcher (ACCELERATE_*, FSDP_*, PARALLELISM_CONFIG_*, MEGATRON_LM_*) as the
-/// names that they stand for; what has no effect is returned, each with the reason. Those that are followed are
-/// options' variables (`Description::other_tools`). Throws: ConfigError as translate_accelerate().
+/// Checks the variables of Accelerate's launcher (ACCELERATE_*, FSDP_*, PARALLELISM_CONFIG_*, MEGATRON_LM_*) as the
+/// names that they stand for, and returns those without effect, each with the reason. Those that Muster follows are
+/// variables of options (`Description::other_tools`).
+/// Throws: ConfigError as translate_accelerate().
 std::vector<std::string> judge_variables(const Environment& variables);
 
-/// A line about what has no effect; "" for nothing.
+/// A line about values without effect; "" if there are none.
 std::string note_without_effect(const std::vector<std::string>& asked);
 
-/// Whether the value was a flag's: its place begins with "flag ".
+/// Whether the value comes from a flag: its place begins with "flag ".
 bool is_flag(const options::Found& found);
 
-/// What our own flags and variables say already, which a file need not.
+/// Choices of Muster's own flags and variables, which a file need not repeat.
 struct OwnChoices {
-  bool accelerator = false;  ///< so that a kind of device that only the program can load is no error
+  bool accelerator = false;  ///< true: a kind of device that only the program can load is not an error
   bool devices = false;
-  bool has_accelerators = true;  ///< to train on; without any, a list of them only says how many ranks there are
-  int nodes = 0;                 ///< 0: not said
+  bool has_accelerators = true;  ///< false: a list of accelerators only gives the number of ranks
+  int nodes = 0;                 ///< number of nodes; 0: not given
   bool strategy = false;
 };
 
-/// Translates them. A file's own value that is the default asks for nothing.
-/// Throws: ConfigError (MU481) for what Muster does not have, (MU482) if the ranks of a machine cannot be counted,
-/// (MU483) for flags that exclude each other, (MU196, MU197, MU002) as strategy::own_sharding_fields().
+/// Translates the values. A value in Accelerate's own file that equals the default asks for nothing.
+/// Throws: ConfigError (MU481) for features that Muster does not have, (MU482) if the number of ranks on a machine is
+/// unknown, (MU483) for flags that exclude each other, (MU196, MU197, MU002) as strategy::own_sharding_fields().
 AccelerateRequest translate_accelerate(const options::RawOptions& values, AccelerateOrigin origin,
                                        const OwnChoices& own = {});
 

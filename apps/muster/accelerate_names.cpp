@@ -194,7 +194,7 @@ constexpr std::string_view kOfSageMaker[] = {"ec2_instance_type",
 
 }  // namespace tables
 
-/// "megatron_lm_tp_degree", which lives as long as the program.
+/// A copy of the text, such as "megatron_lm_tp_degree", that lives as long as the program.
 std::string_view kept(const std::string& name) {
   static std::deque<std::string> names;
   return names.emplace_back(name);
@@ -231,7 +231,7 @@ const AccelerateName* find_accelerate_name(std::string_view name) {
 
 namespace {
 
-/// How a name is followed, in words.
+/// A description of how a name is followed.
 std::string followed_as(const AccelerateName& one) {
   const std::string text(one.text);
   switch (one.follow) {
@@ -311,7 +311,7 @@ std::string variable_of_accelerate(const AccelerateName& one) {
 
 namespace {
 
-/// A section of the file, and how the names of its keys begin outside of it.
+/// A section of the file, and the prefix of its keys outside of it.
 constexpr std::pair<std::string_view, std::string_view> kSections[] = {{"deepspeed_config", ""},
                                                                        {"dynamo_config", "dynamo_"},
                                                                        {"fp8_config", "fp8_"},

@@ -9,7 +9,7 @@
 
 namespace muster::cli {
 
-/// The groups in which `accelerate launch --help` lists its flags; `file`: a key of its file that is no flag.
+/// The groups of flags in `accelerate launch --help`; `file`: a key of its file that is not a flag.
 enum class AccelerateGroup {
   general,
   hardware,
@@ -27,22 +27,22 @@ enum class AccelerateGroup {
   file
 };
 
-/// Reasons that keys of DeepSpeed's file have in common with these.
+/// Reasons shared by keys of Accelerate and of DeepSpeed's file.
 inline constexpr std::string_view kNoOffload =
     "parameters, gradients and states stay on the device; shard them over more ranks, or write none";
 inline constexpr std::string_view kNoCompiler = "there is no compiler for C++ modules";
 
-/// What becomes of a flag or key of Accelerate.
+/// How a flag or key of Accelerate is handled.
 enum class Follow {
-  in_code,   ///< translate_accelerate() decides, as it depends on other names
-  option,    ///< an option of ours, which `text` names
-  sharding,  ///< an option of sharded training, which `text` names as Accelerate's plugin does
-  ignored,   ///< changes nothing here; `text` says why
-  warned,    ///< has no effect, and a line says so, except for the values in `accepted`
-  refused    ///< MU481, except for the values in `accepted`; `text` says what to do
+  in_code,   ///< translate_accelerate() decides, since the result depends on other names
+  option,    ///< an option of Muster; `text` is its name
+  sharding,  ///< an option of sharded training; `text` is its name in Accelerate's plugin
+  ignored,   ///< changes nothing here; `text` is the reason
+  warned,    ///< has no effect, and is reported, except for the values in `accepted`
+  refused    ///< error MU481, except for the values in `accepted`; `text` is the remedy
 };
 
-/// A flag of `accelerate launch`, or a key of its file; both have the same names.
+/// A flag of `accelerate launch` or a key of its file; both have the same names.
 struct AccelerateName {
   std::string_view name;
   AccelerateGroup group = AccelerateGroup::general;
@@ -54,10 +54,10 @@ struct AccelerateName {
 
 std::span<const AccelerateName> accelerate_names();
 
-/// nullptr for an unknown name.
+/// Finds a name; nullptr for an unknown one.
 const AccelerateName* find_accelerate_name(std::string_view name);
 
-/// The flags: "num_processes" is --num_processes and --num-processes.
+/// The flags of a group: "num_processes" is --num_processes and --num-processes.
 std::vector<options::Description> accelerate_flags(AccelerateGroup group);
 
 /// The title of a group in the help.
@@ -66,18 +66,18 @@ std::string_view title_of(AccelerateGroup group);
 /// A table of all names for the reference page.
 std::string accelerate_markdown();
 
-/// The variable in which Accelerate's launcher passes it on to its processes; "" for none, and where a launcher of ours
-/// follows another of its options.
+/// The variable in which Accelerate's launcher passes the value on to its processes; "" if there is none, or if a
+/// launcher of Muster follows another of its options.
 std::string variable_of_accelerate(const AccelerateName& one);
 
 /// The sections that a file of `accelerate config` may have.
 std::vector<std::string> accelerate_sections();
 
-/// The keys that a section of a file of `accelerate config` ("fsdp_config") may have; for "", those outside of
+/// The keys that a section of a file of `accelerate config` ("fsdp_config") may have; for "", the keys outside of
 /// sections.
 std::vector<std::string> accelerate_keys_of(std::string_view section);
 
-/// The name for a key of a file of `accelerate config`: "fsdp_config.version" is "fsdp_version".
+/// The name for a key of a file of `accelerate config`: "fsdp_version" for "fsdp_config.version".
 std::string accelerate_name_of_key(const std::string& key);
 
 }  // namespace muster::cli

@@ -36,7 +36,7 @@ bool is_accepted(const AccelerateName& name, const std::string& text) {
 
 bool is_variable(const Found& found) { return found.place.starts_with("variable "); }
 
-/// A file's value with its key, a flag's with its name: "a.yaml line 3: num_processes", "flag --num_processes".
+/// The place and name of a value: "a.yaml line 3: num_processes" in a file, "flag --num_processes" for a flag.
 std::string named(const std::string& name, const Found& found) {
   return is_flag(found) || is_variable(found) ? found.place : found.place + ": " + name;
 }
@@ -103,7 +103,7 @@ class Translator {
   bool shards() const { return kind() == "FSDP" || is_on("use_fsdp"); }
   bool uses_deepspeed() const { return kind() == "DEEPSPEED" || is_on("use_deepspeed"); }
 
-  /// A file asks for its parallelism_config by having one.
+  /// A file asks for parallelism by having parallelism_config.
   bool uses_parallelism() const {
     return is_on("use_parallelism_config") || std::any_of(values_.begin(), values_.end(), [](const auto& entry) {
              return entry.first.starts_with("parallelism_config_") && !is_flag(entry.second);
@@ -129,7 +129,7 @@ class Translator {
       refuse_value("distributed_type", *type, "the known ones are NO, MULTI_CPU, MULTI_GPU, FSDP and DEEPSPEED");
   }
 
-  /// As there, one of them at a time.
+  /// As in Accelerate, at most one of these flags may be given.
   void check_kinds() const {
     std::vector<std::string> given;
     for (const auto* name : {"cpu", "multi_gpu", "tpu", "use_deepspeed", "use_fsdp"})
@@ -143,7 +143,7 @@ class Translator {
     for (const auto& [name, found] : values_) check_paradigm_of(name, found);
   }
 
-  /// There, a flag without its paradigm is ignored, which nobody wants who gives it.
+  /// Accelerate ignores a flag without its paradigm, which is never what the user wants, so it is an error here.
   void check_paradigm_of(const std::string& name, const Found& found) const {
     const auto* known = find_accelerate_name(name);
     if (!known || !is_flag(found)) return;
@@ -202,7 +202,7 @@ class Translator {
     return value;
   }
 
-  /// Machines that share the ranks.
+  /// The number of machines that share the ranks.
   int nodes() const {
     const auto* machines = find("num_machines");
     const bool is_ours = own_.nodes > 0 && !(machines && is_flag(*machines));
@@ -219,7 +219,7 @@ class Translator {
                                    "run: --devices N)");
   }
 
-  /// Ranks on this machine; 0 if nothing here says so.
+  /// The number of ranks on this machine; 0 if it is not given here.
   int ranks_here() const {
     const auto* total = find("num_processes");
     if (!total && origin_ == AccelerateOrigin::own_file && kind() == "NO") return 1;
@@ -271,7 +271,8 @@ class Translator {
     take_sharding();
   }
 
-  /// As there, a file's fields of FSDP count where the file asks for it; what stands among our options always does.
+  /// As in Accelerate, a file's FSDP fields count only if the file asks for FSDP; values among Muster's options always
+  /// count.
   bool counts(const AccelerateName& known, const Found& found) const {
     if (known.follow != Follow::sharding) return false;
     const bool asked_for = shards() || is_flag(found) || origin_ == AccelerateOrigin::among_ours;
@@ -312,7 +313,7 @@ class Translator {
 }  // namespace
 
 std::vector<std::string> judge_variables(const Environment& variables) {
-  constexpr const char* kOfTensorParallel = "ACCELERATE_USE_TP";  // of older versions, for its TP_SIZE
+  constexpr const char* kOfTensorParallel = "ACCELERATE_USE_TP";  // set by older versions, for its TP_SIZE
   RawOptions values;
   for (const auto& one : accelerate_names()) {
     const auto variable = variable_of_accelerate(one);

@@ -8,11 +8,11 @@
 
 namespace muster::cli {
 
-/// The flags of a subcommand, for completion and manual pages, from what its command line is parsed by: the tables of
-/// options, or its application of CLI11. Empty for a subcommand that has none but --help.
+/// The flags of a subcommand, for completion and manual pages, from the source that parses its command line: the tables
+/// of options, or its CLI11 application. Empty for a subcommand that has only --help.
 std::vector<options::Description> command_flags(std::string_view command);
 
-/// Words that may stand after a subcommand: the ids of `muster explain`, the parts of `muster config`.
+/// Words that may follow a subcommand: the ids of `muster explain`, the parts of `muster config`.
 std::vector<std::string> command_words(std::string_view command);
 
 }  // namespace muster::cli

@@ -13,12 +13,12 @@ namespace muster::cli {
 
 using Arguments = std::vector<std::string>;
 
-/// A subcommand: takes what stands after its name, returns the exit code.
+/// A subcommand: gets the arguments after its name, and returns the exit code.
 struct Command {
   std::string_view name;
   std::string_view help;
   int (*run)(const Arguments& arguments);
-  std::vector<options::Description> (*flags)() = nullptr;  ///< for completion and manual pages; null: none but --help
+  std::vector<options::Description> (*flags)() = nullptr;  ///< flags for completion and manual pages; null: only --help
 };
 
 /// All subcommands, in the order of the help.

@@ -11,7 +11,7 @@ namespace {
 
 using options::Description;
 
-/// The flags that are offered: with hyphens, and of a switch the negation of what is on.
+/// The offered flags: with hyphens and, for a switch that is on, its negation.
 std::vector<std::string> offered(const Description& option) {
   std::vector<std::string> words{spellings(option).front()};
   if (option.is_switch && option.default_text == "true") words.push_back(negations(option).front());
@@ -24,7 +24,7 @@ std::string escaped(const std::string& text, std::string_view special) {
   return result;
 }
 
-/// In single quotes of a shell a quote ends the text: it is left out.
+/// A quote would end a single-quoted shell string, so quotes are removed.
 std::string without_quotes(std::string text) {
   std::erase(text, '\'');
   return text;

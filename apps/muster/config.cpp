@@ -20,7 +20,7 @@
 namespace muster::cli {
 namespace {
 
-/// Keys that the file of `muster config --default` has, for the accelerators of this machine.
+/// The keys of the file that `muster config --default` writes, for the accelerators of this machine.
 ConfigKeys default_keys(const Environment& variables, const std::string& precision) {
   const int accelerators = launcher::count_accelerators(variables);
   ConfigKeys keys{{"num_machines", "1"}, {"num_processes", std::to_string(std::max(1, accelerators))}};
@@ -29,7 +29,7 @@ ConfigKeys default_keys(const Environment& variables, const std::string& precisi
   return keys;
 }
 
-/// Refuses what a launch would refuse, before it is written.
+/// Refuses, before the file is written, keys that a launch would refuse.
 void check_keys(const ConfigKeys& keys) {
   const auto known = all_options();
   ConfigFile config{.path = "the answers"};
@@ -116,7 +116,7 @@ int show_call(const Arguments& arguments) {
   return 0;
 }
 
-/// The keys of our file as they are, or ours for what another tool's file asks for.
+/// The keys of Muster's file unchanged, or Muster's keys for the values of another tool's file.
 ConfigKeys updated_keys(const ConfigFile& config) {
   const auto& section = run_option_table().section;
   const auto translated = translated_config(config);

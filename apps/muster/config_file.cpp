@@ -40,7 +40,7 @@ void refuse_options_outside(const RawOptions& outside, const std::string& sectio
                                      "`, which alone is read; indent it below `" + section + ":`");
 }
 
-/// Whose file it is, as far as its keys say; ours if nothing does.
+/// The tool that the file belongs to, by its keys; Muster if they do not tell.
 FileKind kind_of(const File& file, const std::string& path, const std::string& section) {
   const auto sections = file.sections();
   if (std::find(sections.begin(), sections.end(), section) != sections.end()) return FileKind::muster;
@@ -86,7 +86,7 @@ ConfigFile read_lightning(const std::string& path, const std::vector<options::Fi
 
 ConfigFile read_config(const std::string& path, const std::string& section,
                        const std::vector<options::Description>& known) {
-  // Once: it may be a pipe.
+  // Read once: it may be a pipe.
   const auto text = options::read_text(path);
   auto file = File::parse(text, path, section);
   switch (kind_of(file, path, section)) {

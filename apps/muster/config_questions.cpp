@@ -18,7 +18,7 @@ AnswerCheck whole_number(int least, int most) {
 
 std::string not_empty(const std::string& answer) { return answer.empty() ? "an answer is wanted" : ""; }
 
-/// Ids of accelerators, or "all".
+/// Checks for ids of accelerators, or "all".
 AnswerCheck device_ids(int accelerators, int ranks) {
   return [=](const std::string& answer) -> std::string {
     if (answer == "all") return "";

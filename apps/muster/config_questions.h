@@ -5,8 +5,9 @@
 
 namespace muster::cli {
 
-/// Asks how to train, on a machine with so many accelerators, and returns the keys of the file: Accelerate's names
-/// where it has one, and ours. What is at its default is left out, apart from the number of machines and ranks.
+/// Asks how to train on a machine with this many accelerators, and returns the keys of the file: Accelerate's names
+/// where they exist, otherwise Muster's. Values at their default are left out, except the numbers of machines and
+/// ranks.
 ConfigKeys asked_keys(const Questions& questions, int accelerators);
 
 }  // namespace muster::cli

@@ -13,7 +13,7 @@ struct Row {
   std::string name, value, source;
 };
 
-/// Shown also where nobody set them.
+/// Whether the option is shown even if nobody set it.
 bool is_main_option(const std::string& name) {
   for (const char* one : {"accelerator", "devices", "nodes", "precision", "strategy"})
     if (name == one) return true;

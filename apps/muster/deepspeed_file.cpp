@@ -32,7 +32,7 @@ bool are_equal(const std::string& one, const std::string& other) {
   return (is_number(one, number) && is_number(other, another)) ? number == another : say_the_same(one, other);
 }
 
-/// Whether it switches its section off.
+/// Whether the value switches its section off.
 bool is_off(const FileValue& value) { return value.key.ends_with(".enabled") && read_bool(value.found.text) == false; }
 
 bool is_accepted(const DeepspeedKey& key, const FileValue& value) {
@@ -44,7 +44,8 @@ bool is_accepted(const DeepspeedKey& key, const FileValue& value) {
   return false;
 }
 
-/// "zero_optimization.offload_param" of "zero_optimization.offload_param.device"; "" at the top.
+/// The section of a key: "zero_optimization.offload_param" for "zero_optimization.offload_param.device"; "" at the top
+/// level.
 std::string section_of(const std::string& key) {
   const auto dot = key.rfind('.');
   return dot == std::string::npos ? "" : key.substr(0, dot);
@@ -52,7 +53,7 @@ std::string section_of(const std::string& key) {
 
 [[noreturn]] void refuse_key(const FileValue& value) {
   auto section = section_of(value.key);
-  // An unknown section has no keys: it is itself the unknown key of the one around it.
+  // An unknown section has no keys, so the section itself is reported as the unknown key of its parent.
   auto key = value.key;
   while (!section.empty() && deepspeed_keys_of(section).empty()) {
     key = section;
@@ -64,7 +65,7 @@ std::string section_of(const std::string& key) {
                         "; correct it, or take it out");
 }
 
-/// Takes the values of one file over the names of Accelerate.
+/// Translates the values of one file to Accelerate's names.
 class DeepspeedTranslator {
  public:
   explicit DeepspeedTranslator(DeepspeedRequest& into) : into_(into) {}
@@ -78,7 +79,7 @@ class DeepspeedTranslator {
   }
 
  private:
-  /// Keys of a section that is switched off do not count; where DeepSpeed knows the switch, it must be on.
+  /// Keys of a section that is switched off do not count; if DeepSpeed has a switch for the section, it must be on.
   bool counts(const std::string& key) const {
     if (key.ends_with(".enabled")) return true;
     const auto section = section_of(key);

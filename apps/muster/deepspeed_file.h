@@ -7,18 +7,19 @@
 
 namespace muster::cli {
 
-/// Whether Accelerate's values name DeepSpeed's own JSON file, and ask for DeepSpeed.
+/// Whether Accelerate's values ask for DeepSpeed and name a JSON file of DeepSpeed.
 bool has_deepspeed_file(const options::RawOptions& accelerate);
 
-/// What a DeepSpeed file asks for.
+/// The meaning of a DeepSpeed file.
 struct DeepspeedRequest {
-  options::RawOptions accelerate = {};           ///< by the names of Accelerate
-  std::vector<std::string> without_effect = {};  ///< keys that ask for what Muster does not have, each with the reason
+  options::RawOptions accelerate = {};           ///< values by Accelerate's names
+  std::vector<std::string> without_effect = {};  ///< keys for features Muster does not have, each with the reason
 };
 
-/// Accelerate's values with what DeepSpeed's own file says in place of its name: stage, offloading, accumulation,
+/// Accelerate's values, with the name of DeepSpeed's file replaced by its contents: stage, offloading, accumulation,
 /// clipping and precision; see deepspeed_keys(). Precedence, highest first: flag, that file, any other value.
-/// Throws: ConfigError (MU004) if it cannot be read, (MU480) for an unknown key, (MU481) for what Muster does not have.
+/// Throws: ConfigError (MU004) if the file cannot be read, (MU480) for an unknown key, (MU481) for features that Muster
+/// does not have.
 DeepspeedRequest with_deepspeed_file(options::RawOptions accelerate);
 
 }  // namespace muster::cli

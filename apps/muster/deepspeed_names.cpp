@@ -190,7 +190,7 @@ constexpr DeepspeedKey kOfOutput[] = {
     {"checkpoint.", warned, kOwnFiles, "false"},
 };
 
-/// What is said of a key in the reference.
+/// The description of a key in the reference.
 std::string followed_as(const DeepspeedKey& key) {
   const std::string text(key.text), unless = key.accepted.empty() ? "" : " unless " + std::string(key.accepted);
   switch (key.follow) {

@@ -9,8 +9,8 @@
 
 namespace muster::cli {
 
-/// A key of DeepSpeed's file: "zero_optimization.stage"; one that ends with a dot is all other keys of that section.
-/// `text` of Follow::in_code is the name by which Accelerate has it; otherwise as for AccelerateName. Null and "auto"
+/// A key of DeepSpeed's file, such as "zero_optimization.stage"; a key that ends with a dot stands for all other keys
+/// of that section. `text` is Accelerate's name for Follow::in_code, otherwise as in AccelerateName. Null and "auto"
 /// ask for nothing.
 struct DeepspeedKey {
   std::string_view name;
@@ -21,10 +21,10 @@ struct DeepspeedKey {
 
 std::span<const DeepspeedKey> deepspeed_keys();
 
-/// The key of this name, or what stands for its section; nullptr for an unknown one.
+/// The key of this name, or the one that stands for its section; nullptr for an unknown key.
 const DeepspeedKey* find_deepspeed_key(std::string_view name);
 
-/// The keys of a section ("zero_optimization"), without it; of the top for "".
+/// The keys of a section ("zero_optimization"), without its name; "": the top level.
 std::vector<std::string> deepspeed_keys_of(std::string_view section);
 
 /// A table of all keys for the reference page.

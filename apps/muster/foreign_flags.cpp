@@ -8,7 +8,7 @@
 namespace muster::cli {
 namespace {
 
-/// "--log-dir=x" as "log_dir".
+/// The option's name: "log_dir" for "--log-dir=x".
 std::string name_in(const std::string& flag) {
   auto name = flag.substr(0, flag.find('='));
   name.erase(0, std::min(name.find_first_not_of('-'), name.size()));
@@ -59,7 +59,7 @@ Split split_command(const Arguments& command, bool bare, const std::vector<optio
     if (option) split.resemble_our_flags.push_back(*word);
     only_config = only_config && (!option || option->name == "config");
   }
-  // Many programs have a --config of their own.
+  // Many programs have their own --config.
   if (only_config) split.resemble_our_flags.clear();
   if (!all || !one_places) return split;
   split.ours = {command.begin() + 1, command.end()};

@@ -11,8 +11,8 @@ namespace muster::cli {
 
 void hand_in(const std::string& command, const std::string& text) {
   const auto program = command.substr(0, command.find(' '));
-  constexpr int kNotFound = 127;  // a shell's exit code
-  // A command that ends before it has read everything says why by its exit code.
+  constexpr int kNotFound = 127;  // exit code of a shell for a missing command
+  // Without SIGPIPE, the exit code of a command that ends before it has read everything gives the reason.
   std::signal(SIGPIPE, SIG_IGN);
   std::fflush(stdout);
   auto* pipe = popen(command.c_str(), "w");

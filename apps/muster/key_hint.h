@@ -6,8 +6,8 @@
 
 namespace muster::cli {
 
-/// The end of a message about a key that a file of another tool does not have: "; nearest is 'stage'", or, if none of
-/// its section is near, all of them.
+/// The end of a message about an unknown key in a file of another tool: "; nearest is 'stage'" or, if no key of its
+/// section is near, all of them.
 std::string key_hint(std::string_view key, const std::vector<std::string>& of_section);
 
 }  // namespace muster::cli

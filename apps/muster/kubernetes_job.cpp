@@ -6,11 +6,11 @@
 namespace muster::cli {
 namespace {
 
-// Names of pods are host names: NAME-INDEX has at most 63 characters.
+// Names of pods are host names: NAME-INDEX may have at most 63 characters.
 constexpr std::size_t kLongestPodName = 57;
-constexpr std::size_t kLongestNamespace = 63;
+constexpr std::size_t kLongestNamespace = 63;  // length of a DNS label
 
-/// In double quotes, whose escapes are those of JSON.
+/// The text in double quotes; YAML's escapes include those of JSON.
 std::string quoted(const std::string& text) { return nlohmann::json(text).dump(); }
 
 std::string metadata(const Job& job, const std::string& name) {
@@ -51,14 +51,15 @@ std::string command(const Job& job) {
 std::string pod_resources(const Job& job) {
   std::string text;
   if (job.cpus > 0) text += "            cpu: " + quoted(std::to_string(job.cpus * job.devices)) + "\n";
-  // K, M, G and T of the flag are powers of 1024, as in SLURM.
+  // The flag's K, M, G and T are powers of 1024, as in SLURM.
   if (!job.memory.empty()) text += "            memory: " + job.memory + "i\n";
   if (job.gpus > 0) text += "            nvidia.com/gpu: " + quoted(std::to_string(job.gpus)) + "\n";
   if (text.empty()) return "";
   return "        resources:\n          requests:\n" + text + "          limits:\n" + text;
 }
 
-/// For NCCL and other libraries that use /dev/shm, of which a container has 64 MB otherwise. Muster uses memfd_create.
+/// Mounts a larger /dev/shm for NCCL and other libraries; the default in a container is 64 MB. Muster uses
+/// memfd_create.
 std::string mounts(const Job& job) {
   std::string text = "        volumeMounts:\n        - name: shared-memory\n          mountPath: /dev/shm\n";
   for (std::size_t i = 0; i < job.volumes.size(); ++i)
@@ -83,8 +84,8 @@ std::string pod(const Job& job) {
          variables(job) + pod_resources(job) + mounts(job) + volumes(job);
 }
 
-/// A pod that fails takes the others with it: each start of the world may cost one failure per node. Evicted and
-/// preempted ones do not count.
+/// The limit on failures. A failing pod takes the others with it, so each start of the world may cost one failure per
+/// node. Evicted and preempted pods do not count.
 std::string limits(const Job& job) {
   std::string text = "  completionMode: Indexed\n  completions: " + std::to_string(job.nodes) +
                      "\n  parallelism: " + std::to_string(job.nodes) +

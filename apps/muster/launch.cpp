@@ -14,7 +14,7 @@
 namespace muster::cli {
 namespace {
 
-/// As in Accelerate, a port that is taken is replaced where all ranks are on one machine.
+/// As in Accelerate, a port that is in use is replaced if all ranks are on one machine.
 void replace_taken_port(RunOptions& options) {
   if (options.nodes != NodeRange(1) || options.main_port <= 0) return;
   try {
@@ -25,7 +25,7 @@ void replace_taken_port(RunOptions& options) {
   }
 }
 
-/// What nobody said, so that a default of one rank is no surprise.
+/// Prints the assumptions for values that nobody gave, so that a default of one rank is no surprise.
 void print_assumptions(const options::RawOptions& given) {
   std::vector<std::string> assumed;
   for (const auto& [name, text] :

@@ -22,7 +22,7 @@ constexpr AccelerateGroup kGroups[] = {
     AccelerateGroup::mpi,         AccelerateGroup::megatron,    AccelerateGroup::fp8,       AccelerateGroup::tpu,
     AccelerateGroup::aws};
 
-/// The flag whose presence makes the help of a group useful; "" for a group that is always shown.
+/// The flag that makes the help of a group relevant; "" for a group that is always shown.
 std::string_view shown_with(AccelerateGroup group) {
   using enum AccelerateGroup;
   switch (group) {
@@ -48,7 +48,7 @@ bool is_shown(AccelerateGroup group, const Arguments& arguments) {
 
 options::Description file_flag() { return {.name = "config", .help = "as --config_file"}; }
 
-/// "-q,--quiet": the letters that Accelerate has beside words.
+/// Adds Accelerate's one-letter flags: "-q,--quiet".
 void add_letters(CLI::App& app, Flags& flags) {
   for (const auto& [letter, name] : {std::pair{"-q", "quiet"}, std::pair{"-m", "module"}})
     flags.given[letter] = app.add_flag(letter, flags.texts.emplace_back(), std::string("as --") + name)->group("");
@@ -61,7 +61,7 @@ std::string without_tilde(const std::string& path, const Environment& variables)
   return path == "~" || path.starts_with("~/") ? home_of(variables) + path.substr(1) : path;
 }
 
-/// "" if there is none.
+/// The path of the configuration file; "" if there is none.
 std::string chosen_file(const LaunchFlags& flags, const options::RawOptions& theirs, const Environment& variables) {
   if (const auto given = theirs.find("config_file"); given != theirs.end()) return given->second.text;
   if (const auto ours = flags.ours().given.find("config");

@@ -9,8 +9,8 @@
 
 namespace muster::cli {
 
-/// The flags of `muster launch`: those of `accelerate launch`, and those of `muster run`, in one application of CLI11.
-/// Not movable.
+/// The flags of `muster launch`: those of `accelerate launch` and of `muster run`, in one CLI11 application. Not
+/// movable.
 class LaunchFlags {
  public:
   /// `arguments` decide which groups the help shows.
@@ -25,25 +25,26 @@ class LaunchFlags {
   Flags ours_, theirs_;
 };
 
-/// What a launch would follow.
+/// The sources that a launch would use.
 struct LaunchSources {
   options::Sources sources = {};
-  std::string path = {};  ///< of the configuration file; empty: none
+  std::string path = {};  ///< path of the configuration file; empty: none
   FileKind kind = FileKind::muster;
   std::vector<std::string> notes = {};
 };
 
-/// Reads --config_file, else what MUSTER_CONFIG names, else the user's file, else Accelerate's default file.
+/// Reads the file of --config_file, otherwise of MUSTER_CONFIG, otherwise the user's file, otherwise Accelerate's
+/// default file.
 /// Throws: ConfigError as read_config() and translated_config().
 LaunchSources launch_sources(const LaunchFlags& flags);
 
-/// Parses the flags that stand before the program; all words from the first that is no flag. Throws: UsageError
+/// Parses the flags before the program; returns all words from the first one that is not a flag. Throws: UsageError
 /// (MU006).
 Arguments parse_launch(CLI::App& app, const Arguments& arguments, std::string_view command);
 
 /// The user's configuration file: $XDG_CONFIG_HOME/muster/config.yaml, or ~/.config/muster/config.yaml.
 std::string user_config_path(const Environment& variables);
-/// Accelerate's: $HF_HOME/accelerate/default_config.yaml, or below ~/.cache/huggingface.
+/// Accelerate's configuration file: $HF_HOME/accelerate/default_config.yaml, or below ~/.cache/huggingface.
 std::string accelerate_config_path(const Environment& variables);
 
 }  // namespace muster::cli

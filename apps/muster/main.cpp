@@ -11,7 +11,7 @@
 namespace muster::cli {
 namespace {
 
-constexpr int kUsage = 2;  // exit code for a wrong call or a wrong setting
+constexpr int kUsage = 2;  // exit code for a usage error or a wrong setting
 
 constexpr Command kCommands[] = {
     {"run", "start a program on several ranks", run, run_flags},
@@ -73,7 +73,8 @@ std::span<const Command> commands() { return kCommands; }
 }  // namespace muster::cli
 
 int main(int count, char** values) {
-  // A stream that the caller has closed must not become what we open next: a rank would get that as its stdin.
+  // A standard stream that the caller has closed must not become the next opened file: a rank would get that as its
+  // stdin.
   for (int stream = open("/dev/null", O_RDWR); stream >= 0; stream = open("/dev/null", O_RDWR))
     if (stream > STDERR_FILENO) {
       close(stream);

@@ -10,7 +10,7 @@
 namespace muster::cli {
 namespace {
 
-/// Text of troff: hyphens as they are typed, and no line that begins like a request.
+/// The text for troff: literal hyphens, and no line that looks like a request.
 std::string troff(std::string_view text) {
   std::string result;
   for (const char c : text) result += c == '-' ? "\\-" : c == '\\' ? "\\e" : std::string(1, c);

@@ -45,7 +45,7 @@ void write(const fs::path& folder) {
   }
 }
 
-/// The value of a CMake cache's entry, empty where there is none.
+/// The value of an entry in CMake's cache; empty if there is none.
 std::string cached(const fs::path& cache, std::string_view entry) {
   std::ifstream from(cache);
   for (std::string line; std::getline(from, line);)
@@ -53,7 +53,7 @@ std::string cached(const fs::path& cache, std::string_view entry) {
   return "";
 }
 
-/// What CMake needs to find the Muster that this program belongs to; nothing where it looks by itself.
+/// The arguments with which CMake finds this program's Muster; empty if CMake finds it by itself.
 std::string where_muster_is() {
   std::error_code error;
   const auto prefix = fs::read_symlink("/proc/self/exe", error).parent_path().parent_path();

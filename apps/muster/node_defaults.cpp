@@ -16,7 +16,7 @@ bool are_several_nodes(const options::RawOptions& texts) {
 }  // namespace
 
 void add_place_of_node(const Environment& variables, options::RawOptions& texts) {
-  // A rank that starts others by itself is on its own node.
+  // A rank that starts other ranks by itself does so on its own node.
   if (variables.has(cluster::kJob)) return;
   const bool nodes_given = texts.contains("nodes");
   if (nodes_given && !are_several_nodes(texts)) return;

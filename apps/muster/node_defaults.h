@@ -5,8 +5,9 @@
 
 namespace muster::cli {
 
-/// Adds what the options of `muster run` do not say of nodes and the cluster does: SageMaker and Kubeflow say all;
-/// where several nodes are asked for, Kubernetes, SLURM and PBS say which this one is, and who the first one is.
+/// Adds values about nodes that the options of `muster run` leave open and the cluster provides. SageMaker and Kubeflow
+/// provide all; if several nodes are requested, Kubernetes, SLURM and PBS provide the number of this node and the first
+/// host.
 /// Throws: as cluster::find_node_place().
 void add_place_of_node(const Environment& variables, options::RawOptions& texts);
 

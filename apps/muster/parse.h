@@ -11,11 +11,11 @@ class App;
 
 namespace muster::cli {
 
-/// Parses what stands after a subcommand's name into `app`; true if help was asked for and printed.
+/// Parses the arguments after a subcommand's name into `app`; returns true if help was requested and printed.
 /// Throws: UsageError MU006.
 bool parse(CLI::App& app, const Arguments& arguments);
 
-/// The flags of an application, but for --help. A flag without value has its negation `!--no-...` among its names, and
+/// The flags of an application, except --help. A flag without a value has its negation `!--no-...` among its names, and
 /// default_str("true") if it is on.
 std::vector<options::Description> described(const CLI::App& app);
 

@@ -30,9 +30,9 @@ namespace muster::cli {
 namespace {
 
 constexpr const char* kProbe = "muster-probe";
-constexpr std::chrono::seconds kPatience{5};
+constexpr std::chrono::seconds kPatience{5};  // time-out of each call of nvidia-smi
 
-/// The program that links LibTorch, which this one does not: beside this one.
+/// The path of the program that links LibTorch, which this one does not; both are in one folder.
 std::optional<std::string> find_probe() {
   const auto path = std::filesystem::read_symlink("/proc/self/exe").parent_path() / kProbe;
   return std::filesystem::exists(path) ? std::optional(path.string()) : std::nullopt;
@@ -40,7 +40,7 @@ std::optional<std::string> find_probe() {
 
 void line(const char* name, const std::string& value) { std::printf("%-14s %s\n", name, value.c_str()); }
 
-/// Who gets into the job that this process belongs to, or into those that are started from here.
+/// Which processes could join this process's job, or jobs started from here.
 std::string who_may_join(const ClusterEnvironment& cluster) {
   try {
     if (cluster::read_secret(Environment::of_process()).is_given())
@@ -59,7 +59,7 @@ std::string who_may_join(const ClusterEnvironment& cluster) {
                   cluster.main_port, ": no secret is given (MUSTER_SECRET)");
 }
 
-/// The entry, and which of the devices it is.
+/// The entry, with the device that it refers to.
 std::string shown_entry(const std::string& entry, const std::vector<std::string>& devices) {
   for (const auto& device : devices)
     if (const auto uuid = device.find(" (UUID: " + entry); uuid != std::string::npos)
@@ -76,7 +76,7 @@ std::string visible_devices(const std::vector<std::string>& devices) {
   }
 }
 
-/// The GPUs of NVIDIA's, as their driver names them.
+/// Prints NVIDIA's GPUs as their driver reports them.
 void print_gpus() {
   const auto gpus = launcher::report_gpus(kPatience);
   line("driver", gpus.driver.empty() ? "none of NVIDIA's" : gpus.driver);
@@ -107,7 +107,7 @@ void declare(CLI::App& app, SelfTest& wanted) {
   app.add_option("--accelerator", wanted.accelerator, "on what: cpu, cuda, or auto, which takes an accelerator [cpu]");
 }
 
-/// A machine may have fewer accelerators than ranks are wanted, so they are tried when asked for.
+/// Accelerators are tried only on request, since there may be fewer than ranks.
 void print_where(const SelfTest& wanted) {
   const int present = launcher::count_accelerators(Environment::of_process());
   if (wanted.accelerator != "cpu" || present == 0) return;

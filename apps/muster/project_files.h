@@ -11,7 +11,7 @@ struct ProjectFile {
   std::string_view text;
 };
 
-/// The files that docs/howto/project.md shows, in the order in which they are read.
+/// The files that docs/howto/project.md shows, in reading order.
 const std::vector<ProjectFile>& project_files();
 
 }  // namespace muster::cli

@@ -30,7 +30,7 @@ std::string read_line_of_input() {
   return begin == std::string::npos ? "" : line.substr(begin, end - begin + 1);
 }
 
-/// While it lives, the terminal gives each key at once and draws none. Ctrl-C ends the program as usual.
+/// During its lifetime, the terminal delivers each key at once and does not echo. Ctrl-C ends the program as usual.
 class KeyMode {
  public:
   KeyMode() {

@@ -32,7 +32,7 @@ void add_all_flags(CLI::App& app, Flags& flags) {
   add_flags(app, "Options of the program", options_of_program(), flags);
 }
 
-/// The program and its arguments: everything from the first word that is no flag.
+/// The program and its arguments: everything from the first word that is not a flag.
 Arguments program_of(CLI::App& app, const Arguments& arguments) {
   auto rest = app.remaining(true);
   if (rest.empty()) return rest;
@@ -52,7 +52,7 @@ Arguments program_of(CLI::App& app, const Arguments& arguments) {
   return split.program;
 }
 
-/// Reads only what --config or MUSTER_CONFIG names.
+/// Reads only the file named by --config or MUSTER_CONFIG.
 options::Sources all_sources(const Flags& flags) {
   auto sources = read_sources(flags);
   if (const auto note = note_without_effect(judge_variables(sources.variables)); !note.empty()) print_notes({note});

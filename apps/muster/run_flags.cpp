@@ -40,7 +40,7 @@ std::string help_of(const Description& option) {
   return result + (option.variable.empty() ? "" : " {" + option.variable + "}");
 }
 
-/// CLI11's list of the spellings that the application does not have yet.
+/// The spellings that the application does not have yet, as CLI11's list.
 std::string free_spellings(const CLI::App& app, const Description& option) {
   std::string result;
   const auto add = [&](const std::string& word, const char* prefix) {
@@ -53,7 +53,7 @@ std::string free_spellings(const CLI::App& app, const Description& option) {
   return result;
 }
 
-/// In the file, a key of its own overrides the same option in the one-line key `options`.
+/// In the file, a separate key overrides the same option in the one-line key `options`.
 void expand_line(options::RawOptions& texts) {
   const auto known = all_options();
   texts = options::without_aliases(known, texts);
@@ -70,7 +70,7 @@ void add_later(options::RawOptions& texts, const options::RawOptions& later) {
   for (const auto& [name, found] : later) texts[name] = found;
 }
 
-/// Of a flag that is given several times the last counts; those that hold several options add up.
+/// The text of an option. If a flag is repeated, the last one wins; flags that hold several options add up.
 std::string text_of(const std::string& name, const CLI::Option& option) {
   if (name != "ddp" && name != "fsdp") return option.results().back();
   options::RawOptions pairs;
@@ -81,7 +81,7 @@ std::string text_of(const std::string& name, const CLI::Option& option) {
   return result;
 }
 
-/// CLI11 turns true and false around, and takes any other word as it is.
+/// CLI11 inverts true and false and accepts any other word unchanged, so other words are refused here.
 void refuse_value_of_negation(const std::string& argument) {
   const auto value = argument.find('=');
   bool on = false;
@@ -115,7 +115,7 @@ std::vector<std::string> spellings(const Description& option) {
   add_spelling(result, name, '_', '-');
   add_spelling(result, name, '-', '_');
   for (const auto& alias : option.aliases)
-    // "ddp.rank" would be no flag that anybody types.
+    // nobody would type "ddp.rank" as a flag
     if (alias.find('.') == std::string::npos) {
       add_spelling(result, alias, '_', '-');
       add_spelling(result, alias, '-', '_');
@@ -219,7 +219,7 @@ RunOptions run_options(options::RawOptions given) {
     if (option.name != "accelerator") given.erase(option.name);
   runtime::check_given_options(given);
   options.options = options::write_line(given);
-  // The ranks would not know the launcher's own options in the line that they inherit.
+  // The ranks would not understand the launcher's own options in an inherited line.
   if (given.empty()) options.options = "{}";
   return options;
 }

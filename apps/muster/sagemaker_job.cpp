@@ -5,13 +5,13 @@
 namespace muster::cli {
 namespace {
 
-// In the order in which it is written.
+// JSON that keeps the order of writing.
 using OrderedJson = nlohmann::ordered_json;
 
-constexpr std::size_t kLongestJobName = 63;
-constexpr std::size_t kMostWords = 100;    // of ContainerArguments
-constexpr std::size_t kLongestWord = 256;  // of each
-constexpr auto kDefaultTime = std::chrono::hours(24);
+constexpr std::size_t kLongestJobName = 63;            // limit of SageMaker in characters
+constexpr std::size_t kMostWords = 100;                // limit on the number of ContainerArguments
+constexpr std::size_t kLongestWord = 256;              // limit on the length of each, in characters
+constexpr auto kDefaultTime = std::chrono::hours(24);  // time limit of a job without --time
 
 std::chrono::seconds time_of(const Job& job) {
   return job.time.count() > 0 ? job.time : std::chrono::seconds(kDefaultTime);
@@ -36,7 +36,7 @@ OrderedJson channel(const std::string& name, const std::string& place) {
              {{"S3DataType", "S3Prefix"}, {"S3Uri", place}, {"S3DataDistributionType", "FullyReplicated"}}}}}};
 }
 
-/// Interrupted on spot instances, the job begins again, with the files of its checkpoints.
+/// After an interruption on spot instances, the job starts over with the files of its checkpoints.
 void add_spot(const Job& job, OrderedJson& request) {
   request["EnableManagedSpotTraining"] = true;
   request["StoppingCondition"]["MaxWaitTimeInSeconds"] = 2 * time_of(job).count();
@@ -51,7 +51,7 @@ void check_s3(const std::string& flag, const std::string& place) {
     refuse_flag_value(flag, "'" + place + "' is no place in S3; write s3://BUCKET/FOLDER");
 }
 
-/// Letters, digits and single '-' between them, as training jobs are called.
+/// Whether the text is a valid name of a training job: letters, digits and single '-' between them.
 bool is_job_name(const std::string& name) {
   const auto is_plain = [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');

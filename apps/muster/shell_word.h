@@ -4,7 +4,7 @@
 
 namespace muster::cli {
 
-/// The text as one word of a shell, in quotes where it needs them.
+/// The text as one shell word, quoted if needed.
 std::string shell_word(const std::string& text);
 
 }  // namespace muster::cli

@@ -8,13 +8,13 @@ namespace {
 
 std::string two(long long number) { return (number < 10 ? "0" : "") + std::to_string(number); }
 
-/// sbatch counts in minutes and rounds up.
+/// sbatch counts in minutes, so the time is rounded up.
 std::string time_text(std::chrono::seconds time) {
   const long long all = time.count();
   return std::to_string(all / 86400) + "-" + two(all / 3600 % 24) + ":" + two(all / 60 % 60) + ":" + two(all % 60);
 }
 
-/// A line of the script's head. sbatch takes quotes off as a shell does.
+/// A directive line of the script. sbatch removes quotes as a shell does.
 std::string directive(const std::string& name, const std::string& value = "") {
   return "#SBATCH --" + name + (value.empty() ? "" : "=" + shell_word(value)) + "\n";
 }
@@ -36,7 +36,7 @@ std::string queue(const Job& job) {
   return text;
 }
 
-/// The tasks get SIGUSR1, not this script; the Trainer saves and has the job queued again, under the same number.
+/// The tasks get SIGUSR1, not this script; the Trainer saves and requeues the job under the same number.
 std::string requeuing(const Job& job) {
   if (!job.requeue) return directive("no-requeue");
   return directive("signal", "USR1@" + std::to_string(job.signal_before.count())) + directive("requeue") +
@@ -52,7 +52,7 @@ std::string body(const Job& job) {
     text +=
         "# By this the ranks of the job authenticate each other; every start has a new one.\n"
         "export MUSTER_SECRET=$(od -An -N32 -tx1 /dev/urandom | tr -d ' \\n')\n";
-  // srun does not take the cores of each task from sbatch.
+  // srun does not take the number of cores per task from sbatch.
   text += "\nexec srun --kill-on-bad-exit=1" + (job.cpus > 0 ? " --cpus-per-task=" + std::to_string(job.cpus) : "");
   for (const auto& word : job.program) text += " " + shell_word(word);
   return text + "\n";

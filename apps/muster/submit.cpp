@@ -130,7 +130,7 @@ void declare(CLI::App& app, const Cluster& cluster, SubmitFlags& flags) {
   cluster.add_flags(app, flags);
 }
 
-/// What a flag means, and to which clusters.
+/// The help of a flag, and the clusters that it applies to.
 struct Meaning {
   std::string help;
   std::vector<std::string> clusters;
@@ -172,7 +172,7 @@ Pairs pairs_of(const std::string& flag, const std::vector<std::string>& texts) {
 void read_duration(const std::string& flag, const std::string& text, std::chrono::seconds& seconds) {
   if (text.empty()) return;
   std::chrono::milliseconds time{0};
-  // A number alone is minutes to sbatch, and seconds elsewhere.
+  // A number without a unit means minutes to sbatch, and seconds elsewhere.
   const bool has_unit = text.find_first_not_of("0123456789.") != std::string::npos;
   if (!has_unit || !options::Value<std::chrono::milliseconds>::read(text, time).empty())
     refuse_flag_value(flag, "'" + text + "' is no time; write 90min, 12h, or DD:HH:MM:SS");
@@ -195,7 +195,7 @@ void check_environment(const Pairs& environment) {
       refuse_flag_value("--env", "'" + name + "' is no name of a variable");
 }
 
-/// Names of SageMaker's jobs are used once.
+/// A default name; SageMaker does not allow a job name to be reused.
 std::string default_name(const Cluster& cluster, const std::string& program) {
   const auto label = label_of(fs::path(program).stem().string(), 40);
   if (cluster.text != sagemaker_request) return label;

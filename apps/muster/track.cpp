@@ -44,7 +44,7 @@ int upload(const Arguments& arguments) {
   UploadOptions options;
   options.timeout = read_timeout(text("timeout"), options.timeout);
   options.tracking_uri = text("tracking_uri");
-  std::signal(SIGPIPE, SIG_IGN);  // a server that closes a connection is an error of the call
+  std::signal(SIGPIPE, SIG_IGN);  // a server that closes a connection is an error of that call
   const auto report = upload_run(folder, options, Environment::of_process());
   const auto at = report.tracking_uri + ", run " + report.run_id;
   if (report.lines == 0) std::printf("nothing waits in %s: all of it is at %s\n", folder.c_str(), at.c_str());

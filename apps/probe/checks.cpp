@@ -25,7 +25,7 @@ namespace {
 
 using torch::Tensor;
 
-/// Fails the check that runs.
+/// Fails the current check unless `holds`.
 void demand(bool holds, const std::string& what) {
   if (!holds) throw std::runtime_error(what);
 }
@@ -82,7 +82,7 @@ void check_data(Accelerator& accelerator) {
   for (int64_t i = 0; i < kSamples; ++i) demand(seen[i] == i, formatted("sample {} came twice or never", i));
 }
 
-/// Trains on all ranks; the weights must be those that one process computes from the whole batches.
+/// Trains on all ranks; the weights must equal those that one process computes from the whole batches.
 void check_training(Accelerator& accelerator) {
   const auto batch = int64_t{8} * accelerator.num_processes();
   const auto data = pairs(4 * batch);
@@ -148,7 +148,7 @@ int run_checks() {
     } catch (const std::exception& error) {
       problem = error.what();
     }
-    // A rank that failed may have left its peers in the middle of an exchange; they end by its cause.
+    // A failed rank may have left its peers in the middle of an exchange; its failure ends them.
     if (!problem.empty()) {
       std::printf("FAILED  %-12s %s\n", name, problem.c_str());
       std::fflush(stdout);

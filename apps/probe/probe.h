@@ -2,11 +2,11 @@
 
 namespace muster::probe {
 
-/// Prints what LibTorch has and finds on this machine, one line each.
+/// Prints LibTorch's features and what it finds on this machine, one line each.
 void print_environment();
 
-/// Tries launch, collectives, data, training and weights on the ranks of this job; the main rank prints a line for
-/// each. Collective. Returns the exit code: 0 if all of it works.
+/// Tests launch, collectives, data, training and weights on the ranks of this job; the main rank prints a line for
+/// each. Collective. Returns the exit code: 0 if everything works.
 int run_checks();
 
 }  // namespace muster::probe

@@ -4,7 +4,7 @@
 
 namespace muster {
 
-/// Muster's runtime under the names of Accelerate: make one, pass everything through its prepare(), and call its
+/// Muster's runtime under the names of Accelerate: create one, pass all training objects through prepare(), and call
 /// backward(). A program that `muster run`, torchrun, mpirun or srun starts has as many ranks as the launcher gives it;
 /// one started directly is an ordinary program on one device.
 /// Thread safety: one thread at a time. Collective: the constructor, and each call that Runtime marks as collective.

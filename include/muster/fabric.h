@@ -21,7 +21,7 @@ class Fabric final : public Runtime {
   auto setup(M&& module, T&&... objects) {
     return prepare(std::forward<M>(module), std::forward<T>(objects)...);
   }
-  /// Sets up as the options say: setup({.move_to_device = false}, net, optimizer). Collective.
+  /// Sets up objects with the given options: setup({.move_to_device = false}, net, optimizer). Collective.
   template <runtime::ModuleArgument M, class... T>
   auto setup(const PrepareOptions& options, M&& module, T&&... objects) {
     return prepare(options, std::forward<M>(module), std::forward<T>(objects)...);
@@ -31,7 +31,7 @@ class Fabric final : public Runtime {
   auto setup_module(M&& module) {
     return prepare(std::forward<M>(module));
   }
-  /// Returns the module's handle, prepared as the options say. Collective.
+  /// Returns the module's handle, prepared with the given options. Collective.
   template <runtime::ModuleArgument M>
   auto setup_module(M&& module, const PrepareOptions& options) {
     return prepare(options, std::forward<M>(module));
@@ -42,12 +42,12 @@ class Fabric final : public Runtime {
   auto setup_optimizers(T&&... objects) {
     return prepare(std::forward<T>(objects)...);
   }
-  /// Returns the loaders that this rank iterates, a single one without a tuple. Collective.
+  /// Returns the loaders that this rank iterates: a tuple, or a single loader bare. Collective.
   template <runtime::Loader... L>
   auto setup_dataloaders(L&&... loaders) {
     return prepare(std::forward<L>(loaders)...);
   }
-  /// Returns the loaders that this rank iterates, prepared as the options say. Collective.
+  /// Returns the loaders that this rank iterates, prepared with the given options. Collective.
   template <runtime::Loader... L>
   auto setup_dataloaders(const PrepareOptions& options, L&&... loaders) {
     return prepare(options, std::forward<L>(loaders)...);
@@ -55,7 +55,7 @@ class Fabric final : public Runtime {
 
   /// Clips the gradients of the optimizer's parameters by norm or by value. Collective: as Runtime::clip_grad_norm_().
   /// Throws: ConfigError (MU179) unless exactly one of max_norm and clip_val is given; UsageError (MU175) for a norm
-  /// that is not finite; on a device the next step throws it, and the step after this call changes nothing.
+  /// that is not finite. For gradients on a device, the step after this call changes nothing, and the next step throws.
   template <class M>
   GradNorm clip_gradients(const Model<M>&, const Optimizer& optimizer, const ClipGradientsOptions& options) {
     return clip_gradients_of(optimizer, options);
@@ -76,7 +76,7 @@ class Fabric final : public Runtime {
   auto local_rank_zero_first(F&& f) const {
     return local_main_process_first(std::forward<F>(f));
   }
-  /// Seeds all generators, with the same seed on every rank or with the rank added to it, as set_seed().
+  /// Seeds all generators, with one seed on every rank or with the rank added to it, as set_seed().
   void seed_everything(uint64_t seed, bool per_rank = false) { set_seed(seed, per_rank); }
   /// This rank's number in the job, from 0.
   int global_rank() const { return rank(); }

@@ -81,20 +81,23 @@ class RemovableHandle {
   std::function<void()> remove_;
 };
 
-/// Which entries of a named item are saved: those for which the function returns true.
+/// Selects the entries of a named item that are saved: those for which the function returns true.
 using SaveFilter = std::map<std::string, std::function<bool(const std::string& name, const State& value)>>;
 
-/// Everything that Accelerator, Fabric and Trainer train with on one rank: its group, device, strategy and precision,
-/// and all that was prepared. Accelerator and Fabric derive from it, and add the names that their users know.
-/// The functions stand in four sections: ranks, values, training, state.
+/// The part of Accelerator, Fabric and Trainer that trains on one rank: its group, device, strategy and precision, and
+/// all prepared objects. Accelerator and Fabric derive from it, and add the names that their users know. See
+/// docs/decisions/0166-one-public-runtime.md.
+/// The functions are in four sections: ranks, values, training, state.
 /// Thread safety: one thread at a time.
-/// Collective: the functions that say so, on every rank, in the same order.
+/// Collective: the functions marked so, on every rank, in one order.
 class Runtime {
  public:
   /// Joins the group of all ranks if a launcher has started the program; otherwise launch() does, if options.devices
-  /// asks for several. Collective, if it joins. Throws: ConfigError for options that are wrong or cannot be met here.
+  /// asks for several ranks. Collective, if it joins. Throws: ConfigError for options that are invalid or cannot be
+  /// satisfied here.
   explicit Runtime(const RuntimeOptions& options);
-  /// If an exception leaves its scope, it ends the group of all ranks: the others get MU053 at once instead of waiting.
+  /// If an exception destroys the runtime, it ends the group of all ranks: the other ranks get MU053 at once instead of
+  /// waiting.
   ~Runtime();
   /// The runtime moved from may only be destroyed.
   Runtime(Runtime&&) noexcept;
@@ -104,8 +107,8 @@ class Runtime {
   /// @name Ranks
   /// @{
 
-  /// Starts the other local ranks if no launcher did, and joins the group. The code before this call runs in each of
-  /// them. A second call does nothing. Collective.
+  /// Starts the other local ranks if no launcher did, and joins the group. The code before this call runs in every
+  /// rank. A second call does nothing. Collective.
   void launch();
 
   /// This rank's number in the job, from 0.
@@ -129,28 +132,28 @@ class Runtime {
   /// Waits until every rank has called it. Collective.
   void barrier() const;
 
-  /// Returns f as a function for the main rank only: a call elsewhere does nothing. Its result is returned as an
-  /// optional. A world of one rank always runs it; this holds for all functions of this kind.
+  /// Returns f as a function that runs on the main rank only; on other ranks a call does nothing. The function returns
+  /// the result of f as an optional. In a world of one, this function and its variants for other ranks always run f.
   template <class F>
   auto on_main_process(F f) const {
     return on_selected({runtime::RankSelector::Kind::main}, std::move(f));
   }
-  /// Returns f as a function for the first rank of each node only, in the manner of on_main_process().
+  /// Returns f as a function that runs on the first rank of each node only; see on_main_process().
   template <class F>
   auto on_local_main_process(F f) const {
     return on_selected({runtime::RankSelector::Kind::local_main}, std::move(f));
   }
-  /// Returns f as a function for the last rank only, in the manner of on_main_process().
+  /// Returns f as a function that runs on the last rank only; see on_main_process().
   template <class F>
   auto on_last_process(F f) const {
     return on_selected({runtime::RankSelector::Kind::last}, std::move(f));
   }
-  /// Returns f as a function for the rank of this number only, in the manner of on_main_process().
+  /// Returns f as a function that runs on rank `index` only; see on_main_process().
   template <class F>
   auto on_process(int index, F f) const {
     return on_selected({runtime::RankSelector::Kind::rank, index}, std::move(f));
   }
-  /// Returns f as a function for the rank of this number on each node only, in the manner of on_main_process().
+  /// Returns f as a function that runs on local rank `index` of each node only; see on_main_process().
   template <class F>
   auto on_local_process(int index, F f) const {
     return on_selected({runtime::RankSelector::Kind::local_rank, index}, std::move(f));
@@ -173,13 +176,13 @@ class Runtime {
   void print(FormatText<std::type_identity_t<A>...> text, const A&... values) const {
     if (is_main()) print_line(sizeof...(A) == 0 ? std::string(text.text()) : formatted(text.text(), values...));
   }
-  /// A stream that prints on the main rank only, line by line, as print() does; elsewhere it prints nothing. A flush
-  /// prints the beginning of a line. It lives as long as the runtime.
+  /// A stream that prints line by line, as print() does, on the main rank only. A flush prints an unfinished line. The
+  /// stream lives as long as the runtime.
   std::ostream& out() const;
   /// Returns a logger for the diagnostic log, which writes each line once for all ranks.
   Logger logger(std::string name = "muster") const;
-  /// A progress bar for a pass over the loader, as muster::progress(); on the main rank only, also if the loader was
-  /// not prepared.
+  /// A progress bar for a pass over the loader, as muster::progress(); shown on the main rank only, even if the loader
+  /// was not prepared.
   template <class L>
   ProgressBar<L> progress(const L& loader, std::string title = {}, ProgressOptions options = {}) const {
     options.quiet = options.quiet || !is_main();
@@ -188,22 +191,23 @@ class Runtime {
 
   /// Sets this rank's flag, which check_trigger() reads. Not collective.
   void set_trigger();
-  /// Returns whether any rank has called set_trigger() since the last call, and if so clears the flags of all.
+  /// Returns whether any rank has called set_trigger() since the last call, and clears the flags of all ranks.
   /// Collective.
   bool check_trigger();
 
-  /// From now on SIGTERM and SIGUSR1 do not end the program but are recorded for signal_received(). A second call does
-  /// nothing.
+  /// Makes the program record SIGTERM and SIGUSR1 for signal_received() from now on, instead of ending. A second call
+  /// does nothing.
   void catch_signals();
-  /// Returns the signal that any rank has received, or 0. All ranks get the same answer, so that they save and exit at
-  /// the same step. A received signal is not cleared. Collective.
+  /// Returns the signal that any rank has received, or 0. The result is equal on all ranks, so that they save and exit
+  /// at one step. A received signal is not cleared. Collective.
   int signal_received();
 
-  /// Returns every decision taken and its reason, one line each.
+  /// Returns the decisions that the runtime has made and their reasons, one line each.
   std::string plan() const;
 
   /// Calls f(batch_size) with smaller and smaller sizes until no rank runs out of memory; all ranks try the same sizes.
-  /// Returns the size, or a pair of it and the result of f. Requires: f prepares what it trains itself. Collective.
+  /// Returns the size, or a pair of the size and the result of f. Requires: f itself prepares the objects that it
+  /// trains. Collective.
   /// Throws: UsageError (MU185) if no size fits; any other exception of f.
   template <class F>
   auto find_executable_batch_size(F&& f, const BatchSizeOptions& options = {}) {
@@ -224,17 +228,17 @@ class Runtime {
   auto gather(const T&... values) const {
     return runtime::gather(group(), values...);
   }
-  /// As gather(), for values of the current batch: samples that the loader repeated to fill its last step are cut off,
-  /// so that every sample counts once. This applies to tensors with one row per sample of this rank's batch, and to
-  /// lists of strings or numbers with one element per sample; any other tensor or list is gathered whole. If a value
-  /// has this length by chance but does not belong to the batch, pass it as per_rank(value); the result is a plain
-  /// value again. If ranks have different numbers of batches, use collector().
+  /// Gathers values of the current batch without the samples that the loader repeated to fill its last step, so that
+  /// every sample counts once. This applies to tensors with one row per sample of this rank's batch, and to lists of
+  /// strings or numbers with one element per sample; any other tensor or list is gathered whole. If a value has this
+  /// length by chance but does not belong to the batch, pass it as per_rank(value); the result is again a plain value.
+  /// If ranks have different numbers of batches, use collector().
   template <class... T>
   auto gather_for_metrics(const T&... values) const {
     return runtime::gather_for_metrics(group(), runtime::step_rows(*state_), values...);
   }
-  /// Returns a collector for values of the batches of an epoch, which gathers them once at the end: exact for every
-  /// loader. Not collective.
+  /// Returns a collector, which gathers the values of an epoch's batches once, at the end; exact for every loader. Not
+  /// collective.
   template <class... T>
   MetricsCollector<T...> collector() const {
     return MetricsCollector<T...>(group(), [state = state_] { return runtime::step_rows(*state); });
@@ -244,8 +248,8 @@ class Runtime {
   T all_gather(const T& value) const {
     return runtime::all_gather(group(), value);
   }
-  /// Returns the "sum", "mean", "min", "max" or "product" over ranks as a new value: of every tensor in the value, or
-  /// of a single number (numbers beside tensors are not reduced). Throws: ConfigError (MU054) for a mean of integers.
+  /// Returns a new value with the "sum", "mean", "min", "max" or "product" over ranks of every tensor in `value`, or of
+  /// a single number (numbers next to tensors are not reduced). Throws: ConfigError (MU054) for a mean of integers.
   template <class T>
   T reduce(const T& value, std::string_view op = "sum") const {
     return runtime::reduce(group(), value, op);
@@ -285,21 +289,21 @@ class Runtime {
   /// @{
 
   /// Takes modules, optimizers, schedulers (Muster's or LibTorch's), muster::DataLoaders, and functions that make them
-  /// (see function_argument.h), in any order; returns their handles in that order, a single one without a tuple.
-  /// Temporaries are owned, named objects borrowed.
-  /// Gradients that a module has already count as those of a backward in no_sync(): the next one communicates the sum.
-  /// Collective: with the same arguments on every rank. Throws: ConfigError (MU150), on every rank, where ranks give
+  /// (see function_argument.h), in any order. Returns their handles in that order, as a tuple or, for one object, bare.
+  /// Temporaries are owned, named objects are borrowed.
+  /// Gradients that a module already has count as those of a backward in no_sync(): the next backward communicates the
+  /// sum.
+  /// Collective: with equal arguments on every rank. Throws: ConfigError (MU150), on every rank, if ranks pass
   /// different modules, or optimizers with different options; UsageError (MU581) for a module that shares a parameter
-  /// with one that is prepared.
+  /// with a prepared module.
   template <class... T>
     requires(!std::same_as<std::remove_cvref_t<T>, PrepareOptions> && ...)
   auto prepare(T&&... objects) {
     static_assert(sizeof...(T) > 0, "prepare takes at least one object");
     return runtime::prepare(*state_, std::forward<T>(objects)...);
   }
-  /// Prepares objects as the options say: prepare({.move_to_device = false}, net). Collective.
-  /// Throws: ConfigError (MU566) if the options give neither one answer nor one for each object; as
-  /// prepare(objects...).
+  /// Prepares objects with the given options: prepare({.move_to_device = false}, net). Collective.
+  /// Throws: ConfigError (MU566) if an option has neither one value nor one for each object; as prepare(objects...).
   template <class... T>
   auto prepare(const PrepareOptions& options, T&&... objects) {
     const runtime::PlacementScope scope(*state_, options, {(runtime::ModuleLike<T> || runtime::Loader<T>)...});
@@ -307,48 +311,50 @@ class Runtime {
   }
 
   /// Runs backward of the loss, scaled for the precision and weighted for accumulation. The strategy communicates the
-  /// gradients. Collective: unless inside no_sync().
+  /// gradients. Collective, except inside no_sync().
   void backward(const at::Tensor& loss, BackwardOptions options = {});
 
-  /// Opens one micro-batch of the loader in use; call it before the forward. At the end of a window of
+  /// Opens one micro-batch of the loader in use; call this function before the forward. At the end of a window of
   /// gradient_accumulation_steps() micro-batches, or of the loader, gradients are communicated and optimizers step.
   template <class... M>
   [[nodiscard]] AccumulationScope accumulate(const Model<M>&... models) {
     return AccumulationScope(next_micro_batch(), {runtime::managed_by(*models.prepared())...});
   }
-  /// True if the current micro-batch ends its window, and before the first micro-batch.
+  /// Whether the current micro-batch ends its window; also true before the first micro-batch.
   bool sync_gradients() const;
-  /// How many micro-batches a window has.
+  /// The number of micro-batches in a window.
   int gradient_accumulation_steps() const;
-  /// Sets how many micro-batches a window has, from the next window on.
+  /// Sets the number of micro-batches in a window, from the next window on.
   /// Throws: ConfigError (MU181) for less than one.
   void set_gradient_accumulation_steps(int steps);
-  /// Gradients of these models stay local until the scope is destroyed; the next backward communicates their sum.
+  /// Keeps gradients of these models local until the scope is destroyed; the next backward communicates their sum.
   template <class... M>
   [[nodiscard]] runtime::NoSyncScope no_sync(const Model<M>&... models) {
     return runtime::NoSyncScope({runtime::managed_by(*models.prepared())...}, true);
   }
-  /// As no_sync(); does nothing if `enabled` is false.
+  /// no_sync() if `enabled` is true; otherwise does nothing.
   template <class M>
   [[nodiscard]] runtime::NoSyncScope no_backward_sync(const Model<M>& model, bool enabled = true) {
     return runtime::NoSyncScope({runtime::managed_by(*model.prepared())}, enabled);
   }
-  /// Autocast as in a forward, for code outside of one, such as the loss; or autocast off, inside one.
+  /// Switches autocast on as in a forward, for code outside a forward, such as the loss; or switches it off inside a
+  /// forward.
   [[nodiscard]] precision::AutocastScope autocast(const AutocastOptions& options = {}) const;
-  /// Opens an evaluation of models or modules, as muster::evaluation(): eval mode and no gradients until the scope
-  /// ends.
+  /// Opens an evaluation of models or modules, as muster::evaluation(): they are in eval mode, without gradients, until
+  /// the scope ends.
   template <class... M>
   EvaluationScope evaluation(M&&... models) const {
     return muster::evaluation(models...);
   }
-  /// Under "16-mixed", divides gradients by the scale of their loss; repeated calls do nothing. Clipping calls it.
-  /// Collective: as clipping, if there is one optimizer. If there are several, a rank whose loss did not use a model
-  /// sees the other ranks' gradients only from step() on.
+  /// Under "16-mixed", divides gradients by the scale of their loss; repeated calls do nothing. Clipping calls this
+  /// function.
+  /// Collective: as clipping, if there is one optimizer. With several optimizers, a rank whose loss did not use a model
+  /// gets the other ranks' gradients only in step().
   void unscale_gradients();
   /// Divides the gradients of one optimizer by the scale of their loss. Collective: as clipping.
   void unscale_gradients(const Optimizer& optimizer);
-  /// True if the last step() of any prepared optimizer was skipped because gradients were not finite. Waits as
-  /// Optimizer::step_was_skipped().
+  /// Whether the last step() of any prepared optimizer was skipped because gradients were not finite. Waits for the
+  /// device as Optimizer::step_was_skipped() does.
   bool optimizer_step_was_skipped() const;
 
   /// Scales the model's gradients so that their norm is at most max_norm; returns the norm before scaling. Before the
@@ -359,7 +365,7 @@ class Runtime {
   GradNorm clip_grad_norm_(const Model<M>& model, double max_norm, ClipOptions options = {}) {
     return clip_grad_norm_(model.parameters(), max_norm, options);
   }
-  /// Clips the gradients of these parameters by their norm, as that of a model.
+  /// Clips the gradients of these parameters by their norm, as clip_grad_norm_() of a model does.
   GradNorm clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm, ClipOptions options = {});
   /// Clips the gradients of each parameter group by its own norm, with one max_norm or one for each.
   GradNorms clip_grad_norm_(const Optimizer& optimizer, const PerGroup<double>& max_norm, ClipOptions options = {});
@@ -374,24 +380,25 @@ class Runtime {
   /// Throws: ConfigError (MU179) unless exactly one of max_norm and clip_val is given.
   GradNorm clip_gradients_of(const Optimizer& optimizer, const ClipGradientsOptions& options);
 
-  /// Runs `f`, a loop over batches whose number may differ between ranks, as when even_batches is off. A rank whose `f`
-  /// has returned takes part in the communication of the others, with zeros for gradients, until all have returned. All
-  /// ranks then continue from the last step: parameters, buffers, optimizer states, loss scales and schedulers
-  /// (LibTorch's ReduceLROnPlateauScheduler keeps its counts). In `f`, call no other collective; for values, use
-  /// collector(). `models`: those that `f` trains; if none is given, all prepared ones. Collective.
+  /// Runs `f`, a loop over batches whose number may differ between ranks, for example with even_batches off. A rank
+  /// whose `f` has returned takes part in the communication of the others, with zeros as gradients, until all have
+  /// returned. All ranks then continue from the last step: parameters, buffers, optimizer states, loss scales and
+  /// schedulers (LibTorch's ReduceLROnPlateauScheduler keeps its counts). In `f`, call no other collective; for values,
+  /// use collector(). `models`: the models that `f` trains; if none is given, all prepared models. Collective.
   /// Throws: UsageError (MU117) for sharded models; (MU118, MU119) if ranks run different steps or one of them throws.
   template <class... M>
   void join_uneven_inputs(const std::function<void()>& f, const UnevenInputsOptions& options = {},
                           const Model<M>&... models) {
     run_joined({runtime::managed_by(*models.prepared())...}, f, options);
   }
-  /// Returns the loader, which begins its next pass (only that one) at this batch; in constant time, or, for a
-  /// stream, by skipping samples. Throws: UsageError (MU108) for a batch beyond its end.
+  /// Returns the loader, which begins its next pass (only that pass) at this batch: in constant time or, for a stream,
+  /// by skipping samples. Throws: UsageError (MU108) for a batch beyond its end.
   template <class Batch>
   static DataLoader<Batch> skip_first_batches(DataLoader<Batch> loader, int64_t batches) {
     return muster::skip_first_batches(std::move(loader), batches);
   }
-  /// While the returned object lives, ranks average parameters every few steps instead of gradients in every step.
+  /// Makes ranks average parameters every few steps, instead of gradients in every step, while the returned object
+  /// lives.
   template <class M>
   [[nodiscard]] LocalSGD local_sgd(const Model<M>& model, const LocalSgdOptions& options = {}) const {
     return LocalSGD(group(), model, options);
@@ -401,33 +408,33 @@ class Runtime {
   int64_t convert_sync_batchnorm(const Model<M>& model) const {
     return convert_batch_norms(*model);
   }
-  /// Returns 0, 1, ... count - 1; after load_state(), without the epochs that the checkpoint has completed.
+  /// Returns the range 0, 1, ... count - 1; after load_state(), without the epochs that the checkpoint has completed.
   auto epochs(int64_t count) { return c10::irange(first_epoch(count), count); }
-  /// Seeds all generators, with the same seed on every rank or with the rank added to it. Loaders prepared later
-  /// shuffle by it.
+  /// Seeds all generators, with one seed on every rank or with the rank added to it. Loaders that are prepared later
+  /// use it for their shuffle.
   void set_seed(uint64_t seed, bool per_rank = false);
-  /// Gives the default generators of LibTorch that are named, and the generators given, the states that they have on
-  /// rank 0: synchronize_rng_states({.cpu = true}, mine).
-  /// Collective. Throws, on all ranks: UsageError (MU328) if ranks give different generators; (MU329) for an undefined
-  /// one.
+  /// Copies rank 0's states of the selected default generators of LibTorch, and of the given generators, to all ranks:
+  /// synchronize_rng_states({.cpu = true}, mine).
+  /// Collective. Throws, on all ranks: UsageError (MU328) if ranks pass different generators; (MU329) for an undefined
+  /// generator.
   template <std::same_as<at::Generator>... G>
   void synchronize_rng_states(const SyncedGenerators& kinds, const G&... generators) const {
     synchronize(kinds, {generators...});
   }
 
-  /// Empties these handles, so that the memory of their objects is freed once nothing else holds them. Begins a new
-  /// accumulation window, and releases cached memory of accelerators.
+  /// Empties these handles, so that the memory of their objects is freed once nothing else holds them. Also begins a
+  /// new accumulation window, and releases the cached memory of accelerators.
   template <class... T>
   void free_memory(T&... handles) {
     ([](auto& handle) { [[maybe_unused]] const auto gone = std::move(handle); }(handles), ...);
     forget_freed();
   }
-  /// Calls a function of every callback that has it: call(&Mine::on_epoch_end, epoch).
+  /// Calls a member function of every callback whose class has it: call(&Mine::on_epoch_end, epoch).
   template <class C, class... P, class... A>
   void call(void (C::*member)(P...), A&&... arguments) const {
     runtime::call_each(callbacks(), member, std::forward<A>(arguments)...);
   }
-  /// Runs `f` and writes what all ranks did during it as one trace, for chrome://tracing. Collective.
+  /// Runs `f` and writes one trace of the activity of all ranks during the call, for chrome://tracing. Collective.
   template <class F>
   void profile(F&& f, const ProfileOptions& options = {}) const {
     record_profile([&f] { std::forward<F>(f)(); }, options);
@@ -435,45 +442,46 @@ class Runtime {
 
   /// @}
   /// @name State
-  /// Saves and loads what was prepared. A checkpoint is a folder, or a set of files in project.storage; it appears
-  /// complete or not at all, and all ranks must see the same one (docs/formats/checkpoint.md). A rank per node checks
-  /// it. Collective unless a function says otherwise, with the same arguments on every rank.
+  /// Saves and loads the prepared objects. A checkpoint is a folder, or a set of files in project.storage; it appears
+  /// complete or not at all, and all ranks must see the same folder or storage (docs/formats/checkpoint.md). One rank
+  /// per node checks it. Collective unless a function says otherwise, with equal arguments on every rank.
   /// Throws: CheckpointError, on all ranks: MU202, MU210 to MU216, MU313 to MU317 for files; MU131, MU208, MU209, MU240
-  /// for what does not fit. If loading fails, everything in memory is as it was before.
+  /// for state that does not fit. If loading fails, all objects in memory stay as they were.
   /// @{
 
-  /// A function that sees the state that is written or was read, and may change it. `folder`: that of the checkpoint.
+  /// A function that gets the state to be written or loaded, and may change it. `folder`: the checkpoint's folder.
   using StateHook = std::function<void(State& state, const std::filesystem::path& folder)>;
-  /// Writes all that training depends on: models, optimizers, loss scales, schedulers, loaders, random generators, an
-  /// unfinished accumulation window, gradients that no step has used, registered objects. A program that loads it
-  /// continues as if it had not been interrupted. `folder`: where to write; empty: as options.project says, under the
-  /// number after the highest. Returns the folder of the checkpoint. Asynchronous: returns once tensors are copied to
-  /// host memory; a later failure is thrown by the next save or wait_for_save(). A number is chosen only when it is
-  /// written: then the folder of all numbered checkpoints is returned, and wait_for_save() returns that of the new one.
+  /// Writes everything that training depends on: models, optimizers, loss scales, schedulers, loaders, random
+  /// generators, an unfinished accumulation window, gradients that no step has used, registered objects. A program that
+  /// loads the checkpoint continues as if it had not been interrupted. `folder`: where to write; empty: a new numbered
+  /// folder, as set in options.project. Returns the folder of the checkpoint. Asynchronous: returns once tensors are
+  /// copied to host memory; the next save or wait_for_save() throws the errors of the save. Numbers are chosen when the
+  /// files are written, so an asynchronous save returns the folder of all numbered checkpoints, and wait_for_save()
+  /// returns the folder of the new one. See docs/decisions/0062-the-state-of-a-job.md.
   /// Throws: CheckpointError MU241 (an unknown scheduler); ConfigError MU244 (no folder).
   std::filesystem::path save_state(const std::filesystem::path& folder = {}, const SaveStateOptions& options = {});
-  /// Loads the state into the same objects, prepared and registered in the same order. The world size may differ:
-  /// loaders continue at the same sample, and the log names what cannot be kept. epochs() continues at the epoch of the
-  /// first loader. `folder` empty: the complete checkpoint with the highest number in the project's folder. The main
-  /// rank chooses it for all ranks, and the log names those that it passes over. Ranks compare which one each has
-  /// opened before anything is loaded.
+  /// Loads the state into the program's objects, which must be prepared and registered in the order in which they were
+  /// saved. The world size may differ: loaders continue at the sample where they stopped, and the log names what cannot
+  /// be restored. epochs() continues at the epoch of the first loader. `folder` empty: the complete checkpoint with the
+  /// highest number in the project's folder; the main rank chooses it for all ranks, and the log names skipped ones.
+  /// Before anything is loaded, ranks check that they opened the same checkpoint.
   /// Throws: CheckpointError MU247 if ranks opened different saves; MU242 for a checkpoint inside an accumulation
-  /// window that cannot be continued here; MU584 for gradients of other ranks; ConfigError MU244 if there is no folder
-  /// or no checkpoint in it.
+  /// window that cannot be continued here; MU584 for gradients of other ranks; ConfigError MU244 if the folder does not
+  /// exist or has no checkpoint.
   void load_state(const std::filesystem::path& folder = {}, const LoadStateOptions& options = {});
-  /// Waits until an asynchronous save is on the disk. Returns its folder; empty if there was none.
+  /// Waits until an asynchronous save is on disk. Returns its folder; empty if no save was running.
   std::filesystem::path wait_for_save();
 
-  /// Registers objects with state_dict() and load_state_dict(), to be saved with the rest. They must outlive the
-  /// runtime's saves. If ranks hold different states, each rank gets its own back. Not collective.
-  /// Requires: tree/state.h says what an object needs.
+  /// Registers objects that have state_dict() and load_state_dict() (see Stateful), to be saved with the rest. If ranks
+  /// hold different states, each rank gets back its own. Not collective.
+  /// Requires: the objects outlive the runtime's saves.
   template <Stateful... T>
   void register_for_checkpointing(T&... objects) {
     (keep_object([&objects] { return objects.state_dict(); },
                  [&objects](const State& state) { objects.load_state_dict(state); }),
      ...);
   }
-  /// Does not compile; the message says what the functions are called.
+  /// Does not compile; the message gives the names of the functions.
   template <class... T>
     requires(FormerlyStateful<T> || ...)
   void register_for_checkpointing(T&...) {
@@ -481,57 +489,60 @@ class Runtime {
                   "an object that is saved has state_dict() and load_state_dict(state), which were called save_state() "
                   "and load_state()");
   }
-  /// The hook is called before a checkpoint is written, with the state to be written; on rank 0 it is complete. It may
-  /// add and change entries. An entry of "models" or "optimizers" that it empties is not saved. Not collective.
+  /// Registers a hook that is called before a checkpoint is written, with the state to be written (complete on rank 0
+  /// only). It may add and change entries. An entry of "models" or "optimizers" that it empties is not saved. Not
+  /// collective.
   RemovableHandle register_save_state_pre_hook(StateHook hook);
-  /// The hook gets the state that was read, before it is loaded; entries that it empties are not. Not collective.
+  /// Registers a hook that gets the state that was read, before it is loaded. Entries that it empties are not loaded.
+  /// Not collective.
   RemovableHandle register_load_state_pre_hook(StateHook hook);
 
-  /// Writes these items under their names, as Fabric does. `filter`: see SaveFilter.
-  /// Throws: ConfigError MU246 for a filter of a name that is not saved.
+  /// Writes these items under their names, as Lightning Fabric does. `filter`: see SaveFilter.
+  /// Throws: ConfigError MU246 for a filter whose name is not among the items.
   void save(const std::filesystem::path& folder, const std::vector<SavedItem>& items, const SaveFilter& filter = {});
-  /// Loads items by name and returns the entries of the checkpoint that are not among them.
+  /// Loads items by name, and returns the remaining entries of the checkpoint.
   /// Throws: CheckpointError MU209 for a name that the checkpoint does not have, if strict; MU247 if ranks opened
   /// different saves.
   State load(const std::filesystem::path& folder, const std::vector<SavedItem>& items,
              const LoadStateOptions& options = {});
   /// Returns all entries of the checkpoint.
   State load(const std::filesystem::path& folder);
-  /// As load_model(), under Fabric's name.
+  /// Calls load_model(); Fabric's name for it.
   template <class M>
   void load_raw(const std::filesystem::path& path, const Model<M>& model, const LoadStateOptions& options = {}) const {
     load_model(model, path, {.strict = options.strict});
   }
 
-  /// Loads bare weights into a model: what save_model wrote, a safetensors file, index or folder, a file of torch.save,
-  /// torch::save or torch.jit.save, or a folder with pytorch_model.bin or its index. Like Python's load_state_dict, it
-  /// converts values to the dtypes of the model. If a file holds one dictionary of tensors among other things, it loads
-  /// that one; the log says so, and names what is left out, objects of unknown classes too. Optimizers, their states
-  /// and averages of the model stay as they are.
-  /// Returns the names that only the model or only the file has: none if strict. See LoadStateDictOptions.
+  /// Loads bare weights into a model: the output of save_model(), a safetensors file, index or folder, a file of
+  /// torch.save, torch::save or torch.jit.save, or a folder with pytorch_model.bin or its index. Like Python's
+  /// load_state_dict, it converts values to the dtypes of the model. If a file holds one dictionary of tensors among
+  /// other data, it loads that dictionary, and the log names what is left out, including objects of unknown classes.
+  /// Optimizers, their states and averages of the model do not change.
+  /// Returns the names that only the model or only the file has; none if strict. See LoadStateDictOptions.
   /// Throws, on all ranks, with the model unchanged: CheckpointError MU200, MU201, MU205, MU207, MU225, MU226 for the
-  /// files; MU228 for names that only one of them has, if strict, and for values that do not fit, all listed; MU250 if
-  /// ranks read different weights.
+  /// files; MU228, listing all, for names that only one of them has (if strict) and for values that do not fit; MU250
+  /// if ranks read different weights.
   template <class M>
   IncompatibleKeys load_model(const Model<M>& model, const std::filesystem::path& path,
                               const LoadStateDictOptions& options = {}) const {
     return load_weights(model.ptr(), path, options);
   }
-  /// Loads bare weights into a module, prepared or not, as into a model.
+  /// Loads bare weights into a module, which need not be prepared.
   template <runtime::ModuleLike M>
   IncompatibleKeys load_model(M&& module, const std::filesystem::path& path,
                               const LoadStateDictOptions& options = {}) const {
     return load_weights(runtime::module_pointer(std::forward<M>(module)), path, options);
   }
 
-  /// Writes the model's weights as safetensors into `folder`: one file, or several and an index. Collective.
+  /// Writes the model's weights as safetensors into `folder`: one file, or several files and an index. Collective.
   template <class M>
   void save_model(const Model<M>& model, const std::filesystem::path& folder,
                   const SaveWeightsOptions& options = {}) const {
     write_model(*model.prepared(), folder, options);
   }
-  /// Runs `f` while the module has its full parameters, to be read or changed, on all ranks or the first.
-  /// If nothing is sharded, it just calls `f`. Collective: if parameters are sharded, outside of forward and backward.
+  /// Runs `f` while the module has its full parameters, for reading or writing, on all ranks or on the first. If
+  /// nothing is sharded, it only calls `f`. Collective: if parameters are sharded; call it outside forward and
+  /// backward.
   /// Throws: what `f` throws; as ShardedModel::summon_full_params().
   template <class M, std::invocable<> F>
   void summon_full_params(const Model<M>& model, F&& f, const FullParamsOptions& options = {}) const {
@@ -559,7 +570,8 @@ class Runtime {
   void run_joined(std::vector<std::shared_ptr<parallel::ManagedModel>> models, const std::function<void()>& f,
                   const UnevenInputsOptions& options);
   int64_t convert_batch_norms(torch::nn::Module& module) const;
-  /// Returns how many epochs a loaded checkpoint has completed, at most `count`; they are not counted again.
+  /// Returns how many epochs a loaded checkpoint has completed, at most `count`. A later call does not return them
+  /// again.
   int64_t first_epoch(int64_t count);
   void synchronize(const SyncedGenerators& kinds, std::vector<at::Generator> generators) const;
   void forget_freed();

@@ -1,7 +1,7 @@
 #pragma once
 
-/// muster::Trainer, the loops of Lightning's Trainer over Muster's runtime, with all that its users derive from and its
-/// callbacks. Other headers of Muster say what else a program may include.
+/// muster::Trainer (the loops of Lightning's Trainer on Muster's runtime), its callbacks, and the classes that its
+/// users derive from.
 #include "muster/trainer/callback.h"
 #include "muster/trainer/data_module.h"
 #include "muster/trainer/early_stopping.h"

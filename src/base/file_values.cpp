@@ -46,7 +46,7 @@ struct Reader {
   }
 };
 
-constexpr int kMostSilence = 60000;  // milliseconds until a pipe that has a writer is given up
+constexpr int kMostSilence = 60000;  // longest wait for more from a pipe that has a writer, in milliseconds
 
 [[noreturn]] void refuse_pipe(const std::string& path, const std::string& why) {
   throw ConfigError("MU004",
@@ -56,7 +56,7 @@ constexpr int kMostSilence = 60000;  // milliseconds until a pipe that has a wri
 }  // namespace
 
 std::string read_text(const std::string& path) {
-  // Non-blocking, as a named pipe without a writer would be waited for without limit.
+  // Non-blocking: otherwise open() would wait without limit for a named pipe that has no writer.
   const Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   std::string text;
   char bytes[1 << 16];

@@ -17,15 +17,15 @@ struct FileValue {
   ValueForm form = ValueForm::plain;
 };
 
-/// The text of a file, or of a pipe: once read, that holds nothing more.
+/// The text of a file or a pipe. Reading a pipe consumes it.
 /// Throws: ConfigError (MU004) if it cannot be read, or if nobody writes to the pipe.
 std::string read_text(const std::string& path);
 
-/// All values of a YAML or JSON file, in its order, for files of other tools, whose form options::File would refuse.
-/// Throws: ConfigError (MU004) if the file cannot be read, holds no keys, holds one twice or is no YAML, naming file
-/// and line.
+/// All values of a YAML or JSON file, in file order. For files of other tools, whose form options::File would refuse.
+/// Throws: ConfigError (MU004) with file and line if the file cannot be read, has no keys, has a duplicate key, or is
+/// not YAML.
 std::vector<FileValue> read_file_values(const std::string& path);
-/// The same from its text; `name` replaces the file's name in messages.
+/// As read_file_values(), from text in memory; `name` replaces the file's name in messages.
 std::vector<FileValue> parse_file_values(const std::string& text, const std::string& name);
 
 }  // namespace muster::options

@@ -11,10 +11,10 @@
 
 namespace muster {
 
-/// Names that first_names() shows.
+/// Number of names that first_names() shows.
 inline constexpr std::size_t kNamesShown = 10;
 
-/// "a, b and 3 more": the first names of a range for a message. `name_of` makes an entry a text.
+/// "a, b and 3 more": the first names of a range, for a message. `name_of` converts an entry to text.
 template <class Range, class NameOf = std::identity>
 std::string first_names(const Range& range, NameOf&& name_of = {}) {
   const std::size_t count = std::size(range);
@@ -24,7 +24,7 @@ std::string first_names(const Range& range, NameOf&& name_of = {}) {
   return count > kNamesShown ? text + " and " + std::to_string(count - kNamesShown) + " more" : text;
 }
 
-/// "'a'".
+/// The name in single quotes.
 inline std::string quoted(std::string_view name) { return "'" + std::string(name) + "'"; }
 
 }  // namespace muster

@@ -6,16 +6,16 @@
 
 namespace muster {
 
-/// FNV-1a with 64 bits, of bytes or, one step for each, of wider words: http://www.isthe.com/chongo/tech/comp/fnv.
-/// Cheap for a few words, and nothing that keeps a stranger out.
+/// 64-bit FNV-1a over bytes or, one step each, over wider words: http://www.isthe.com/chongo/tech/comp/fnv.
+/// Cheap for a few words; not a cryptographic hash.
 class Fnv1a {
  public:
-  /// Continues from another value. 0: from the beginning.
+  /// Continues from the hash `before`; 0 starts from the beginning.
   constexpr explicit Fnv1a(uint64_t before = 0) noexcept : value_(before ^ 14695981039346656037ULL) {}
 
   template <std::integral Word>
   constexpr Fnv1a& add(Word word) noexcept {
-    // Unsigned first: whether char has a sign differs between the machines of a job.
+    // Converted to unsigned first: the signedness of char differs between the machines of a job.
     value_ = (value_ ^ static_cast<std::make_unsigned_t<Word>>(word)) * 1099511628211ULL;
     return *this;
   }

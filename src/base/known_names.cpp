@@ -11,7 +11,7 @@
 
 namespace muster {
 
-// No program calls it, but some compilers put the call into the program.
+// No program calls this, but some compilers emit the call.
 void this_is_none_of_the_known_words() { std::abort(); }
 
 namespace {
@@ -22,7 +22,7 @@ std::string plain(std::string_view word) {
   return result;
 }
 
-/// How many letters to insert, remove or replace.
+/// The edit distance: how many letters to insert, remove or replace.
 std::size_t letters_between(const std::string& from, const std::string& to) {
   std::vector<std::size_t> row(to.size() + 1);
   std::iota(row.begin(), row.end(), std::size_t{0});

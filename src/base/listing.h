@@ -14,8 +14,8 @@ namespace muster {
 /// Length at which a message cuts a list of names that come from outside, in bytes.
 inline constexpr std::size_t kMostListed = 2000;
 
-/// "a, b, c": the entries of a range for a message. `word_of` makes an entry a text or a whole number. A list of more
-/// than `most` bytes ends with ", ...".
+/// "a, b, c": the entries of a range, for a message. `word_of` converts an entry to text or to an integer. A list
+/// longer than `most` bytes is cut and ends with ", ...".
 template <class Range, class WordOf = std::identity>
 std::string joined(const Range& range, WordOf&& word_of = {},
                    std::size_t most = std::numeric_limits<std::size_t>::max()) {
@@ -31,20 +31,20 @@ std::string joined(const Range& range, WordOf&& word_of = {},
   return text;
 }
 
-/// The same, or "none" if there is no entry.
+/// As joined(), but "none" for an empty range.
 template <class Range, class WordOf = std::identity>
 std::string listed(const Range& range, WordOf&& word_of = {}, std::size_t most = kMostListed) {
   auto text = joined(range, std::forward<WordOf>(word_of), most);
   return text.empty() ? "none" : text;
 }
 
-/// "; the known ones are a, b, c": the end of a message about a name that is none of them.
+/// "; the known ones are a, b, c": the end of a message about an unknown name.
 template <class Range, class WordOf = std::identity>
 std::string known_ones(const Range& range, WordOf&& word_of = {}) {
   return "; the known ones are " + listed(range, std::forward<WordOf>(word_of));
 }
 
-/// "[2, 3]".
+/// Sizes in brackets: "[2, 3]".
 template <class Sizes>
 std::string shape_text(const Sizes& sizes) {
   return "[" + joined(sizes) + "]";

@@ -17,7 +17,7 @@ constexpr int kNone = -1;
 
 thread_local int thread_rank = kNone;
 
-// A log belongs to the process as stderr does; this is its only state.
+// The log belongs to the process, as stderr does; this is its only state.
 struct Process {
   std::atomic<Level> level{Level::warning};
   std::atomic<int> rank{kNone};

@@ -10,7 +10,7 @@ namespace muster::log {
 
 enum class Level { trace, debug, info, warning, error, off };
 
-/// "trace", "debug", "info", "warning" (also "warn"), "error", "off".
+/// The level of this name: "trace", "debug", "info", "warning" (also "warn"), "error", "off".
 /// Throws: ConfigError (MU002), listing the names, for any other word.
 Level parse_level(std::string_view name);
 
@@ -21,7 +21,7 @@ void set_level(Level level) noexcept;
 /// Adds the rank to every later line of the process; -1 removes it.
 void set_rank(int rank) noexcept;
 
-/// While it lives, adds the rank to the lines of this thread, for ranks that are threads.
+/// Adds the rank to the lines of this thread during its lifetime, for ranks that are threads.
 class ThreadRank {
  public:
   explicit ThreadRank(int rank) noexcept;
@@ -36,7 +36,7 @@ class ThreadRank {
 /// Writes one line if `at` is at or above the level of the process. Never throws.
 void write(Level at, std::string_view message) noexcept;
 
-/// The parts one after another, as an ostream prints them.
+/// Writes the parts one after another, as an ostream prints them.
 template <class... Parts>
 std::string str(const Parts&... parts) {
   std::ostringstream text;

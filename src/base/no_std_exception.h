@@ -2,7 +2,7 @@
 
 namespace muster {
 
-/// In messages, for what was thrown and has no text.
+/// Message text for a thrown object that is not a std::exception.
 inline constexpr const char* kNoStdException = "an exception that is no std::exception";
 
 }  // namespace muster

@@ -7,7 +7,7 @@
 
 namespace muster {
 
-/// Throws: ConfigError (MU561) for an accelerator that names several devices; `option` is where it was given.
+/// Throws: ConfigError (MU561) if the accelerator names several devices; `option` says where it was given.
 inline void require_one_device(std::string_view accelerator, const std::string& option) {
   if (accelerator.find(',') == std::string_view::npos) return;
   throw ConfigError("MU561", option + " is '" + std::string(accelerator) +

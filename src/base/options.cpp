@@ -20,12 +20,12 @@ bool read_number(std::string_view text, T& value) {
   return true;
 }
 
-/// Milliseconds of a unit; 0 for none.
+/// Milliseconds per unit; 0 for an unknown unit.
 double factor_of(std::string_view unit) {
   return unit == "ms" ? 1 : unit.empty() || unit == "s" ? 1e3 : unit == "min" ? 6e4 : unit == "h" ? 3.6e6 : 0;
 }
 
-/// DD:HH:MM:SS, or as Python writes a timedelta: H:MM:SS, or with days before it: 2 days, H:MM:SS.
+/// DD:HH:MM:SS, or a timedelta as Python prints it: "H:MM:SS" or "2 days, H:MM:SS".
 std::optional<TimeSpan> read_clock(std::string text) {
   std::string days = "0";
   if (const auto word = text.find(" day"); word != std::string::npos) {
@@ -39,7 +39,7 @@ std::optional<TimeSpan> read_clock(std::string text) {
   return TimeSpan::parse(days + ":" + (text.find(':') == 1 ? "0" : "") + text);
 }
 
-/// "30:00" is no time: are these minutes or hours?
+/// "30:00" is refused as ambiguous: it could be minutes or hours.
 std::optional<double> milliseconds_of(const std::string& text) {
   if (const auto clock = read_clock(text)) return static_cast<double>(clock->value()->count());
   const size_t digits = std::min(text.find_first_not_of("0123456789."), text.size());
@@ -83,7 +83,7 @@ std::string Value<double>::write(const double& value) {
 
 std::string Value<std::string>::read(const std::string& text, std::string& value) {
   const auto word = unquoted(text);
-  // A line keeps the quotes of what may be an item of a list; see options_line.h.
+  // A line keeps quotes that a list item may need; see options_line.h.
   value = word && list_item(*word) == text ? *word : text;
   return "";
 }

@@ -6,7 +6,7 @@
 
 namespace muster::options {
 
-/// Whether `text` is the option's default; a boolean may be spelled in any way, see read_bool().
+/// Whether `text` is the option's default. A boolean may have any spelling that read_bool() knows.
 bool is_default(const Description& option, const std::string& text);
 
 }  // namespace muster::options

@@ -12,15 +12,15 @@
 namespace muster::options {
 namespace {
 
-constexpr const char* kPlaces = "set_by";  // the key of a line for the places of its values
+constexpr const char* kPlaces = "set_by";  // JSON key under which a line says where its values were set
 
-/// `found.place` is the name that `place` has for the option.
+/// `found.place` is the option's name in `place`.
 void add(RawOptions& texts, const std::string& name, const Found& found, const std::string& place) {
   if (!texts.emplace(name, Found{found.text, found.place + " of the " + place}).second)
     throw ConfigError("MU305", "the " + place + " sets '" + found.place + "' twice; keep one of them");
 }
 
-/// The quotes around an item of a list that needs them stay.
+/// Keeps quotes around an item of a list that needs them.
 std::string without_needless_quotes(std::string_view value) {
   const auto word = unquoted(value);
   return word && list_item(*word) == *word ? *word : std::string(value);

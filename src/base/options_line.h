@@ -5,33 +5,35 @@
 
 #include "muster/base/detail/options.h"
 
-/// All options of a program in one line, the form in which a launcher forwards them to its ranks.
+/// All options of a program in one line: the form in which a launcher forwards them to its ranks.
 namespace muster::options {
 
 inline constexpr const char* kLineVariable = "MUSTER_OPTIONS";
 
-/// The variable of an option of a program: "fsdp.stage" has MUSTER_FSDP_STAGE.
+/// The environment variable of a program's option: MUSTER_FSDP_STAGE for "fsdp.stage".
 std::string variable_of(const std::string& name);
 
 /// Reads "precision=bf16,fsdp.stage=full" (a word without '=' continues the list before it; quotes as in
 /// options_list.h), or a line of YAML or JSON: {precision: bf16, fsdp: {stage: full, unit_classes: [Block, Head]}}.
 /// `place` names the source in messages, unless the line itself says where a value was set.
-/// Throws: ConfigError (MU300) for a word that is no name=value, (MU305) for a name that stands there twice, (MU004)
-/// for what is no YAML.
+/// Throws: ConfigError (MU300) for a word that is not name=value, (MU305) for a duplicate name, (MU004) for text that
+/// is not YAML.
 RawOptions read_line(const std::string& line, const std::string& place = std::string("variable ") + kLineVariable);
 
-/// The line that read_line() reads back with texts and places, as JSON; "" for no texts. The places stand under the key
-/// set_by. Throws: ConfigError (MU308) for a text that is no UTF-8.
+/// The JSON line from which read_line() restores texts and places; "" for no texts. The places are under the key
+/// set_by.
+/// Throws: ConfigError (MU308) for a text that is not UTF-8.
 std::string write_line(const RawOptions& texts);
 
-/// Splits "a=1,b=x,y" into a: "1" and b: "x,y". `place` is that of all parts; `prefix` is put before each name.
-/// Throws: ConfigError (`error`) for a word that is no name=value and for a quote that is not closed, (MU305) for a
-/// name that stands there twice.
+/// Splits "a=1,b=x,y" into a: "1" and b: "x,y". `place` becomes the place of every part; `prefix` is put before each
+/// name.
+/// Throws: ConfigError (`error`) for a word that is not name=value and for an unclosed quote, (MU305) for a duplicate
+/// name.
 RawOptions split_pairs(const std::string& text, const std::string& place, const std::string& prefix = "",
                        const char* error = "MU300");
 
-/// Replaces the text of the option `name` by the options in it: fsdp: "stage=full" by fsdp.stage: "full". Aliases of
-/// `table` are replaced by names. What `texts` has under these names stays.
+/// Replaces the text of the option `name` by the options in it: fsdp: "stage=full" becomes fsdp.stage: "full". Aliases
+/// from `table` are replaced by names. Names already in `texts` keep their values.
 /// Throws: ConfigError (`error`) as split_pairs(), (MU305) as without_aliases().
 void expand(RawOptions& texts, const std::string& name, const std::vector<Description>& table = {},
             const char* error = "MU300");

@@ -7,14 +7,14 @@
 namespace muster::options {
 namespace {
 
-/// The position after the closing quote of what begins with a quote at `at`; npos if it is never closed.
+/// The position after the closing quote that matches the quote at `at`; npos if there is none.
 size_t end_of_quotes(std::string_view text, size_t at) {
   for (++at; (at = text.find('"', at)) != std::string_view::npos; at += 2)
     if (text.substr(at + 1, 1) != "\"") return at + 1;
   return at;
 }
 
-/// Where the quotes of the item that begins at `begin` may begin.
+/// The position at which a quote may open in the item that begins at `begin`.
 size_t start_of_value(std::string_view text, size_t begin, bool in_pairs) {
   const auto first = text.find_first_not_of(" \t\n", begin);
   if (first == std::string_view::npos || !in_pairs || text[first] == '"') return first;

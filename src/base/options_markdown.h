@@ -7,7 +7,7 @@
 
 namespace muster::options {
 
-/// The table of these options for the reference page, in Markdown.
+/// A Markdown table of these options, for the reference page.
 std::string to_markdown(const std::vector<Description>& table);
 
 }  // namespace muster::options

@@ -7,11 +7,11 @@
 
 namespace muster {
 
-/// "900 B", "8.2 KiB", "264.1 MiB".
+/// A size in bytes as text: "900 B", "8.2 KiB", "264.1 MiB".
 std::string size_text(std::uint64_t bytes);
-/// "1.5 s".
+/// A time in seconds as text: "1.5 s".
 std::string seconds_text(std::chrono::duration<double> time);
-/// "1 rank", "2 ranks".
+/// A number with its noun: "1 rank", "2 ranks".
 std::string counted(std::int64_t count, std::string_view what);
 
 }  // namespace muster

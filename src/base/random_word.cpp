@@ -34,7 +34,7 @@ std::string random_hex(std::size_t bytes) {
   return spelled(random_bytes(2 * bytes), kDigits);
 }
 
-// 32 letters: each is as likely as another.
+// With 32 letters, all are equally likely.
 std::string random_word(std::size_t letters) {
   return spelled(random_bytes(letters), "abcdefghijkmnpqrstuvwxyz23456789");
 }

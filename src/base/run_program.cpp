@@ -21,14 +21,14 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-constexpr std::size_t kMostOutput = std::size_t{1} << 20;
-/// For the end of a program that was killed: one that hangs within the system does not end.
+constexpr std::size_t kMostOutput = std::size_t{1} << 20;  // limit on kept output in bytes
+/// Time to wait for a killed program to end: one that hangs in the kernel never does.
 constexpr milliseconds kForItsEnd{1000};
 
 std::string words_for(int error) { return std::generic_category().message(error); }
 
-/// The signals of this process mean nothing to the program, and a mask of ours would keep it from ending. It leads a
-/// process group, so that what it starts can be ended with it.
+/// Resets signal actions and the signal mask, which the program would inherit: a blocked signal would keep it from
+/// ending. The program leads a process group, so that its children can be killed with it.
 class SpawnSettings {
  public:
   explicit SpawnSettings(int output_fd) {
@@ -59,7 +59,7 @@ class SpawnSettings {
   posix_spawnattr_t attributes_;
 };
 
-/// Takes what a pipe holds; false at its end. Not more, for some programs never stop to write.
+/// Takes what a pipe holds now; false at its end. It does not loop, since some programs never stop writing.
 bool take(int pipe, std::string& text) {
   char part[1 << 16];
   const auto count = read(pipe, part, sizeof part);
@@ -68,7 +68,7 @@ bool take(int pipe, std::string& text) {
   return true;
 }
 
-/// Reads until the process has ended, whoever else has the pipe; false at the deadline.
+/// Reads until the process has ended, even if other processes keep the pipe open; false at the deadline.
 bool read_until_end(int pipe, int process, Clock::time_point deadline, std::string& text) {
   pollfd wanted[] = {{pipe, POLLIN, 0}, {process, POLLIN, 0}};
   for (;;) {
@@ -89,7 +89,7 @@ bool ends_within(int process, milliseconds time) {
   return read_until_end(-1, process, Clock::now() + time, nothing);
 }
 
-/// Of a process that has ended.
+/// Takes the exit status of a process that has ended.
 void reap(pid_t child, CompletedProgram& program) {
   int status = 0;
   while (waitpid(child, &status, 0) < 0 && errno == EINTR) {}

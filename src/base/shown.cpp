@@ -6,7 +6,7 @@
 namespace muster {
 namespace {
 
-/// One character of UTF-8, or one byte that is none.
+/// One character of UTF-8, or one byte that is not part of one.
 struct Character {
   std::uint32_t code = 0;
   std::size_t bytes = 1;
@@ -33,7 +33,7 @@ Character character_at(std::string_view text, std::size_t at) {
   return {.code = code, .bytes = bytes};
 }
 
-/// Control characters of both sets, line ends, and marks that are not seen or turn what follows round.
+/// Control characters (C0 and C1), line ends, invisible marks, and marks that change the direction of text.
 bool misleads(std::uint32_t code) {
   return code < 0x20 || (code >= 0x7f && code < 0xa0) || code == 0xad || code == 0x61c ||
          (code >= 0x200b && code <= 0x200f) || (code >= 0x2028 && code <= 0x202e) ||

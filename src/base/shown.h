@@ -14,7 +14,7 @@ inline constexpr std::size_t kMostShown = 120;
 /// are not UTF-8. Backslashes are escaped too, so that no text can imitate an escape. Text longer than `most` is cut at
 /// a whole character and ends with "...".
 std::string shown(std::string_view text, std::size_t most = kMostShown);
-/// The same in single quotes.
+/// The text of shown() in single quotes.
 std::string in_quotes(std::string_view text, std::size_t most = kMostShown);
 
 }  // namespace muster

@@ -8,12 +8,12 @@
 namespace muster {
 namespace {
 
-constexpr int kSignals = 65;
+constexpr int kSignals = 65;  // signal numbers on Linux: 1 to 64
 
-// A signal comes to the process, and its handler gets no argument: what it leaves has to lie where it can find it.
+// A handler runs without arguments, so what it records must be in static memory.
 struct Post {
   std::atomic<uint32_t> arrivals{0};
-  std::atomic<bool> calls_before{false};  // `replaced` is a function; it does not change while a watch lives
+  std::atomic<bool> calls_before{false};  // true if `replaced` is a function; constant while a watch lives
   struct sigaction replaced = {};
   int watches = 0;
 };

@@ -5,21 +5,21 @@
 
 namespace muster {
 
-/// While it lives, catches signals of the process, so that they can be polled. Several watches may share a signal.
+/// Catches signals of the process during its lifetime, so that they can be polled. Several watches may share a signal.
 /// A handler that the program installed before still runs; the default action, such as ending the process, does not.
 /// Thread safety: any thread.
 class SignalWatch {
  public:
   explicit SignalWatch(const std::vector<int>& signals);
-  /// The last watch of a signal restores the action from before.
+  /// The last watch of a signal restores the previous action.
   ~SignalWatch();
   SignalWatch(const SignalWatch&) = delete;
   SignalWatch& operator=(const SignalWatch&) = delete;
 
-  /// One of its signals received since construction or the last forget(); 0: none. Never blocks.
+  /// A watched signal received since construction or the last forget(); 0 if none. Never blocks.
   int received() const noexcept;
   void forget() noexcept;
-  /// The same, of one of its signals.
+  /// Forgets that this signal was received.
   void forget(int signal) noexcept;
 
  private:

@@ -17,8 +17,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kNames = 100;
-constexpr std::size_t kLetters = 12;
+constexpr int kNames = 100;           // attempts to find a free name
+constexpr std::size_t kLetters = 12;  // length of the random part of a name
 
 fs::path temporary_folder() {
   std::error_code missing;
@@ -32,7 +32,7 @@ fs::path temporary_folder() {
           variable ? variable : "/tmp", missing.message()));
 }
 
-/// A link is not: lstat() sees the link itself.
+/// False for a symbolic link: lstat() does not follow it.
 bool is_ours_alone(const fs::path& path) {
   struct stat status {};
   return ::lstat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode) && status.st_uid == ::geteuid() &&

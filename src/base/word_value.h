@@ -11,7 +11,7 @@
 
 namespace muster::options {
 
-/// "one of a, b, c", with a null at the end.
+/// The names as "one of a, b, c", null-terminated.
 template <class Words>
 consteval auto one_of() {
   constexpr std::string_view kBegin = "one of ", kBetween = ", ";
@@ -30,7 +30,7 @@ consteval auto one_of() {
   return text;
 }
 
-/// What an option struct needs to take a Word: `template <> struct Value<Mode> : WordValue<ModeWords> {};`.
+/// The Value specialization for a Word: `template <> struct Value<Mode> : WordValue<ModeWords> {};`.
 template <class Words>
 struct WordValue {
   static constexpr auto kText = one_of<Words>();

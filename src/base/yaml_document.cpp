@@ -10,7 +10,7 @@
 namespace muster::options {
 namespace {
 
-/// In a list of pairs (fsdp: [stage=full, "unit_classes=A,B"]) the commas are those of the pair.
+/// In a list of pairs (fsdp: [stage=full, "unit_classes=A,B"]) the commas belong to the pair.
 bool is_pair(std::string_view item) {
   const auto sign = item.find('=');
   return sign != std::string_view::npos && sign > 0 &&
@@ -38,7 +38,7 @@ std::string read_value(const YAML::Node& node, const std::string& where) {
     const auto& word = item.Scalar();
     result += (result.empty() ? "" : ",") + (is_pair(word) ? word : list_item(word));
   }
-  // Devices [3] is the one with index 3, and devices 3 are three.
+  // The comma tells `devices: [3]`, the device with index 3, from `devices: 3`, three devices.
   return node.size() == 1 && !is_pair(node[0].Scalar()) ? result + "," : result;
 }
 

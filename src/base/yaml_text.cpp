@@ -8,7 +8,7 @@
 namespace muster::options {
 namespace {
 
-/// Python's reader takes these words without quotes for a truth value or for nothing.
+/// YAML readers in Python take these words, unquoted, for a boolean or null.
 bool is_word_of_yaml(const std::string& text) {
   const auto word = lower_case(text);
   for (const char* one : {"", "no", "yes", "on", "off", "y", "n", "null", "~"})
@@ -18,7 +18,7 @@ bool is_word_of_yaml(const std::string& text) {
 
 bool is_control(char c) { return static_cast<unsigned char>(c) < ' ' || c == '\x7f'; }
 
-/// Single quotes would fold the ends of lines.
+/// Double quotes, since single quotes would fold line ends.
 std::string escaped(const std::string& text) {
   constexpr const char* kDigits = "0123456789abcdef";
   std::string result = "\"";

@@ -10,7 +10,7 @@
 namespace muster::checkpoint {
 
 void copy_bytes(const std::vector<ByteCopy>& copies) {
-  constexpr std::size_t kBytesPerPiece = std::size_t{8} << 20;
+  constexpr std::size_t kBytesPerPiece = std::size_t{8} << 20;  // bytes that one thread copies at a time
   std::vector<ByteCopy> pieces;
   for (const ByteCopy& copy : copies)
     for (std::size_t done = 0; done < copy.bytes; done += kBytesPerPiece)
@@ -24,8 +24,8 @@ void copy_bytes(const std::vector<ByteCopy>& copies) {
 }
 
 bool is_plain(const at::Tensor& tensor) {
-  // LibTorch says what an ordinary tensor has; a list of our own would miss a key that it adds. A difference of key
-  // sets keeps the backend's bit, so bits are compared.
+  // LibTorch determines the keys of an ordinary tensor; a hard-coded list would miss a key that it adds. A difference
+  // of key sets keeps the backend's bit, so raw bits are compared.
   static const uint64_t ordinary = [] {
     const c10::InferenceMode off(false);
     return at::empty({0}, at::kCPU).key_set().raw_repr();

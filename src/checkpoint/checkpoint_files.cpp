@@ -29,7 +29,7 @@ class FolderFiles : public CheckpointFiles {
   format::OpenFolder folder_;
 };
 
-/// Asks for the size of each file once.
+/// Queries the size of each file once.
 class FilesInStorage : public CheckpointFiles {
  public:
   FilesInStorage(fs::path path, std::shared_ptr<CheckpointStorage> storage)

@@ -18,8 +18,8 @@ class CheckpointFiles {
   virtual std::shared_ptr<format::InputFile> open(const std::string& name) const = 0;
 };
 
-/// The checkpoint in that folder, or of that name in the storage if it is set.
-/// Throws: CheckpointError MU210 if there is nothing; MU317.
+/// The checkpoint in this folder, or under this name in the storage if one is set.
+/// Throws: CheckpointError MU210 if there is none; MU317.
 std::shared_ptr<const CheckpointFiles> open_checkpoint_files(const std::filesystem::path& path,
                                                              const std::shared_ptr<CheckpointStorage>& storage);
 

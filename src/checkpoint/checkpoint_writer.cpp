@@ -53,7 +53,7 @@ class CheckpointWriter::Worker {
       plan_ = checkpoint::plan_rank(contents, rank_, folder);
       buffer_.take(plan_);
     } catch (...) {
-      unplanned_ = std::current_exception();  // the other ranks have started: our thread reports it
+      unplanned_ = std::current_exception();  // the other ranks have started, so the writer's thread reports it
     }
     busy_ = true;
     thread_ = std::thread([this] { run(); });

@@ -10,7 +10,8 @@
 namespace muster {
 namespace {
 
-/// What is smaller may well be in the caches, or be used from there at once.
+/// Size in bytes from which copies bypass the caches. Smaller values may be in the caches already, or be used from
+/// there soon.
 constexpr std::size_t kBytesWorthStreaming = std::size_t{256} << 10;
 
 bool takes_bytes(const at::Tensor& to, const at::Tensor& from) {
@@ -18,13 +19,13 @@ bool takes_bytes(const at::Tensor& to, const at::Tensor& from) {
          checkpoint::is_plain(to) && checkpoint::is_plain(from);
 }
 
-/// Whether the values go to a device, by pinned memory.
+/// Whether the values are copied to a device through pinned memory.
 bool goes_in_pieces(const at::Tensor& to, const at::Tensor& from) {
   return to.nbytes() >= kBytesWorthStreaming && checkpoint::is_on_device(to) &&
          to.scalar_type() == from.scalar_type() && to.sizes() == from.sizes() && checkpoint::is_plain(from);
 }
 
-/// Whether one of them writes what another one writes, or reads what it writes itself.
+/// Whether a copy writes bytes that another one writes, or reads bytes that it writes itself.
 bool overlap(std::vector<checkpoint::ByteCopy> copies) {
   std::sort(copies.begin(), copies.end(), [](const auto& a, const auto& b) { return a.to < b.to; });
   for (std::size_t i = 0; i < copies.size(); ++i) {
@@ -56,7 +57,7 @@ void copy_values(const std::vector<std::pair<at::Tensor, at::Tensor>>& pairs) {
       continue;
     }
     if (!by_bytes || !takes_bytes(to, from)) at::Tensor(to).copy_(from);
-    // As copy_() does: a graph that saved the tensor must notice. Inference tensors have no version.
+    // As copy_() does: a graph that saved the tensor must detect the change. Inference tensors have no version.
     else if (!to.is_inference()) to.unsafeGetTensorImpl()->bump_version();
   }
 }

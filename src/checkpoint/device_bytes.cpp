@@ -44,7 +44,7 @@ at::Tensor bytes_of(const at::Tensor& tensor) {
 }
 
 std::vector<std::size_t> pinned_pieces(std::size_t bytes) {
-  constexpr std::size_t kPage = 4096;
+  constexpr std::size_t kPage = 4096;  // size of a page in bytes
   const std::size_t to_spare = std::max(bytes / 20, kPage);
   std::vector<std::size_t> pieces;
   while (bytes > 0) {
@@ -84,7 +84,7 @@ PinnedRing::~PinnedRing() {
     }
     device::stream_wait(kLeft, copied, device_);
   } catch (const std::exception&) {
-    // The device is lost; what threw before says more.
+    // The device is lost; the earlier exception says more.
   }
 }
 

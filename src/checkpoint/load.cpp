@@ -23,13 +23,13 @@ using checkpoint::Transfer;
 using checkpoint::WeightSource;
 
 std::string list_of(const std::vector<std::string>& words) {
-  constexpr std::size_t kShown = 20, kLongest = 400;
+  constexpr std::size_t kShown = 20, kLongest = 400;  // limits on names in a message, and on the bytes of a name
   std::string text;
   for (std::size_t i = 0; i < std::min(words.size(), kShown); ++i) text += (i ? ", " : " ") + shown(words[i], kLongest);
   return words.size() > kShown ? text + " and " + std::to_string(words.size() - kShown) + " more" : text;
 }
 
-/// What goes where, decided before anything is written.
+/// Destinations of the stored tensors, determined before anything is written.
 struct Matches {
   std::vector<std::string> different;
   IncompatibleKeys report;
@@ -112,8 +112,8 @@ void fill(const Matches& matches) {
     }
     // Tied destinations are filled once: two threads must not write the same memory.
     if (taken.insert(destination.const_data_ptr()).second) direct.push_back({stored, destination.mutable_data_ptr()});
-    // Bytes are written past autograd, and a graph that saved the tensor must notice. Inference tensors have no
-    // version.
+    // The bytes are written behind autograd's back, and a graph that saved the tensor must detect the change. Inference
+    // tensors have no version.
     if (!destination.is_inference()) destination.unsafeGetTensorImpl()->bump_version();
   }
   checkpoint::read_all(direct);

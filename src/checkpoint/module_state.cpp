@@ -18,7 +18,7 @@ namespace {
 constexpr std::string_view kBatchCount = "num_batches_tracked";
 
 std::string joined(const std::vector<std::string>& words) {
-  constexpr std::size_t kShown = 20, kLongest = 400;
+  constexpr std::size_t kShown = 20, kLongest = 400;  // limits on names in a message, and on the bytes of a name
   std::string text;
   for (std::size_t i = 0; i < std::min(words.size(), kShown); ++i) text += (i ? ", " : " ") + shown(words[i], kLongest);
   return words.size() > kShown ? text + " and " + std::to_string(words.size() - kShown) + " more" : text;
@@ -30,12 +30,12 @@ std::string shape_text(const at::Tensor& tensor) {
   return text.str();
 }
 
-/// What goes where, decided before anything is copied.
+/// Destinations of the values, determined before anything is copied.
 struct Fitting : StateDictFit {
   std::vector<std::string> different;
 };
 
-/// Whether a copy takes the values of one dtype into the other.
+/// Whether copy_() can convert values from one dtype to the other.
 bool converts(at::ScalarType from, at::ScalarType to) {
   const auto is_number = [](at::ScalarType type) {
     return !c10::isQIntType(type) && !c10::isBitsType(type) && type != at::ScalarType::Float4_e2m1fn_x2;
@@ -49,7 +49,7 @@ void pair_up(Fitting& fitting, const std::string& name, const at::Tensor& to, co
     return;
   }
   const at::Tensor& from = value.tensor();
-  // Before PyTorch 0.4 a number was a tensor of one element.
+  // Before PyTorch 0.4, a scalar was a tensor of one element.
   const bool scalar = to.dim() == 0 && from.dim() == 1 && from.numel() == 1;
   if (from.layout() != at::kStrided || !converts(from.scalar_type(), to.scalar_type()))
     fitting.different.push_back(in_quotes(name) + " (state: " + from.toString() + ", module: " + to.toString() + ")");
@@ -88,7 +88,7 @@ Fitting fit(const NamedTensors& weights, const State::Map& state, const std::str
   return fitting;
 }
 
-/// The prefix that all unexpected names have, if they are what is missing but for it.
+/// The prefix of all unexpected names, if without it they are the missing names.
 std::string prefix_hint(const Fitting& fitting) {
   if (fitting.report.missing_keys.empty() || fitting.report.unexpected_keys.empty()) return "";
   const std::string& first = fitting.report.unexpected_keys.front();

@@ -25,7 +25,7 @@ namespace fs = std::filesystem;
 constexpr std::string_view kNumberedName = "checkpoint_";
 constexpr std::string_view kLockedName = "checkpoints";
 
-/// Enough digits for any number of checkpoints, and few enough for an int64_t.
+/// Limit on digits: enough for any number of checkpoints, and within int64_t.
 constexpr std::size_t kMostDigits = 18;
 
 std::optional<std::int64_t> number_in(std::string_view name) {
@@ -38,7 +38,7 @@ std::optional<std::int64_t> number_in(std::string_view name) {
   return number;
 }
 
-/// Why this is not to be removed; empty for a checkpoint of ours with nothing else in it.
+/// Why this folder must not be removed; empty for a checkpoint of Muster without foreign files.
 std::string reason_to_keep_folder(const fs::path& path) {
   try {
     if (fs::symlink_status(path).type() != fs::file_type::directory) return "it is no folder";
@@ -58,13 +58,14 @@ std::string reason_to_keep_folder(const fs::path& path) {
   }
 }
 
-/// Why this is not to be loaded: everything but the values is looked at. Empty if it is whole.
+/// Why this checkpoint must not be loaded; empty if it is complete. Checks everything except the values.
 std::string reason_to_pass_over(const fs::path& path, const std::shared_ptr<CheckpointStorage>& storage) {
   try {
     const Checkpoint checkpoint(path, {.check = CheckpointCheck::as_read, .storage = storage});
     return {};
   } catch (const CheckpointError& error) {
-    // Newer than this program, or out of reach for now: an older one would silently lose what was trained since.
+    // A checkpoint of a newer version, or unreachable for now: loading an older one would silently lose training
+    // progress.
     if (error.id() == "MU216" || error.id() == "MU314") throw;
     return error.what();
   } catch (const fs::filesystem_error& error) {
@@ -79,7 +80,7 @@ void make_folder(const fs::path& folder) {
     throw CheckpointError("MU202", folder.string() + " cannot be made (" + error.message() + "); nothing was saved");
 }
 
-/// The numbers of which a killed writer may have left something: a lock, a part, a former one.
+/// The numbers for which a killed writer may have left a lock, a partial checkpoint or a replaced one.
 std::set<std::int64_t> left_in(const fs::path& folder) {
   std::set<std::int64_t> numbers;
   std::error_code ignored;

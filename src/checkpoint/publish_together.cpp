@@ -17,7 +17,7 @@ namespace {
 namespace fs = std::filesystem;
 using format::Json;
 
-/// Runs `action`; what it throws becomes a CheckpointError, whose message begins with `prefix`.
+/// Runs `action`, and converts its exceptions to a CheckpointError whose message begins with `prefix`.
 template <class Action>
 void as_checkpoint_error(const std::string& prefix, Action&& action) {
   try {
@@ -31,12 +31,12 @@ void as_checkpoint_error(const std::string& prefix, Action&& action) {
   }
 }
 
-/// All ranks throw alike.
+/// Throws the failure on all ranks alike.
 void raise(const comm::Failure& failure) {
   throw CheckpointError(failure.id.empty() ? "MU202" : failure.id, failure.message);
 }
 
-/// What another rank sent under this name. Throws: CheckpointError (MU210) if it is not there, or of another kind.
+/// The message of another rank under this name. Throws: CheckpointError (MU210) if it is missing or of another kind.
 template <class T>
 const T& field(const Json* value, const char* name) {
   const T* held = value ? value->get<T>() : nullptr;
@@ -94,7 +94,7 @@ void check_kind(const std::string& on_rank_0, bool has_storage) {
                                        on_rank_0 + "; nothing was saved. Give all ranks the same storage");
 }
 
-/// What rank 0 alone knows and holds.
+/// State that only rank 0 has.
 struct Draft {
   SaveTarget& target;
   std::string id = {};

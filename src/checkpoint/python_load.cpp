@@ -31,7 +31,7 @@ using format::PythonTensor;
 using format::PythonValue;
 using Kind = PythonValue::Kind;
 
-/// The file's storages as LibTorch's.
+/// The file's storages as LibTorch storages.
 class OpenStorages {
  public:
   OpenStorages(const format::InputFile& file, const LoadPythonOptions& options) : file_(file), options_(options) {}
@@ -52,7 +52,7 @@ class OpenStorages {
   }
 
  private:
-  /// Nothing if elements would not lie aligned there.
+  /// nullptr if the elements would not be aligned there.
   std::byte* place_in_mapping(const PythonStorage& storage) {
     if (!mapping_) mapping_ = std::make_shared<format::MappedFile>(file_, format::MappedFile::Access::copy_on_write);
     std::byte* place = mapping_->data() + storage.offset;
@@ -66,7 +66,7 @@ class OpenStorages {
                                          " is wrong; the file is damaged");
   }
 
-  static constexpr std::size_t kWidestAlignment = 16;
+  static constexpr std::size_t kWidestAlignment = 16;  // alignment of complex128 in bytes
   const format::InputFile& file_;
   const LoadPythonOptions& options_;
   std::shared_ptr<format::MappedFile> mapping_;
@@ -81,7 +81,8 @@ void check_bool_bytes(const std::filesystem::path& path, const c10::Storage& sto
 at::Tensor view_of(const c10::Storage& storage, const PythonTensor& tensor, const std::filesystem::path& path) {
   const auto type = static_cast<at::ScalarType>(tensor.type);
   if (type == at::kBool) check_bool_bytes(path, storage);
-  // By hand: from_blob() would make a storage of its own, and what shares memory in the file shares it here, too.
+  // Not from_blob(), which would make a separate storage: tensors that share memory in the file must share it here,
+  // too.
   auto result = at::detail::make_tensor<at::TensorImpl>(
       c10::Storage(storage), c10::DispatchKeySet(c10::DispatchKey::CPU), c10::scalarTypeToTypeMeta(type));
   auto* impl = result.unsafeGetTensorImpl();
@@ -118,7 +119,7 @@ class StateOfPython {
       case Kind::tuple: return list_of(value, place);
       case Kind::map: return map_of(value, place);
       case Kind::tensor: return tensors_[static_cast<std::size_t>(value.integer)];
-      case Kind::foreign: break;  // left out by its owner
+      case Kind::foreign: break;  // the owner leaves it out
     }
     return {};
   }
@@ -175,7 +176,7 @@ PythonContent read_one(const std::filesystem::path& path, const LoadPythonOption
   return content;
 }
 
-/// The entries of several files as those of one.
+/// Merges the entries of several files.
 PythonContent read_all(const format::WeightSet& set, const LoadPythonOptions& options) {
   PythonContent all;
   State::Map entries;

@@ -20,13 +20,13 @@ using format::PythonFile;
 using format::PythonTensor;
 using format::PythonValue;
 
-/// A part of a LibTorch storage that goes into the file as one storage.
+/// A part of a LibTorch storage that is written to the file as one storage.
 struct StorageRange {
   c10::Storage storage;
-  std::uint64_t begin = 0, end = 0;  ///< Bytes.
+  std::uint64_t begin = 0, end = 0;  ///< range in bytes
 };
 
-/// Where a tensor's elements lie in its storage.
+/// The range of a tensor's elements in its storage.
 StorageRange range_of(const at::Tensor& tensor) {
   const auto width = static_cast<std::uint64_t>(tensor.element_size());
   std::uint64_t last = 0;
@@ -36,8 +36,8 @@ StorageRange range_of(const at::Tensor& tensor) {
   return {tensor.storage(), first * width, (first + last + 1) * width};
 }
 
-/// Turns a state into what the file is to hold. Tensors whose memory overlaps share a storage there; others that merely
-/// lie in one allocation, such as the parts of flat memory, have each their own, which holds nothing else.
+/// Converts a state to the contents of the file. Tensors whose memory overlaps share a storage there; tensors that only
+/// lie in one allocation, such as the parts of flat memory, get separate storages without other data.
 class PythonOfState {
  public:
   PythonOfState(const std::filesystem::path& path, const SavePythonOptions& options) : path_(path), options_(options) {}
@@ -48,7 +48,7 @@ class PythonOfState {
     return std::move(content_);
   }
 
-  /// A storage's bytes on the CPU. Valid until the next call.
+  /// The bytes of a storage on the CPU. Valid until the next call.
   std::string_view bytes_of(std::size_t storage) {
     const StorageRange& range = ranges_[storage];
     const std::uint64_t bytes = range.end - range.begin;
@@ -123,7 +123,7 @@ class PythonOfState {
     return PythonValue::of_tensor(content_.tensors.size() - 1);
   }
 
-  /// Puts together what overlaps, and numbers the storages in the order in which they come up.
+  /// Merges overlapping ranges, and numbers the storages in the order of their first use.
   void share_memory() {
     std::vector<std::size_t> order(places_.size());
     for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
@@ -142,7 +142,7 @@ class PythonOfState {
       group_of[i] = groups.size() - 1;
     }
     for (StorageRange& group : groups)
-      group.begin -= group.begin % kWidestElement;  // views of other types start at a multiple of it
+      group.begin -= group.begin % kWidestElement;  // views of other types start at a multiple of the widest element
     std::map<std::size_t, std::size_t> number_of;
     for (std::size_t i = 0; i < places_.size(); ++i) {
       const auto [found, fresh] = number_of.emplace(group_of[i], ranges_.size());
@@ -157,7 +157,7 @@ class PythonOfState {
     }
   }
 
-  static constexpr std::uint64_t kWidestElement = 16;
+  static constexpr std::uint64_t kWidestElement = 16;  // size of complex128 in bytes
   const std::filesystem::path& path_;
   const SavePythonOptions& options_;
   PythonFile content_;

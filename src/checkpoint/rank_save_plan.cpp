@@ -23,10 +23,10 @@
 namespace muster::checkpoint {
 namespace {
 
-/// So that tensors lie aligned for vectors and pages in a mapped file.
+/// Alignment in bytes, so that tensors in a mapped file are aligned for vectors and pages.
 constexpr std::uint64_t kHeadAlignment = 64;
 
-/// Gives each tensor of a state a name in the rank's file; those that share their memory get one.
+/// Gives each tensor of a state a name in the rank's file; tensors that share their memory get one name.
 class TensorNames {
  public:
   explicit TensorNames(NamedTensors& tensors) : tensors_(tensors) {}
@@ -85,23 +85,23 @@ std::vector<format::ShardEntry> stored(std::vector<format::ShardEntry> shards) {
 constexpr device::SyncPoint kStaged{"asynchronous saves: from the device to pinned memory"};
 constexpr device::SyncPoint kWritten{"asynchronous saves: the thread reads pinned memory after the copies"};
 
-/// The device from which bytes go through pinned memory: that of the first tensor on one.
+/// The device of the first tensor whose bytes are transferred through pinned memory.
 std::optional<at::Device> device_of(const NamedTensors& tensors) {
   const auto found =
       std::find_if(tensors.begin(), tensors.end(), [](const auto& entry) { return is_on_device(entry.second); });
   return found == tensors.end() ? std::nullopt : std::optional(found->second.device());
 }
 
-constexpr std::size_t kBytesHeld = std::size_t{8} << 20, kTensorsHeld = 1024;
+constexpr std::size_t kBytesHeld = std::size_t{8} << 20, kTensorsHeld = 1024;  // limits on copies that are kept
 
-/// Values of other layouts and devices, by LibTorch's own copy.
+/// Copies values of other layouts and devices with copy_().
 void convert_to(char* to, const at::Tensor& tensor) {
   const at::NoGradGuard no_grad;
   const at::Tensor values = as_bytes_if_packed(tensor.detach());
   at::from_blob(to, values.sizes(), values.options().device(at::kCPU)).copy_(values);
 }
 
-/// Holds on to copies only until they are written.
+/// Keeps copies only until they are written.
 template <class Append>
 void append_tensors(const RankSavePlan& plan, format::BlockFile& file, Append&& append) {
   std::vector<at::Tensor> owners;
@@ -118,7 +118,7 @@ void append_tensors(const RankSavePlan& plan, format::BlockFile& file, Append&& 
   file.flush();
 }
 
-/// The same for tensors on a device.
+/// As append_tensors(), for tensors on a device.
 template <class Append>
 void append_from(at::Device device, const RankSavePlan& plan, format::BlockFile& file, Append&& append) {
   PinnedRing ring(device, [&](std::string_view bytes) {
@@ -170,7 +170,7 @@ void HostBuffer::take_from(at::Device device, const RankSavePlan& plan) {
   std::size_t room = 0;
   for (const auto& piece : memory_) room += piece.is_pinned() ? size(piece) : 0;
   if (room < filled_) {
-    memory_.clear();  // first: what there was and what is needed may be too much together
+    memory_.clear();  // first: the old and the new pieces together may be too large
     memory_ = allocate_pinned(pinned_pieces(filled_));
   }
   std::size_t piece = 0, at = 0;
@@ -212,7 +212,7 @@ std::uint64_t HostBuffer::memory_bytes() const {
 
 format::FileMark write_rank(const RankSavePlan& plan, const HostBuffer* taken, const CreateFile& create, int rank,
                             const std::string& id, const std::function<bool()>& go_on) {
-  constexpr std::size_t kBytesPerQuestion = std::size_t{8} << 20;
+  constexpr std::size_t kBytesPerQuestion = std::size_t{8} << 20;  // bytes between two calls of `go_on`
   auto data_file = create(format::rank_file_name(rank));
   const auto data_path = data_file->path();
   format::BlockFile file(std::move(data_file), plan.layout.file_bytes);

@@ -18,24 +18,24 @@
 
 namespace muster::checkpoint {
 
-/// What one rank writes, planned without the others.
+/// The data that one rank writes, planned without the others.
 struct RankSavePlan {
-  NamedTensors tensors;     ///< Under the names in the rank's file; empty once they are copied elsewhere.
-  format::FilePlan layout;  ///< Of that file.
-  std::vector<format::ShardEntry> shards;  ///< Those without elements have no tensor, and are not in the index.
+  NamedTensors tensors;     ///< tensors by their names in the rank's file; empty once they are copied elsewhere
+  format::FilePlan layout;  ///< layout of that file
+  std::vector<format::ShardEntry> shards;  ///< shards; those without elements have no tensor and are not in the index
   format::Json own, shared;
 };
 
 /// Throws: CheckpointError MU203 for a tensor or a state that the format cannot hold, MU214 for a repeated shard.
 RankSavePlan plan_rank(const CheckpointContents& contents, int rank, const std::filesystem::path& folder);
 
-/// Copies the tensors' bytes, in the order of the file, to memory that is reused from save to save.
+/// Copies the tensors' bytes, in file order, to memory that is reused for later saves.
 class HostBuffer {
  public:
-  /// Copies the tensors of `plan` and then releases them. What is on a device is copied in the order of its current
-  /// stream, and not waited for. Throws: CheckpointError MU202, MU565 if there is no memory.
+  /// Copies the tensors of `plan` and then releases them. Tensors on a device are copied in the order of its current
+  /// stream, without waiting for it. Throws: CheckpointError MU202, MU565 if there is not enough memory.
   void take(RankSavePlan& plan);
-  /// What take() copied: the whole file after its head, in pieces. Waits for copies.
+  /// The bytes that take() copied: the whole file after its head, in pieces. Waits for copies.
   std::vector<std::string_view> bytes() const;
   std::uint64_t memory_bytes() const;
 
@@ -47,10 +47,9 @@ class HostBuffer {
   std::size_t filled_ = 0;
 };
 
-/// Writes a rank's two files. `taken` holds the tensors' bytes if `plan` no longer has the tensors.
-/// Returns the mark of its index. `go_on` is called from time to time; if it returns false, writing stops with an
-/// error.
-/// Throws: CheckpointError MU202; what `create` and its files throw.
+/// Writes a rank's two files. `taken` holds the tensors' bytes if `plan` no longer has the tensors. Returns the mark of
+/// its index. `go_on` is called from time to time; if it returns false, writing stops with an error.
+/// Throws: CheckpointError MU202; exceptions of `create` and its files.
 format::FileMark write_rank(const RankSavePlan& plan, const HostBuffer* taken, const CreateFile& create, int rank,
                             const std::string& id, const std::function<bool()>& go_on);
 

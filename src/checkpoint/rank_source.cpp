@@ -14,10 +14,10 @@
 namespace muster::checkpoint {
 namespace {
 
-/// What is read for a checksum stays in the processor's cache.
+/// Bytes read per checksum call, so that they stay in the processor's cache.
 constexpr std::size_t kBytesPerCheck = std::size_t{256} << 10;
 
-/// The same error, as one of a file of a checkpoint.
+/// Converts the error to one about a file of a checkpoint.
 template <class Action>
 auto as_file_of_checkpoint(Action&& action) {
   try {
@@ -41,7 +41,7 @@ RankSource::RankSource(std::shared_ptr<const CheckpointFiles> files, const forma
   } catch (const CheckpointError&) {
     if (check_head) throw;
     entries_.clear();
-    read_checked_head();  // a damaged one is named as such
+    read_checked_head();  // reports a damaged head as such
   }
 }
 
@@ -141,7 +141,7 @@ std::shared_ptr<format::MappedFile> RankSource::take_mapping(const format::Input
   return std::make_shared<format::MappedFile>(file, format::MappedFile::Access::copy_on_write);
 }
 
-/// What is in memory is looked at where it is, so that it need not be brought in a second time when it is used.
+/// Checks resident memory in place, so that it need not be loaded again when it is used.
 void RankSource::check_block(const format::InputFile& file, const format::MappedFile* mapping,
                              std::size_t block) const {
   if (is_checked_[block]) return;
@@ -154,13 +154,13 @@ void RankSource::check_block(const format::InputFile& file, const format::Mapped
   read_block(file, {block, 0, 0, nullptr});
 }
 
-/// A piece is hashed while it is in the processor's cache, wherever it is wanted.
+/// Each piece is hashed and copied while it is in the processor's cache.
 void RankSource::read_block(const format::InputFile& file, const Wanted& wanted) const {
   const std::uint64_t begin = wanted.block * index_.block_bytes, length = block_length(wanted.block),
                       end = wanted.skip + wanted.bytes;
   std::vector<char> scratch;
   format::Checksum checksum;
-  // Elsewhere a call costs more than the cache saves.
+  // In other files, a call costs more than the cache saves.
   const std::uint64_t at_once = file.can_be_mapped() ? kBytesPerCheck : length;
   for (std::uint64_t done = 0; done < length; done += at_once) {
     const std::uint64_t bytes = std::min(at_once, length - done);

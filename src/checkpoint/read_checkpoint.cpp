@@ -21,16 +21,16 @@ namespace {
 namespace fs = std::filesystem;
 using checkpoint::RankSource;
 
-constexpr std::uint64_t kMaxManifestBytes = 1'000'000'000;
+constexpr std::uint64_t kMaxManifestBytes = 1'000'000'000;  // limit on a manifest in bytes
 
-/// A run of elements in a rank's file.
+/// A contiguous range of elements in a rank's file.
 struct StoredRun {
   std::int64_t begin, end;
   const RankSource* source;
   std::uint64_t offset;
 };
 
-/// A sharded tensor and where its elements lie, in order and without gaps.
+/// A sharded tensor and the locations of its elements, in order and without gaps.
 struct StoredRuns {
   std::vector<StoredRun> runs;
   const ShardedTensorMetadata* tensor = nullptr;
@@ -74,7 +74,7 @@ class Checkpoint::Files {
       collect_shards();
       for (int rank = 0; rank < ranks; ++rank) check_state(rank);
     } catch (const CheckpointError&) {
-      if (options.check == CheckpointCheck::share)  // was it another's share that is damaged?
+      if (options.check == CheckpointCheck::share)  // the damage may be in another rank's share
         for (const auto& source : sources_) source->check_blocks(0, source->blocks());
       throw;
     }
@@ -104,7 +104,7 @@ class Checkpoint::Files {
     const auto file = source.open();
     const auto mapping = source.take_mapping(*file);
     checkpoint::Mappings mappings(file, mapping);
-    std::map<std::string, at::Tensor> made;  // tensors that shared their memory do so again
+    std::map<std::string, at::Tensor> made;  // tensors that shared memory when saved share it again
     const auto find = [&](const std::string& name) {
       auto& tensor = made[name];
       if (!tensor.defined()) tensor = load(source, name, file, mapping.get(), mappings);
@@ -146,7 +146,7 @@ class Checkpoint::Files {
       return;
     }
     read_elements(stored, begin, end, static_cast<char*>(to.mutable_data_ptr()));
-    // The bytes came past autograd, and a graph that saved the tensor must notice.
+    // The bytes were written behind autograd's back, and a graph that saved the tensor must detect the change.
     if (!to.is_inference()) to.unsafeGetTensorImpl()->bump_version();
   }
 
@@ -182,7 +182,7 @@ class Checkpoint::Files {
     return tensor;
   }
 
-  /// Reads each byte once, and checks it on the way.
+  /// Reads each byte once, and checks it at the same time.
   at::Tensor load_unmapped(const RankSource& source, const checkpoint::StoredTensor& stored) const {
     at::Tensor tensor = at::empty(stored.shape, at::TensorOptions().dtype(stored.type));
     source.read(stored.entry.offset, tensor.mutable_data_ptr(), stored.entry.bytes);
@@ -191,8 +191,8 @@ class Checkpoint::Files {
     return tensor;
   }
 
-  /// Shares are runs of bytes over all files in their order, and a block is in that in which it begins: where as many
-  /// ranks load as saved, each checks about what it reads.
+  /// A share is a range of bytes over all files in order, and a block belongs to the share in which it begins: if as
+  /// many ranks load as saved, each checks about as much as it reads.
   void check_share() const {
     std::uint64_t total = 0, before = 0;
     for (const auto& source : sources_) total += source->index().file_bytes;
@@ -208,7 +208,7 @@ class Checkpoint::Files {
     }
   }
 
-  /// What the indexes say of shards must fit the tensors there, and each tensor must be there exactly once.
+  /// The shards in the indexes must match the stored tensors, and each tensor must be covered exactly once.
   void collect_shards() {
     std::vector<format::ShardEntry> shards;
     std::map<std::string, ShardedTensorMetadata, std::less<>> tensors;
@@ -238,7 +238,7 @@ class Checkpoint::Files {
     }
   }
 
-  /// Finds what is wrong with a state before anything is handed out.
+  /// Checks a state before anything is handed out.
   void check_state(int rank) const {
     const RankSource& source = *sources_[static_cast<std::size_t>(rank)];
     const auto only_look = [&](const std::string& name) {

@@ -23,7 +23,7 @@ namespace fs = std::filesystem;
 using checkpoint::dense;
 using checkpoint::spec_of;
 
-/// Hands tensors to a file in few large calls, and holds on to copies only until they are written.
+/// Writes tensors to a file in a few large calls, and keeps copies only until they are written.
 class TensorStream {
  public:
   TensorStream(format::AtomicFile& file, const ValueOf& value_of) : file_(file), value_of_(value_of) {}
@@ -55,11 +55,11 @@ class TensorStream {
   }
 
  private:
-  static constexpr std::size_t kBytesPerCall = std::size_t{8} << 20;
-  static constexpr std::size_t kPiecesPerCall = 1024;
+  static constexpr std::size_t kBytesPerCall = std::size_t{8} << 20;  // bytes after which pieces are written
+  static constexpr std::size_t kPiecesPerCall = 1024;                 // number of pieces after which they are written
 
   format::AtomicFile& file_;
-  std::optional<checkpoint::PinnedRing> ring_;  // from the first tensor on a device on
+  std::optional<checkpoint::PinnedRing> ring_;  // created for the first tensor on a device
   const ValueOf& value_of_;
   std::vector<at::Tensor> owners_;
   std::vector<std::string_view> pieces_;

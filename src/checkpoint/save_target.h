@@ -10,33 +10,33 @@
 
 namespace muster::checkpoint {
 
-/// Where one checkpoint is written. Rank 0 opens and publishes it, every rank creates files in it. If the one of rank 0
+/// The destination of one checkpoint. Rank 0 opens and publishes it, every rank creates files in it. If rank 0's target
 /// is destroyed unpublished, nothing was saved.
 /// Thread safety: one thread at a time.
 class SaveTarget {
  public:
   virtual ~SaveTarget() = default;
 
-  /// Begins the save with this id. `path`: of the checkpoint, or of the folder of numbered ones. Rank 0.
+  /// Begins the save with this id. `path`: the checkpoint, or the folder of numbered checkpoints. Called on rank 0.
   /// Throws: CheckpointError MU202, MU211, MU212, MU313, MU317.
   virtual void open(const std::filesystem::path& path, const std::string& id) = 0;
-  /// Of the checkpoint. Requires: open().
+  /// The path of the checkpoint. Requires: open().
   virtual std::filesystem::path path() const = 0;
-  /// Where files are written meanwhile, as all ranks need it for create(). Requires: open().
+  /// The place where files are written before publication; all ranks need it for create(). Requires: open().
   virtual std::string part() const = 0;
-  /// A new file of the save that rank 0 opened. Every rank.
-  /// Throws: CheckpointError MU202, MU313, as its functions do.
+  /// Creates a file of the save that rank 0 opened. Called on every rank.
+  /// Throws: CheckpointError MU202, MU313, as the functions of the file do.
   virtual std::unique_ptr<format::OutputFile> create(const std::string& part, const std::string& file) const = 0;
-  /// Makes what was written the checkpoint, and then removes numbered ones beyond the limit. Rank 0.
+  /// Makes the written files the checkpoint, and then removes numbered checkpoints beyond the limit. Called on rank 0.
   /// Throws: CheckpointError MU202, MU313.
   virtual void publish() = 0;
 };
 
-/// A storage if the options have one, else a folder.
+/// A target in the storage if the options have one, otherwise in a folder.
 std::unique_ptr<SaveTarget> make_target(const WriteCheckpointOptions& options);
 std::unique_ptr<SaveTarget> make_storage_target(const WriteCheckpointOptions& options);
 
-/// Creates a file of a rank by its name.
+/// Creates a file of a rank by name.
 using CreateFile = std::function<std::unique_ptr<format::OutputFile>(const std::string& file)>;
 
 }  // namespace muster::checkpoint

@@ -13,7 +13,7 @@ namespace muster::checkpoint {
 namespace {
 
 using format::Json;
-constexpr int kMaxStateDepth = 64;
+constexpr int kMaxStateDepth = 64;  // limit on the nesting of a state
 constexpr std::string_view kDigits = "0123456789abcdef";
 
 std::string hex_of(std::string_view bytes) {

@@ -14,7 +14,9 @@ namespace {
 namespace fs = std::filesystem;
 constexpr std::string_view kId = "MU313";
 
-/// A rank's file, which hands all it is given to the program's own.
+// Why: docs/decisions/0087-checkpoints-in-a-storage-of-the-programs-own.md.
+
+/// A rank's file that forwards everything to the custom storage's file.
 class FileInStorage : public format::OutputFile {
  public:
   FileInStorage(std::unique_ptr<StorageFile> file, fs::path path) : file_(std::move(file)), path_(std::move(path)) {}
@@ -65,7 +67,7 @@ class StorageTarget : public SaveTarget {
   }
 
   void publish() override {
-    // A commit that failed may have taken place, and what is committed must not be discarded.
+    // A commit that failed may have taken effect, and a committed checkpoint must not be discarded.
     is_open_ = false;
     call_storage(kId, "commit()", save_.name, [&] { storage_.commit(save_); });
     if (options_.numbered) log_failure("total_limit", folder_, [&] { remove_beyond_the_limit(); });
@@ -85,7 +87,7 @@ class StorageTarget : public SaveTarget {
     keep_highest(numbered(), options_.total_limit, reason, remove);
   }
 
-  /// The checkpoint is saved, or has failed for a reason that takes precedence.
+  /// Logs errors instead of throwing: the checkpoint is saved, or has failed for a reason that takes precedence.
   template <class Action>
   static void log_failure(const char* function, const std::string& place, Action&& action) noexcept {
     try {

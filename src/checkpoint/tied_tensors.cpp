@@ -9,7 +9,7 @@ bool can_be_tied(const at::Tensor& tensor) {
   return tensor.defined() && tensor.has_storage() && !tensor.is_meta() && tensor.numel() > 0;
 }
 
-/// No pointers are asked for: a sharded model has none between steps.
+/// Compares without data pointers: a sharded model has none between steps.
 bool start_at_one_place(const at::Tensor& a, const at::Tensor& b) {
   return a.storage().unsafeGetStorageImpl() == b.storage().unsafeGetStorageImpl() &&
          a.storage_offset() == b.storage_offset();
@@ -33,7 +33,7 @@ UntiedTensors drop_tied(const NamedTensors& tensors) {
       if (are_tied(tensors[candidate->second].second, tensors[i].second)) group_of[i] = candidate->second;
     if (group_of[i] == i) kept_at.emplace(tensors[i].second.const_data_ptr(), i);
   }
-  // A tie is found under its first member in the given order; it is kept under its first in alphabetical order.
+  // A tie is found under its first member in the given order, but kept under its first member in alphabetical order.
   std::vector<std::size_t> kept = group_of;
   for (std::size_t i = 0; i < tensors.size(); ++i)
     if (tensors[i].first < tensors[kept[group_of[i]]].first) kept[group_of[i]] = i;

@@ -17,9 +17,9 @@
 namespace muster::checkpoint {
 namespace {
 
-constexpr std::uint64_t kBytesPerCall = std::uint64_t{8} << 20;
+constexpr std::uint64_t kBytesPerCall = std::uint64_t{8} << 20;  // bytes that one thread reads at a time
 
-constexpr std::uint64_t kBytesWorthMapping = std::uint64_t{256} << 10;
+constexpr std::uint64_t kBytesWorthMapping = std::uint64_t{256} << 10;  // size from which a mapping is faster, in bytes
 
 struct Piece {
   const format::InputFile* file;
@@ -29,7 +29,7 @@ struct Piece {
   std::size_t bytes;
 };
 
-/// Large pieces that are in the page cache are copied from a mapping of the file, which is faster than read().
+/// Copies large pieces that are in the page cache from a mapping of the file, which is faster than read().
 void read_piece(const Piece& piece) {
   const bool mapped = piece.mapping && piece.bytes >= kBytesWorthMapping;
   if (!mapped || !piece.mapping->copy_to(*piece.file, piece.to, piece.offset, piece.bytes))

@@ -17,11 +17,11 @@ namespace muster::checkpoint {
 struct StoredTensor {
   format::TensorEntry entry;
   std::shared_ptr<format::InputFile> file;
-  std::vector<int64_t> shape;  ///< LibTorch's shape.
+  std::vector<int64_t> shape;  ///< shape in LibTorch
   at::ScalarType type;
 };
 
-/// Everything in a file or a set of files, by name; checked against the index if there is one.
+/// All tensors of a file or a set of files, by name; checked against the index if there is one.
 struct WeightSource {
   format::Metadata metadata;
   std::map<std::string, StoredTensor> tensors;
@@ -30,17 +30,17 @@ struct WeightSource {
 /// Throws: as load_file.
 WeightSource open_weights(const std::filesystem::path& path);
 
-/// A stored tensor and the memory that takes its bytes.
+/// A stored tensor and the memory for its bytes.
 struct Transfer {
   const StoredTensor* from;
   void* to;
 };
 
-/// Reads all, in large pieces, on the threads of LibTorch's operators.
+/// Reads everything in large pieces, on LibTorch's intra-op threads.
 /// Throws: CheckpointError MU200.
 void read_all(const std::vector<Transfer>& transfers);
 
-/// A contiguous range of bytes in a file and the memory that it is read into.
+/// A contiguous range of bytes in a file and the memory for it.
 struct Range {
   std::shared_ptr<format::InputFile> file;
   std::uint64_t offset;
@@ -48,15 +48,15 @@ struct Range {
   std::uint64_t bytes;
 };
 
-/// The same for any ranges of bytes.
+/// As read_all() for transfers, for arbitrary ranges of bytes.
 void read_all(const std::vector<Range>& ranges);
 
-/// Makes tensors of mapped files (copy-on-write, page by page). Each file is mapped once; the tensors made from it
-/// share the mapping and keep it alive. Tensors that are not aligned to their element size are copied.
+/// Makes copy-on-write tensors from mapped files. Each file is mapped once; the tensors made from it share the mapping
+/// and keep it alive. Tensors that are not aligned to their element size are copied.
 class Mappings {
  public:
   Mappings() = default;
-  /// For a file that is mapped already.
+  /// Uses an existing mapping of the file.
   Mappings(const std::shared_ptr<format::InputFile>& file, std::shared_ptr<format::MappedFile> mapping) {
     of_file_[file.get()] = std::move(mapping);
   }
@@ -67,7 +67,7 @@ class Mappings {
   std::map<const format::InputFile*, std::shared_ptr<format::MappedFile>> of_file_;
 };
 
-/// A bool of LibTorch must be 0 or 1.
+/// Checks that each bool is 0 or 1, as LibTorch requires.
 /// Throws: CheckpointError MU201 if a tensor of booleans holds another byte.
 void check_booleans(const StoredTensor& tensor);
 

@@ -12,11 +12,11 @@ namespace {
 
 using cluster::present;
 
-// Installs the terminate handler. It is here because every multi-rank program links this source, and at load time
-// because an option may be rejected before main() creates a runtime.
+// Installs the terminate handler when the program is loaded, since an option may be refused before main() creates a
+// runtime. It is in this file because every multi-rank program links it.
 [[maybe_unused]] const bool kTerminateHandlerInstalled = cluster::install_terminate_handler();
 
-/// Variables of launchers that we do not support.
+/// Throws for variables of launchers that Muster does not support.
 void refuse_unknown_launcher(const Environment& variables) {
   struct Marker {
     const char* variable;
@@ -38,7 +38,7 @@ void refuse_unknown_launcher(const Environment& variables) {
                                  marker.variable, " to run alone"));
 }
 
-/// RANK and WORLD_SIZE are not both set, but one of them or a local variable is: always a mistake.
+/// Throws if RANK and WORLD_SIZE are not both set but one of them, or a local variable, is: this is always a mistake.
 void refuse_half_set(const Environment& variables) {
   using namespace cluster;
   auto found = present(variables, {kRank, kWorldSize, kLocalRank, kLocalWorldSize});
@@ -88,7 +88,8 @@ std::string_view to_string(LauncherKind kind) {
 ClusterEnvironment read_cluster_environment(const Environment& variables) {
   using namespace cluster;
   refuse_sagemaker_libraries(variables);
-  // Our launcher takes torchrun's variables away from its ranks, so where both are present torchrun is the inner one.
+  // Muster's launcher removes torchrun's variables from its ranks' environment, so if both are set, torchrun is the
+  // inner launcher.
   if (variables.has("TORCHELASTIC_RUN_ID")) return read_torchrun(variables);
   if (variables.has(kJob)) return read_muster(variables);
   if (variables.has(kRank) && variables.has(kWorldSize)) return read_plain(variables);

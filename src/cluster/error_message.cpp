@@ -16,9 +16,9 @@
 namespace muster::cluster {
 namespace {
 
-std::terminate_handler handler_before = nullptr;  // as process-wide as the handler itself
+std::terminate_handler handler_before = nullptr;  // process-wide, like the terminate handler itself
 
-/// The page that the launcher gave this process.
+/// This process's page from the launcher.
 Report own_report() {
   const char* text = std::getenv(kReportFd);
   int descriptor = -1;
@@ -75,7 +75,7 @@ void promise_to_print(const Report& report) noexcept {
 bool write_error_message(const Report& report, const std::string& words) noexcept {
   pid_t launcher = 0;
   const int page = report.descriptor();
-  // Longer ones would be cut.
+  // longer messages would be cut
   if (page < 0 || words.size() + kWordsAt >= kPageBytes) return false;
   if (pread(page, &launcher, sizeof launcher, kLauncherAt) != sizeof launcher) return false;
   if (launcher != getppid() && launcher != getpid()) return false;

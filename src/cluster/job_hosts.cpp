@@ -6,11 +6,12 @@
 namespace muster::cluster {
 namespace {
 
+// Lightning's values, so that both libraries derive the same port from a job.
 constexpr int kFirstPort = 15000;
 constexpr int kPorts = 10000;
 constexpr int kPortWithoutJob = 12910;
 
-/// The digits that a job's id begins with: PBS calls a job "1234.server" or "1234[5].server".
+/// The leading digits of a job id: PBS has ids such as "1234.server" or "1234[5].server".
 std::optional<int> number_of_job(const std::optional<std::string>& id) {
   int number = 0;
   if (!id || std::from_chars(id->data(), id->data() + id->size(), number).ec != std::errc()) return std::nullopt;
@@ -23,7 +24,7 @@ std::optional<std::string> first_host_in_file(const Environment& variables, std:
   return hosts.empty() ? std::nullopt : std::optional(hosts.front());
 }
 
-/// LSF's short list: "alpha 4 beta 4".
+/// The first host of LSF's short list, such as "alpha 4 beta 4".
 std::optional<std::string> first_word(const std::optional<std::string>& list) {
   return list ? std::optional(list->substr(0, list->find(' '))) : std::nullopt;
 }

@@ -11,14 +11,14 @@ namespace {
 
 using log::str;
 
-// Lightning's values, so that a program of each would use the same port.
+// Lightning's first port and number of ports: both libraries derive the same port from a job.
 constexpr int kFirstLsfPort = 10000;
 constexpr int kLsfPorts = 1000;
 
 constexpr RankNames kNames{"JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE", "JSM_NAMESPACE_LOCAL_RANK",
                            "JSM_NAMESPACE_LOCAL_SIZE"};
 
-/// The hosts that ranks run on, in their order. Both lists begin with the host that jsrun itself runs on.
+/// The hosts that ranks run on, in order. Both lists begin with the host that jsrun itself runs on.
 std::vector<std::string> compute_hosts(const Environment& variables) {
   std::vector<std::string> hosts;
   if (auto path = variables.find("LSB_DJOB_RANKFILE")) hosts = read_host_file(*path);

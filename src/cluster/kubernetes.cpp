@@ -9,7 +9,7 @@ namespace {
 
 using log::str;
 
-/// A process alone on its node.
+/// The only process on its node.
 ClusterEnvironment one_of(int rank, int world_size) {
   ClusterEnvironment cluster;
   cluster.launcher = LauncherKind::kubernetes;
@@ -44,7 +44,7 @@ ClusterEnvironment read_indexed_job(const Environment& variables) {
 ClusterEnvironment read_kubeflow(const Environment& variables) {
   refuse_several_ranks(variables);
   const auto place = *find_node_place(variables);
-  // A pod alone: its program may start ranks itself.
+  // A single pod: its program may start ranks itself.
   if (place.nodes == 1) return {};
   if (!place.node_rank)
     throw ConfigError("MU020",

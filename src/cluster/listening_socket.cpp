@@ -26,7 +26,7 @@ namespace muster::cluster {
 namespace {
 
 constexpr const char* kLoopback = "127.0.0.1";
-constexpr unsigned int kListens = 0x0A;  // as /proc/net/tcp says it
+constexpr unsigned int kListens = 0x0A;  // state LISTEN in /proc/net/tcp
 
 [[noreturn]] void refuse(int fd, int port, const std::string& address) {
   std::string reason = std::generic_category().message(errno);
@@ -35,14 +35,14 @@ constexpr unsigned int kListens = 0x0A;  // as /proc/net/tcp says it
                                       reason, port ? "; give another --main-port, or 0 for a free one" : ""));
 }
 
-/// A port asked for by number may still be in TIME_WAIT from an earlier job; a free one is never shared, so it goes
-/// without the option, with which two sockets could hold one port until either listens.
+/// Sets SO_REUSEADDR for a fixed port, which may still be in TIME_WAIT from an earlier job. A free port is never
+/// shared, so it does not get the option: with it, two sockets could be bound to one port until one listens.
 void reuse_if_fixed(int fd, int port) {
   int on = port != 0;
   setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
 }
 
-/// All addresses of both families where the host has IPv6, else of IPv4.
+/// Binds to all addresses: of both families if the host has IPv6, otherwise of IPv4.
 int bind_everywhere(int port) {
   int fd = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
   if (fd >= 0) {
@@ -95,7 +95,7 @@ std::string number_of(const sockaddr* address, socklen_t size) {
   return getnameinfo(address, size, text, sizeof text, nullptr, 0, NI_NUMERICHOST) == 0 ? text : "";
 }
 
-/// An address as the kernel's tables have it: words of 8 digits, each in the order of this machine.
+/// An address in the format of the kernel's tables: words of 8 digits, each in this machine's byte order.
 std::string number_in_table(const std::string& digits) {
   unsigned char bytes[16] = {};
   std::size_t size = 0;

@@ -26,15 +26,15 @@ class ListeningSocket {
   int port_ = 0;
 };
 
-/// The address of this host on which a store at `main_address` listens. It is that address if this host has it and it
-/// is not a loopback to which the host name resolves here; the loopback if it is named explicitly ("localhost",
-/// "127.0.0.1"); else empty, for all addresses.
+/// The address of this host on which a store at `main_address` is to listen: that address, if this host has it and it
+/// is not a loopback address that merely stands for the host's name; the loopback address if it is named explicitly
+/// ("localhost", "127.0.0.1"); otherwise empty, for all addresses.
 std::string where_to_listen(const std::string& main_address);
 
-/// The numeric address that a socket is bound to; empty: all addresses, or none.
+/// The numeric address that a socket is bound to; empty for all addresses or none.
 std::string bound_address(int descriptor);
 
-/// Whether all sockets of this host that listen on this port do so on the loopback; false if none is found.
+/// Whether all of this host's sockets that listen on this port are bound to the loopback; false if there is none.
 bool listens_on_loopback_alone(int port);
 
 /// Whether this numeric address can be reached only from this host.

@@ -8,7 +8,7 @@ namespace {
 
 using log::str;
 
-/// A family of an MPI launcher; empty names are not given by it.
+/// A family of variables of an MPI launcher; names that it does not set are empty.
 struct Family {
   LauncherKind kind;
   RankNames names;
@@ -18,7 +18,7 @@ struct Family {
 void find_node(ClusterEnvironment& cluster) {
   int local = cluster.local_world_size;
   cluster.nodes = (cluster.world_size + local - 1) / local;
-  // Ranks are placed node by node, or round robin; MPI does not say which.
+  // MPI does not tell whether ranks are placed node by node or round-robin.
   bool round_robin = cluster.rank % local != cluster.local_rank && cluster.rank / cluster.nodes == cluster.local_rank;
   cluster.node_rank = round_robin ? cluster.rank % cluster.nodes : cluster.rank / local;
 }
@@ -38,7 +38,7 @@ ClusterEnvironment read_family(const Environment& variables, const Family& famil
   find_node(cluster);
   cluster.store_prefix = "muster/0";
   if (cluster.world_size == 1 || read_main_address(variables, kDefaultPort, cluster)) return cluster;
-  // mpirun puts rank 0 on the first host that the job system gave it.
+  // mpirun places rank 0 on the first host from the job system.
   if (auto first = cluster.nodes > 1 ? first_host_of_job(variables) : std::nullopt) {
     cluster.rendezvous = RendezvousKind::tcp;
     cluster.main_address = first->host;
@@ -67,7 +67,7 @@ ClusterEnvironment read_open_mpi(const Environment& variables) {
       {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"},
       "Open MPI"};
   std::string job = variables.find("PMIX_NAMESPACE").value_or("");
-  // The name space repeats when process ids do; the transport key is random.
+  // Name spaces repeat when process ids do; the transport key is random.
   if (auto key = variables.find("OMPI_MCA_orte_precondition_transports")) job += (job.empty() ? "" : "-") + *key;
   return read_family(variables, family, job);
 }

@@ -47,7 +47,7 @@ std::string first_host(std::string_view list, std::string_view variable) {
   constexpr std::string_view wanted = "a node list such as alpha[1-3,7],beta";
   auto text = trimmed(list, kListBlanks);
   std::string host;
-  // A name may hold several brackets: rack[1-2]node[03-04] begins with rack1node03.
+  // A name may contain several brackets: rack[1-2]node[03-04] begins with rack1node03.
   for (size_t at = 0; at < text.size() && text[at] != ',' && text[at] != ' ';) {
     if (text[at] == ']') refuse(variable, list, wanted);
     if (text[at] != '[') {

@@ -14,7 +14,7 @@ namespace {
 
 using log::str;
 
-/// torchrun's count of nodes: "4", or "4:4".
+/// torchrun's number of nodes: "4", or "4:4".
 int read_node_count(const Environment& variables) {
   const auto text = *variables.find("PET_NNODES");
   const auto colon = text.find(':');
@@ -60,7 +60,7 @@ NodePlace read_container_of_sagemaker(const Environment& variables) {
           .source = hosts.source};
 }
 
-/// A task of srun's or pbsdsh's, one on each node; `number` is the variable that says which.
+/// Reads a task of srun or pbsdsh with one task per node; `number` names the variable with the node's number.
 NodePlace read_node_of_task(const Environment& variables, const char* number) {
   const auto first = first_host_of_job(variables);
   return {.main_address = first ? first->host : "",

@@ -7,20 +7,21 @@
 
 namespace muster::cluster {
 
-/// What a cluster says of this host's place among the hosts of a job, for a launcher that runs once on each of them.
+/// This host's place among the hosts of a job, as the cluster states it, for a launcher that runs once per host.
 struct NodePlace {
-  std::string devices = {};       ///< ranks on each node: a count or "auto"; empty: not said
-  std::string main_address = {};  ///< host of node 0; empty: not said
-  int main_port = 0;              ///< port there; 0: not said
+  std::string devices = {};       ///< ranks on each node: a count or "auto"; empty: not stated
+  std::string main_address = {};  ///< host of node 0; empty: not stated
+  int main_port = 0;              ///< port on node 0; 0: not stated
   std::optional<int> node_rank = {};
   /// Set only by clusters that start one command on every node: SageMaker, Kubeflow.
   std::optional<int> nodes = {};
-  std::string source = {};  ///< the variable or file that says so
+  std::string source = {};  ///< variable or file with the information
 };
 
-/// Reads Kubeflow's PET_ variables, SageMaker's hosts, the index of a Kubernetes Indexed Job, and the node of a task of
-/// SLURM or PBS; nullopt: none of them is there.
-/// Throws: ConfigError (MU021) for a value that is not a number, (MU025) a node list, (MU494) SageMaker's file.
+/// Reads Kubeflow's PET_ variables, SageMaker's hosts, the index of a Kubernetes Indexed Job, and the node of a SLURM
+/// or PBS task; nullopt if none of them is set.
+/// Throws: ConfigError (MU021) for a value that is not a number, (MU025) for a malformed node list, (MU494) for
+/// unreadable hosts of SageMaker.
 std::optional<NodePlace> find_node_place(const Environment& variables);
 
 }  // namespace muster::cluster

@@ -12,31 +12,32 @@
 /// Reads the families of launcher variables; private to src/cluster.
 namespace muster::cluster {
 
-/// A whole number in [low, high]. Throws: ConfigError (MU021) that names variable and value.
+/// An integer in [low, high]; nullopt if the variable is not set. Throws: ConfigError (MU021) with variable and value.
 std::optional<int> read_number(const Environment& variables, std::string_view name, int low = 0, int high = 1 << 30);
 
-/// The same for a variable that must be set because `because` is. Throws: ConfigError (MU020) if it is not.
+/// As read_number(), for a variable that must be set because `because` is. Throws: ConfigError (MU020) if it is not.
 int need_number(const Environment& variables, std::string_view name, std::string_view because, int low = 0,
                 int high = 1 << 30);
 
-/// The variables of `names` that are set.
+/// Those of `names` that are set.
 std::vector<std::string> present(const Environment& variables, std::initializer_list<std::string_view> names);
 
-/// Where a launcher names none.
+/// Port of a launcher that names none: torchrun's default.
 inline constexpr int kDefaultPort = 29500;
 
 inline constexpr std::string_view kVariables = "variables";
 
-/// The names of a family's variables, for the messages of check_ranks(), and where they are found.
+/// The names of a family's variables, and their source, for the messages of check_ranks().
 struct RankNames {
   std::string_view rank, world_size, local_rank, local_world_size;
   std::string_view source = kVariables;
 };
 
-/// Throws: ConfigError (MU022), naming the variables, if ranks, sizes and nodes contradict each other.
+/// Throws: ConfigError (MU022) with the variables if ranks, sizes and nodes contradict each other.
 void check_ranks(const ClusterEnvironment& cluster, const RankNames& names);
 
-/// The same for what a reader of the program returned; its numbers may be negative, and (MU340) its rendezvous absent.
+/// As check_ranks(), for the result of a custom reader: its numbers may be negative, and (MU340) its rendezvous
+/// missing.
 void check_custom(const ClusterEnvironment& cluster);
 
 /// Sets rendezvous, main_address and main_port from MASTER_ADDR and MASTER_PORT if the first is set; returns whether.
@@ -52,7 +53,7 @@ ClusterEnvironment read_open_mpi(const Environment& variables);
 ClusterEnvironment read_mvapich(const Environment& variables);
 ClusterEnvironment read_pmi(const Environment& variables);
 ClusterEnvironment read_slurm(const Environment& variables);
-/// Requires: WORLD_SIZE and LOCAL_RANK are set, as Lightning's launcher does, and RANK is not.
+/// Requires: WORLD_SIZE and LOCAL_RANK are set, as by Lightning's launcher, and RANK is not.
 ClusterEnvironment read_lightning(const Environment& variables);
 /// Requires: JSM_NAMESPACE_RANK is set.
 ClusterEnvironment read_jsrun(const Environment& variables);
@@ -63,37 +64,37 @@ ClusterEnvironment read_kubeflow(const Environment& variables);
 /// One rank per container. Requires: in_sagemaker().
 ClusterEnvironment read_sagemaker(const Environment& variables);
 
-/// The port of a job's store: 15000 plus the last four digits of its number; 12910 without one.
+/// The port of a job's store: 15000 plus the last four digits of the job's number; 12910 without a number.
 int port_of_job(std::optional<int> job, int step = 0);
 
-/// The first host that PBS, LSF or SLURM gave to the job, and a port by its number; empty: none of them did.
+/// The first host that PBS, LSF or SLURM gave to the job, and a port derived from the job's number; empty if none did.
 struct HostAndPort {
   std::string host;
   int port = 0;
 };
 std::optional<HostAndPort> first_host_of_job(const Environment& variables);
 
-/// The words of a file of hosts, one per slot; empty if it cannot be read.
+/// The words of a host file, one per slot; empty if it cannot be read.
 std::vector<std::string> read_host_file(const std::string& path);
 
 /// Whether this is a container of a SageMaker training job.
 bool in_sagemaker(const Environment& variables);
-/// Throws: ConfigError (MU492) if the job asks for SageMaker's own libraries of distributed training.
+/// Throws: ConfigError (MU492) if the job asks for SageMaker's libraries for distributed training.
 void refuse_sagemaker_libraries(const Environment& variables);
 
 /// The role of this process according to SLURM's variables.
 enum class SlurmPresence {
   none,   ///< no SLURM
-  shell,  ///< an interactive shell, or the process of a batch script: a program in it runs alone
+  shell,  ///< an interactive shell, or a batch script: a program in it runs alone
   task,   ///< a task started by srun
 };
 SlurmPresence find_slurm(const Environment& variables);
 
-/// Tasks on node `node`, from SLURM's short form, such as "2(x3),1".
+/// The number of tasks on node `node`, from SLURM's short form, such as "2(x3),1".
 /// Throws: ConfigError (MU025) with the variable's name.
 int tasks_on_node(std::string_view text, int node, std::string_view variable);
 
-/// First host of a SLURM node list: "alpha[03-05,9],beta" is "alpha03".
+/// The first host of a SLURM node list: "alpha03" for "alpha[03-05,9],beta".
 /// Throws: ConfigError (MU025) with the variable's name.
 std::string first_host(std::string_view list, std::string_view variable);
 

@@ -16,10 +16,10 @@
 namespace muster::cluster {
 namespace {
 
-constexpr std::uint64_t kMagic = 0x31'4b4e'4152'534d;
+constexpr std::uint64_t kMagic = 0x31'4b4e'4152'534d;  // first word of a page
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW;
 
-/// What lies in the page. Both sides are one build of one library, or the magic number differs.
+/// The contents of the page. Both sides use the same build of the library; otherwise the magic number differs.
 struct Written {
   std::uint64_t magic;
   std::atomic<std::int64_t> steps;
@@ -47,7 +47,7 @@ class Report::Page {
     if (owns_descriptor) close(descriptor);
   }
 
-  /// Null if the memory cannot be mapped.
+  /// nullptr if the memory cannot be mapped.
   static std::shared_ptr<Page> map(int descriptor) {
     void* memory = mmap(nullptr, kPageBytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
     return memory == MAP_FAILED ? nullptr : std::make_shared<Page>(descriptor, memory);
@@ -55,7 +55,7 @@ class Report::Page {
 
   const int descriptor;
   bool owns_descriptor = false;
-  std::mutex mutex;  // of the text and what belongs to it
+  std::mutex mutex;  // guard of the text and its fields
   Written* const written;
 };
 
@@ -77,8 +77,8 @@ Report Report::make() {
 
 Report Report::open(int descriptor) {
   struct stat status;
-  // Whoever closed the launcher's descriptor may have opened a file of its own under the number: only sealed memory is
-  // ours.
+  // The program may have closed the launcher's descriptor and opened another file under its number: only sealed memory
+  // is a page.
   if (descriptor < 0 || fcntl(descriptor, F_GET_SEALS) != kSeals || fstat(descriptor, &status) != 0 ||
       status.st_size != kPageBytes)
     return {};
@@ -106,7 +106,7 @@ void Report::lost(int rank, std::string_view reason) const noexcept {
   const auto size = std::min(reason.size(), sizeof written.reason - 1);
   std::memcpy(written.reason, reason.data(), size);
   written.reason[size] = '\0';
-  // Said again, it stays as old as it was.
+  // A repeated report of the same lost rank keeps its first time.
   if (written.lost_rank != rank) written.lost_at = nanoseconds(std::chrono::steady_clock::now());
   written.lost_rank = rank;
 }

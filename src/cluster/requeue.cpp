@@ -18,7 +18,7 @@ std::string slurm_job(const Environment& variables) {
 std::string requeue_slurm_job(const std::string& job) {
   const auto scontrol = run_program({"scontrol", "requeue", job}, std::chrono::minutes(1));
   if (!scontrol.problem.empty()) return log::str("scontrol ", scontrol.problem);
-  // Queued again, SLURM ends every process of the job, scontrol with it.
+  // When SLURM requeues a job it ends every process of it, including scontrol.
   if (scontrol.succeeded() || scontrol.signal == SIGTERM) return "";
   return log::str("scontrol requeue failed: ", trimmed(scontrol.output, " \t\n"));
 }

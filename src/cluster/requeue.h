@@ -6,11 +6,11 @@
 
 namespace muster::cluster {
 
-/// How SLURM calls this process's job, "123" or, of a job array, "120_3"; empty outside of SLURM.
+/// SLURM's id of this process's job: "123", or "120_3" for a job array; empty outside of SLURM.
 std::string slurm_job(const Environment& variables);
 
-/// Queues the job again by `scontrol requeue JOB`, found in PATH; waits for it, at most a minute.
-/// Returns an empty text, or what went wrong: no scontrol, its exit code with what it said, or the minute.
+/// Requeues the job with `scontrol requeue JOB`, found in PATH, and waits for at most a minute. Returns an empty text
+/// on success, otherwise the problem: no scontrol, its exit code and output, or the time-out.
 std::string requeue_slurm_job(const std::string& job);
 
 }  // namespace muster::cluster

@@ -33,7 +33,7 @@ std::string contents(const std::string& path) {
                                  "unset TRAINING_JOB_ARN and SM_CURRENT_HOST to run alone"));
 }
 
-/// SageMaker calls its containers algo-1, algo-2, ...; algo-10 comes after algo-9.
+/// Orders SageMaker's container names algo-1, algo-2, ... by number, so that algo-10 follows algo-9.
 bool by_number(const std::string& a, const std::string& b) {
   return a.size() != b.size() ? a.size() < b.size() : a < b;
 }
@@ -50,7 +50,7 @@ SageMakerHosts hosts_of(const json& names, const std::string& current, const std
   return hosts;
 }
 
-/// Whether the object of JSON has this key, and its value is not off.
+/// Whether the JSON object has this key with a value other than off.
 bool is_on(const json& object, const char* key) {
   if (!object.is_object() || !object.contains(key)) return false;
   const auto& value = object.at(key);
@@ -111,7 +111,7 @@ SageMakerHosts read_sagemaker_hosts(const Environment& variables) {
 ClusterEnvironment read_sagemaker(const Environment& variables) {
   const auto hosts = read_sagemaker_hosts(variables);
   ClusterEnvironment cluster;
-  // A container alone: its program may start ranks itself.
+  // A single container: its program may start ranks itself.
   if (hosts.names.size() == 1) return cluster;
   cluster.launcher = LauncherKind::sagemaker;
   cluster.rank = cluster.node_rank = hosts.current;

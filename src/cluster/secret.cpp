@@ -16,15 +16,15 @@
 namespace muster::cluster {
 namespace {
 
-constexpr std::size_t kFewest = 32;
-constexpr std::size_t kMadeBytes = 32;
+constexpr std::size_t kFewest = 32;     // fewest characters of a secret
+constexpr std::size_t kMadeBytes = 32;  // bytes of a new secret
 constexpr const char* kBlanks = " \t\r\n";
 
 [[noreturn]] void refuse_file(const std::filesystem::path& path, const std::string& why) {
   throw ConfigError("MU068", log::str("the file of the job's secret, ", path.string(), ", ", why));
 }
 
-/// What has room for a secret, and then some. Takes the descriptor.
+/// Reads and closes the descriptor. The limit is far above the size of a secret.
 std::string read_all(int descriptor) {
   char bytes[4096];
   std::string text;

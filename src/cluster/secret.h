@@ -7,12 +7,14 @@
 
 namespace muster::cluster {
 
+// Why: docs/decisions/0043-who-may-join.md.
+
 /// The secret shared by the ranks of one job. It has no operator<< for streams, so that no log shows it by mistake.
 class Secret {
  public:
-  /// No secret.
+  /// An empty secret.
   Secret() = default;
-  /// Strips white space around it. Throws: ConfigError (MU068) if fewer than 32 characters are left.
+  /// Strips surrounding white space. Throws: ConfigError (MU068) if fewer than 32 characters are left.
   explicit Secret(const std::string& text);
 
   bool is_given() const noexcept { return !text_.empty(); }
@@ -29,7 +31,7 @@ Secret make_secret();
 /// The secret in a file. Throws: ConfigError (MU068) if it cannot be read, or if other users may read or write it.
 Secret read_secret_file(const std::filesystem::path& path);
 
-/// The secret in the file that MUSTER_SECRET_FILE names, or in MUSTER_SECRET; none if neither is set.
+/// The secret in the file that MUSTER_SECRET_FILE names, or in MUSTER_SECRET; empty if neither is set.
 /// Throws: ConfigError (MU068).
 Secret read_secret(const Environment& variables);
 

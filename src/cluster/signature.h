@@ -15,7 +15,7 @@ using Signature = std::array<std::uint8_t, kSignatureBytes>;
 
 /// HMAC-SHA256 with the job's secret. Each part is signed with its length and its index, so that no two lists of parts
 /// have the same signature; the first part gives the purpose.
-/// Requires: a secret that is given.
+/// Requires: the secret is not empty.
 Signature sign(const Secret& secret, std::initializer_list<std::string_view> parts);
 
 /// Compares in constant time.

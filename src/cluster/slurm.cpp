@@ -10,7 +10,7 @@ using log::str;
 
 constexpr RankNames kSlurmNames{"SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE"};
 
-/// The step's variable, or the job's.
+/// The step's variable if it is set, otherwise the job's.
 std::string_view either(const Environment& variables, std::string_view step, std::string_view job) {
   return variables.has(step) ? step : job;
 }
@@ -25,7 +25,7 @@ int read_local_world_size(const Environment& variables, const ClusterEnvironment
                                  "start with srun --ntasks-per-node=N"));
 }
 
-/// Steps of one job run side by side, so each has a port of its own.
+/// The port of a step: steps of one job run side by side, so each needs its own.
 int port_of_step(const Environment& variables) {
   return port_of_job(read_number(variables, "SLURM_JOB_ID"), read_number(variables, "SLURM_STEP_ID").value_or(0));
 }
@@ -52,10 +52,10 @@ SlurmPresence find_slurm(const Environment& variables) {
   if (!variables.has("SLURM_NTASKS") && !variables.has("SLURM_PROCID")) return SlurmPresence::none;
   auto name = variables.find("SLURM_JOB_NAME").value_or("");
   bool shell_name = name == "bash" || name == "interactive";
-  // salloc calls its jobs "interactive", too, so a step of several tasks precedes the name; --pty does not.
+  // salloc, too, names its jobs "interactive", so a step of several tasks overrides the name, except under --pty.
   bool many = read_number(variables, "SLURM_STEP_NUM_TASKS").value_or(1) > 1 && !variables.has("SLURM_PTY_PORT");
   if (shell_name && !many) return SlurmPresence::shell;
-  // Batch scripts and salloc shells have the job's variables, but belong to no step.
+  // Batch scripts and salloc shells have the job's variables but belong to no step.
   bool step = variables.has("SLURM_STEP_ID") || read_number(variables, "SLURM_PROCID").value_or(0) > 0;
   return step ? SlurmPresence::task : SlurmPresence::shell;
 }

@@ -13,7 +13,7 @@ constexpr const char* kLightningNodeRank = "NODE_RANK";
 
 constexpr RankNames kTorchNames{kRank, kWorldSize, kLocalRank, kLocalWorldSize};
 
-/// The ranks as torchrun names them; what is missing is derived.
+/// Reads torchrun's variables for ranks and derives those that are missing.
 void read_ranks(const Environment& variables, std::string_view because, ClusterEnvironment& cluster) {
   cluster.rank = need_number(variables, kRank, because);
   cluster.world_size = need_number(variables, kWorldSize, because, 1);
@@ -46,7 +46,7 @@ ClusterEnvironment read_torchrun(const Environment& variables) {
   cluster.restart_count = read_number(variables, kTorchRestartCount).value_or(0);
   cluster.store_is_external = read_bool(variables.find("TORCHELASTIC_USE_AGENT_STORE").value_or("")).value_or(false);
   cluster.store_prefix = str("muster/", cluster.restart_count);
-  // Even a world of one has a rendezvous: the agent's address is there, and costs nothing until it is used.
+  // Even a world of one has a rendezvous: the agent's address is set, and costs nothing until it is used.
   need_main_address(variables, "TORCHELASTIC_RUN_ID", cluster);
   return cluster;
 }
@@ -71,7 +71,7 @@ ClusterEnvironment read_lightning(const Environment& variables) {
   const int local = need_number(variables, kLocalRank, kWorldSize);
   const auto node_name = variables.has(kLightningNodeRank) ? kLightningNodeRank : kNodeRank;
   const int node = read_number(variables, node_name).value_or(0);
-  // On one node Lightning starts the whole world; it says nothing of how many ranks other nodes have.
+  // On a single node Lightning starts the whole world; it does not state the number of ranks on other nodes.
   const int size =
       node == 0 && !variables.has(kLocalWorldSize) ? 0 : need_number(variables, kLocalWorldSize, node_name);
   completed.set(kRank, std::to_string(node * size + local));
@@ -84,7 +84,7 @@ ClusterEnvironment read_plain(const Environment& variables) {
   cluster.launcher = LauncherKind::environment;
   cluster.rank = need_number(variables, kRank, kWorldSize);
   cluster.world_size = need_number(variables, kWorldSize, kRank, 1);
-  // One process per node unless the local variables say otherwise, as job systems such as Kubeflow have it.
+  // Without local variables, as under job systems such as Kubeflow, there is one process per node.
   bool local = variables.has(kLocalRank) || variables.has(kLocalWorldSize);
   if (local) {
     cluster.local_rank = need_number(variables, kLocalRank, kLocalWorldSize);

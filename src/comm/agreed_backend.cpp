@@ -24,7 +24,7 @@ std::string rank_of(const BackendAgreement& agreement) {
   return formatted("rank {} of {}", agreement.rank, agreement.group);
 }
 
-/// The outcome that was written first is that of all ranks.
+/// The outcome that was written first counts for all ranks.
 std::string written(const BackendAgreement& agreement, const std::string& outcome) {
   return agreement.store->compareSet(kOutcome, "", outcome);
 }
@@ -35,7 +35,7 @@ std::string failure_of(const BackendAgreement& agreement, const std::exception& 
   try {
     return written(agreement, failure);
   } catch (const std::exception&) {
-    return failure;  // the store is lost, and the others will learn that
+    return failure;  // the store is lost, and the others will find that out
   }
 }
 
@@ -61,7 +61,7 @@ std::string outcome_of_all(const BackendAgreement& agreement) {
     if (store.add("count", 1) == agreement.size) return written(agreement, kAllHave);
     store.wait({kOutcome}, agreement.timeout);
     return store.get_to_str(kOutcome);
-  } catch (const Error&) {  // of a signature
+  } catch (const Error&) {  // a wrong signature
     throw;
   } catch (const std::exception& failure) {
     reason = failure.what();
@@ -87,7 +87,7 @@ BackendPtr make_on_all_ranks(const BackendAgreement& agreement, const std::funct
   }
   if (outcome.empty()) outcome = outcome_of_all(agreement);
   if (outcome == kAllHave) return made;
-  if (made) abort_backend(*made);  // it may wait, where it is destroyed, for ranks that have none
+  if (made) abort_backend(*made);  // its destructor may wait for ranks that have no backend
   const auto [id, text] = split_message(outcome, "MU575");
   throw CommError(id, text);
 }

@@ -9,19 +9,20 @@
 
 namespace muster::comm {
 
-/// How ranks that make a backend learn whether all of them have.
+/// How ranks that create a backend together learn whether all of them succeeded.
 struct BackendAgreement {
-  c10::intrusive_ptr<c10d::Store> store;  ///< of this agreement alone
-  int rank = 0, size = 1;                 ///< among those that make it
-  std::chrono::milliseconds timeout{};    ///< of the ranks that have made theirs, for the others
-  std::string group{};                    ///< "group world/0", whose rank this is
-  std::string what{};                     ///< "the backend nccl for cuda"
+  c10::intrusive_ptr<c10d::Store> store;  ///< a store that only this agreement uses
+  int rank = 0, size = 1;                 ///< this rank and the number of ranks that create the backend
+  std::chrono::milliseconds timeout{};    ///< how long ranks that have created theirs wait for the others
+  std::string group{};                    ///< the group of `rank`, such as "group world/0"
+  std::string what{};                     ///< what is created, such as "the backend nccl for cuda"
 };
 
-/// Returns what `make` returns, once it has returned on all ranks. The first rank on which it throws, or which has
-/// waited for the others longer than the time-out, writes that into the store, and all ranks throw it. So does one
-/// whose `make` waits for that rank, when it gives up.
+/// Returns what `make` returns, once it has returned on all ranks. If `make` throws on a rank, or if a rank has waited
+/// for the others longer than the timeout, the first such rank writes its error into the store, and all ranks throw it.
+/// A rank whose `make` waits for that rank throws it when `make` gives up.
 /// Throws: CommError with the id of what was thrown, or MU575 if that has none; CommError (MU058) if the store is lost.
+/// Collective.
 /// Collective.
 c10::intrusive_ptr<c10d::Backend> make_on_all_ranks(const BackendAgreement& agreement,
                                                     const std::function<c10::intrusive_ptr<c10d::Backend>()>& make);

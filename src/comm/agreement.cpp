@@ -38,7 +38,7 @@ Outcome outcome_of(const std::function<std::string()>& f) {
   }
 }
 
-/// What f returned on that rank.
+/// The result that f returned on that rank.
 std::string result_in(const std::string& message, std::size_t rank, const Communicator& group, const Raise& raise) {
   const bool of_checkpoint = message.starts_with(kThrewCheckpointError);
   if (!of_checkpoint && !message.starts_with(kThrew)) return message.substr(std::min<std::size_t>(1, message.size()));

@@ -11,18 +11,18 @@
 
 namespace muster::comm {
 
-/// What a rank threw, as it is sent to the other ranks.
+/// What a rank threw, in the form in which it is sent to the other ranks.
 struct Failure {
-  std::string id;              ///< of an Error of the library; empty for other exceptions
-  std::string message;         ///< without the id
-  int rank = 0;                ///< in the job
-  bool of_checkpoint = false;  ///< it is a CheckpointError
+  std::string id;              ///< id of an Error of the library; empty for other exceptions
+  std::string message;         ///< what() without the id
+  int rank = 0;                ///< the rank that threw, in the job
+  bool of_checkpoint = false;  ///< whether it is a CheckpointError
 
-  /// "MU202: the disk is full".
+  /// A text such as "MU202: the disk is full".
   std::string text() const { return id.empty() ? message : id + ": " + message; }
 };
 
-/// Throws what a rank throws when another one has failed.
+/// Throws the error of this rank after another rank has failed.
 using Raise = std::function<void(const Failure&)>;
 
 /// Throws: CheckpointError with the same id if the failure is a CheckpointError, else UsageError (MU176).
@@ -34,24 +34,24 @@ using Raise = std::function<void(const Failure&)>;
 std::vector<std::string> all_gather_result(const Communicator& group, const std::string& label,
                                            const std::function<std::string()>& f, const Raise& raise = raise_failure);
 
-/// Runs f on rank 0, and returns its result on all ranks; `label` and `raise` as above. Throws: what f threw, on
-/// rank 0; what `raise` throws, on the others. Collective.
+/// Runs f on rank 0 and returns its result on all ranks. `label` and `raise` are those of all_gather_result(). Throws:
+/// on rank 0, what f threw; on the other ranks, what `raise` throws. Collective.
 std::string broadcast_result(const Communicator& group, const std::string& label, const std::function<std::string()>& f,
                              const Raise& raise = raise_failure);
 
-/// Texts of two ranks that differ: rank 0's, and that of the first rank whose text is another one.
+/// Two texts that differ: rank 0's, and that of the first rank whose text is different.
 struct Difference {
   std::string first, other;
-  std::size_t rank = 0;  ///< of `other`
+  std::size_t rank = 0;  ///< the rank of `other`
 };
-/// Compares one text per rank; nothing if all are equal. Every rank that was given the same texts finds the same.
+/// Compares one text per rank; nullopt if all are equal. Equal texts give equal results on every rank.
 std::optional<Difference> first_difference(const std::vector<std::string>& texts);
 
-/// Reduces several numbers over all ranks in one message, as c10d's all_reduce_coalesced: add() each number, run(),
+/// Reduces several numbers over all ranks in one message, like c10d's all_reduce_coalesced: add() each number, run(),
 /// then read each result(). In a world of one nothing is sent. Thread safety: one thread at a time.
 class CoalescedAllReduce {
  public:
-  /// `label` names what is agreed on; ranks that agree on something else at the same time get a CommError (MU050).
+  /// `label` names what is agreed on; ranks that agree on something else at that time get a CommError (MU050).
   CoalescedAllReduce(const Communicator& group, std::string label) : group_(group.internal(std::move(label))) {}
 
   /// Adds this rank's number; returns its index. The result is the sum, the maximum or the minimum over
@@ -68,7 +68,7 @@ class CoalescedAllReduce {
   std::vector<ReduceOp> ops_;
 };
 
-/// Returns whether `mine` is true on any rank; `label` as above. Collective.
+/// Returns whether `mine` is true on any rank. `label` names the question, as in CoalescedAllReduce. Collective.
 bool any_rank(const Communicator& group, std::string label, bool mine);
 
 }  // namespace muster::comm

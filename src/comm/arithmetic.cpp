@@ -41,7 +41,8 @@ void reduce_terms(const at::Tensor& target, const std::vector<at::Tensor>& terms
     if (target.const_data_ptr() != terms[0].const_data_ptr()) at::Tensor(target).copy_(terms[0]);
     return;
   }
-  // LibTorch's kernels take one or the other of two zeros by where the elements are, and so by how they are divided.
+  // For equal values such as 0.0 and -0.0, LibTorch's kernels choose by the position of the elements, and so by how
+  // they are divided.
   if (op == ReduceOp::min || op == ReduceOp::max) return reduce_in_order(target, terms, op);
   bool adds = op == ReduceOp::sum || op == ReduceOp::mean || op == ReduceOp::product;
   bool is_half = at::isReducedFloatingType(target.scalar_type());

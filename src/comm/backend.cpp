@@ -14,7 +14,7 @@ namespace {
 using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 using Tensors = std::vector<at::Tensor>;
 
-/// A started operation as a c10d::Work.
+/// A c10d::Work for a started operation.
 class BackendWork final : public c10d::Work {
  public:
   BackendWork(int rank, c10d::OpType type, comm::Work work, Tensors results)

@@ -11,7 +11,7 @@ c10d::ReduceOp to_c10d(ReduceOp op) {
     case ReduceOp::max: return c10d::ReduceOp::MAX;
     case ReduceOp::product: return c10d::ReduceOp::PRODUCT;
     case ReduceOp::sum:
-    case ReduceOp::mean: break;  // a mean is a sum, divided by finish_mean(): not every backend has it
+    case ReduceOp::mean: break;  // started as a sum, which finish_mean() divides: not every backend has a mean
   }
   return c10d::ReduceOp::SUM;
 }
@@ -21,7 +21,7 @@ c10::intrusive_ptr<c10d::Work> call_reduce(c10d::Backend& backend, const Operati
   c10d::ReduceOptions how;
   how.reduceOp = to_c10d(operation.reduce);
   how.rootRank = operation.root;
-  // Elsewhere than on the root, backends may use it as scratch memory.
+  // Backends may use the tensor as scratch memory on all ranks but the root.
   if (backend.getRank() != operation.root) tensors[0] = tensors[0].clone();
   return backend.reduce(tensors, how);
 }
@@ -55,7 +55,8 @@ c10::intrusive_ptr<c10d::Work> call_backend(c10d::Backend& backend, const Operat
       c10d::ReduceScatterOptions how;
       how.reduceOp = to_c10d(operation.reduce);
       at::Tensor in = operation.in.view(-1), out = operation.out.view(-1);
-      // LibTorch 2.14 renamed it and _allgather_base; either name reaches a backend that overrides either one.
+      // LibTorch 2.14 renamed this call and _allgather_base; either name reaches a backend that overrides one of the
+      // two.
       return backend._reduce_scatter_base(out, in, how);
     }
     case OperationKind::all_gather: {

@@ -17,7 +17,7 @@ using std::chrono::milliseconds;
 BoundedStore::BoundedStore(c10::intrusive_ptr<c10d::Store> store, std::string place)
     : c10d::Store(store->getTimeout()), store_(std::move(store)), place_(std::move(place)) {}
 
-// What a call uses is copied into it, since a late one is left behind.
+// Everything that a call uses is copied into it, because a call that is late is left running.
 template <class F>
 auto BoundedStore::call(F function, milliseconds waits) {
   const std::lock_guard lock(mutex_);

@@ -10,16 +10,17 @@
 
 namespace muster::comm {
 
-/// How much later than a store's time-out its answer may come.
+/// Milliseconds by which an answer may come later than the store's timeout.
 inline constexpr std::chrono::milliseconds kLateAnswer{2000};
 
-/// A store none of whose calls takes longer than the time-out (its own, or the longer one given to wait()) and
-/// kLateAnswer. c10d's client has no such bound: it waits for ever for a server whose process is stopped.
-/// Throws, from all functions: std::runtime_error if the server has not answered by then, and always from then on.
+/// A store whose calls take at most its timeout (or a longer one given to wait()) plus kLateAnswer. c10d's client has
+/// no such bound: it waits forever for a server whose process is stopped.
+/// Throws, from all functions: std::runtime_error if the server has not answered by then, and in every later call.
 /// Thread-safe; calls are made one after the other.
+/// Why: docs/decisions/0165-one-deadline-for-the-rendezvous.md.
 class BoundedStore final : public c10d::Store {
  public:
-  /// `place` says in messages where the store is.
+  /// `place` tells where the store is; used in messages.
   BoundedStore(c10::intrusive_ptr<c10d::Store> store, std::string place);
 
   c10::intrusive_ptr<c10d::Store> clone() override;
@@ -45,14 +46,14 @@ class BoundedStore final : public c10d::Store {
   int64_t queueLen(const std::string& key) override;
 
  private:
-  /// Calls `function` with the store, where it may wait for `waits`, or the time-out if that is longer.
+  /// Calls `function` with the store. It may wait for `waits`, or for the timeout if that is longer.
   template <class F>
   auto call(F function, std::chrono::milliseconds waits = {});
 
   const c10::intrusive_ptr<c10d::Store> store_;
   const std::string place_;
   std::mutex mutex_;
-  bool is_silent_ = false;  // under the mutex, as the calls
+  bool is_silent_ = false;  // guarded by the mutex, like the calls
 };
 
 }  // namespace muster::comm

@@ -13,8 +13,8 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr milliseconds kLook(200);      ///< how often a rank looks for a question
-constexpr milliseconds kAnswers(600);   ///< how long the rank that asks waits for answers
-constexpr milliseconds kVerdict(1300);  ///< how long the others wait for what it says
+constexpr milliseconds kAnswers(600);   ///< how long the asking rank waits for answers
+constexpr milliseconds kVerdict(1300);  ///< how long the others wait for its verdict
 constexpr milliseconds kStay(300);      ///< how long rank 0 waits until the others know
 constexpr milliseconds kStep(20);
 constexpr const char* kQuestion = "question";
@@ -23,7 +23,7 @@ constexpr const char* kKnown = "known";
 
 std::string answer_of(int rank) { return formatted("answer/{}", rank); }
 
-/// Thrown where this rank leaves.
+/// Thrown when this rank leaves.
 struct Left {};
 
 }  // namespace
@@ -98,7 +98,7 @@ void CauseExchange::run() {
     stay_until_known();
   } catch (const Left&) {
   } catch (const std::exception&) {
-    lost_store = true;  // its server has ended; what it took part in will time out
+    lost_store = true;  // the store's server has ended; its other users will time out
   }
   if (lost_store && begun && !cause)
     cause = own ? cause_of_lost_store(*own, setup_.rank, setup_.server) : cause_of_lost_rank_that_asked(setup_.rank);

@@ -16,25 +16,26 @@
 
 namespace muster::comm {
 
-/// Finds one cause with the other ranks of the job, through its store: the first rank with a suspicion asks all others
-/// for their flight recorders, and says what the cause is. A call of the store whose server is frozen takes at least
-/// the time-out, so a thread of its own makes these calls, and is left behind if need be. Thread-safe.
+/// Finds one cause together with the other ranks of the job, through its store: the first rank with a suspicion asks
+/// all others for their flight recorders, and says what the cause is. A store call takes at least the timeout if the
+/// server is frozen, so a dedicated thread makes these calls. It is left behind if it does not end. Thread-safe.
+/// Why: docs/decisions/0155-what-hangs-is-left-behind.md.
 class CauseExchange {
  public:
   struct Setup {
-    c10::intrusive_ptr<c10d::Store> store;  ///< this object's alone: a connection, and names, of its own
+    c10::intrusive_ptr<c10d::Store> store;  ///< a connection and key names that only this object uses
     StoreServer server;
     int rank, size;
     std::shared_ptr<FlightRecorder> flight_recorder;
   };
-  /// Its thread holds it, until leave() was called and the store has answered.
+  /// The thread keeps the object alive until leave() was called and the store has answered.
   static std::shared_ptr<CauseExchange> start(Setup setup);
 
-  /// To be called once. wait() has a cause within kBound then, whatever the store does.
+  /// Reports a suspicion. Call it once. From then on wait() has a cause within kBound, whatever the store does.
   void suspect(DeviceSuspicion suspicion);
-  /// Waits up to `time` for the cause, by this rank's suspicion or another one's.
+  /// Waits up to `time` for the cause, found by the suspicion of this rank or of another one.
   std::optional<DeviceCause> wait(std::chrono::milliseconds time);
-  /// Ends all waits. Returns within kLeave. To be called once, and before the last owner goes.
+  /// Ends all waits. Returns within kLeave. Call it once, before the last owner is destroyed.
   void leave();
   bool has_left() const;
 
@@ -44,17 +45,17 @@ class CauseExchange {
   using Clock = std::chrono::steady_clock;
   explicit CauseExchange(Setup setup) : setup_(std::move(setup)) {}
 
-  // Of the thread. All throw when this rank leaves, and what the store throws.
+  // Called by the thread. All of them throw when this rank leaves, and what the store throws.
   void run();
   std::optional<DeviceSuspicion> wait_for_suspicion();
   DeviceCause agree(const std::optional<DeviceSuspicion>& own);
   DeviceCause ask_all(const DeviceSuspicion& own);
   std::optional<DeviceCause> answer();
-  /// For a rank whose process may hold the store: keeps it alive until the others have read the cause.
+  /// For a rank whose process may serve the store: keeps the store alive until the others have read the cause.
   void stay_until_known();
   bool wait_for(const std::vector<std::string>& keys, Clock::time_point until);
   void rest(std::chrono::milliseconds time);
-  /// Calls the store.
+  /// Makes one call of the store.
   template <class F>
   auto call(F&& function);
   void set(const std::string& key, const std::string& value);
@@ -70,7 +71,7 @@ class CauseExchange {
   bool leaves_ = false, ended_ = false, store_is_lost_ = false;
   std::optional<DeviceSuspicion> suspicion_;
   Clock::time_point suspected_;
-  std::optional<Clock::time_point> called_;  ///< when the call of the store began that is under way
+  std::optional<Clock::time_point> called_;  ///< when the current call of the store began; nullopt between calls
   std::optional<DeviceCause> cause_;
 };
 

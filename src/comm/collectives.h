@@ -19,24 +19,25 @@ class Collectives {
   virtual int size() const noexcept = 0;
   /// Runs the operation to its end. Throws: CommError (MU050), TransportFailure.
   virtual void run(Operation& operation, const std::string& group, TimePoint deadline) = 0;
-  /// Whether it takes tensors on devices as they are, in the order of the current stream. Other collectives read and
+  /// Whether it accepts tensors on devices directly, in the order of the current stream. Other collectives read and
   /// write their tensors' memory.
   virtual bool takes_device_tensors() const noexcept { return false; }
-  /// Whether it has shared_buffer.
+  /// Whether it implements allocate_shared_buffer.
   virtual bool shares_memory() const noexcept { return false; }
-  /// PeerAccess::read_contiguous: of how many bytes a part has to be a multiple; 0: it has none such.
+  /// Parts of a PeerAccess::read_contiguous buffer must be multiples of this many bytes; 0: not supported.
   virtual std::size_t part_alignment() const noexcept { return 0; }
   virtual void abort(const std::string& cause) noexcept = 0;
   virtual void close() noexcept = 0;
-  /// Collective among `ranks`, all members.
+  /// Makes the collectives of a subgroup. Collective among `ranks`, which are members of this group.
   virtual std::unique_ptr<Collectives> split(const std::vector<int>& ranks, const std::string& name) = 0;
 };
 
-/// Direct exchange of headers and payloads over a transport.
+/// Exchanges headers and payloads directly over a transport.
 std::unique_ptr<Collectives> make_pairwise(std::unique_ptr<Transport> transport);
-/// A group of one.
+/// The collectives of a group of one.
 std::unique_ptr<Collectives> make_solo();
-/// Rank `rank` of `size` without other processes: as if all ranks had the same values.
+/// The collectives of rank `rank` of `size` without other processes: results are as if all ranks had this rank's
+/// values.
 std::unique_ptr<Collectives> make_fake_collectives(int rank, int size);
 
 }  // namespace muster::comm

@@ -68,7 +68,7 @@ void check_one_device(const at::Tensor& one, const at::Tensor& other, std::strin
 
 bool in_memory(const at::Tensor& tensor) {
   if (tensor.numel() == 0) return true;
-  // Unchecked: data_ptr() throws an error of LibTorch where the memory of a sharded parameter is freed.
+  // Unchecked: data_ptr() throws an error of LibTorch if the memory of a sharded parameter is freed.
   return tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl()->_mutable_data_ptr_no_checks().get() !=
          nullptr;
 }
@@ -81,8 +81,8 @@ void check_memory(const at::Tensor& tensor, std::string_view operation) {
                                       operation));
 }
 
-/// Whether its values stand in memory one after another. LibTorch may also negate them as it reads, as it does with
-/// the imaginary part of a conjugate.
+/// Whether the values lie in memory one after another, as they are. LibTorch may also negate values as it reads them,
+/// as it does with the imaginary part of a conjugate.
 bool is_plain(const at::Tensor& tensor) { return tensor.is_contiguous() && !tensor.is_neg(); }
 
 at::Tensor plain(const at::Tensor& tensor) {
@@ -96,14 +96,14 @@ void check_contiguous(const at::Tensor& tensor, std::string_view operation) {
                                        operation, tensor.is_neg() ? " that are not negated as they are read" : ""));
 }
 
-/// Plain, so that its values can be read through a pointer. Where only an operator makes values available, as those
-/// of a parameter that is being gathered, an operator copies them.
+/// A contiguous tensor whose values can be read through a pointer. If only an operator makes values available, as for a
+/// parameter that is being gathered, an operator copies them.
 at::Tensor readable(const at::Tensor& tensor) {
   return in_memory(tensor) ? plain(tensor) : tensor.clone(at::MemoryFormat::Contiguous);
 }
 
-/// What a rank gives or gets may be its piece of the whole. Anywhere else in it, one rank would write what another
-/// still reads.
+/// A rank's piece may overlap the whole tensor only at the rank's own position in it. Anywhere else, one rank would
+/// write what another rank is still reading.
 void check_overlap(const Group& group, const at::Tensor& whole, const at::Tensor& piece, std::string_view operation) {
   if (piece.numel() == 0 || !in_memory(whole) || !in_memory(piece) || !is_plain(whole) || !is_plain(piece)) return;
   const auto* begin = static_cast<const std::byte*>(whole.const_data_ptr());
@@ -115,7 +115,7 @@ void check_overlap(const Group& group, const at::Tensor& whole, const at::Tensor
                                        operation, group.rank()));
 }
 
-/// Both of the same dtype, `whole` with as many elements as all ranks' `piece` together.
+/// Checks that both have one dtype, and that `whole` has as many elements as the pieces of all ranks together.
 void check_pieces(const Group& group, const at::Tensor& whole, const at::Tensor& piece, std::string_view operation) {
   check_tensor(group, whole, operation);
   check_tensor(group, piece, operation);
@@ -128,14 +128,14 @@ void check_pieces(const Group& group, const at::Tensor& whole, const at::Tensor&
   check_overlap(group, whole, piece, operation);
 }
 
-/// A contiguous tensor of that shape, and of the dtype and device of `like`.
+/// A contiguous tensor of that shape with the dtype and device of `like`.
 at::Tensor empty_of(at::IntArrayRef shape, const at::Tensor& like) {
-  // Without the dispatcher, which takes longer than a small gather.
+  // Bypasses the dispatcher, which takes longer than a small gather.
   if (like.is_cpu()) return at::Tensor(at::detail::empty_cpu(shape, like.scalar_type()));
   return at::empty(shape, like.options().requires_grad(false).memory_format(at::MemoryFormat::Contiguous));
 }
 
-/// Runs an operation that works in place on `tensor`, by way of a contiguous copy where needed.
+/// Runs an operation that works in place on `tensor`, through a contiguous copy if necessary.
 void run_in_place(Group& group, Operation operation, const at::Tensor& tensor) {
   at::NoGradGuard no_grad;
   check_memory(tensor, name_of(operation.kind));

@@ -11,8 +11,8 @@
 
 namespace muster::comm {
 
-/// Runs `make`, which connects a group by `what`; its failure to reach a rank becomes a CommError (MU058) that ends
-/// with `hint`.
+/// Runs `make`, which connects a group by `what`. If it cannot reach a rank, throws CommError (MU058) with a text that
+/// ends with `hint`.
 template <class F>
 auto connect_or_throw(const std::string& what, const std::string& name, int rank, F make,
                       const char* hint = "Look for the first failure in the output of the other ranks.") {
@@ -27,7 +27,7 @@ auto connect_or_throw(const std::string& what, const std::string& name, int rank
       throw CommError(id, formatted("rank {} cannot connect group {} by {}: {}", rank, name, what, text));
     }
   } catch (const Error&) {
-    throw;  // a peer or a value that was refused
+    throw;  // a peer or a value was refused
   } catch (const std::exception& failure) {
     reason = failure.what();
   } catch (...) {

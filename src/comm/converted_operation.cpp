@@ -14,7 +14,7 @@ at::Tensor as_bytes(const at::Tensor& tensor) {
 
 at::Tensor widened(const at::Tensor& tensor) { return tensor.defined() ? tensor.to(at::kInt) : tensor; }
 
-/// Of numbers that are 0 or 1.
+/// The reduction to use for numbers that are 0 or 1.
 ReduceOp of_bits(ReduceOp op) {
   if (op == ReduceOp::sum) return ReduceOp::max;
   return op == ReduceOp::product ? ReduceOp::min : op;
@@ -41,13 +41,13 @@ ConvertedOperation::ConvertedOperation(const Operation& operation) : converted_(
   const bool widens = reduces(operation.kind) && dtype == at::kShort;
   const auto convert = widens ? widened : as_bytes;
   converted_.in = convert(operation.in);
-  // One tensor where the operation has one: it works in place, or on a part of what it fills.
+  // One converted tensor if the operation has one: then it works in place, or on a part of its result.
   converted_.out = convert(operation.out);
   if (dtype == at::kBool) converted_.reduce = of_bits(operation.reduce);
 }
 
 void ConvertedOperation::finish(const Operation& operation, bool has_result) const {
-  // Bytes are the operation's own memory.
+  // Bytes are a view of the operation's own memory and need no copy.
   if (has_result && operation.out.defined() && !converted_.out.is_alias_of(operation.out))
     at::Tensor(operation.out).copy_(converted_.out);
 }

@@ -38,7 +38,7 @@ TransportFactory factory_of(const std::string& name, const void* symbol, const s
   return object.make;
 }
 
-/// Pairwise over a transport whose parts are checked as it was itself.
+/// Pairwise over a custom transport. Transports of its subgroups are checked as the transport itself was.
 class CustomPairwise final : public Pairwise {
  public:
   CustomPairwise(CustomTransportSetup setup, std::unique_ptr<Transport> transport)

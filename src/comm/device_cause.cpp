@@ -22,7 +22,7 @@ DeviceCause silent(const DeviceSuspicion& suspicion, int own_rank, int rank) {
           rank};
 }
 
-/// The other ranks of the operation: those of the group, or the peer of a message.
+/// The other ranks that the operation involves: those of the group, or the peer of a send or recv.
 std::vector<int> others_of(const DeviceSuspicion& suspicion, int own_rank) {
   if (suspicion.operation && is_point_to_point(suspicion.operation->kind))
     return {suspicion.ranks.at(static_cast<std::size_t>(suspicion.operation->root))};

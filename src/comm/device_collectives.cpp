@@ -32,7 +32,7 @@ bool DeviceWork::has_result() const { return operation_.kind != OperationKind::r
 
 void DeviceWork::wait() {
   const at::Device device = described_tensor(operation_).device();
-  // Without a time-out, which would make the host wait, too.
+  // Without a timeout, because a timeout would make the host wait, too.
   if (work_ && device::passes(kResult, device::SyncKind::stream_wait)) work_->wait();
   if (std::exchange(waited_, true)) return device::stream_wait(kFinished, finished_, device);
   at::NoGradGuard no_grad;
@@ -95,7 +95,7 @@ std::shared_ptr<DeviceWork> DeviceCollectives::start(Operation operation) {
 }
 
 std::shared_ptr<DeviceWork> DeviceCollectives::start(Operation operation, PendingOperations& pending) {
-  // Before the backend is called, which may hang itself, while it connects.
+  // Added before the backend is called, because the call itself may hang while the backend connects.
   auto added = pending.add(operation);
   auto started = start(std::move(operation));
   added->started(started->work_);
@@ -114,7 +114,7 @@ std::string DeviceCollectives::error() const {
       case c10d::ErrorType::REMOTE_ERROR: return "another rank has failed";
     }
   } catch (const std::exception&) {
-    // Most backends cannot be asked.
+    // Most backends do not report errors.
   }
   return {};
 }

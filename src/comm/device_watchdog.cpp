@@ -55,7 +55,7 @@ std::optional<DeviceSuspicion> DeviceWatchdog::suspicion() {
 }
 
 void DeviceWatchdog::end_all(const DeviceCause& cause) {
-  // A program without a later operation would end with a number that means nothing, and say nothing.
+  // Logged here, because a program without a later operation would end with a meaningless number and no message.
   log::error(formatted("{}: {}", cause.id, cause.text));
   const std::lock_guard lock(mutex_);
   cause_ = cause;

@@ -5,7 +5,8 @@
 namespace muster::comm {
 namespace {
 
-/// "[/build/third_party/gloo/transport/tcp/pair.cc:553] Connection closed": gloo, and LibTorch's sockets.
+/// Removes the location that gloo and LibTorch's sockets put in front of a message:
+/// "[/build/third_party/gloo/transport/tcp/pair.cc:553] Connection closed".
 std::string_view without_place(std::string_view text) {
   if (!text.starts_with('[')) return text;
   const auto end = text.find("] ");

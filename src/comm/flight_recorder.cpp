@@ -98,7 +98,7 @@ std::optional<DeviceDisagreement> find_disagreement(const std::string& own, cons
         const auto peers = all.find(peer);
         if (peers == all.end()) continue;
         const auto theirs = peers->second.find(name);
-        if (theirs == peers->second.end()) continue;  // the peer has let go of the group already
+        if (theirs == peers->second.end()) continue;  // the peer has already released the group
         const auto& other = theirs->second;
         if (other.count == reported.count && other.digest == reported.digest) continue;
         if (name != own && may_differ(reported, other)) continue;

@@ -12,7 +12,7 @@ namespace {
 
 std::atomic<int> forks_before_this_process = 0;
 
-// Before main(), so that no group is made without it.
+// Registered before main(), so that no group exists without the handler.
 [[maybe_unused]] const int kRegistered = ::pthread_atfork(nullptr, nullptr, [] { ++forks_before_this_process; });
 
 }  // namespace

@@ -31,10 +31,10 @@ using c10d::ProcessGroupGloo;
 using Device = std::shared_ptr<::gloo::transport::Device>;
 using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 
-// gloo ends the process if a message matches a receive of another size, so the tag of a block is its size and frames,
-// which have one size, have a tag of their own.
+// gloo ends the process if a message matches a receive of another size. So the tag of a block is its size, and frames,
+// which all have one size, have a separate tag.
 constexpr int kFrameTag = 0;
-/// Nothing is sent with it.
+/// A tag with which nothing is ever sent.
 constexpr int kSilentTag = std::numeric_limits<int>::max();
 
 int block_tag(std::size_t bytes, int channel) { return static_cast<int>(2 * bytes) + channel; }
@@ -46,8 +46,8 @@ std::vector<at::Tensor> view(void* data, std::size_t bytes) {
 std::vector<at::Tensor> view_of(Frame& frame) { return view(frame.bytes.data(), kFrameBytes); }
 
 /// Threads started while this object exists run under SCHED_BATCH, so they do not preempt other threads. gloo's thread
-/// spins on a connection's lock; if it preempted the holder on the same core, it would spin for its whole time slice:
-/// milliseconds.
+/// spins on a connection's lock; if it preempted the holder on the same core, it would spin for its whole time slice,
+/// which takes milliseconds.
 class BatchSchedulingGuard {
  public:
   BatchSchedulingGuard() {
@@ -111,7 +111,7 @@ class SigpipeBlocker {
   sigset_t before_;
 };
 
-/// The threads that gloo starts in `make` never see SIGPIPE.
+/// Connects. The threads that gloo starts in `make` never see SIGPIPE.
 template <class F>
 auto connect_gloo(const std::string& name, int rank, F make) {
   SigpipeBlocker blocker;
@@ -120,7 +120,7 @@ auto connect_gloo(const std::string& name, int rank, F make) {
                           "(GLOO_SOCKET_IFNAME).");
 }
 
-/// Why a wait failed, in gloo's words; empty if it did not.
+/// Why a wait failed, in gloo's words; empty if it succeeded.
 std::string failure_of(const WorkPtr& work, TimePoint deadline) {
   try {
     return work->wait(left_until(deadline)) ? "" : "the wait was ended";
@@ -129,8 +129,8 @@ std::string failure_of(const WorkPtr& work, TimePoint deadline) {
   }
 }
 
-// Number of frame receives posted per peer. A peer may be one operation ahead and then abort the group; with the frame
-// that is not consumed yet that makes three, so a peer never has to wait before it sends.
+// Number of frame receives posted per peer. A peer may be one operation ahead and then abort the group. Together with
+// the frame that is not consumed yet that makes three, so a peer never has to wait before it sends.
 constexpr int kReady = 3;
 
 class GlooTransport final : public Transport {
@@ -155,7 +155,8 @@ class GlooTransport final : public Transport {
     check_alive();
     SigpipeBlocker blocker;
     Peer& peer = *peers_[to];
-    // Not right after the frame was taken: a write to a peer that left would fail its last blocks, too.
+    // Posted only now, not right after the frame was taken: a write to a peer that left would make its last blocks
+    // fail.
     if (peer.taken >= 0) post_frame(to, std::exchange(peer.taken, -1));
     peer.turn ^= 1;
     auto& sent = peer.sent[peer.turn];
@@ -202,9 +203,9 @@ class GlooTransport final : public Transport {
     WorkPtr received[kReady];
     WorkPtr sent[2];
     WorkPtr abort_frame_sent;
-    std::string lost;  ///< why nothing could be posted any more; under lost_mutex_
-    int next = 0;      ///< the slot of the frame to come
-    int taken = -1;    ///< the slot to be posted again
+    std::string lost;  ///< why posting failed; guarded by lost_mutex_
+    int next = 0;      ///< the slot of the next frame
+    int taken = -1;    ///< the slot to post again; -1: none
     int turn = 0;
   };
 
@@ -220,7 +221,7 @@ class GlooTransport final : public Transport {
     WorkPtr work_;
   };
 
-  /// Returns null if the connection is closed; only wait() reports it, since an earlier frame may give the cause.
+  /// Returns null if the connection is closed. Only wait() reports that, since an earlier frame may contain the cause.
   template <class F>
   WorkPtr post(Peer& peer, F start) {
     try {
@@ -250,8 +251,8 @@ class GlooTransport final : public Transport {
 
   void wait(const WorkPtr& work, int peer, TimePoint deadline);
   void linger() noexcept;
-  /// Ends a wait whose connection is gone. gloo forgets a send if its own thread finds the connection broken when it
-  /// begins to write: nothing else would end that wait before its deadline.
+  /// Ends the current wait if its connection is gone. gloo forgets a send if its own thread finds the connection broken
+  /// when it starts to write; then nothing else would end that wait before its deadline.
   void look() noexcept;
 
   const GlooSetup setup_;
@@ -262,13 +263,13 @@ class GlooTransport final : public Transport {
   c10::intrusive_ptr<ProcessGroupGloo> gloo_;
   std::vector<std::unique_ptr<Peer>> peers_;
 
-  std::mutex lost_mutex_;  // apart, since abort() posts under the other one
+  std::mutex lost_mutex_;  // separate from mutex_, because abort() posts while it holds mutex_
   std::mutex mutex_;
   bool aborted_ = false;
   std::string cause_;
   WorkPtr waited_for_;
   int waited_peer_ = -1;
-  unsigned looks_ = 0;  ///< since that wait began
+  unsigned looks_ = 0;  ///< number of look() calls since that wait began
   std::vector<WorkPtr> silent_receives_;
 
   const std::shared_ptr<TransportWatchdog> watch_;
@@ -309,12 +310,12 @@ void GlooTransport::abort(const std::string& cause) noexcept {
     }
     if (waited_for_) waited_for_->abort();
   } catch (const std::exception&) {
-    // Out of memory: the peers notice when the connections close.
+    // Out of memory: the peers will notice when the connections close.
   }
 }
 
-/// Reads what the peers still send until each has sent an abort frame or left, for a second at most: a connection that
-/// is closed at once may take with it what a peer has not read yet.
+/// Reads what the peers still send until each has sent an abort frame or left, for at most one second. Closing a
+/// connection at once could discard data that a peer has not read yet.
 void GlooTransport::linger() noexcept {
   auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(1);
   for (auto& peer : peers_) {
@@ -329,14 +330,14 @@ void GlooTransport::linger() noexcept {
 
 void GlooTransport::look() noexcept {
   std::lock_guard lock(mutex_);
-  // A receive more each time, so ever less often.
+  // Every look that reaches the end posts one more receive, so looks get exponentially rarer.
   if (!waited_for_ || aborted_ || ++looks_ < 2 || (looks_ & (looks_ - 1)) != 0) return;
   try {
     std::vector<at::Tensor> nothing{at::empty({1}, at::kByte)};
     auto receive = post(*peers_[waited_peer_], [&] { return gloo_->recv(nothing, waited_peer_, kSilentTag); });
     receive ? silent_receives_.push_back(std::move(receive)) : waited_for_->abort();
   } catch (const std::exception&) {
-    // Out of memory: the next look may find some.
+    // Out of memory: the next look may have some.
   }
 }
 
@@ -366,7 +367,7 @@ std::unique_ptr<Transport> GlooTransport::split(const std::vector<int>& ranks, c
 std::unique_ptr<Transport> make_gloo_transport(const GlooSetup& setup, const std::string& name, int rank, int size) {
   return connect_gloo(name, rank, [&] {
     auto transport = std::make_unique<GlooTransport>(setup, make_device(setup), name, rank, size);
-    // Afterwards no rank needs the store any more to connect, and each has proved that it belongs to the job.
+    // From here on no rank needs the store to connect, and each rank has proved that it belongs to the job.
     shake_hands(*transport, setup.secret, name, setup.connect_timeout);
     return transport;
   });

@@ -18,14 +18,14 @@ struct GlooSetup {
   bool one_node = true;
   std::chrono::milliseconds connect_timeout{};
   c10::intrusive_ptr<c10d::Store> store;
-  cluster::Secret secret;  ///< by which ranks authenticate; none: any peer is accepted as the rank
+  cluster::Secret secret;  ///< the secret with which ranks authenticate; none: any peer is accepted as the rank
 };
 
 /// A full mesh of connections by ProcessGroupGloo. Throws: CommError (MU058), (MU067) if a peer does not have the
 /// secret.
 std::unique_ptr<Transport> make_gloo_transport(const GlooSetup& setup, const std::string& name, int rank, int size);
 
-/// ProcessGroupGloo itself, as a backend to plug in. Throws: CommError (MU058).
+/// A plain ProcessGroupGloo, used as a backend to plug in. Throws: CommError (MU058).
 c10::intrusive_ptr<c10d::Backend> make_raw_gloo(const GlooSetup& setup, const std::string& name, int rank, int size);
 
 }  // namespace muster::comm

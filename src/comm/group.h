@@ -26,29 +26,31 @@ namespace muster::comm {
 /// The properties of a group that do not depend on its transport.
 struct GroupIdentity {
   std::string backend = "none";
-  std::string backend_reason{};   ///< why it was chosen; empty: it was asked for
-  std::shared_ptr<void> keeps{};  ///< kept alive by the group and its subgroups
+  std::string backend_reason{};   ///< why the backend was chosen; empty: it was asked for
+  std::shared_ptr<void> keeps{};  ///< objects that the group and its subgroups keep alive
   std::string name = "world";
-  std::vector<int> ranks{};                           ///< their ranks in the job; empty: as in the group
+  std::vector<int> ranks{};                           ///< the group's ranks as ranks in the job; empty: equal
   cluster::Report report{};                           ///< where this rank reports lost ranks
-  std::shared_ptr<FlightRecorder> flight_recorder{};  ///< of the group and its subgroups; null: of no device
-  std::shared_ptr<DeviceWatchdog> watch{};            ///< of the same; null: nobody watches
-  bool starts_inline = false;                         ///< operations never wait, so nothing needs a thread
+  std::shared_ptr<FlightRecorder> flight_recorder{};  ///< shared with subgroups; null: no device backend
+  std::shared_ptr<DeviceWatchdog> watch{};            ///< shared with subgroups; null: no watchdog
+  bool starts_inline = false;                         ///< whether operations never wait, so that no thread is needed
   std::chrono::milliseconds timeout{600'000};
   std::shared_ptr<WaitPolicy> waiting = std::make_shared<WaitPolicy>();
 };
 
-/// Of each rank of the group, the one in the job.
+/// For each rank of the group, its rank in the job.
 std::vector<int> job_ranks_of(const GroupIdentity& identity, int size);
-/// The name in errors, which count ranks in the group: with their ranks in the job, by which their output is found.
+/// The group's name for errors, which count ranks in the group. It lists their ranks in the job, by which users find
+/// their output.
 std::string name_with_job_ranks(const std::string& name, const std::vector<int>& job_ranks);
 
-/// Runs the operations of a group. It has two sides. The host side runs operations in order: those of the caller in its
-/// own thread if no other is running, started ones in a thread of the group. Where there is a device side, it gets what
-/// it takes of the operations on tensors of its device, at once and in an order of its own; other tensors of a device
-/// are staged through host memory. The first failure ends the group: it is sent to the peers and thrown by all later
-/// operations. One that the watch of the devices finds ends all groups that it watches. In a fork of the process
+/// Runs the operations of a group. It has two sides. The host side runs operations in order: the caller's in the
+/// caller's thread if no other is running, started ones in a thread of the group. The device side, if there is one,
+/// gets the operations on tensors of its device that it can run, at once and in an order of its own; other device
+/// tensors are staged through host memory. The first failure ends the group: it is sent to the peers and thrown by all
+/// later operations. A failure that the device watchdog finds ends all groups that it watches. In a fork of the process
 /// operations throw CommError (MU571), and nothing else of the group is touched.
+/// Why: docs/decisions/0137-groups-with-two-sides.md.
 class Group : public DeviceWatchdog::Watched {
  public:
   Group(GroupIdentity identity, std::unique_ptr<Collectives> collectives,
@@ -59,30 +61,30 @@ class Group : public DeviceWatchdog::Watched {
 
   int rank() const noexcept { return rank_; }
   int size() const noexcept { return size_; }
-  /// As the function of report_lost_rank.h.
+  /// See job_rank() in report_lost_rank.h.
   int job_rank(int rank) const { return job_ranks_.at(static_cast<std::size_t>(rank)); }
   const GroupIdentity& identity() const noexcept { return identity_; }
 
-  /// As device_backend_of().
+  /// See device_backend_of().
   std::string device_backend() const;
 
   void run(Operation& operation);
   std::shared_ptr<Work::State> start(Operation operation);
   void abort(const std::string& cause);
-  /// The next error that this rank throws was caused by `rank`.
+  /// Reports that `rank` caused the error that this rank throws next.
   void report_lost_rank(int rank, std::string_view reason);
   void observe(Communicator::Observer observer);
-  /// Collective: memory for tensors that all ranks of the group have; null where they share none, or one of them cannot
-  /// have it.
+  /// Allocates memory for tensors that all ranks of the group can access; null if they cannot share memory, or if one
+  /// of them cannot allocate it. Collective.
   std::shared_ptr<SharedBuffer> share(std::size_t bytes, PeerAccess access, const OperationLabel& label);
   std::size_t part_alignment() const noexcept { return collectives_->part_alignment(); }
-  // Called by the watch, in its thread.
+  // Called by the watchdog, in its thread.
   std::optional<DeviceSuspicion> suspicion(TimePoint now) override;
   void end(const DeviceCause& cause) override;
-  /// As the functions of piggyback.h.
+  /// See attach_piggyback() and attached_piggybacks() in piggyback.h.
   void attach_piggyback(uint64_t value);
   std::vector<uint64_t> attached_piggybacks();
-  /// As require_same_device_operations().
+  /// See require_same_device_operations().
   void compare_device_operations(const Communicator& through);
   /// The group of these ranks, or null if this rank is not one of them.
   std::shared_ptr<Group> subgroup(const std::vector<int>& ranks, const OperationLabel& label);
@@ -92,13 +94,13 @@ class Group : public DeviceWatchdog::Watched {
   struct Failure {
     std::string id;
     std::string text;
-    int peer = -1;  ///< the rank that caused it
+    int peer = -1;  ///< the rank that caused it; -1: unknown
   };
 
   void number(Operation& operation);
   void run_on_host(Operation& operation);
   std::shared_ptr<Work::State> start_on_host(Operation operation);
-  /// Whether the host side runs the operation as it is.
+  /// Whether the host side runs the operation without staging.
   bool stays_on_host(const Operation& operation) const;
   bool goes_to_device(const Operation& operation) const;
   std::shared_ptr<DeviceWork> start_on_device(Operation operation);
@@ -109,29 +111,29 @@ class Group : public DeviceWatchdog::Watched {
   [[noreturn]] void fail(const Failure& failure);
   /// Keeps the first failure. Returns whether this is the first.
   bool keep(const Failure& failure);
-  /// Waits until the device has ended what this rank has started; what is left then ends by an abort.
+  /// Waits until the device has ended the operations that this rank has started. An abort ends those that remain.
   void drain_device(TimePoint until) noexcept;
   void abort_device() noexcept;
   Failure explain(const Operation& operation, const TransportFailure& failure, Clock::time_point begin) const;
   void check_alive();
   void require_same_process() const;
-  /// Instead of destroying what belongs to the process from which this one was forked.
+  /// Called instead of the usual destruction for what belongs to the process from which this one was forked.
   void leave_to_parent();
   void listen(const Operation& operation);
   void notify_observers(const Operation& operation, Clock::time_point asked);
   void work_off_queue();
-  /// Waits until the group's thread has run what this rank has started; it is aborted then.
+  /// Waits until the group's thread has run the operations that this rank has started; aborts those that remain.
   void end_worker(TimePoint until);
 
   const ForkCheck process_;
   const GroupIdentity identity_;
   std::unique_ptr<Collectives> collectives_;
-  std::unique_ptr<DeviceCollectives> device_collectives_;  ///< null: there is none
+  std::unique_ptr<DeviceCollectives> device_collectives_;  ///< the device side; null: there is none
   const int rank_;
   const int size_;
-  const std::vector<int> job_ranks_;  ///< of each of the group's ranks, the one in the whole job
-  const std::string shown_name_;      ///< in errors
-  PendingOperations pending_;         ///< those of the device side, if there is a watch
+  const std::vector<int> job_ranks_;  ///< for each rank of the group, its rank in the job
+  const std::string shown_name_;      ///< the name used in errors
+  PendingOperations pending_;         ///< operations of the device side, if there is a watchdog
 
   // Guarded by the mutex of identity_.waiting.
   std::deque<std::shared_ptr<Work::State>> queue_;
@@ -145,7 +147,7 @@ class Group : public DeviceWatchdog::Watched {
   device::Stream staging_stream_;
   std::thread worker_;
 
-  // What most operations ask is asked without a mutex.
+  // Read by most operations, so it needs no mutex.
   std::mutex failure_mutex_;
   std::optional<Failure> failure_;
   std::atomic<bool> has_failed_ = false;
@@ -163,7 +165,7 @@ class Work::State {
   explicit State(std::shared_ptr<DeviceWork> started) : on_device(std::move(started)) {}
 
   const ForkCheck process;
-  std::shared_ptr<DeviceWork> on_device;  ///< if there is one, nothing below is used
+  std::shared_ptr<DeviceWork> on_device;  ///< the device operation; if set, the members below are not used
   Operation operation;
   std::shared_ptr<WaitPolicy> waiting;
   std::chrono::steady_clock::time_point asked = std::chrono::steady_clock::now();

@@ -6,7 +6,7 @@
 namespace muster::comm {
 namespace {
 
-// A clock in nanoseconds would overflow by much longer ones.
+// In hours. Much longer timeouts would overflow a clock that counts nanoseconds.
 constexpr std::chrono::milliseconds kLongestTimeout = std::chrono::hours(200'000);
 
 }  // namespace

@@ -7,10 +7,10 @@
 
 namespace muster::comm {
 
-/// Throws: ConfigError (MU327) for a time-out that is not positive, or too long.
+/// Throws: ConfigError (MU327) for a timeout that is not positive, or too long.
 void check_timeouts(const GroupOptions& options);
 
-/// The first group of ranks, over that backend.
+/// The identity of the first group of ranks, which uses that backend.
 GroupIdentity identity_of(const std::string& backend, const GroupOptions& options);
 
 }  // namespace muster::comm

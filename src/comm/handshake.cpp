@@ -14,8 +14,8 @@ namespace muster::comm {
 namespace {
 
 constexpr std::string_view kChallenge = "muster asks";
-constexpr std::size_t kNumber = 64;  // digits
-constexpr std::size_t kPlace = 32;   // of what follows the first word in a frame
+constexpr std::size_t kNumber = 64;  // digits of an unpredictable number
+constexpr std::size_t kPlace = 32;   // offset in bytes of the content after the first word of a frame
 
 Frame frame_of(std::string_view word, std::string_view content) {
   Frame frame{};
@@ -28,7 +28,7 @@ std::string_view text_of(const Frame& frame, std::size_t from, std::size_t size)
   return {reinterpret_cast<const char*>(frame.bytes.data()) + from, size};
 }
 
-/// A frame to each peer, and one from each.
+/// Sends a frame to each peer and receives one from each.
 template <class Make, class Take>
 void exchange_frames(Transport& transport, TimePoint deadline, Make make, Take take) {
   Frame frame{};

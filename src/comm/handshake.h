@@ -10,14 +10,15 @@
 
 namespace muster::comm {
 
-/// The handshake between two ranks of a group. With a secret, each sends the other an unpredictable number, and accepts
-/// it if the response is signed with the job's secret: reaching the port is not enough to be a rank.
-/// Without a secret it is an empty frame each way.
+/// The handshake between two ranks of a group. With a secret, each rank sends the other an unpredictable number, and
+/// accepts it if the response is signed with the job's secret: a process that merely reaches the port is not accepted
+/// as a rank. Without a secret, each side sends an empty frame.
+/// Why: docs/decisions/0043-who-may-join.md.
 class Handshake {
  public:
   Handshake(cluster::Secret secret, std::string group, int rank, int size);
 
-  /// The same for every peer.
+  /// The challenge of this rank, which all peers get.
   Frame challenge() const;
   /// Throws: CommError (MU067) if one of the two ranks has a secret and the other has none.
   void take_challenge(int peer, const Frame& frame);
@@ -25,7 +26,7 @@ class Handshake {
   bool has_secret() const noexcept { return secret_.is_given(); }
   /// Requires: take_challenge() for that peer.
   Frame response(int peer) const;
-  /// Throws: CommError (MU067) if it is not that rank's response.
+  /// Throws: CommError (MU067) if the frame is not that rank's response.
   void check_response(int peer, const Frame& frame) const;
 
  private:
@@ -34,11 +35,11 @@ class Handshake {
   cluster::Secret secret_;
   std::string group_;
   int rank_;
-  std::string challenge_;            ///< this rank's challenge
-  std::vector<std::string> theirs_;  ///< the peers' challenges
+  std::string challenge_;            ///< the challenge of this rank
+  std::vector<std::string> theirs_;  ///< the challenges of the peers, by rank
 };
 
-/// The handshakes with all peers, as the first frames of a transport. Collective. Throws: as Handshake;
+/// Makes the handshakes with all peers, as the first frames of a transport. Collective. Throws: what Handshake throws;
 /// TransportFailure.
 void shake_hands(Transport& transport, const cluster::Secret& secret, const std::string& group,
                  std::chrono::milliseconds timeout);

@@ -19,7 +19,7 @@ int64_t hash(const Words& words) {
   return static_cast<int64_t>(Fnv1a().add_all(words).value());
 }
 
-/// Labels of a peer are shown in messages, so they must not move the cursor.
+/// Replaces control characters: labels of a peer are shown in messages, so they must not move the cursor.
 std::string shown_label(const Header& header) {
   std::string text(header.label, strnlen(header.label, kMaxLabel));
   std::replace_if(
@@ -27,7 +27,7 @@ std::string shown_label(const Header& header) {
   return text;
 }
 
-/// False if the parts of a header contradict each other, so that nothing in it can be trusted.
+/// Returns false if the parts of a header contradict each other, so that nothing in it can be trusted.
 bool is_well_formed(const Header& header) {
   if (header.kind > OperationKind::recv || header.source > Source::library || header.dims < 0) return false;
   if (header.dtype < 0 || header.dtype >= static_cast<int>(at::ScalarType::NumOptions)) return false;
@@ -70,7 +70,7 @@ constexpr const char* kForwardsNeedAllRanks =
     "together by gather_for_metrics, or evaluate the bare module on one rank inside summon_full_params, or train with "
     "zero2, where a rank may evaluate alone.";
 
-/// Where one rank runs a forward of a model whose parameters are sharded over ranks, this is what its user reads first.
+/// A hint that comes first if only one rank runs the forward of a model whose parameters are sharded over ranks.
 std::string mismatch_hint(const Header& a, const Header& b) {
   if (a.label_hash == b.label_hash && a.history_hash != b.history_hash)
     return std::string(
@@ -144,7 +144,7 @@ uint64_t digest_of(const Header& header) {
                               static_cast<uint64_t>(header.dims), static_cast<uint64_t>(header.gradient_step),
                               static_cast<uint64_t>(header.history_hash), static_cast<uint64_t>(header.sequence),
                               static_cast<uint64_t>(header.shape_hash), static_cast<uint64_t>(header.label_hash)}) {
-    // Each step is a bijection: headers that differ in exactly one word have different digests.
+    // Each step is a bijection, so headers that differ in exactly one word have different digests.
     digest = (digest ^ word) * 0x9e3779b97f4a7c15ULL;
     digest ^= digest >> 32;
   }

@@ -9,13 +9,13 @@
 
 namespace muster::comm {
 
-/// A call that has not returned in time.
+/// Thrown by call_in_time() if the call has not returned in time.
 struct LateCall : std::runtime_error {
   LateCall() : std::runtime_error("it has not answered in time") {}
 };
 
-/// What `call` returns or throws. It runs on a thread of its own, which is left behind if it takes longer than `limit`:
-/// it must own what it uses. Throws: LateCall then.
+/// Returns or throws what `call` does. `call` runs on a new thread, which is left running if it takes longer than
+/// `limit`, so it must own everything that it uses. Throws: LateCall in that case.
 template <class F>
 std::invoke_result_t<F> call_in_time(std::chrono::milliseconds limit, F call) {
   std::packaged_task<std::invoke_result_t<F>()> task(std::move(call));

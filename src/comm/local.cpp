@@ -8,7 +8,7 @@
 namespace muster::comm {
 namespace {
 
-/// One rank acts for all: every other rank is taken to hold the same values. A group of one is the case of size 1.
+/// One rank acts for all: every other rank is assumed to hold its values. A group of one is the case of size 1.
 class Local final : public Collectives {
  public:
   Local(int rank, int size) : rank_(rank), size_(size) {}

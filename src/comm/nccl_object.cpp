@@ -1,5 +1,6 @@
-// The only source with CUDA's headers: a shared object of its own (libmuster_nccl.so), opened where ranks' devices are
-// CUDA's. It links LibTorch, and nothing of Muster.
+// The only source that includes CUDA's headers. It is built as a separate shared object (libmuster_nccl.so), which is
+// opened if the ranks' devices are CUDA's. It links LibTorch, and nothing of Muster.
+// Why: docs/decisions/0151-a-backend-of-a-device-is-an-object.md.
 #include <stdlib.h>
 
 #include <chrono>
@@ -22,7 +23,7 @@ using BackendPtr = c10::intrusive_ptr<c10d::Backend>;
 using StorePtr = c10::intrusive_ptr<c10d::Store>;
 using Nccl = c10d::ProcessGroupNCCL;
 
-/// Switches of LibTorch's that end the process when an operation times out, or when its own watchdog hangs.
+/// Switches of LibTorch that end the process when an operation times out, or when LibTorch's watchdog hangs.
 constexpr const char* kEndTheProcess[] = {"TORCH_NCCL_ASYNC_ERROR_HANDLING", "TORCH_NCCL_ENABLE_MONITORING"};
 
 void switch_off_ends_of_the_process() {
@@ -40,7 +41,8 @@ at::Device own_device() { return c10::impl::VirtualGuardImpl(at::kCUDA).getDevic
 
 c10::intrusive_ptr<Nccl::Options> options_of(const GroupOptions& options) {
   auto how = Nccl::Options::create();
-  // Muster's watch is the one that ends an operation: NCCL's own would only log that it is late, at the same time.
+  // Muster's watchdog ends an operation. With an equal timeout, NCCL's own would only log at that moment that it is
+  // late.
   how->timeout = 2 * options.timeout + std::chrono::minutes(1);
   return how;
 }
@@ -53,11 +55,11 @@ BackendPtr make(const StorePtr& store, int rank, int size, const GroupOptions& o
                               "driver (nvidia-smi), and does CUDA_VISIBLE_DEVICES name a device? Take "
                               "device_backend none, or accelerator cpu");
   auto how = options_of(options);
-  how->global_ranks_in_group.resize(static_cast<std::size_t>(size));  // split() reads them
+  how->global_ranks_in_group.resize(static_cast<std::size_t>(size));  // split() reads these
   std::iota(how->global_ranks_in_group.begin(), how->global_ranks_in_group.end(), 0);
   auto made = c10::make_intrusive<Nccl>(store, rank, size, std::move(how));
   made->setBoundDeviceId(own_device());
-  made->eagerConnectSingleDevice(own_device());  // now, where all ranks are; a part of the group is split from it
+  made->eagerConnectSingleDevice(own_device());  // connects now, while all ranks are here, for split()
   return made;
 }
 

@@ -51,8 +51,8 @@ ObjectFile open_object(const std::string& name) {
   for (const auto& place : places_of(name)) {
     object.path = place.string();
     object.looked_at.push_back(object.path);
-    // It may refer to LibTorch, which the program has, and nothing refers to it. It is never closed: what it made
-    // lives.
+    // The object may refer to LibTorch, which the program has; nothing refers to the object. It is never closed,
+    // because what it made is still in use.
     object.handle = ::dlopen(object.path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     if (object.handle) return object;
     const char* why = ::dlerror();

@@ -36,54 +36,54 @@ enum class OperationKind : uint8_t {
 struct SharedBuffer;
 class Staging;
 
-/// Where a tensor is in the memory that ranks share.
+/// The location of a tensor in the memory that ranks share.
 struct SharedMemoryLocation {
-  uint64_t buffer = 0;  ///< its number; 0: in memory of this rank alone
+  uint64_t buffer = 0;  ///< number of the shared buffer; 0: the tensor is in memory of this rank alone
   uint64_t offset = 0;
   bool operator==(const SharedMemoryLocation&) const = default;
 };
 
-/// One operation as a rank asked for it. Tensors are contiguous, and all of them in host memory or on one device.
+/// One operation as a rank asked for it. Tensors are contiguous, and either all in host memory or all on one device.
 struct Operation {
   OperationKind kind = OperationKind::barrier;
   OperationLabel label{};
   ReduceOp reduce = ReduceOp::sum;
-  int root = -1;                    ///< the root, or the peer of send and recv; -1 if neither
-  at::Tensor in{};                  ///< what this rank gives; not for all_reduce, broadcast, reduce, recv
-  at::Tensor out{};                 ///< what is filled; not for send and all_gatherv and gather
-  std::vector<at::Tensor> parts{};  ///< scatter, all_to_all: the tensor for each rank
-  std::vector<int64_t> list{};  ///< of has_list(): the ranks of subgroup; the size of allocate_shared_buffer in bytes
+  int root = -1;                      ///< the root rank, or the peer of send and recv; -1 if neither
+  at::Tensor in{};                    ///< this rank's contribution; not for all_reduce, broadcast, reduce, recv
+  at::Tensor out{};                   ///< the tensor that is filled; not for send and all_gatherv and gather
+  std::vector<at::Tensor> parts{};    ///< scatter, all_to_all: the tensor for each rank
+  std::vector<int64_t> list{};        ///< subgroup: its ranks; allocate_shared_buffer: the size in bytes
   std::vector<at::Tensor> results{};  ///< all_gatherv and gather: the tensor from each rank
-  int64_t sequence = 0;               ///< set by the group
-  uint64_t piggyback = 0;             ///< set by the group: this rank's value; see piggyback.h
-  PeerAccess peer_access{};           ///< shared_buffer
-  SharedMemoryLocation location{};    ///< set by collectives that share memory: where `out` is
+  int64_t sequence = 0;               ///< number of the operation; set by the group
+  uint64_t piggyback = 0;             ///< this rank's piggyback value, set by the group; see piggyback.h
+  PeerAccess peer_access{};           ///< access that allocate_shared_buffer asks for
+  SharedMemoryLocation location{};    ///< location of `out`; set by collectives that share memory
   std::shared_ptr<SharedBuffer>
       shared_buffer{};                 ///< the result of allocate_shared_buffer; null if a rank cannot have it
-  std::shared_ptr<Staging> staging{};  ///< for tensors of a device, where operations run in host memory
+  std::shared_ptr<Staging> staging{};  ///< copies of device tensors, if the operation runs in host memory
   std::vector<uint64_t> piggybacks{};  ///< values received from the ranks, if this rank sent one
 };
 
-/// "all_reduce", "broadcast", ...
+/// The name of the operation: "all_reduce", "broadcast", ...
 std::string_view name_of(OperationKind kind);
 std::string_view name_of(ReduceOp op);
-/// "float32", "bfloat16", ...
+/// The name of the dtype: "float32", "bfloat16", ...
 std::string name_of(at::ScalarType dtype);
 bool reduces(OperationKind kind);
 bool has_root(OperationKind kind);
 bool is_point_to_point(OperationKind kind);
-/// True if the operation has no tensor, and ranks must name the same list instead.
+/// Whether the operation has no tensor, and ranks must name equal lists instead.
 bool has_list(OperationKind kind);
-/// True if all ranks must name the same shape.
+/// Whether all ranks must name equal shapes.
 bool has_one_shape(OperationKind kind);
 
 /// The tensor whose dtype and shape describe the operation on this rank; undefined if there is none.
 const at::Tensor& described_tensor(const Operation& operation);
 int64_t payload_bytes(const Operation& operation);
 
-/// "all_reduce(sum) of float32 [4, 3]".
+/// A text such as "all_reduce(sum) of float32 [4, 3]".
 std::string describe(OperationKind kind, ReduceOp reduce, int root, at::ScalarType dtype, at::IntArrayRef shape);
-/// "the library's all_reduce(sum) of float32 [4, 3] for gradients of bucket 2 in gradient step 7".
+/// A text such as "the library's all_reduce(sum) of float32 [4, 3] for gradients of bucket 2 in gradient step 7".
 std::string describe(const std::string& what, const OperationLabel& label);
 std::string describe(const Operation& operation);
 

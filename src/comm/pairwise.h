@@ -13,9 +13,10 @@
 
 namespace muster::comm {
 
-/// Collectives as direct exchanges between all pairs of ranks.
-/// In every operation each rank sends every other a frame with its header, so that each of them detects a mismatch by
-/// itself, whichever ranks it concerns; payloads of a few kilobytes are sent in the frame.
+/// Runs collectives as direct exchanges between all pairs of ranks. In every operation each rank sends every other one
+/// a frame with its header, so that each rank detects a mismatch by itself, whichever ranks it concerns. Payloads of a
+/// few kilobytes are sent in the frame.
+/// Why: docs/decisions/0021-collectives-check-before-they-count.md.
 class Pairwise : public Collectives {
  public:
   explicit Pairwise(std::unique_ptr<Transport> transport)
@@ -31,10 +32,10 @@ class Pairwise : public Collectives {
   }
 
  protected:
-  /// Up to this size all_reduce, reduce and broadcast send full tensors: one round instead of two.
+  /// Up to this size in bytes all_reduce, reduce and broadcast send full tensors: one round instead of two.
   static constexpr std::size_t kWholeBytes = std::size_t{64} * 1024;
 
-  /// The state of one operation during this class's calls.
+  /// The state of one operation during the calls of this class.
   struct Call {
     Operation& operation;
     const std::string& group;
@@ -42,32 +43,32 @@ class Pairwise : public Collectives {
   };
 
   virtual void dispatch(const Call& call);
-  /// Frames without payload, from each rank to each other. Throws: CommError (MU050), TransportFailure.
+  /// Exchanges frames without payload between all ranks. Throws: CommError (MU050), TransportFailure.
   void exchange_headers(const Call& call);
-  /// The same, with one value of each rank; true if all of them are true.
+  /// Calls exchange_headers() with one value per rank; returns whether all values are true.
   bool all_agree(const Call& call, bool own);
-  /// Where the peer's tensor is, by the last header that came from it.
+  /// The location of the peer's tensor according to the last header from it.
   SharedMemoryLocation location_of(int peer) const { return locations_[static_cast<std::size_t>(peer)]; }
   Transport& transport() const noexcept { return *transport_; }
-  /// Memory of one operation.
+  /// Scratch memory for the current operation.
   std::byte* scratch(std::size_t bytes);
 
  private:
-  /// What one rank sends to and receives from one other in an exchange.
+  /// What one rank sends to and receives from one peer in an exchange.
   struct SendRecv {
     int peer = 0;
-    const void* data = nullptr;  ///< sent to the peer
+    const void* data = nullptr;  ///< payload for the peer
     std::size_t bytes = 0;
-    const at::Tensor* sent = nullptr;         ///< the tensor that `data` belongs to, where shapes differ
-    void* into = nullptr;                     ///< where the peer's payload goes
-    std::optional<std::size_t> expected = 0;  ///< its size; none: the header has it
+    const at::Tensor* sent = nullptr;         ///< the tensor to which `data` belongs, if shapes may differ
+    void* into = nullptr;                     ///< destination of the peer's payload
+    std::optional<std::size_t> expected = 0;  ///< size of the peer's payload in bytes; nullopt: the header states it
   };
   using Allocate = std::function<void*(int peer, const Header& header)>;
   using Requests = std::vector<Transport::Request>;
 
   /// Throws: the cause that the peer sent before its connection closed, if it sent one; otherwise nothing.
   void throw_abort_cause(const Call& call, int peer);
-  /// The peers in the order in which this rank addresses them: the next one first.
+  /// The peers in the order in which this rank addresses them, starting with the next rank.
   std::vector<int> peers() const;
   SendRecv whole(int peer, const at::Tensor& tensor) const;
 
@@ -85,7 +86,7 @@ class Pairwise : public Collectives {
   void reduce(const Call& call);
   void scatter(const Call& call);
   void point_to_point(const Call& call);
-  /// The operations in which shapes may differ, and those without any tensor.
+  /// Runs the operations in which shapes may differ, and those without any tensor.
   void exchange_uneven(const Call& call);
 
   class PieceBroadcast;

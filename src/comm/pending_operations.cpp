@@ -34,7 +34,7 @@ bool PendingOperation::has_ended() const {
 std::shared_ptr<PendingOperation> PendingOperations::add(const Operation& operation) {
   auto added = std::make_shared<PendingOperation>(operation);
   const std::lock_guard lock(mutex_);
-  // A backend that threw leaves one that was never started; the group has failed then.
+  // A backend that threw leaves an operation that was never started; the group has failed in that case.
   for (int i = 0; i < 2 && operations_.size() > kMany && drop_ended(added->asked()); ++i) {}
   operations_.push_back(added);
   return added;
@@ -43,7 +43,8 @@ std::shared_ptr<PendingOperation> PendingOperations::add(const Operation& operat
 bool PendingOperations::drop_ended(TimePoint now) {
   if (operations_.empty() || !operations_.front()->has_ended()) return false;
   operations_.pop_front();
-  // Between the last look at it, if there was one, and now. Later would give the next one more than its time.
+  // It ended between the last look at it, if there was one, and now. A later time would give the next operation more
+  // than its timeout.
   last_end_ = std::max({last_end_, seen_running_, now - query_after_});
   return true;
 }

@@ -14,14 +14,14 @@
 
 namespace muster::comm {
 
-/// An operation that a backend of a device was asked for. Its tensors are not kept. Thread-safe.
+/// An operation that was passed to a device's backend. Its tensors are not kept. Thread-safe.
 class PendingOperation {
  public:
   explicit PendingOperation(const Operation& operation);
-  /// The backend has it.
+  /// Called when the backend has started it.
   void started(c10::intrusive_ptr<c10d::Work> work);
-  /// The device's current stream waits for it; whether it has ended is learned from that stream, so that nothing of the
-  /// operation is kept.
+  /// Called when the device's current stream waits for it. From then on an event on that stream tells whether it has
+  /// ended, so that nothing of the operation is kept.
   void waited(at::Device device);
   /// Whether the device has ended it. Throws: what the device throws.
   bool has_ended() const;
@@ -38,24 +38,24 @@ class PendingOperation {
   device::Event after_;
 };
 
-/// The operations of a group that its device was not seen to end, oldest first. The device is asked only about
-/// operations that are some seconds old, or many. Thread-safe.
+/// The operations of a group whose end on the device has not been seen yet, oldest first. The device is asked only
+/// about operations that are older than `query_after`, or if there are more than kMany. Thread-safe.
 class PendingOperations {
  public:
-  /// `query_after`: how old an operation is when the device is asked about it.
+  /// `query_after`: the age of an operation at which the device is asked about it.
   explicit PendingOperations(std::chrono::milliseconds query_after) : query_after_(query_after) {}
 
   std::shared_ptr<PendingOperation> add(const Operation& operation);
 
   struct Oldest {
     Header header;
-    /// Since it was asked for, and the one before it had ended, or up to `query_after` longer where nobody saw that
-    /// end.
+    /// Running time since the operation was passed to the backend and the operation before it had ended. Up to
+    /// `query_after` longer if nobody saw that end.
     std::chrono::duration<double> seconds;
   };
-  /// The oldest one that has not ended, if it is older than that. Throws: what the device throws.
+  /// The oldest operation that has not ended, if it is older than `query_after`. Throws: what the device throws.
   std::optional<Oldest> oldest(TimePoint now);
-  /// The oldest one that has not ended, whatever its age. Throws: what the device throws.
+  /// The oldest operation that has not ended, whatever its age. Throws: what the device throws.
   std::optional<Header> oldest_unended();
   void clear();
 

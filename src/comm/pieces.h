@@ -8,7 +8,7 @@
 
 namespace muster::comm {
 
-/// The size of one message; larger pieces are sent in several.
+/// The size of one message in bytes. Larger pieces are sent in several messages.
 inline constexpr int64_t kChunkBytes = 1 << 20;
 
 struct Range {
@@ -17,7 +17,7 @@ struct Range {
   int64_t size() const { return end - begin; }
 };
 
-/// How elements are divided into pieces of ranks and chunks of pieces.
+/// How elements are divided into one piece per rank, and pieces into chunks.
 struct Pieces {
   int64_t elements;
   int64_t piece;
@@ -34,11 +34,11 @@ struct Pieces {
   }
 };
 
-/// Pieces begin at multiples of so many elements.
+/// Pieces start at multiples of this many elements.
 inline constexpr int64_t kPieceAlign = 64;
-/// The size of each of `count` pieces, in elements; the last ones may be smaller, or empty.
+/// The size of each of `count` pieces, in elements. The last ones may be smaller, or empty.
 int64_t aligned_piece(int64_t elements, int count);
-/// Which elements are a rank's piece.
+/// The elements of a rank's piece.
 Range aligned_piece_of(int rank, int64_t elements, int count);
 Pieces aligned_pieces(const at::Tensor& tensor, int count);
 

@@ -18,7 +18,7 @@
 namespace muster::comm {
 namespace {
 
-/// Shapes that differ are sent first, in headers as those of frames.
+/// Size in bytes of a header. If shapes may differ, ranks exchange headers like those of frames first.
 constexpr int64_t kHeaderRow = sizeof(Header);
 
 at::Tensor header_row(const Operation& operation, const at::Tensor& sent) {
@@ -49,7 +49,7 @@ class Plugged final : public Collectives {
   void wait(const c10::intrusive_ptr<c10d::Work>& work, int peer = -1) const;
   at::Tensor all_gathered(const at::Tensor& in) const;
   std::vector<at::Tensor> uneven(const Operation& operation, const at::Tensor& in) const;
-  /// What `from` announced, which fits `mine`. Throws: CommError (MU050).
+  /// The header that `from` announced, once it fits `mine`. Throws: CommError (MU050).
   Header announced(const Header& mine, const at::Tensor& row, int from) const;
   at::Tensor scattered(const Operation& operation) const;
   void run_uneven(Operation& operation);
@@ -90,7 +90,7 @@ Header Plugged::announced(const Header& mine, const at::Tensor& row, int from) c
   return theirs;
 }
 
-/// Headers first, then payloads padded to the largest: no backend takes uneven parts.
+/// Exchanges headers first, then payloads padded to the largest: no backend takes uneven parts.
 std::vector<at::Tensor> Plugged::uneven(const Operation& operation, const at::Tensor& in) const {
   const Header mine = make_header(operation, &in, in.nbytes());
   const at::Tensor rows = all_gathered(header_row(operation, in)).view({size(), kHeaderRow});

@@ -7,12 +7,12 @@
 
 namespace muster::comm {
 
-/// The place of a rank among these; their number if it is none of them.
+/// The index of a rank in `ranks`; the size of `ranks` if the rank is not among them.
 inline int rank_index(const std::vector<int>& ranks, int rank) {
   return static_cast<int>(std::find(ranks.begin(), ranks.end(), rank) - ranks.begin());
 }
 
-/// 0 ... size - 1.
+/// The ranks 0 to size - 1.
 inline std::vector<int> all_ranks(int size) {
   std::vector<int> ranks(static_cast<std::size_t>(size));
   std::iota(ranks.begin(), ranks.end(), 0);

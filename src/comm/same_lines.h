@@ -8,14 +8,14 @@
 
 namespace muster::comm {
 
-/// The beginning and the end of the error.
+/// The beginning and the end of the error message.
 struct DisagreementText {
   std::string_view remedy = "build the same model on every rank, whatever its rank";
   std::string_view what = "ranks have built different models";
 };
 
-/// Throws: ConfigError (MU150) on every rank if ranks give different lines, naming the first that differs and both
-/// sides. Collective: one exchange of bytes.
+/// Throws: ConfigError (MU150) on every rank if ranks pass different lines. The message names the first line that
+/// differs and both sides. Collective: one exchange of bytes.
 void require_same_lines(const Communicator& group, const std::vector<std::string>& lines,
                         const DisagreementText& text = {});
 

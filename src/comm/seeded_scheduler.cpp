@@ -9,13 +9,14 @@ namespace muster::comm {
 
 SeededScheduler::SeededScheduler(uint64_t seed) : random_(seed), core_(sched_getcpu()) {}
 
-/// Only one of the threads runs at a time, and to wake one on another core takes several times as long.
+/// Pins the thread to one core: only one thread runs at a time, and waking one on another core takes several times as
+/// long.
 void SeededScheduler::stay_on_core() const {
   cpu_set_t cores;
   CPU_ZERO(&cores);
   if (core_ < 0 || core_ >= CPU_SETSIZE) return;
   CPU_SET(core_, &cores);
-  sched_setaffinity(0, sizeof cores, &cores);  // without it they are only slower
+  sched_setaffinity(0, sizeof cores, &cores);  // a failure only makes the threads slower
 }
 
 SeededScheduler::Actor* SeededScheduler::current() {
@@ -42,7 +43,7 @@ void SeededScheduler::give_turn() {
     able.push_back(earliest->get());
     total = (*earliest)->weight;
   }
-  // Not a standard distribution: those may differ from one library to the next.
+  // Not a standard distribution, because its results may differ between standard libraries.
   uint64_t pick = random_() % total;
   std::size_t chosen = 0;
   while (pick >= able[chosen]->weight) pick -= able[chosen++]->weight;
@@ -114,7 +115,7 @@ std::thread SeededScheduler::start_thread(std::function<void()> body) {
 
 void SeededScheduler::join(std::thread& thread) {
   {
-    // A thread whose body is over still needs its turn to leave.
+    // A thread whose body has returned still needs its turn to leave.
     Lock lock(mutex());
     auto id = thread.get_id();
     wait(

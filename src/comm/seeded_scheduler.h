@@ -12,10 +12,10 @@
 
 namespace muster::comm {
 
-/// Threads that run one at a time, in an order drawn from a seed: at every wait and pause the next thread is chosen
-/// among those that can proceed. The same seed gives the same order, however the system schedules threads.
-/// No thread sleeps: if none can proceed, the deadline of the one with the earliest deadline expires at once.
-/// A thread that blocks in any other way keeps its turn, so it must not wait for another thread of the schedule.
+/// Runs threads one at a time, in an order drawn from a seed: at every wait and pause it chooses the next thread among
+/// those that can proceed. One seed always gives one order, however the system schedules threads. No thread sleeps: if
+/// none can proceed, the earliest deadline of all threads expires at once. A thread that blocks in any other way keeps
+/// its turn, so it must not wait for another thread of the schedule.
 class SeededScheduler final : public WaitPolicy {
  public:
   explicit SeededScheduler(uint64_t seed);
@@ -26,17 +26,17 @@ class SeededScheduler final : public WaitPolicy {
   std::thread start_thread(std::function<void()> body) override;
   void join(std::thread& thread) override;
 
-  /// Lets the threads started so far begin. None of them runs before it.
+  /// Lets the threads started so far begin. None of them runs earlier.
   void begin();
 
  private:
   struct Actor {
-    const std::function<bool()>* ready = nullptr;  ///< null: can go on at any time
+    const std::function<bool()>* ready = nullptr;  ///< when the thread can go on; null: at any time
     TimePoint deadline = TimePoint::max();
     bool waits = true;
     bool ended = false;
     bool late = false;
-    uint32_t weight = 1;  ///< slow threads are chosen less often
+    uint32_t weight = 1;  ///< weight in the draw; slow threads have a smaller one
     std::condition_variable turn;
   };
 
@@ -52,7 +52,7 @@ class SeededScheduler final : public WaitPolicy {
   Actor* running_ = nullptr;
   bool begun_ = false;
   std::condition_variable outside_;
-  const int core_;  ///< all threads run on this one
+  const int core_;  ///< the core on which all threads run
 };
 
 }  // namespace muster::comm

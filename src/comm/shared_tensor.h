@@ -10,28 +10,28 @@
 
 namespace muster::comm {
 
-/// A 1-D tensor of zeros in memory that all ranks of the group read: what is in it, or in a part of it, is reduced and
-/// gathered without being copied before; where peers may write, all_reduce() puts the results into it directly. Its
-/// storage cannot be resized, and the memory stays for as long as a tensor uses it. Undefined on every rank if the
-/// ranks share no memory, or one of them has none left. Requires: the same arguments on every rank. Throws: CommError.
-/// Collective.
+/// A 1-D tensor of zeros in memory that all ranks of the group can read. Its contents, whole or in part, are reduced
+/// and gathered without a copy first; if peers may write, all_reduce() puts the results into it directly. Its storage
+/// cannot be resized, and the memory stays as long as a tensor uses it. Undefined on every rank if the ranks share no
+/// memory, or if one of them has none left. Requires: equal arguments on every rank. Throws: CommError. Collective.
+/// Why: docs/decisions/0110-gradients-in-memory-that-ranks-share.md.
 at::Tensor try_shared_zeros(const Communicator& group, int64_t elements, const at::TensorOptions& options,
                             PeerAccess access = PeerAccess::read);
-/// The same, or an ordinary tensor on every rank.
+/// Returns try_shared_zeros(), or an ordinary tensor on every rank if that is undefined.
 at::Tensor shared_zeros(const Communicator& group, int64_t elements, const at::TensorOptions& options,
                         PeerAccess access = PeerAccess::read);
 
-/// One tensor that all ranks of a group have in common, of which each rank writes one part.
+/// One tensor that all ranks of a group share. Each rank writes one part of it.
 struct SharedTensor {
-  at::Tensor whole = {};  ///< the parts of all ranks, in rank order; where ranks are processes, a write there faults
-  at::Tensor own = {};    ///< this rank's part, for writing
+  at::Tensor whole = {};  ///< the parts of all ranks, in rank order; if ranks are processes, writing to it faults
+  at::Tensor own = {};    ///< the part that this rank writes
 };
-/// The parts of a SharedTensor of this group have to be multiples of this many bytes. 0: its ranks are not all on one
-/// host, or share no memory.
+/// Parts of a SharedTensor of this group must be multiples of this many bytes. 0: the ranks are not all on one host, or
+/// share no memory.
 std::size_t part_alignment(const Communicator& group);
-/// Zeros, `elements` for each rank, in memory as of try_shared_zeros(); undefined tensors where that is. Nothing keeps
-/// a rank from reading what another one is writing: barriers must. Requires: a multiple of part_alignment(), if it is
-/// not 0. Throws: CommError. Collective.
+/// Zeros, `elements` for each rank, in memory like that of try_shared_zeros(); the tensors are undefined if that one
+/// is. Nothing keeps a rank from reading what another one is writing: use barriers. Requires: a multiple of
+/// part_alignment(), if it is not 0. Throws: CommError. Collective.
 SharedTensor try_shared_tensor(const Communicator& group, int64_t elements, const at::TensorOptions& options);
 
 }  // namespace muster::comm

@@ -64,7 +64,7 @@ c10::intrusive_ptr<c10d::Store> SignedStore::clone() {
 
 void SignedStore::set(const std::string& key, const Bytes& value) { store_->set(key, with_signature(key, value)); }
 
-// Nothing stands for a key that is not there.
+// An empty value stands for a missing key, so it is not signed.
 Bytes SignedStore::compareSet(const std::string& key, const Bytes& expected, const Bytes& desired) {
   const auto value = store_->compareSet(key, expected.empty() ? expected : with_signature(key, expected),
                                         with_signature(key, desired));

@@ -13,14 +13,15 @@ namespace muster::comm {
 bool is_signed(const std::vector<std::uint8_t>& value) noexcept;
 
 /// A store whose values carry a signature over key and value, so that a value written without the job's secret is not
-/// accepted as the job's. Wrap it in prefixes; whole keys are signed then.
-/// Not covered: counters (add, queueLen, getNumKeys) and whether a key exists (check, wait), by which a stranger can
+/// accepted. Wrap it in prefix stores, not the other way round, so that whole keys are signed.
+/// Not covered: counters (add, queueLen, getNumKeys) and whether a key exists (check, wait), with which a stranger can
 /// delay a job, but which carry no value; and an older value of the same key. A counter cannot be read by get().
 /// Throws, from all functions that return a value: CommError (MU067) if it does not carry the job's signature.
-/// Thread safety: as the store's.
+/// Thread safety: that of the store.
+/// Why: docs/decisions/0043-who-may-join.md.
 class SignedStore final : public c10d::Store {
  public:
-  /// Requires: a secret that is given.
+  /// Requires: the secret is not empty.
   SignedStore(c10::intrusive_ptr<c10d::Store> store, cluster::Secret secret);
 
   c10::intrusive_ptr<c10d::Store> clone() override;

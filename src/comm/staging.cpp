@@ -14,7 +14,7 @@ constexpr device::SyncPoint kFilled{"staging: the host reads after the copy to i
 constexpr device::SyncPoint kToDevice{"staging: from pinned memory to the device"};
 constexpr device::SyncPoint kDone{"staging: the caller reads after the copy to the device"};
 
-/// Whether the operation reads what it then writes.
+/// Whether the operation reads the tensor that it writes.
 bool works_in_place(OperationKind kind) {
   return kind == OperationKind::all_reduce || kind == OperationKind::reduce || kind == OperationKind::broadcast;
 }
@@ -30,8 +30,8 @@ at::Tensor pinned_copy(const at::Tensor& tensor) {
   return copy;
 }
 
-/// Where this rank's part of a gather lies in what is gathered: offset and length in elements; of length 0 elsewhere.
-/// It has the values already, and its owner may read them while the gather is under way.
+/// Offset and length, in elements, of this rank's part in the result of an in-place gather; length 0 for other
+/// operations. That part already has its values, and its owner may read them during the gather.
 std::pair<int64_t, int64_t> own_part(OperationKind kind, int rank, const at::Tensor& in, const at::Tensor& out) {
   if (kind != OperationKind::all_gather || !in.defined() || !in.is_alias_of(out)) return {0, 0};
   const auto begin = in.storage_offset() - out.storage_offset();

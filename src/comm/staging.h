@@ -7,21 +7,22 @@
 
 namespace muster::comm {
 
-/// The device of the tensors of an operation; the CPU if they are in host memory, or it has none.
+/// The device of the operation's tensors; the CPU if they are in host memory, or if there are none.
 at::Device device_of(const Operation& operation);
 
-/// Runs an operation on tensors of a device as one on copies in pinned host memory, which go over a stream of their
-/// own. Thread safety: one thread at a time.
+/// Runs an operation on device tensors by means of copies in pinned host memory, which are transferred on a separate
+/// stream. Thread safety: one thread at a time.
 class Staging {
  public:
-  /// The copies come after what the device's current stream holds now. In the caller's thread.
+  /// Starts the copies after what the device's current stream holds now. Call it in the caller's thread.
   Staging(const Operation& operation, int rank, const device::Stream& stream);
-  /// Gives the operation filled copies instead of its tensors; the thread waits for them.
+  /// Gives the operation filled host copies instead of its tensors. The thread waits for the copies.
   void to_host(Operation& operation);
-  /// Gives the operation its own tensors back, with what it wrote; the thread waits for that. A gather in place does
-  /// not write this rank's part, which may be read meanwhile. Tensors of Operation::results stay on the host.
+  /// Gives the operation its own tensors back, with the values that it wrote. The thread waits for that. An in-place
+  /// gather does not write this rank's part, which may be read meanwhile. Tensors of Operation::results stay on the
+  /// host.
   void to_device(Operation& operation);
-  /// Moves Operation::results to the device, in memory of the current stream.
+  /// Moves Operation::results to the device, into memory of the current stream.
   void move_results(Operation& operation) const;
 
  private:

@@ -28,13 +28,13 @@ std::filesystem::path placed(const std::filesystem::path& path) {
   return path.has_parent_path() ? path : private_folder() / path;
 }
 
-/// A file of this user under no other name; made if it is missing.
+/// Opens a file that belongs to this user and has no other hard link. Creates it if it is missing.
 Descriptor open_own(const std::filesystem::path& path) {
   Descriptor file(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600));
   const int error = errno;
   struct stat status {};
   const bool is_there = file ? ::fstat(file.get(), &status) == 0 : ::lstat(path.c_str(), &status) == 0;
-  // One that was removed since has no name at all.
+  // The link count is 1, or 0 if another rank has removed the file since it was opened.
   const bool is_own = S_ISREG(status.st_mode) && status.st_uid == ::geteuid() && status.st_nlink <= 1;
   if (file && is_own) return file;
   if (is_there && !is_own)
@@ -75,8 +75,8 @@ bool FileLock::try_lock() {
 void FileLock::remove() noexcept { ::unlink(path_.c_str()); }
 
 StoreFile::StoreFile(const ClusterEnvironment& cluster, double timeout_seconds) : path_(placed(cluster.store_path)) {
-  // Joining and leaving exclude each other: no rank joins by a file that is about to be removed. Making a FileStore
-  // writes to the file already.
+  // Joining and leaving exclude each other, so that no rank joins through a file that is about to be removed. Even
+  // constructing a FileStore writes to the file.
   const FileLock lock(lock_path(), timeout_seconds);
   open_own(path_);
   users_ = open_own(users_path());
@@ -92,7 +92,7 @@ StoreFile::~StoreFile() {
   try {
     FileLock lock(lock_path(), kLeavingSeconds);
     const bool last = store_->add("left", 1) == store_->add("connected", 0);
-    store_.reset();  // ending it writes to the file, too
+    store_.reset();  // destroying the store writes to the file, too
     if (!last) return;
     ::unlink(path_.c_str());
     ::unlink(users_path().c_str());

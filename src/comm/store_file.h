@@ -10,12 +10,12 @@
 
 namespace muster::comm {
 
-/// Holds a file's lock, by which ranks of one host or of one file system take turns; waits for it at most the given
-/// time. Its holder may remove the file: a rank that waited for it then takes the lock of the new one.
+/// Holds a file lock, by which ranks of one host or of one file system take turns. Waits for it at most the given time.
+/// The holder may remove the file: a rank that waited for it then locks the new file.
 class FileLock {
  public:
-  /// Throws: CommError (MU058) if the file cannot be made or the lock does not come in time; (MU069) if it is not this
-  /// user's.
+  /// Throws: CommError (MU058) if the file cannot be made or the lock does not come in time; (MU069) if the file does
+  /// not belong to this user.
   FileLock(std::filesystem::path path, double timeout_seconds);
   /// Removes the file; the lock is still held until this object is destroyed.
   void remove() noexcept;
@@ -27,22 +27,24 @@ class FileLock {
   std::filesystem::path path_;
 };
 
-/// A rendezvous file. The last of the ranks that used it removes it, however many groups were formed with it; what
-/// ranks wrote of which none lives any more, the next one that joins removes.
+/// A rendezvous file. The last of the ranks that used it removes it, however many groups were formed with it. If no
+/// rank that wrote to it is alive, the next rank that joins clears the file.
 class StoreFile {
  public:
   /// Joins at cluster.store_path; a path without a folder is in private_folder().
-  /// Throws: as FileLock and private_folder(); CommError (MU069) if the file is not this user's; what the store throws.
+  /// Throws: what FileLock and private_folder() throw; CommError (MU069) if the file does not belong to this user; what
+  /// the store throws.
   StoreFile(const ClusterEnvironment& cluster, double timeout_seconds);
-  /// Leaves; waits at most some seconds for others that join or leave, and then does not remove the file.
+  /// Leaves. Waits a few seconds at most for ranks that join or leave, and does not remove the file if that is not
+  /// enough.
   /// Requires: nobody else uses store() any more.
   ~StoreFile();
   StoreFile(const StoreFile&) = delete;
   StoreFile& operator=(const StoreFile&) = delete;
 
-  /// The keys of the whole file.
+  /// The store with the keys of the whole file.
   const c10::intrusive_ptr<c10d::Store>& store() const noexcept { return store_; }
-  /// How many times this rank has joined, including this time.
+  /// The number of times that this rank has joined, including this time.
   int64_t turn() const noexcept { return turn_; }
 
  private:
@@ -50,7 +52,7 @@ class StoreFile {
   std::filesystem::path users_path() const { return path_.string() + ".users"; }
 
   std::filesystem::path path_;
-  /// Holds a shared lock while the rank uses the store, whose own file is locked by each of its calls.
+  /// Holds a shared lock while the rank uses the store. The store itself locks its own file in each call.
   Descriptor users_;
   c10::intrusive_ptr<c10d::Store> store_;
   int64_t turn_ = 0;

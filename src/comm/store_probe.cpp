@@ -35,8 +35,8 @@ using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
 constexpr milliseconds kFirstPause(20), kLongestPause(1000);
-constexpr milliseconds kPatience(10'000);  ///< with one of several addresses
-constexpr milliseconds kLastWords(500);    ///< for a server that was silent
+constexpr milliseconds kPatience(10'000);  ///< time for one address if there are several
+constexpr milliseconds kLastWords(500);    ///< time that a silent server has to answer a line of text
 constexpr std::size_t kQuoted = 60;
 
 struct Place {
@@ -44,7 +44,7 @@ struct Place {
   socklen_t size = 0;
 };
 
-/// What was found at one place.
+/// What was found at one address.
 struct Finding {
   bool is_store = false, has_connected = false;
   std::string words = {};
@@ -56,7 +56,7 @@ std::string reason_of(int error) { return std::generic_category().message(error)
 bool is_ready(int descriptor, short events, TimePoint end) {
   for (;;) {
     pollfd waits{descriptor, events, 0};
-    const auto left = std::min(left_until(end), kPatience);  // as poll counts in ints
+    const auto left = std::min(left_until(end), kPatience);  // poll() takes an int
     const int ready = ::poll(&waits, 1, static_cast<int>(left.count()));
     if (ready > 0) return true;
     if (ready == 0 && Clock::now() >= end) return false;
@@ -85,7 +85,7 @@ std::string number_of(const Place& place) {
   return ::getnameinfo(address, place.size, text, sizeof text, nullptr, 0, NI_NUMERICHOST) == 0 ? text : "";
 }
 
-/// Returns 0, or what errno says.
+/// Returns 0, or an errno value.
 int connect_to(int descriptor, const Place& place, TimePoint end) {
   if (::connect(descriptor, reinterpret_cast<const sockaddr*>(&place.address), place.size) == 0) return 0;
   if (errno != EINPROGRESS) return errno;
@@ -105,7 +105,7 @@ Finding without_connection(int error) {
   return {.words = "no connection: " + reason_of(error)};
 }
 
-/// What c10d's client sends first, and what a store answers.
+/// What c10d's client sends first, and what a store replies.
 struct Ping {
   std::string sent, answer;
 };
@@ -134,7 +134,7 @@ Finding stranger(std::string_view sent) {
   return {.has_connected = true, .words = formatted("another program listens there: it sent \"{}\"", first_line(sent))};
 }
 
-/// Of a server that has not answered. Many wait for a line of text, and then say who they are.
+/// The finding for a server that has not answered. Many servers wait for a line of text and then identify themselves.
 Finding silent(int descriptor) {
   char sent[kQuoted];
   ::send(descriptor, "\r\n\r\n", 4, MSG_NOSIGNAL);
@@ -147,7 +147,7 @@ Finding silent(int descriptor) {
               "another program"};
 }
 
-/// Sends the ping and reads what comes.
+/// Sends the ping and reads the reply.
 Finding ask(int descriptor, TimePoint end) {
   const auto ping = make_ping();
   ::send(descriptor, ping.sent.data(), ping.sent.size(), MSG_NOSIGNAL);

@@ -6,17 +6,18 @@
 
 namespace muster::comm {
 
-/// Looks for c10d's store at an address before c10d's client is made, which begins its time-out again with every
-/// attempt and waits for ever for a server that is silent. The probe sends what that client sends first (a ping), so
-/// another server is not taken for a store.
+/// Looks for c10d's store at an address before c10d's client is made, because the client starts its timeout again with
+/// every attempt and waits forever for a server that is silent. The probe sends what that client sends first (a ping),
+/// so another kind of server is not mistaken for a store.
+/// Why: docs/decisions/0165-one-deadline-for-the-rendezvous.md.
 class StoreProbe {
  public:
   StoreProbe(std::string address, int port, std::chrono::milliseconds timeout);
 
-  /// Tries until a store answers, and returns the address, as a number, at which one does.
-  /// Throws: std::runtime_error at the time-out; it says what was found instead.
+  /// Tries until a store answers, and returns the numeric address at which it does.
+  /// Throws: std::runtime_error at the timeout; it says what was found instead.
   std::string wait();
-  /// What the last attempt found; empty before one has ended. From any thread.
+  /// What the last attempt found; empty before the first one has ended. Any thread may call it.
   std::string found() const;
 
  private:

@@ -25,13 +25,14 @@ namespace {
 
 using StorePtr = c10::intrusive_ptr<c10d::Store>;
 
-/// The servers that this process runs, by their ports and as process-wide as these. They live as long as the process:
-/// the launcher hands its socket over once, and a rank may begin another rendezvous before all have left the last one.
+/// The servers that this process runs, by port. They are process-wide, like ports, and live as long as the process: the
+/// launcher hands its socket over once, and a rank may start another rendezvous before all ranks have left the last
+/// one.
 struct Servers {
   struct Running {
     StorePtr store;
-    std::string address;  ///< it listens on this one; empty: on all
-    /// Where this process finds it, whatever the job's address means here.
+    std::string address;  ///< address on which the server listens; empty: all addresses
+    /// The address at which this process finds the server, whatever the job's address means here.
     std::string for_clients() const { return address.empty() ? "localhost" : address; }
   };
   std::mutex mutex;
@@ -64,7 +65,7 @@ StorePtr run_server(const ClusterEnvironment& cluster, c10d::TCPStoreOptions opt
   return all.running.insert_or_assign(cluster.main_port, std::move(running)).first->second.store;
 }
 
-/// What the store of this job listens on; c10d's own listen on all addresses.
+/// The address on which the store of this job listens. c10d's own servers listen on all addresses.
 std::string address_of_store(const ClusterEnvironment& cluster) {
   auto& all = servers();
   std::lock_guard lock(all.mutex);
@@ -72,7 +73,7 @@ std::string address_of_store(const ClusterEnvironment& cluster) {
   return cluster.store_is_external || found == all.running.end() ? "" : found->second.address;
 }
 
-/// One rank of each node logs for all that wait there for the server.
+/// Whether this rank logs for all ranks of its node that wait for the server.
 bool speaks_for_node(const ClusterEnvironment& cluster) {
   const bool serves_here = cluster.node_rank == 0 && !cluster.store_is_external;
   return cluster.local_rank == (serves_here ? 1 : 0);

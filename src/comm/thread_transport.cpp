@@ -10,7 +10,7 @@
 
 namespace muster::comm {
 
-/// One end of a block; whichever end comes second copies the bytes.
+/// One end of a block. The end that arrives second copies the bytes.
 class ThreadHub::Block final : public Transport::Transfer {
  public:
   Block(ThreadTransport& transport, int peer, void* data, std::size_t bytes, int channel, bool sends)
@@ -49,7 +49,7 @@ class ThreadTransport final : public Transport {
   friend class ThreadHub::Block;
   using Lock = WaitPolicy::Lock;
 
-  /// Every send and receive begins here: another thread may run first, and the rank may die.
+  /// Every send and receive starts here: another thread may run first, and the rank may die.
   Lock begin_step();
   void wait(Lock& lock, int peer, const std::function<bool()>& ready, TimePoint deadline);
   std::deque<ThreadHub::Block*>& list(const ThreadHub::Block& block, bool other_end);
@@ -57,7 +57,7 @@ class ThreadTransport final : public Transport {
 
   const std::shared_ptr<ThreadHub> hub_;
   const int rank_;
-  // Guarded by the mutex of the hub's waiting.
+  // Guarded by the mutex of the hub's waiting_.
   int64_t step_ = 0;
   std::optional<std::string> ended_;
 };

@@ -22,7 +22,7 @@ class ThreadHub {
   ThreadHub(int size, std::shared_ptr<WaitPolicy> waiting)
       : size_(size), waiting_(std::move(waiting)), mailboxes_(std::size_t(size) * size), closed_(size) {}
 
-  /// Makes `rank` fail in its send or receive number `step`, counted from 1.
+  /// Makes `rank` fail at send or receive number `step`, counted from 1.
   void kill(int rank, int64_t step) { kill_point_ = {rank, step}; }
   std::unique_ptr<Transport> join(const std::shared_ptr<ThreadHub>& self, int rank);
 

@@ -55,7 +55,7 @@ std::shared_ptr<Hub> new_hub(int size, const GroupIdentity& identity, const Thre
   return hub;
 }
 
-/// A hub for messages between all ranks, and one for the memory of each host.
+/// Makes one hub for messages between all ranks, and one hub per host for its shared memory.
 Join hierarchical_join_of(int size, const GroupIdentity& identity, const ThreadWorldOptions& options) {
   std::vector<int> host_of_rank;
   for (std::size_t host = 0; host < options.hosts.size(); ++host)

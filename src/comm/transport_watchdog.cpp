@@ -38,7 +38,8 @@ void TransportWatchdog::remove(const void* owner) {
 }
 
 void TransportWatchdog::run() {
-  // Signals are for the program's threads, and a socket whose other end has died must not end the process.
+  // Signals are for the program's threads. Blocked SIGPIPE also keeps a socket whose peer has died from ending the
+  // process.
   sigset_t all;
   ::sigfillset(&all);
   ::pthread_sigmask(SIG_BLOCK, &all, nullptr);

@@ -9,11 +9,11 @@
 
 namespace muster::comm {
 
-/// Looks once a second at transports whose waits might have no other end, from one thread of the process.
+/// Checks once a second, in one thread of the process, transports in which a wait might never end.
 /// Thread-safe.
 class TransportWatchdog {
  public:
-  /// The one of this process, which ends with the last of its owners.
+  /// The watchdog of this process, which is destroyed with its last owner.
   static std::shared_ptr<TransportWatchdog> of_process();
 
   TransportWatchdog();
@@ -21,9 +21,9 @@ class TransportWatchdog {
   TransportWatchdog(const TransportWatchdog&) = delete;
   TransportWatchdog& operator=(const TransportWatchdog&) = delete;
 
-  /// `look` is called once a second; it does not throw, and calls nothing of this object.
+  /// `look` is called once a second. It does not throw, and calls nothing of this object.
   void add(const void* owner, std::function<void()> look);
-  /// Afterwards the owner's `look` is not called, nor under way.
+  /// When this returns, the owner's `look` is not running and will not be called again.
   void remove(const void* owner);
 
  private:

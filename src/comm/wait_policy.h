@@ -12,16 +12,15 @@
 
 namespace muster::comm {
 
-/// The time that is left until the deadline, at least 1 ms. It is rounded up: a wait of that length ends after the
-/// deadline, so a failed one is known to be late.
+/// The time that is left until the deadline, at least 1 ms. It is rounded up, so that a wait of that length ends after
+/// the deadline and its failure is known to be a timeout.
 inline std::chrono::milliseconds left_until(TimePoint deadline) {
   return std::max(std::chrono::ceil<std::chrono::milliseconds>(deadline - TimePoint::clock::now()),
                   std::chrono::milliseconds(1));
 }
 
-/// How the threads of a process wait for each other: this class in real time, a SeededScheduler in an order that it
-/// draws.
-/// One mutex guards everything that the conditions read.
+/// How the threads of a process wait for each other: in this class in real time, in a SeededScheduler in an order that
+/// it draws. One mutex guards everything that the conditions read.
 class WaitPolicy {
  public:
   using Lock = std::unique_lock<std::mutex>;
@@ -34,9 +33,9 @@ class WaitPolicy {
   virtual void changed(Lock& lock);
   /// A point at which another thread may run first. The lock is not held.
   virtual void pause() {}
-  /// Starts a thread that may call the functions above.
+  /// Starts a thread that may call the functions of this class.
   virtual std::thread start_thread(std::function<void()> body);
-  /// Joins a thread of start_thread. Requires: it is about to end.
+  /// Joins a thread that start_thread() made. Requires: the thread is about to end.
   virtual void join(std::thread& thread) { thread.join(); }
 
  private:

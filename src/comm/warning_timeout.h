@@ -9,16 +9,17 @@
 
 namespace muster::comm {
 
-/// A rank that waits for other ranks reports it after the first of these times, and then at intervals of the second.
+/// Milliseconds after which a rank that waits for other ranks reports it: the first time, and the interval from then
+/// on.
 inline constexpr std::chrono::milliseconds kFirstWord{5000}, kLaterWords{30000};
 
-/// A time-out in parts; after each part the waiting code may report that it waits.
+/// Divides a timeout into parts. After each part the waiting code may report that it waits.
 class WarningTimeout {
  public:
   explicit WarningTimeout(std::chrono::milliseconds timeout);
   /// The length of the next part.
   std::chrono::milliseconds next();
-  /// What is left of it, at least a millisecond.
+  /// What is left of the timeout, at least a millisecond.
   std::chrono::milliseconds left() const;
   bool over() const { return Clock::now() >= end_; }
   double waited_seconds() const { return std::chrono::duration<double>(Clock::now() - begin_).count(); }
@@ -31,10 +32,10 @@ class WarningTimeout {
   std::chrono::milliseconds part_ = kFirstWord;
 };
 
-/// Warns while it exists, for waits that cannot be divided into parts.
+/// Warns while it exists. For waits that cannot be divided into parts.
 class Reminder {
  public:
-  /// `words` is called with the seconds waited, on a thread of the reminder.
+  /// `words` is called with the seconds waited so far, on a thread of this object.
   explicit Reminder(std::function<std::string(double waited_seconds)> words);
   ~Reminder();
   Reminder(const Reminder&) = delete;
@@ -44,10 +45,10 @@ class Reminder {
   void remind();
 
   std::condition_variable ended_;
-  bool end_ = false;  // under the mutex
+  bool end_ = false;  // guarded by the mutex
   std::mutex mutex_;
   std::function<std::string(double)> words_;
-  std::thread thread_;  // last: it uses all others
+  std::thread thread_;  // last, because it uses all other members
 };
 
 }  // namespace muster::comm

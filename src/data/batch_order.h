@@ -12,14 +12,14 @@
 
 namespace muster::data {
 
-/// The content of one batch.
+/// The samples of one batch.
 struct BatchContent {
   std::vector<int64_t> indices;
-  bool last = false;                 ///< of its rank's pass
-  bool none = false;                 ///< its rank has no part of the step, so no batch is made
-  std::unique_ptr<Records> records;  ///< of a stream
+  bool last = false;                 ///< true for the last batch of a rank's pass
+  bool none = false;                 ///< true if the rank has no part of the step, so that no batch is made
+  std::unique_ptr<Records> records;  ///< samples of a stream
   StepSamples samples;
-  std::string state;  ///< of a stateful stream, after the batch was read
+  std::string state;  ///< state of a stateful stream after the batch was read
   const std::atomic<bool>* stop = nullptr;
 };
 
@@ -27,7 +27,7 @@ struct BatchContent {
 class BatchOrder {
  public:
   virtual ~BatchOrder() = default;
-  /// True: any thread may prepare() any batch at any time. False: one thread at a time, batch after batch.
+  /// True: any thread may prepare() any batch at any time. False: one thread at a time, batch after batch in order.
   virtual bool random_access() const = 0;
   /// Returns false if the pass ends before this batch, or if `content.stop` was set.
   virtual bool prepare(int64_t batch, BatchContent& content) = 0;

@@ -17,7 +17,8 @@ constexpr device::SyncPoint kMemory{"batches: memory of the copying stream is in
 constexpr device::SyncPoint kGiven{"batches: a dataset writes pinned memory of its own after the copy"};
 constexpr device::SyncPoint kReuse{"batches: pinned memory is written again after its copy"};
 
-/// Copies are quicker than steps. Where they are not, what is more goes back to LibTorch's allocator.
+/// Limit on kept boxes. Usually copies are faster than steps; if they are not, further memory goes to LibTorch's
+/// allocator.
 constexpr std::size_t kMostKept = 8;
 
 }  // namespace
@@ -60,7 +61,7 @@ void DeviceMover::keep(std::unique_ptr<BatchBox> box, BatchCopy copy) {
     t = next < copy.sources.size() ? std::move(copy.sources[next]) : at::Tensor();
     ++next;
   });
-  // The user may have made it longer or shorter.
+  // The user may have changed the number of tensors.
   if (next == copy.sources.size() && kept_.size() < kMostKept) kept_.push_back({std::move(box), std::move(copy.done)});
 }
 

@@ -11,31 +11,31 @@
 
 namespace muster::data {
 
-/// A copy of a batch to the device.
+/// A copy of a batch to the device, possibly still in progress.
 struct BatchCopy {
-  std::vector<at::Tensor> sources;  ///< what it reads, in the order of the batch; undefined: not ours to write again
+  std::vector<at::Tensor> sources;  ///< source tensors in batch order; undefined where their memory must not be reused
   device::Event done;
 };
 
-/// Copies batches to an accelerator on a separate stream, so that copies overlap computing, from pinned memory that is
-/// written again when its copies are done. Does nothing for the CPU.
-/// Thread safety: one thread at a time.
+/// Copies batches to an accelerator on a separate stream, so that copies overlap with computation. The copies start
+/// from pinned memory, which is reused when they are done. Does nothing for the CPU.
+/// Thread safety: one thread at a time. Why: docs/decisions/0144-batches-on-a-device.md.
 class DeviceMover {
  public:
-  /// `stream`: of the copies; nothing for the CPU. `pinned`: batches in other host memory are copied to pinned memory
+  /// `stream`: stream of the copies; nullopt for the CPU. `pinned`: copy batches in other host memory to pinned memory
   /// first.
   DeviceMover(at::Device device, device::Stream stream, bool pinned, bool non_blocking);
   bool active() const { return stream_.has_value(); }
-  /// Starts copying after `made`. The box then holds the tensors on the device; use them only after finish().
+  /// Starts copying after `made`. The box then holds the device tensors; use them only after finish().
   BatchCopy start(BatchBox& box, const device::Event& made = {});
-  /// The device's current stream waits for the copies; the calling thread does not.
+  /// Makes the device's current stream wait for the copies; the calling thread does not wait.
   void finish(BatchBox& box, const BatchCopy& copy);
-  /// The calling thread waits for the copies from pinned memory that a dataset has kept, and may write when it is asked
-  /// for the next batch.
+  /// The calling thread waits for copies from pinned memory that a dataset kept: the dataset may write to it when it is
+  /// asked for the next batch.
   void wait_for_given();
-  /// Keeps the memory from which a batch was copied. Requires: nobody uses the box any more.
+  /// Keeps the memory from which a batch was copied, for reuse. Requires: nobody uses the box any more.
   void keep(std::unique_ptr<BatchBox> box, BatchCopy copy);
-  /// A box with memory that was kept and may be written; nullptr if no copy is known to be done.
+  /// A box whose kept memory may be reused; nullptr if no copy is known to be done.
   std::unique_ptr<BatchBox> take();
 
  private:
@@ -45,8 +45,8 @@ class DeviceMover {
   };
 
   at::Device device_;
-  device::Event last_copy_;  // the last copy from such memory
-  std::deque<Kept> kept_;    // in the order of their copies
+  device::Event last_copy_;  // last copy from pinned memory that a dataset kept
+  std::deque<Kept> kept_;    // kept boxes, in the order of their copies
   bool non_blocking_;
   bool pinned_;
   device::Stream stream_;

@@ -3,7 +3,7 @@
 namespace muster::data {
 namespace {
 
-/// Every step as the batch of one rank alone, which is never filled up.
+/// Each step as one batch of a single rank, never padded.
 ShardPlan plan_of_steps(const BatchSharding& sharding, int64_t offset) {
   return ShardPlan({.batch_size = ShardPlan(sharding).step_size(),
                     .drop_last = sharding.drop_last,
@@ -15,7 +15,7 @@ ShardPlan plan_of_steps(const BatchSharding& sharding, int64_t offset) {
 
 DispatchedOrder::DispatchedOrder(const BatchSharding& sharding, int64_t first_step, const Whole& whole)
     : sharding_(sharding) {
-  // The order that is used comes second: a sampler can be at one place only.
+  // The order in use is made second: a sampler can have only one position.
   const auto from_begin = plan_of_steps(sharding, 0);
   if (ShardPlan(sharding).pads() && from_begin.batches() > 0) whole(from_begin, 0)->fill(0, head_);
   whole_ = whole(plan_of_steps(sharding, sharding.offset), first_step);

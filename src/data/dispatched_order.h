@@ -14,7 +14,7 @@ namespace muster::data {
 /// of the step, and this rank's part comes last, as in StreamOrder.
 class DispatchedOrder : public BatchOrder {
  public:
-  /// Makes the order of a pass that goes to one rank alone, from a given batch on.
+  /// Makes the order of a pass in which one rank gets everything, from batch `first` on.
   using Whole = std::function<std::shared_ptr<IndexOrder>(const ShardPlan&, int64_t first)>;
   DispatchedOrder(const BatchSharding& sharding, int64_t first_step, const Whole& whole);
   bool random_access() const override { return false; }
@@ -25,7 +25,7 @@ class DispatchedOrder : public BatchOrder {
 
   BatchSharding sharding_;
   std::vector<int64_t> head_;  // indices that padding repeats
-  BatchContent step_;          // all ranks' samples of the current step
+  BatchContent step_;          // samples of all ranks in the current step
   std::shared_ptr<IndexOrder> whole_;
 };
 

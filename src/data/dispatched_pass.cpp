@@ -10,13 +10,13 @@
 namespace muster::data {
 namespace {
 
-/// What a rank is sent for one step: a batch, or that there is none, or why.
+/// The message to a rank for one step: a batch, or a note that there is none, or the failure.
 struct Message {
   at::Tensor batch;
   std::string failure;
   int64_t failed_index = -1;
-  bool last = true;  ///< of this rank's batches
-  bool over = true;  ///< no rank gets anything after this
+  bool last = true;  ///< this is the rank's last batch
+  bool over = true;  ///< no rank gets another batch
   StepSamples samples;
 };
 
@@ -73,7 +73,7 @@ BatchBox* DispatchedPass::read_and_send() {
   std::vector<Message> messages(group_.size());
   BatchBox* own = nullptr;
   std::exception_ptr failed;
-  if (!maker_->ready_batches()) mover_.wait_for_given();  // nobody writes those again
+  if (!maker_->ready_batches()) mover_.wait_for_given();  // ready-made batches are never written again
   try {
     for (int rank = 1; rank < group_.size(); ++rank) messages[rank] = message_of(reading_->next(), *read_);
     own = reading_->next();

@@ -10,11 +10,11 @@
 
 namespace muster::data {
 
-/// A pass whose samples rank 0 reads for all ranks: one scatter per step, and none after the last. If rank 0 fails to
-/// read, every rank receives the failure in place of its batch.
+/// A pass in which rank 0 reads the samples of all ranks: one scatter per step, and none after the last. If rank 0
+/// fails to read, every rank gets the failure in place of its batch.
 class DispatchedPass : public OpenPass {
  public:
-  /// `plan` is used on rank 0 only; on other ranks only its maker is used, for the type of the batch.
+  /// On ranks other than 0, only the maker of `plan` is used, for the type of the batch.
   /// Requires: plan.shard.group is set, and the pass begins at the same batch on all ranks.
   DispatchedPass(PassPlan plan, const std::shared_ptr<Progress>& progress);
   ~DispatchedPass() override;
@@ -31,7 +31,7 @@ class DispatchedPass : public OpenPass {
   std::shared_ptr<BatchMaker> maker_;
   DeviceMover mover_;
   bool over_ = false;               // no rank gets another batch
-  std::shared_ptr<Progress> read_;  // rank 0: the progress of reading, counted in parts of steps
+  std::shared_ptr<Progress> read_;  // progress of reading on rank 0, in parts of steps
   std::unique_ptr<RunningPass> reading_;
 };
 

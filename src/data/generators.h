@@ -6,7 +6,7 @@
 
 namespace muster::data {
 
-/// Gives the generator the state that rank 0's has. Collective: with generators of one type on all ranks.
+/// Sets the generator to rank 0's state. Collective: with generators of one type on all ranks.
 void broadcast_state(const comm::Communicator& group, at::Generator generator);
 
 }  // namespace muster::data

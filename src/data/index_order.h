@@ -16,14 +16,14 @@ class IndexOrder : public BatchOrder {
  public:
   explicit IndexOrder(int64_t batches) : batches_(batches) {}
   bool prepare(int64_t batch, BatchContent& content) final;
-  /// Replaces `indices` with those of this batch.
+  /// Replaces `indices` by those of this batch.
   virtual StepSamples fill(int64_t batch, std::vector<int64_t>& indices) = 0;
 
  private:
   int64_t batches_;
 };
 
-/// 0, 1, 2, ... or a permutation of it.
+/// The order 0, 1, 2, ... or a permutation of it.
 class ComputedOrder : public IndexOrder {
  public:
   ComputedOrder(const ShardPlan& plan, bool shuffle, uint64_t seed, int64_t epoch);
@@ -36,7 +36,7 @@ class ComputedOrder : public IndexOrder {
   bool shuffle_;
 };
 
-/// A user-defined sampler, stepped from `first_batch` on.
+/// The order of a user-defined sampler, starting at `first_batch`.
 /// Throws: UsageError (MU109) for an index outside the dataset.
 class SampledOrder : public IndexOrder {
  public:
@@ -53,7 +53,7 @@ class SampledOrder : public IndexOrder {
   std::shared_ptr<Sampler> sampler_;
 };
 
-/// A user-defined batch sampler, stepped from `first_batch` on.
+/// The order of a user-defined batch sampler, starting at `first_batch`.
 /// Throws: UsageError (MU109) for an index outside the dataset.
 class BatchSampledOrder : public IndexOrder {
  public:

@@ -24,6 +24,7 @@
 #include "shared_random.h"
 #include "stream_order.h"
 
+// Why: docs/decisions/0030-the-loader.md.
 namespace muster::data {
 namespace {
 
@@ -55,7 +56,7 @@ void check_ready_batches(const DataLoaderOptions& options, bool has_order) {
                                    std::to_string(options.batch_size) + "; leave batch_size out");
 }
 
-/// `by_batch`: batches are ready-made, or those of a batch sampler.
+/// `by_batch`: batches are ready-made, or come from a batch sampler.
 void check_source(const DataLoaderOptions& options, const ShardSpec& shard, bool is_stream, bool has_order,
                   bool by_batch) {
   const bool dispatch = shard.dispatch_batches.value_or(options.dispatch_batches);
@@ -90,7 +91,7 @@ void check(const DataLoaderOptions& options, bool has_sampler, bool has_batch_sa
 
 struct LoaderState::Impl {
   std::chrono::steady_clock::time_point began;
-  device::Stream copying;  // one for all passes: its memory is reused from pass to pass
+  device::Stream copying;  // stream of copies; one for all passes, so that its memory is reused
   std::shared_ptr<BatchMaker> maker;
   DataLoaderOptions options;
   std::shared_ptr<Progress> progress = std::make_shared<Progress>();
@@ -100,7 +101,7 @@ struct LoaderState::Impl {
 
   BatchSampler* batch_sampler() const { return sampler ? sampler->batch_sampler().get() : nullptr; }
   const ReadyBatchEnds* ready() const { return maker->ready_batches(); }
-  /// Whether batches are distributed whole: ready-made ones, or those of a batch sampler.
+  /// Whether batches are distributed as a whole: ready-made batches, or those of a batch sampler.
   bool by_batch() const { return batch_sampler() || ready(); }
   int64_t whole_batches() const {
     return ready() ? static_cast<int64_t>(ready()->ends().size()) : batch_sampler()->size();
@@ -124,13 +125,13 @@ struct LoaderState::Impl {
   bool sized() const { return by_batch() || samples() >= 0; }
   int64_t batches(int64_t offset) const { return by_batch() ? batch_plan(offset).batches() : plan(offset).batches(); }
   int64_t batches() const { return batches(progress->offset); }
-  /// What a position is counted in, over all ranks, and how many of it a step and a pass have.
+  /// The unit of positions over all ranks is a sample or a batch: how many of them a step and a pass have.
   int64_t step() const { return by_batch() ? shard.world_size : plan().step_size(); }
   int64_t total() const { return by_batch() ? whole_batches() : samples(); }
   EpochRandom random() const { return {options.rank_in_sample_seed ? mix(seed, shard.rank) : seed, progress->epoch}; }
   void seek(int64_t batch, int64_t offset) const;
   std::shared_ptr<BatchOrder> order() const;
-  /// Of the samples that this plan distributes, from a batch on.
+  /// The indices of the samples that this plan distributes, from batch `first` on.
   std::shared_ptr<IndexOrder> indices(const ShardPlan& sharded, int64_t first) const;
 };
 
@@ -176,7 +177,7 @@ LoaderState::LoaderState(std::shared_ptr<BatchMaker> maker, std::optional<AnySam
   if (impl_->ready()) check_ready_batches(options, impl_->sampler.has_value());
   check_source(options, shard, impl_->streams(), impl_->sampler.has_value(), impl_->by_batch());
   impl_->batches();
-  // Once per process it takes some 20 ms, which the first batch is not to wait for.
+  // This takes some 20 ms once per process, and the first batch should not wait for it.
   hook::install_random_key();
   device::initialize_vector_math();
 }
@@ -199,7 +200,7 @@ std::shared_ptr<LoaderState> LoaderState::distributed(const ShardSpec& shard) co
 
 namespace {
 
-/// Records in a trace how long batches were waited for.
+/// Records in a trace how long the program waited for batches.
 class TracedPass final : public IndexedPass {
  public:
   TracedPass(std::unique_ptr<Pass> pass, std::shared_ptr<Trace> trace)
@@ -264,7 +265,7 @@ void LoaderState::seek(int64_t batch) {
   if (batch < 0 || (batches && batch > *batches))
     throw UsageError("MU108", "cannot seek to batch " + std::to_string(batch) + ": this rank's pass has " +
                                   (batches ? std::to_string(*batches) : "an unknown number of") + " batches");
-  // Batches are counted as in the pass that has run so far.
+  // Batches are counted with the offset of the current pass.
   impl_->seek(batch, batch == 0 ? 0 : impl_->progress->offset);
 }
 
@@ -324,7 +325,7 @@ void LoaderState::load_position(const LoaderPosition& saved) {
   }
 }
 
-/// What must be the same on all ranks.
+/// Everything that must be equal on all ranks.
 std::string LoaderState::describe_order() const {
   const auto& p = *impl_;
   const auto& o = p.options;

@@ -6,11 +6,10 @@
 
 namespace muster::data {
 
-/// Whether its memory may be written again: nobody else can see it, no other tensor, view or saved variable, and no
-/// foreign owner has it.
+/// Whether the tensor's memory may be reused: no other tensor, view, saved variable or foreign owner can see it.
 bool is_ours_alone(const at::Tensor& tensor);
 
-/// Leaves only tensors whose memory may be written again.
+/// Drops the tensors whose memory may not be reused.
 void drop_shared_tensors(BatchBox& box);
 
 }  // namespace muster::data

@@ -103,7 +103,7 @@ std::optional<MadeBatch> RunningPass::fetch() {
   if (workers_) return workers_->take();
   const DatasetScope scope;
   auto& maker = *plan_.makers.front();
-  if (!maker.ready_batches()) mover_.wait_for_given();  // nobody writes those again
+  if (!maker.ready_batches()) mover_.wait_for_given();  // ready-made batches are never written again
   if (!plan_.order->prepare(position(), content_)) return std::nullopt;
   MadeBatch made{.box = mover_.active() ? mover_.take() : std::move(spare_), .last = false, .samples = {}, .state = {}};
   make_batch(maker, content_, plan_.random, plan_.pinned, made);

@@ -16,22 +16,22 @@ namespace muster::data {
 
 class OpenPass;
 
-/// The progress of a loader, as its user sees it.
+/// The progress of a loader as seen by its user.
 struct Progress {
   int64_t epoch = 0;
-  bool last = false;        ///< the current batch is the last one
-  int64_t next_start = 0;   ///< the batch at which the next pass begins
-  int64_t next_offset = 0;  ///< BatchSharding::offset of that pass
-  std::string next_state;   ///< of a stateful stream there; empty: reach it by skipping
-  int64_t offset = 0;       ///< of the pass of `position`
+  bool last = false;        ///< the current batch is the last one of the pass
+  int64_t next_start = 0;   ///< first batch of the next pass
+  int64_t next_offset = 0;  ///< BatchSharding::offset of the next pass
+  std::string next_state;   ///< state of a stateful stream at next_start; empty: skip to it
+  int64_t offset = 0;       ///< BatchSharding::offset of the pass of `position`
   int64_t position = 0;
   OpenPass* running = nullptr;
-  StepSamples samples;            ///< of the current batch or the last one
-  std::string state;              ///< of a stateful stream at `position`
-  bool warns_of_repeats = false;  ///< this rank logs the warning about repeated samples, and has not done so yet
+  StepSamples samples;            ///< sample counts of the current or last batch
+  std::string state;              ///< state of a stateful stream at `position`
+  bool warns_of_repeats = false;  ///< this rank has yet to log the warning about repeated samples
 };
 
-/// A pass that knows the dataset's indices of the samples in its current batch.
+/// A pass that knows the dataset indices of the samples in its current batch.
 class IndexedPass : public Pass {
  public:
   virtual std::vector<int64_t> indices() const = 0;
@@ -41,9 +41,9 @@ class IndexedPass : public Pass {
 class OpenPass : public IndexedPass {
  public:
   explicit OpenPass(std::shared_ptr<Progress> progress);
-  /// Another pass begins: next() throws from now on.
+  /// Called when another pass begins: from now on next() throws.
   void end() noexcept;
-  /// None, where another rank reads.
+  /// Empty if another rank reads.
   std::vector<int64_t> indices() const override { return {}; }
 
  protected:
@@ -65,8 +65,8 @@ class OpenPass : public IndexedPass {
 
 /// The parts from which a pass is made.
 struct PassPlan {
-  device::Stream copying;                           ///< where batches are copied to the device
-  std::vector<std::shared_ptr<BatchMaker>> makers;  ///< one per worker; a single one with no workers
+  device::Stream copying;                           ///< stream on which batches are copied to the device
+  std::vector<std::shared_ptr<BatchMaker>> makers;  ///< one maker per worker, or a single one without workers
   DataLoaderOptions options;
   std::shared_ptr<BatchOrder> order;
   bool pinned = false;
@@ -89,7 +89,7 @@ class RunningPass : public OpenPass {
 
   std::optional<MadeBatch> ahead_;
   BatchContent content_;
-  BatchCopy copy_, copy_ahead_;  // of current_ and ahead_
+  BatchCopy copy_, copy_ahead_;  // copies of current_ and ahead_
   MadeBatch current_;
   DeviceMover mover_;
   PassPlan plan_;

@@ -7,7 +7,7 @@
 namespace muster::data {
 namespace {
 
-// One multiplication per round keeps one index near 20 ns; the product's high bits depend on all of the input.
+// One multiplication per round keeps the cost of an index near 20 ns; the product's high bits depend on all input bits.
 inline uint64_t round_value(uint64_t half, uint64_t key) {
   uint64_t x = (half + key) * 0x9e3779b97f4a7c15ull;
   x ^= x >> 32;
@@ -15,7 +15,8 @@ inline uint64_t round_value(uint64_t half, uint64_t key) {
   return x >> 32;
 }
 
-// Halves of few bits mix slowly: with 8 rounds, five samples come out measurably uneven; with 24 no size does.
+// Halves of few bits mix slowly: with 8 rounds, permutations of five samples are measurably uneven; with 24, no size
+// is.
 constexpr int64_t kSmall = 4096;
 constexpr int kRounds = 8, kRoundsOfSmall = 24;
 

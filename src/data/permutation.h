@@ -5,9 +5,9 @@
 
 namespace muster::data {
 
-/// A permutation of 0 ... size-1 that is computed, not stored: any index costs the same, and it needs no memory.
-/// A Feistel network over as many bits as `size` needs, with cycle walking until the value
-/// is below `size` (Black and Rogaway, Ciphers with Arbitrary Finite Domains, 2002): at most two walks on average.
+/// A permutation of 0 ... size-1 that is computed, not stored: it needs no memory, and every index costs the same. A
+/// Feistel network over as many bits as `size` needs, with cycle walking until the value is below `size` (Black and
+/// Rogaway, Ciphers with Arbitrary Finite Domains, 2002): at most two walks on average.
 /// Thread safety: const.
 class Permutation {
  public:

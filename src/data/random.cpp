@@ -13,7 +13,7 @@ SampleRandom::SampleRandom(uint64_t seed, int64_t epoch, int64_t index)
 uint64_t SampleRandom::operator()() { return data::mix(state_ += 0x9e3779b97f4a7c15ull); }
 
 uint64_t SampleRandom::below(uint64_t bound) {
-  // Numbers under 2^64 mod bound would make small results likelier; they are drawn again.
+  // Numbers below 2^64 mod bound would make small results more likely, so they are rejected.
   const uint64_t unfair = (0 - bound) % bound;
   for (;;)
     if (const uint64_t x = (*this)(); x >= unfair) return x % bound;
@@ -22,7 +22,7 @@ uint64_t SampleRandom::below(uint64_t bound) {
 at::Generator SampleRandom::generator() { return at::make_generator<at::CPUGeneratorImpl>((*this)()); }
 
 void EpochRandom::seed_operators(int64_t index) const noexcept {
-  // Not a number that the sample's SampleRandom gives, so that the two do not repeat each other.
+  // The seed differs from the numbers of the sample's SampleRandom, so that the two sequences differ.
   if (auto* scope = hook::RandomScope::current()) scope->seed(~at(index)());
 }
 

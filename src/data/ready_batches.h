@@ -9,8 +9,8 @@
 
 namespace muster::data {
 
-/// The order of ready-made batches in a pass: as listed, or shuffled from (seed, epoch) alone. Gives each batch as the
-/// numbers of its samples.
+/// The order of ready-made batches in a pass: as listed, or shuffled from (seed, epoch) alone. Represents a batch by
+/// the indices of its samples.
 class ReadyBatchSampler final : public BatchSampler {
  public:
   ReadyBatchSampler(const ReadyBatchEnds& batches, bool shuffle, uint64_t seed, int64_t epoch);

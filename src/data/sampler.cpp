@@ -65,7 +65,7 @@ void WeightedRandomSampler::race() {
 int64_t WeightedRandomSampler::next() {
   const int64_t position = position_++;
   if (!replacement_) return order_[position];
-  // Past the last sum by rounding only; the last index whose weight is not 0 is meant then.
+  // Rounding alone can lead past the last sum; the last index with a nonzero weight is then the right one.
   auto found = std::ranges::upper_bound(weights_, uniform(position) * weights_.back());
   if (found == weights_.end()) found = std::ranges::lower_bound(weights_, weights_.back());
   return found - weights_.begin();

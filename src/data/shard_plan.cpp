@@ -49,7 +49,7 @@ int64_t ShardPlan::batches() const {
   return steps + (rest > sharding_.rank * piece_size(steps) ? 1 : 0);
 }
 
-/// Samples that a rank gets of this step (fewer at the end of the data).
+/// The number of samples that a rank gets in this step (fewer at the end of the data).
 int64_t ShardPlan::piece_size(int64_t batch) const {
   const int64_t left = sharding_.size - start_of(batch);
   return sharding_.dispatch && left < step_size() ? ceil_div(left, sharding_.world_size) : local_batch_size();
@@ -89,7 +89,7 @@ int64_t ShardPlan::padding() const {
 
 BatchShardPlan::BatchShardPlan(const BatchSharding& sharding) : sharding_(sharding) {
   check_world(sharding);
-  if (sharding.filler) sharding_.even = true;  // batches stay whole, so that a filled up step repeats whole ones
+  if (sharding.filler) sharding_.even = true;  // batches stay whole, so a padded step repeats whole batches
   if (sharding.world_size == 1) sharding_.even = false;
   if (sharding.split && sharding.world_size > 1)
     throw ConfigError("MU107",

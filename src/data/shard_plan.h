@@ -6,18 +6,20 @@
 
 namespace muster::data {
 
+// Why: docs/decisions/0010-own-order-for-every-world.md.
+
 /// How a job's samples are distributed over the ranks.
 struct BatchSharding {
   int64_t batch_size = 1;
-  bool dispatch = false;  ///< an incomplete last step is split into one part per rank, of equal size except for padding
+  bool dispatch = false;  ///< an incomplete last step is split evenly over the ranks, with padding
   bool drop_last = false;
   bool even = true;
-  bool filler = false;  ///< in place of `even`: a rank without a sample in the last step gets a batch of repeated ones
-  /// Samples (or batches) at the start of the pass that belong to no step, fewer than one step. A pass that is resumed
-  /// with another step size has some: its steps begin where the saved ones ended.
+  bool filler = false;  ///< instead of `even`: a rank without samples in the last step gets a batch of repeats
+  /// Samples (or batches) at the start of the pass that belong to no step; fewer than one step. Nonzero for a pass that
+  /// is resumed with another step size: its steps begin where the saved steps ended.
   int64_t offset = 0;
   int rank = 0;
-  int64_t size = 0;  ///< samples in a pass, or batches for BatchShardPlan
+  int64_t size = 0;  ///< samples in a pass; for BatchShardPlan, batches
   bool split = false;
   int world_size = 1;
 };
@@ -28,42 +30,42 @@ struct OrderRange {
   int64_t start = 0;
 };
 
-/// Which part of the pass's order each batch of a rank holds: Accelerate's BatchSamplerShard and, with dispatch, its
+/// Maps each batch of a rank to its range in the order of the pass: Accelerate's BatchSamplerShard and, with dispatch,
 /// DataLoaderDispatcher in closed form. A world of one never pads.
 class ShardPlan {
  public:
   /// Throws: ConfigError (MU107) if the batch size is below one, or split into pieces of unequal size.
   explicit ShardPlan(const BatchSharding& sharding);
-  /// Batches of this rank.
+  /// Number of batches of this rank.
   int64_t batches() const;
   OrderRange order_range(int64_t batch) const;
   StepSamples samples(int64_t batch) const;
-  /// Where a step begins in the order of the pass.
+  /// Position of a step's first sample in the order of the pass.
   int64_t start_of(int64_t step) const { return sharding_.offset + step * step_size(); }
-  /// Samples in a full batch of this rank.
+  /// Number of samples in a full batch of this rank.
   int64_t local_batch_size() const;
-  /// Samples in a full step of all ranks.
+  /// Number of samples in a full step of all ranks.
   int64_t step_size() const;
   int64_t size() const { return sharding_.size; }
   /// Whether an incomplete last step is padded.
   bool pads() const { return (sharding_.even || sharding_.filler) && !sharding_.drop_last; }
-  /// Indices at or beyond size() in this rank's batches.
+  /// Number of indices at or beyond size() in this rank's batches.
   int64_t padding() const;
 
  private:
   int64_t piece_size(int64_t batch) const;
-  /// In the batches of all ranks, of which `real` are in the pass.
+  /// Number of samples in the batches of all ranks, of which `real` are in the pass.
   int64_t total(int64_t batch, int64_t real) const;
 
   BatchSharding sharding_;
 };
 
-/// The same for whole batches of a batch sampler: world_size batches make a step.
+/// As ShardPlan, for whole batches of a batch sampler: world_size batches make a step.
 class BatchShardPlan {
  public:
   /// Throws: ConfigError (MU107) with split.
   explicit BatchShardPlan(const BatchSharding& sharding);
-  /// Batches of this rank.
+  /// Number of batches of this rank.
   int64_t batches() const;
   /// Whether the last step is completed with batches from the start of the pass.
   bool pads() const;

@@ -10,8 +10,8 @@
 
 namespace muster::data {
 
-/// Returns rank 0's seed. Throws: ConfigError (MU115), on every rank, if `order`, which describes the loader, is not
-/// the same on all ranks. Collective.
+/// Returns rank 0's seed. Throws: ConfigError (MU115) on every rank if `order`, a description of the loader, differs
+/// between ranks. Collective.
 uint64_t shared_seed(const comm::Communicator& group, const std::string& order, uint64_t seed);
 
 /// Sets the chosen generators to rank 0's state. Collective: if one is chosen.

@@ -6,7 +6,7 @@
 namespace muster::data {
 namespace {
 
-/// Samples left out between two looks at the stop flag.
+/// Number of samples skipped between two checks of the stop flag.
 constexpr int64_t kSkippedAtOnce = 4096;
 
 bool seen(const std::atomic<bool>* stop) { return stop && stop->load(std::memory_order_relaxed); }
@@ -34,7 +34,7 @@ bool StreamOrder::has_part(int rank, const Step& step) const { return step.numbe
 
 bool StreamOrder::read_one(Records& to) {
   try {
-    // Not a seed that the transform of a sample has.
+    // Differs from the seeds of the transforms of samples.
     settings_.random.seed_operators(~position_);
     ended_ = ended_ || !reader_->read(to);
   } catch (...) {
@@ -75,12 +75,12 @@ bool StreamOrder::start(const std::atomic<bool>* stop) {
   return true;
 }
 
-/// Lets `next_` be this step; nothing if the pass has ended before it.
+/// Reads this step into `next_`; leaves it empty if the pass has ended before the step.
 void StreamOrder::read_step(int64_t number, const std::atomic<bool>* stop) {
   next_.reset();
   Step step{.kept = reader_->new_records(), .number = number, .real = 0, .state = {}};
   const int64_t start = start_of(number);
-  // The head, if any of it is in this step, has been read already.
+  // Samples of the head that belong to this step have been read already.
   for (int64_t p = start + from_; p < std::min(position_, start + to_); ++p) step.kept->append(*head_, p);
   skip_to(start + from_, stop);
   while (position_ < start + to_ && !seen(stop) && read_one(*step.kept)) {}

@@ -20,7 +20,8 @@
 namespace muster::data {
 namespace {
 
-/// A thread that still reads what its owner is about to free would silently corrupt memory or give wrong samples.
+/// Ends the process: a thread that still reads what its owner is about to free would silently corrupt memory or
+/// samples.
 [[noreturn]] void end_process(const std::string& overdue, const std::string& waited) {
   if (!overdue.empty()) log::error(overdue);
   log::error("MU129", ": a loader's worker thread stayed in the dataset's code for ", waited,
@@ -33,7 +34,7 @@ namespace {
 
 constexpr device::SyncPoint kDevice{"batches: workers make them on the loader's device"};
 
-/// Datasets may make tensors on the device, on the current stream of the worker's thread.
+/// Records an event on the worker thread's current stream, since datasets may make tensors on the device.
 device::Event event_of(BatchBox& box, at::Device device) {
   bool is_there = false;
   if (!device.is_cpu()) box.visit([&](at::Tensor& t) { is_there |= t.defined() && t.device() == device; });
@@ -78,19 +79,19 @@ struct WorkerQueue::Shared {
   MadeBatch take_ready(std::unique_lock<std::mutex>& lock);
 
   const Settings settings;
-  int64_t last = std::numeric_limits<int64_t>::max();  // no batch from here on
+  int64_t last = std::numeric_limits<int64_t>::max();  // index after the last batch
   std::shared_ptr<BatchOrder> order;
   std::mutex mutex;
-  std::condition_variable ready;  // the batch to be taken next is there, or never will be
-  std::condition_variable room;   // there is room for another batch
-  std::condition_variable left;   // a thread has ended
-  std::mutex turn;                // held while a batch is prepared, where that goes in order
+  std::condition_variable ready;  // signalled when the next batch to take exists or never will
+  std::condition_variable room;   // signalled when there is room for another batch
+  std::condition_variable left;   // signalled when a thread has ended
+  std::mutex turn;                // held while a batch is prepared, if order matters
   std::vector<std::unique_ptr<BatchBox>> spare;
   std::vector<Slot> slots;
   std::atomic<bool> stop{false};
   int running = 0;
-  int64_t taken;   // the batch to be taken next
-  int64_t ticket;  // the batch to be started next
+  int64_t taken;   // next batch to take
+  int64_t ticket;  // next batch to start
   int waiting_for_room = 0;
   bool waiting_for_batch = false;
 };
@@ -109,7 +110,7 @@ void WorkerQueue::Shared::end_before(int64_t batch) {
   room.notify_all();
 }
 
-/// Waits for room for one more batch. False if there is nothing left to do.
+/// Waits for room for one more batch. Returns false if nothing is left to do.
 bool WorkerQueue::Shared::take_ticket(int64_t& batch, std::unique_ptr<BatchBox>& box) {
   std::unique_lock lock(mutex);
   ++waiting_for_room;

@@ -6,11 +6,11 @@
 
 namespace muster::data {
 
-// at::set_num_threads would also change the number that every later thread of the process starts with, autograd's
-// included. OpenMP's own call sets the calling thread's number; it is looked up because the wheel carries its OpenMP
-// under a name of its own.
+// Calls OpenMP directly to set only the calling thread's number of threads: at::set_num_threads would also change the
+// number for every later thread of the process, including autograd's. The function is looked up because the wheel
+// bundles OpenMP under another library name.
 void use_one_intra_op_thread() {
-  // Lets LibTorch do its own set-up of this thread first, which would otherwise undo ours later.
+  // Lets LibTorch initialize this thread first; its initialization would otherwise undo the setting.
   at::get_num_threads();
   using Set = void (*)(int);
   if (auto set = reinterpret_cast<Set>(dlsym(RTLD_DEFAULT, "omp_set_num_threads"))) set(1);

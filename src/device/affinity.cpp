@@ -17,10 +17,10 @@ namespace muster::device {
 namespace {
 
 constexpr int kMostCores = 8192;
-/// With one of these a user has placed the threads.
+/// Environment variables with which a user places threads on cores.
 constexpr const char* kPlacing[] = {"GOMP_CPU_AFFINITY", "KMP_AFFINITY", "OMP_PLACES", "OMP_PROC_BIND"};
 
-/// A set of cores for the system, of any size that it has.
+/// A CPU set for system calls, large enough for kMostCores.
 struct CoreSet {
   std::vector<unsigned long> words = std::vector<unsigned long>(kMostCores / (8 * sizeof(unsigned long)));
   cpu_set_t* get() { return reinterpret_cast<cpu_set_t*>(words.data()); }
@@ -39,7 +39,8 @@ bool read_core(std::string_view text, int& core) {
   return error == std::errc() && end == text.data() + text.size() && core >= 0 && core < kMostCores;
 }
 
-/// A processor may run several threads at once, each of which is a core to the system.
+/// Groups the cores by physical processor. A processor may run several hardware threads, each of which Linux lists as a
+/// core.
 std::vector<Cores> processors_of(const Cores& cores, const std::string& root) {
   std::vector<Cores> processors;
   Cores taken;
@@ -65,13 +66,13 @@ Cores in_both(const Cores& a, const Cores& b) {
   return both;
 }
 
-/// The machine, and the list of cores.
+/// Splits a message into the machine and the list of cores.
 std::pair<std::string_view, std::string_view> parts_of(std::string_view message) {
   const auto end = message.find('\n');
   return {message.substr(0, end), end == std::string_view::npos ? std::string_view() : message.substr(end + 1)};
 }
 
-/// Part `part` of `parts` of the processors, as cores.
+/// The cores of part `part` when the processors are divided into `parts` parts.
 Cores part_of(const std::vector<Cores>& processors, size_t part, size_t parts) {
   Cores cores;
   for (size_t i = part * processors.size() / parts; i < (part + 1) * processors.size() / parts; ++i)
@@ -135,7 +136,7 @@ std::string run_on(const Cores& cores) {
     return std::generic_category().message(errno);
   for (const int thread : threads_of_process()) {
     CoreSet its;
-    // A thread with a place of its own keeps it; one that has ended needs none.
+    // A thread with a mask of its own keeps it. A thread that has ended needs none.
     if (sched_getaffinity(thread, its.bytes(), its.get()) == 0 && its.words == before.words)
       sched_setaffinity(thread, set.bytes(), set.get());
   }

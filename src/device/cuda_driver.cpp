@@ -7,7 +7,7 @@ namespace {
 
 constexpr const char* kDriver = "libcuda.so.1";
 
-/// A function of the driver's library; all of them return 0 if they succeed.
+/// A function of the driver's library. All of these functions return 0 on success.
 template <class... Arguments>
 auto function_of_driver(const char* name, int how) {
   using Function = int (*)(Arguments...);
@@ -26,7 +26,7 @@ std::optional<std::string> cuda_version_of_driver() {
 
 std::string pci_address(at::Device device) {
   if (!device.is_cuda()) return "";
-  // In a process where LibTorch has not opened it, the driver has not been initialised.
+  // If LibTorch has not opened the driver's library in this process, the driver is not initialized.
   const auto device_at = function_of_driver<int*, int>("cuDeviceGet", RTLD_NOLOAD);
   const auto address_of = function_of_driver<char*, int, int>("cuDeviceGetPCIBusId", RTLD_NOLOAD);
   int handle = 0;

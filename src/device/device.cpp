@@ -25,7 +25,7 @@ std::optional<at::DeviceType> accelerator() {
                                  "; \"auto\" takes the accelerator if there is one, \"gpu\" any accelerator");
 }
 
-/// "cuda:1" is {"cuda", 1}, "cuda" is {"cuda", none}.
+/// A device name split in two: "cuda:1" is {"cuda", 1}, "cuda" is {"cuda", none}.
 struct ParsedName {
   std::string kind;
   std::optional<int> index;

@@ -6,7 +6,7 @@
 
 #include <c10/core/Device.h>
 
-/// The accelerator, whatever its kind: the one that this LibTorch was built for and finds on the machine.
+/// The accelerator of any kind: the one that this LibTorch was built for and finds on the machine.
 namespace muster::device {
 
 /// The device of a local rank.
@@ -20,13 +20,13 @@ at::Device choose(std::string_view name, int local_rank = 0);
 /// What choose() accepts on this machine: {"cpu"} or {"cpu", "cuda:0", "cuda:1", ...}.
 std::vector<std::string> available();
 
-/// Accelerators on this machine; 0 on a machine with none.
+/// Number of accelerators on this machine; 0 if it has none.
 int count();
 
-/// Whether tensors of this kind are on the accelerator of this machine.
+/// Whether tensors on devices of this kind are on the accelerator of this machine.
 bool is_accelerator(at::DeviceType kind);
 
-/// Makes it the calling thread's current device. Does nothing for the CPU.
+/// Makes the device the calling thread's current device. Does nothing for the CPU.
 void set_current(at::Device device);
 
 /// Waits until all work queued on the device is done. Does nothing for the CPU.

@@ -41,10 +41,11 @@ std::string limit_of_process() {
 std::optional<double> number_in(const std::string& path) {
   std::ifstream file(path);
   double value = 0;
-  return file >> value ? std::optional(value) : std::nullopt;  // "max" is no number
+  return file >> value ? std::optional(value) : std::nullopt;  // "max" is not a number
 }
 
-/// A container of which half is in use before training has no room for what would only be kept.
+/// If half of a container's memory is in use before training starts, there is no room for memory that would only be
+/// kept.
 std::string limit_of_container() {
   const auto limit = number_in("/sys/fs/cgroup/memory.max"), used = number_in("/sys/fs/cgroup/memory.current");
   if (!limit || !used || *used * 2 < *limit) return {};
@@ -70,7 +71,7 @@ KeptMemory choose_kept_memory(KeepMemory in_code, [[maybe_unused]] bool launched
 
 bool keep_freed_memory() {
 #if defined(__GLIBC__)
-  // Large blocks come from the heap, not from mappings of their own, and the heap does not shrink.
+  // Large blocks come from the heap instead of separate mappings, and the heap does not shrink.
   // NOLINTNEXTLINE(concurrency-mt-unsafe): at start, before threads
   return mallopt(M_MMAP_MAX, 0) == 1 && mallopt(M_TRIM_THRESHOLD, -1) == 1 && mallopt(M_TOP_PAD, 64 << 20) == 1;
 #else

@@ -21,12 +21,13 @@ struct KeptMemory {
 KeptMemory choose_kept_memory(KeepMemory in_code, bool launched,
                               const Environment& variables = Environment::of_process());
 
-/// From now on this process keeps and reuses the memory that it frees. Otherwise it would return large blocks to the
-/// system and get them back in the next step, page by page, zeroed. The process does not shrink. A process-wide
-/// setting. Returns false if the C library refuses.
+/// Makes this process keep and reuse the memory that it frees. Without this call it would return large blocks to the
+/// system and get them back in the next step, page by page, zeroed. The process never shrinks afterwards. A
+/// process-wide setting. Returns false if the C library refuses.
+/// Why: docs/decisions/0042-freed-memory-is-kept.md.
 bool keep_freed_memory();
 
-/// Returns memory that is free now to the system.
+/// Returns currently unused memory to the system.
 void release_freed_memory();
 
 }  // namespace muster::device

@@ -33,7 +33,7 @@ std::string describe_memory(at::Device device) {
 int64_t pinned_bytes(at::Device device) try {
   return uses_pinned_memory(device) ? at::getHostAllocator(device.type())->get_stats().allocated_bytes.current : 0;
 } catch (const c10::Error&) {
-  return 0;  // a device that a program brought may have no such allocator
+  return 0;  // a device that the program registered may have no such allocator
 }
 
 at::Device current() {

@@ -29,7 +29,7 @@ bool passes(const SyncPoint& point, SyncKind what) {
 
 Stream stream_from_pool(at::Device device) {
   if (device.is_cpu()) return std::nullopt;
-  // The streams of any kind of device; those of c10::cuda would tie us to CUDA.
+  // VirtualGuardImpl has streams of any kind of device. c10::cuda would tie us to CUDA.
   return c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device, false);
 }
 

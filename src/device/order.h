@@ -11,9 +11,10 @@
 #include <c10/core/Stream.h>
 #include <c10/core/StreamGuard.h>
 
-/// The order of work that runs later than the host asks for it. Every wait for an event, guard and asynchronous copy of
-/// the library is one of these calls, with the name of its synchronization point. Nothing runs later on the CPU: there,
-/// a stream and an event are nothing, and calls return at once.
+/// Puts asynchronous device work in order. Every event wait, guard and asynchronous copy of the library is one of these
+/// calls and carries the name of its synchronization point. The CPU runs nothing asynchronously: there, streams and
+/// events are empty, and calls return at once.
+/// Why: docs/decisions/0136-one-place-for-order.md.
 namespace muster::device {
 
 /// A synchronization point: a place that puts work in order. The name says what comes after what.
@@ -21,36 +22,36 @@ struct SyncPoint {
   const char* name;
 };
 
-/// How a point puts work in order.
+/// How a synchronization point puts work in order.
 enum class SyncKind : uint8_t {
   stream_wait,    ///< a stream waits for an event
   host_wait,      ///< the calling thread waits for an event
-  query,          ///< the calling thread asks whether an event is complete; left out, the answer is yes
-  stream_scope,   ///< the current stream is another one for a while
-  device_scope,   ///< the current device is another one for a while
-  async_copy,     ///< a non-blocking copy; left out, a blocking one
+  query,          ///< the calling thread asks whether an event is complete; if left out, the answer is yes
+  stream_scope,   ///< another stream is current within a scope
+  device_scope,   ///< another device is current within a scope
+  async_copy,     ///< a non-blocking copy; if left out, a blocking one
   record_stream,  ///< memory is not reused before the current stream has used it
 };
 
-/// Asked at every synchronization point, on a device only. False: it is left out.
+/// Asked at every synchronization point on a device, never on the CPU. Returns false to leave the point out.
 using SyncFilter = bool (*)(const SyncPoint& point, SyncKind what);
-/// Null: nobody is asked. For tests, which leave out one point at a time and expect a failure. A process-wide setting.
-/// Thread-safe.
+/// Sets the filter; null removes it. For tests, which leave out one point at a time and expect a failure. A
+/// process-wide setting. Thread-safe.
 void set_sync_filter(SyncFilter filter) noexcept;
-/// What the filter says. Every function below asks it.
+/// The filter's answer for this point. Every function below asks it.
 bool passes(const SyncPoint& point, SyncKind what);
 
 using Stream = std::optional<c10::Stream>;
 using Event = std::optional<c10::Event>;
 
-/// A stream beside the default one; nothing for the CPU.
+/// A stream other than the default one; empty for the CPU.
 Stream stream_from_pool(at::Device device);
-/// The device's current stream; nothing for the CPU.
+/// The device's current stream; empty for the CPU.
 Stream current_stream(at::Device device);
-/// Records an event on the device's current stream; nothing for the CPU.
+/// Records an event on the device's current stream; empty for the CPU.
 Event record(at::Device device);
 
-/// An event that was recorded on a stream.
+/// An event and the stream on which it was recorded.
 struct StreamEvent {
   c10::Stream stream;
   c10::Event event;
@@ -65,33 +66,34 @@ void host_wait(const SyncPoint& point, const c10::Event& event);
 bool query(const SyncPoint& point, const c10::Event& event);
 }  // namespace detail
 
-/// The device's current stream waits for the event; the calling thread does not.
+/// Makes the device's current stream wait for the event. The calling thread does not wait.
 inline void stream_wait(const SyncPoint& point, const Event& event, at::Device device) {
   if (event) detail::stream_wait(point, *event, device);
 }
 
-/// The device's current stream waits for all of these.
+/// Makes the device's current stream wait for all of these events.
 inline void stream_wait(const SyncPoint& point, const StreamEvents& events, at::Device device) {
   if (!events.empty()) detail::stream_wait(point, events, device);
 }
 
-/// The one stream waits for the work that is on the other one so far.
+/// Makes one stream wait for the work that is on the other one so far.
 inline void wait_stream(const SyncPoint& point, const Stream& waiting, const Stream& awaited) {
   if (waiting && awaited) detail::wait_stream(point, *waiting, *awaited);
 }
 
-/// The streams of a device that use some memory; none on the CPU. Thread safety: the caller's.
+/// The streams of a device that use one piece of memory; none on the CPU. Thread safety: the caller's.
 class StreamUses {
  public:
-  /// The device's current stream uses it from now on. Returns whether it did not before.
+  /// Adds the device's current stream. Returns whether it was not among the streams before.
   bool add(at::Device device) { return !device.is_cpu() && add_current(device); }
-  /// The current stream waits for the work on the others so far, and is the only one from now on.
+  /// Makes the current stream wait for the work on the other streams so far. It is the only stream from then on.
   void wait(const SyncPoint& point, at::Device device) {
     if (!streams_.empty()) wait_for_others(point, device);
   }
-  /// Records an event on each of them. They are forgotten.
+  /// Records an event on each stream and forgets the streams.
   StreamEvents record();
-  /// They wait for the work on the current stream so far: before memory that was allocated on one of them is freed.
+  /// Makes the streams wait for the work on the current stream so far. Called before memory that was allocated on one
+  /// of them is freed.
   void wait_for_current(const SyncPoint& point, at::Device device) const;
 
  private:
@@ -101,15 +103,15 @@ class StreamUses {
   std::vector<c10::Stream> streams_;
 };
 
-/// The calling thread waits for the event.
+/// Makes the calling thread wait for the event.
 inline void host_wait(const SyncPoint& point, const Event& event) {
   if (event) detail::host_wait(point, *event);
 }
 
-/// Whether the event is complete; the calling thread does not wait.
+/// Whether the event is complete. The calling thread does not wait.
 inline bool query(const SyncPoint& point, const Event& event) { return !event || detail::query(point, *event); }
 
-/// The stream, and its device, are current while it lives.
+/// Makes a stream and its device current while this object exists.
 class StreamScope {
  public:
   StreamScope(const SyncPoint& point, const Stream& stream) {
@@ -120,7 +122,7 @@ class StreamScope {
   c10::OptionalStreamGuard guard_;
 };
 
-/// The device is current while it lives.
+/// Makes a device current while this object exists.
 class DeviceScope {
  public:
   DeviceScope(const SyncPoint& point, at::Device device) {
@@ -131,11 +133,11 @@ class DeviceScope {
   c10::OptionalDeviceGuard guard_;
 };
 
-/// Copies on the current stream, and does not wait where one side is on a device and the other in pinned memory.
+/// Copies on the current stream. Does not wait if one side is on a device and the other in pinned memory.
 void async_copy(const SyncPoint& point, const at::Tensor& to, const at::Tensor& from);
 
-/// The memory of the tensor is not reused before the work on the device's current stream so far is done. Does nothing
-/// for tensors on other devices.
+/// Keeps the tensor's memory from being reused before the work on the device's current stream so far is done. Does
+/// nothing for tensors on other devices.
 void record_stream(const SyncPoint& point, const at::Tensor& tensor, at::Device device);
 
 }  // namespace muster::device

@@ -8,9 +8,9 @@ namespace muster::device {
 
 void initialize_vector_math() {
   [[maybe_unused]] static const bool initialized = [] {
-    // Only the kernel matters, and autograd is not asked.
+    // Only the kernel is called; autograd is skipped.
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
-    // One contiguous call chooses the kernels of all functions: they share the choice.
+    // All functions share the choice of kernels, so one contiguous call makes it for all of them.
     at::sin(at::zeros({1}, at::kFloat));
     return true;
   }();

@@ -24,8 +24,8 @@ constexpr std::string_view kPartSuffix = ".partial";
 
 fs::path folder_of(const fs::path& path) { return path.has_parent_path() ? path.parent_path() : fs::path("."); }
 
-/// Owner, group and mode of `former`. If the group cannot be set, the new file's group gets only the permissions of
-/// "others".
+/// Copies owner, group and mode of `former`. If the group cannot be set, the new file's group gets only the permissions
+/// of "others".
 void give_rights(int descriptor, const struct stat& former) {
   mode_t mode = former.st_mode & 0777;
   struct stat now {};
@@ -36,7 +36,7 @@ void give_rights(int descriptor, const struct stat& former) {
   ::fchmod(descriptor, mode);
 }
 
-/// A writer holds a lock on its part for as long as it lives, so a part that can be locked has lost its writer.
+/// A living writer holds a lock on its partial file, so a file that can be locked has lost its writer.
 void remove_if_abandoned(const fs::path& part) {
   const int descriptor = ::open(part.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW);
   if (descriptor < 0) return;
@@ -68,12 +68,12 @@ void AtomicFile::open_part() {
   const bool replaces = ::stat(path_.c_str(), &former) == 0;
   for (;;) {
     part_ = folder_of(path_) / ("." + path_.filename().string() + "." + random_word() + std::string(kPartSuffix));
-    // What replaces a file that others may not read is never open to them, not even before its first byte.
+    // A replacement of a file that others may not read is never open to them, not even before its first byte.
     descriptor_ = ::open(part_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, replaces ? 0600 : 0666);
     if (descriptor_ < 0 && errno == EEXIST) continue;
     if (descriptor_ < 0) fail("nothing can be written in its folder", errno);
-    // Another writer of this name may take the part for abandoned before it is locked: it holds the lock then, or has
-    // removed the part.
+    // Another writer of this name may take the unlocked partial file for abandoned: then it holds the lock, or has
+    // removed the file.
     const bool is_taken = ::flock(descriptor_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
     struct stat status {};
     if (is_taken || ::fstat(descriptor_, &status) != 0 || status.st_nlink == 0) {

@@ -13,24 +13,24 @@ namespace muster::format {
 
 /// A file that appears under its name complete or not at all.
 /// It is first written to `.NAME.XXXXXX.partial` in the same folder. If the object is destroyed without `publish`, the
-/// partial file is removed and an existing file of that name is untouched. A process that is killed leaves its partial
-/// file behind; the next AtomicFile of that name removes partial files whose writer no longer runs.
+/// partial file is removed and an existing file of that name is untouched. A killed process leaves its partial file
+/// behind; the next AtomicFile of that name removes partial files whose writer no longer runs.
 /// A replacement keeps the mode of the file that it replaces, and its owner and group where this user may set them; the
 /// mode of a new file follows the umask.
-/// One thread at a time.
+/// Thread safety: one thread at a time.
 class AtomicFile final : public OutputFile {
  public:
   /// Throws: CheckpointError MU202 if nothing can be written in that folder.
   AtomicFile(std::filesystem::path path, Durability durability);
   ~AtomicFile() override;
 
-  /// Reserves exactly this file size on the disk, where the file system can: writing is faster then, and a full disk is
-  /// detected before anything is written.
+  /// Reserves exactly this file size on the disk if the file system supports it: writing is then faster, and a full
+  /// disk is detected before anything is written.
   /// Throws: CheckpointError MU202.
   void reserve(std::uint64_t bytes) override;
 
   /// Appends the pieces in order, without copying them.
-  /// Throws: CheckpointError MU202 (disk full, file too large, medium fails).
+  /// Throws: CheckpointError MU202 (disk full, file too large, medium error).
   void write(std::span<const std::string_view> pieces) override;
 
   /// Flushes the bytes to the medium, as `durability` requires. Nothing may be written afterwards.

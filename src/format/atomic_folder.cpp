@@ -21,7 +21,7 @@ namespace {
 namespace fs = std::filesystem;
 constexpr std::string_view kPartEnd = ".partial";
 constexpr std::string_view kFormerEnd = ".former";
-constexpr std::size_t kWordLetters = 8;
+constexpr std::size_t kWordLetters = 8;  // length of the random part of a name
 
 [[noreturn]] void refuse_folder(const fs::path& path, const std::string& what, int error) {
   throw CheckpointError("MU202", path.string() + " was not written: " + what + " (" +
@@ -32,8 +32,8 @@ fs::path beside(const fs::path& path, std::string_view end) {
   return path.parent_path() / ("." + path.filename().string() + "." + random_word(kWordLetters) + std::string(end));
 }
 
-/// The folders that writers of this name left beside it: `.NAME.XXXXXXXX` and this end. A link or file of such a name
-/// is none of ours.
+/// The folders that writers of this name left beside it: `.NAME.XXXXXXXX` plus `end`. Links and files with such names
+/// are ignored.
 std::vector<fs::path> left_beside(const fs::path& path, std::string_view end) {
   const std::string start = "." + path.filename().string() + ".";
   std::vector<fs::path> found;
@@ -48,7 +48,7 @@ std::vector<fs::path> left_beside(const fs::path& path, std::string_view end) {
   return found;
 }
 
-/// An absolute-free, link-free name without a slash at its end, so that what is beside it can be named.
+/// A path without "." or ".." at its end, link or trailing slash, so that names beside it can be formed.
 fs::path normalized(fs::path path) {
   path = path.lexically_normal();
   if (!path.has_filename()) path = path.parent_path();
@@ -99,7 +99,7 @@ bool exchange(const fs::path& one, const fs::path& other) {
   refuse_folder(other, "it could not be renamed into place", errno);
 }
 
-/// Where folders cannot be exchanged. Returns the former.
+/// Replaces the folder on file systems without an exchange. Returns the path of the former one.
 fs::path replace_in_two_steps(const fs::path& part, const fs::path& path) {
   const fs::path former = beside(path, kFormerEnd);
   if (::rename(path.c_str(), former.c_str()) != 0) refuse_folder(path, "the former one cannot be set aside", errno);
@@ -115,7 +115,7 @@ AtomicFolder::AtomicFolder(const fs::path& path, Durability durability, bool (*i
     : path_(with_folders_above(path)), lock_(path_), durability_(durability) {
   clear_left(path_);
   check_replaceable(path_, is_own);
-  // What replaces a folder that others may not enter is never open to them.
+  // A replacement of a folder that others may not enter is never open to them.
   struct stat former {};
   const bool replaces = ::lstat(path_.c_str(), &former) == 0;
   do part_ = beside(path_, kPartEnd);

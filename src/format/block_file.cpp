@@ -6,10 +6,10 @@
 namespace muster::format {
 namespace {
 
-/// What is read for a checksum is still in the processor's cache when the kernel copies it, and the kernel keeps what
-/// it is given at once in pages as large as it has, which costs less here and when the file is mapped.
+/// Bytes per write. Bytes read for a checksum are still in the processor's cache when the kernel copies them; and in
+/// one large write the kernel uses the largest pages it has, which are cheaper to write and to map.
 constexpr std::size_t kBytesPerWrite = std::size_t{4} << 20;
-constexpr std::size_t kPiecesPerWrite = 1024;
+constexpr std::size_t kPiecesPerWrite = 1024;  // limit on pieces per write
 
 }  // namespace
 

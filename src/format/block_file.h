@@ -18,11 +18,11 @@ inline constexpr std::uint64_t kBlockBytes = std::uint64_t{1} << 20;
 /// Thread safety: one thread at a time.
 class BlockFile {
  public:
-  /// Writes into `file`, of which nothing was written yet, and announces its size. Throws: what `file` throws, as all
-  /// functions.
+  /// Writes into `file`, to which nothing was written yet, and announces its size. Throws: exceptions of `file`, as do
+  /// all functions.
   BlockFile(std::unique_ptr<OutputFile> file, std::uint64_t bytes);
 
-  /// Appends a piece, at the latest at the next flush() or publish(): its memory must stay valid until then.
+  /// Appends a piece, at the latest at the next flush() or publish(); its memory must stay valid until then.
   /// Throws: CheckpointError MU202.
   void append(std::string_view bytes);
   void flush();

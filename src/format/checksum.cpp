@@ -3,7 +3,7 @@
 #define XXH_STATIC_LINKING_ONLY
 #include <xxhash.h>
 #ifdef MUSTER_XXHASH_DISPATCH
-#include <xxh_x86dispatch.h>  // picks the widest vectors of this processor; from here on the names below mean its functions
+#include <xxh_x86dispatch.h>  // selects the widest vectors of this processor; redefines the names used below
 #endif
 
 #include <new>

@@ -9,8 +9,8 @@
 
 namespace muster::format {
 
-/// 64-bit XXH3 of bytes given in pieces; how they are divided into pieces does not matter.
-/// Source: Yann Collet's xxHash, whose value for the same bytes is the same on every machine.
+/// 64-bit XXH3 of bytes given in pieces; the division into pieces does not matter. Source: Yann Collet's xxHash, which
+/// gives the same value on every machine.
 /// Thread safety: one thread at a time.
 class Checksum {
  public:
@@ -28,9 +28,9 @@ class Checksum {
 /// XXH3-64 of contiguous bytes.
 std::uint64_t checksum_of(std::string_view bytes);
 
-/// 16 lower-case hexadecimal digits.
+/// The value as 16 lowercase hexadecimal digits.
 std::string to_hex(std::uint64_t value);
-/// The value of exactly 16 such digits, or nothing.
+/// The value of exactly 16 such digits; otherwise nullopt.
 std::optional<std::uint64_t> from_hex(std::string_view digits);
 
 }  // namespace muster::format

@@ -48,7 +48,7 @@ std::string joined_keys(const PythonValue& value) {
       value.entries, [](const auto& entry) { return shown(key_name(entry.first)); }, 400);
 }
 
-/// The value at a place: a whole rest of the place may be a key, since keys may contain "/".
+/// The value at a path. Since keys may contain "/", the whole rest of a path may be one key.
 PythonValue* find_part(PythonValue& value, std::string_view place) {
   if (place.empty()) return &value;
   const auto slash = place.find('/');
@@ -65,10 +65,10 @@ PythonValue* find_part(PythonValue& value, std::string_view place) {
   return nullptr;
 }
 
-/// A small file may share one name among many tensors.
+/// Limit on the length of a name, since a small file may share one name among many tensors.
 constexpr std::size_t kMostName = 4096;
 
-/// Named tensors and nothing else, as state_dict() gives them.
+/// Whether the value is a map of named tensors and nothing else, as state_dict() returns it.
 bool is_state_dict(const PythonValue& value) {
   const auto is_tensor = [](const PythonValue::Entry& entry) { return entry.second.kind == Kind::tensor; };
   return value.kind == Kind::map && !value.entries.empty() &&
@@ -83,8 +83,8 @@ bool holds_tensors_only(const PythonValue& value) {
                      [](const auto& entry) { return holds_tensors_only(entry.second); });
 }
 
-/// The weights in what a training script saved, such as {"model": weights, "optimizer": state, "epoch": 3}; empty if
-/// the whole value can be written. What is passed over goes to `left_out`.
+/// The path of the weights in the file of a training script, such as {"model": weights, "optimizer": state, "epoch":
+/// 3}; empty if the whole value can be written. Ignored entries are added to `left_out`.
 std::string find_weights(const PythonValue& value, const std::string& file, std::vector<std::string>& left_out) {
   if (holds_tensors_only(value)) return {};
   std::vector<std::string> found;
@@ -99,7 +99,7 @@ std::string find_weights(const PythonValue& value, const std::string& file, std:
   refuse_conversion(file + " has several state dicts: " + names + "; say which one to convert by --key");
 }
 
-/// Removes what is not understood, or refuses it.
+/// Removes objects that are not understood, or refuses them.
 void remove_foreign(PythonValue& value, const std::string& place, bool leave_out, std::vector<std::string>& left_out) {
   const auto goes = [&](const PythonValue& part, const std::string& here) {
     if (part.kind != Kind::foreign) return false;
@@ -118,7 +118,7 @@ void remove_foreign(PythonValue& value, const std::string& place, bool leave_out
     remove_foreign(value.items[i], below(std::to_string(i)), leave_out, left_out);
 }
 
-/// Of a module's attributes only tensors are weights; those in lists may be the same ones again, as an LSTM's are.
+/// Only the tensors among a module's attributes are weights; tensors in lists may be the same ones again, as for LSTM.
 void keep_weights(PythonValue& module, std::vector<std::string>& left_out) {
   std::erase_if(module.entries, [&](const auto& entry) {
     if (entry.second.kind == Kind::tensor) return false;
@@ -133,7 +133,7 @@ void strip_names(PythonValue& value, const std::string& front) {
     if (key.kind == Kind::text && key.text.starts_with(front)) key.text.erase(0, front.size());
 }
 
-/// The value with only those tensors and storages that it uses, numbered anew.
+/// The value with only the tensors and storages that it uses, renumbered.
 class Pruned {
  public:
   explicit Pruned(const StoredContent& stored) : stored_(stored) {}
@@ -187,7 +187,7 @@ void write_torch(const StoredContent& stored, const PythonValue& value, const fs
   report.files.push_back(to);
 }
 
-/// A tensor for a safetensors file.
+/// A tensor to be written to a safetensors file.
 struct NamedContent {
   TensorSpec spec;
   const PythonTensor* tensor;
@@ -208,7 +208,8 @@ TensorSpec spec_of(const std::string& name, const PythonTensor& tensor) {
   return spec;
 }
 
-/// All tensors under names joined by ".", in their order. Other values go to `left_out`, or are refused without it.
+/// Collects all tensors, in order, under names joined by ".". Other values are added to `left_out`, or refused if it is
+/// null.
 void collect(const StoredContent& stored, const PythonValue& value, const std::string& name,
              std::vector<NamedContent>& into, std::vector<std::string>* left_out) {
   if (name.size() > kMostName)
@@ -231,8 +232,8 @@ void collect(const StoredContent& stored, const PythonValue& value, const std::s
   }
 }
 
-/// Keeps one of each set of tied tensors, the alphabetically first, as save_file does. Returns the others' names with
-/// its name.
+/// Keeps the alphabetically first of each set of tied tensors, as save_file does. Returns the dropped names, each with
+/// the name that was kept.
 Metadata drop_tied_content(std::vector<NamedContent>& tensors) {
   const auto place = [](const NamedContent& one) {
     const PythonTensor& tensor = *one.tensor;
@@ -304,7 +305,7 @@ void write_safetensors(const StoredContent& stored, const PythonValue& value, co
   Metadata metadata = stored.metadata;
   std::erase_if(metadata, [&](const auto& entry) {
     return stored.content.value.find(entry.second) != nullptr;
-  });  // ties, found again
+  });  // ties are found again below
   metadata.emplace("format", "pt");
   report.tensors = tensors.size();
   for (const NamedContent& one : tensors) report.bytes += one.bytes;
@@ -315,7 +316,7 @@ void write_safetensors(const StoredContent& stored, const PythonValue& value, co
   report.files.push_back(to);
 }
 
-/// What a Trainer saved goes to Lightning under the name that its files have there.
+/// Whether a Trainer's checkpoint goes to a file with Lightning's extension, without other options.
 bool is_for_lightning(const StoredContent& stored, const fs::path& to, const ConvertOptions& options) {
   return !options.to && options.part.empty() && to.extension() == ".ckpt" && is_trainers(stored);
 }
@@ -345,7 +346,7 @@ ConvertReport convert(const fs::path& from, const fs::path& to, const ConvertOpt
   StoredContent stored = open_content(from);
   if (stored.is_checkpoint) check_checkpoint_values(from);
   report.from = stored.kind;
-  // A TorchScript module's attributes stand among its weights, and Python's state_dict has the weights only.
+  // A TorchScript module's attributes are among its weights, and Python's state_dict has only the weights.
   const bool is_archive = stored.content.form == PythonFile::Form::archive;
   options.leave_out |= is_archive;
   if (is_for_lightning(stored, to, options)) report.to = WeightForm::lightning;

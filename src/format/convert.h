@@ -11,20 +11,20 @@
 
 namespace muster::format {
 
-/// What a conversion did.
+/// The result of a conversion.
 struct ConvertReport {
-  std::string from;  ///< The source, in words.
+  std::string from;  ///< description of the source
   WeightForm to = WeightForm::torch;
-  std::vector<std::filesystem::path> files;  ///< What was written.
-  std::size_t tensors = 0;                   ///< Number of tensors written; tied ones count once.
-  std::uint64_t bytes = 0;                   ///< Bytes of their elements.
-  std::vector<std::string> left_out;         ///< Paths of what was not converted: objects not understood, or values
-                                             ///< beside the weights.
+  std::vector<std::filesystem::path> files;  ///< written files
+  std::size_t tensors = 0;                   ///< number of tensors written; tied ones count once
+  std::uint64_t bytes = 0;                   ///< size of their elements in bytes
+  std::vector<std::string> left_out;         ///< paths of unconverted values: unknown objects, or values other
+                                             ///< than weights
 };
 
-/// "torch", "safetensors", "folder", "lightning".
+/// The name of a form: "torch", "safetensors", "folder", "lightning".
 std::string_view name_of(WeightForm form);
-/// Throws: UsageError MU230, listing the names, for any other word.
+/// Throws: UsageError MU230, with the names, for any other word.
 WeightForm weight_form(std::string_view name);
 
 /// Converts between torch files (of any readable form), safetensors files, folders of them with an index, and

@@ -17,7 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Who writes, for those who are refused: "process 123 on host since 2026-01-31 12:00:00 UTC".
+/// Describes the owner to refused writers: "process 123 on host since 2026-01-31 12:00:00 UTC".
 std::string lock_owner() {
   char host[256] = "this machine";
   ::gethostname(host, sizeof(host) - 1);
@@ -44,7 +44,7 @@ std::string owner_in(int descriptor) {
                                      "); choose a folder that may be written to");
 }
 
-/// Another writer may have removed the file between our opening and our locking it.
+/// Another writer may have removed the file after this one opened it and before it locked it.
 bool is_still_there(int descriptor, const fs::path& path) {
   struct stat held {
   }, named{};
@@ -79,7 +79,7 @@ FolderLock::FolderLock(const fs::path& path, std::chrono::milliseconds timeout)
     ::close(descriptor_);
   }
   const std::string owner = lock_owner();
-  // Without these words the lock still holds; only the message to others is poorer.
+  // Without this text the lock still holds; only the message to others has less detail.
   if (::ftruncate(descriptor_, 0) != 0 || ::pwrite(descriptor_, owner.data(), owner.size(), 0) < 0)
     log::debug("the owner could not be written into ", lock_path_.string());
 }

@@ -26,7 +26,7 @@ std::string reason(int error) { return std::generic_category().message(error); }
 
 }  // namespace
 
-// Without O_NONBLOCK a pipe under that name would block here until somebody writes to it.
+// Without O_NONBLOCK, a pipe of that name would block here until somebody writes to it.
 constexpr int kOpenToRead = O_RDONLY | O_CLOEXEC | O_NONBLOCK;
 
 InputFile::InputFile(std::filesystem::path path) : path_(std::move(path)) { take(::open(path_.c_str(), kOpenToRead)); }
@@ -107,10 +107,10 @@ MappedFile::MappedFile(const InputFile& file, Access access) : size_(file.size()
 bool MappedFile::is_resident(const InputFile& file, std::uint64_t offset, std::size_t bytes) const {
   const std::uint64_t page = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
   const std::uint64_t start = offset / page * page, pages = (offset + bytes - start + page - 1) / page;
-  struct stat status {};  // pages beyond a new end may still be there, but must not be accessed
+  struct stat status {};  // pages beyond a new end may still exist, but must not be accessed
   if (::fstat(file.descriptor(), &status) != 0 || static_cast<std::uint64_t>(status.st_size) < offset + bytes)
     return false;
-  constexpr long kCacheStat = 451;  // Linux 6.5; it counts large pages as one, which mincore does not
+  constexpr long kCacheStat = 451;  // Linux 6.5; it counts a large page as one page, unlike mincore
   const std::array<std::uint64_t, 2> range = {start, pages * page};
   std::array<std::uint64_t, 5> counts = {};
   if (::syscall(kCacheStat, file.descriptor(), range.data(), counts.data(), 0) == 0) return counts[0] >= pages;

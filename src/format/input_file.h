@@ -19,7 +19,7 @@ class InputFile {
  public:
   /// Throws: CheckpointError MU200 if there is no such file, it may not be read, or it is not a regular file.
   explicit InputFile(std::filesystem::path path);
-  /// The same, in an open folder: the last part of `path` is opened there; messages show `path`.
+  /// Opens the last component of `path` in an open folder; messages show `path`.
   InputFile(int folder, std::filesystem::path path);
   /// A file of this size that only `read` can read; messages show `path`.
   InputFile(std::filesystem::path path, std::uint64_t size, ReadBytes read);
@@ -30,15 +30,14 @@ class InputFile {
   const std::filesystem::path& path() const { return path_; }
   std::uint64_t size() const { return size_; }
   int descriptor() const { return descriptor_; }
-  /// Whether the kernel has the file, so that it can be mapped into memory.
+  /// Whether the file is in the kernel's file system, so that it can be mapped into memory.
   bool can_be_mapped() const { return descriptor_ >= 0; }
 
   /// Fills `to` with the bytes at `offset`.
   /// Throws: CheckpointError MU200 if the medium fails or the file has become shorter.
   void read_at(std::uint64_t offset, void* to, std::size_t bytes) const;
 
-  /// The whole file as text; `limit` bytes at most.
-  /// Throws: CheckpointError MU200, also if the file is longer.
+  /// The whole file as text. Throws: CheckpointError MU200, also if it has more than `limit` bytes.
   std::string read_text(std::uint64_t limit) const;
 
  private:
@@ -50,7 +49,7 @@ class InputFile {
   ReadBytes read_;
 };
 
-/// An open folder. It stays the same one even if its name later refers to another.
+/// An open folder. It stays the same folder even if its name later refers to another.
 class OpenFolder {
  public:
   /// Throws: CheckpointError MU200.
@@ -72,7 +71,8 @@ class OpenFolder {
 Header read_header(const InputFile& file);
 
 /// A private memory mapping of a file: no other process sees writes to this memory, and they never reach the file.
-/// A file replaced by rename stays intact here; one truncated in place ends the process at the next access (SIGBUS).
+/// A file replaced by rename stays intact in this mapping; one truncated in place ends the process at the next access
+/// (SIGBUS).
 class MappedFile {
  public:
   enum class Access : std::uint8_t { read, copy_on_write };
@@ -88,12 +88,12 @@ class MappedFile {
   std::uint64_t size() const { return size_; }
 
   /// Whether this part of the file exists and is in the kernel's memory, as far as the kernel reports it: accessing it
-  /// then needs no medium. Read the rest instead of accessing it here: a failure is then an error and does not end the
-  /// process. Thread-safe.
+  /// then needs no medium. Other parts should be read from the file instead of accessed here, so that a failure is an
+  /// error and does not end the process. Thread-safe.
   /// Requires: `file` is the one that is mapped.
   bool is_resident(const InputFile& file, std::uint64_t offset, std::size_t bytes) const;
 
-  /// Copies a part of the file to `to`. Returns false, and copies nothing, if it is not resident: read the file then.
+  /// Copies a part of the file to `to`. Returns false, and copies nothing, if it is not resident: then read the file.
   /// Thread-safe.
   /// Requires: `file` is the one that is mapped.
   bool copy_to(const InputFile& file, void* to, std::uint64_t offset, std::size_t bytes) const;

@@ -10,7 +10,7 @@
 namespace muster::format {
 namespace {
 
-/// Builds a value event by event, because only events show names that come twice and the order of names.
+/// Builds a value event by event, because only events reveal duplicate names and the order of names.
 class JsonEvents : public nlohmann::json_sax<nlohmann::json> {
  public:
   Json result;
@@ -24,7 +24,7 @@ class JsonEvents : public nlohmann::json_sax<nlohmann::json> {
     return put(Json(static_cast<std::int64_t>(value)));
   }
   bool number_float(number_float_t value, const string_t& text) override {
-    // The parser turns integers that are too long into fractions.
+    // The parser turns integers that are too long into floating-point numbers.
     if (text.find_first_of(".eE") == std::string::npos) return fail("it has an integer beyond 64 bits");
     return put(Json(value));
   }
@@ -103,7 +103,7 @@ void append_number(std::string& out, double value) {
   const auto end = std::to_chars(digits, digits + sizeof(digits), value).ptr;
   const std::string_view text(digits, static_cast<std::size_t>(end - digits));
   out += text;
-  if (text.find_first_of(".e") == std::string_view::npos) out += ".0";  // else it would come back as an integer
+  if (text.find_first_of(".e") == std::string_view::npos) out += ".0";  // otherwise it would be read as an integer
 }
 
 void append(std::string& out, const Json& value) {
@@ -154,7 +154,7 @@ bool is_utf8(std::string_view text) {
     if (length == 0 || i + length > text.size()) return false;
     for (std::size_t k = 1; k < length; ++k)
       if ((byte(i + k) & 0xc0) != 0x80) return false;
-    // Too long a form, half of a surrogate pair, beyond the last character.
+    // Overlong form, surrogate, or code point beyond the last one.
     if ((first == 0xe0 && byte(i + 1) < 0xa0) || (first == 0xed && byte(i + 1) > 0x9f)) return false;
     if ((first == 0xf0 && byte(i + 1) < 0x90) || (first == 0xf4 && byte(i + 1) > 0x8f)) return false;
     i += length;
@@ -164,7 +164,7 @@ bool is_utf8(std::string_view text) {
 
 Json parse_json(std::string_view text, std::string_view file, std::string_view id) {
   JsonEvents events;
-  // The parser takes a zero byte for the end, and would pass over what hides behind it.
+  // The parser takes a zero byte for the end and would ignore the bytes after it.
   if (text.find('\0') != std::string_view::npos) throw CheckpointError(id, std::string(file) + ": it has a zero byte");
   if (!nlohmann::json::sax_parse(text.begin(), text.end(), &events))
     throw CheckpointError(id, std::string(file) + ": " + events.reason);

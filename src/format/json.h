@@ -42,14 +42,14 @@ class Json {
 /// Deepest nesting that is read or written.
 inline constexpr int kMaxJsonDepth = 200;
 
-/// Writes without white space. Numbers read back are bit-identical; text must be UTF-8.
-/// Requires: numbers are finite, no deeper than kMaxJsonDepth, text is UTF-8.
+/// Writes without white space. Numbers are bit-identical when read back.
+/// Requires: numbers are finite, nesting is at most kMaxJsonDepth, text is UTF-8.
 std::string to_text(const Json& value);
 
-/// Whether it is well-formed UTF-8.
+/// Whether the text is well-formed UTF-8.
 bool is_utf8(std::string_view text);
 
-/// Parses JSON that may be hostile: one value, UTF-8, no repeated name, no integer beyond 64 bits.
+/// Parses JSON that may be hostile: one value, UTF-8, no duplicate name, no integer beyond 64 bits.
 /// Throws: CheckpointError with `id`: "`file`: why it is refused".
 Json parse_json(std::string_view text, std::string_view file, std::string_view id);
 

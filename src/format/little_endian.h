@@ -7,7 +7,7 @@
 
 namespace muster::format {
 
-/// A little-endian number of N bytes at a place in a text. Requires: it lies within.
+/// A little-endian number of type T at a position in a text. Requires: it is within the text.
 template <class T>
 T number_at(std::string_view text, std::size_t place) {
   T value;
@@ -15,7 +15,7 @@ T number_at(std::string_view text, std::size_t place) {
   return value;
 }
 
-/// Appends a number, little-endian.
+/// Appends a number in little-endian order.
 template <class T>
 void append_number(std::string& text, T value) {
   text.append(reinterpret_cast<const char*>(&value), sizeof(T));

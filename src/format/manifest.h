@@ -13,66 +13,66 @@
 namespace muster::format {
 
 inline constexpr std::string_view kManifestName = "manifest.json";
-/// The newest version that is read, and the one that is written.
+/// Newest version that is read, and the version that is written.
 inline constexpr std::int64_t kCheckpointVersion = 1;
 
-/// "rank-00003.json".
+/// Name of a rank's index: "rank-00003.json".
 std::string rank_index_name(int rank);
-/// "rank-00003.safetensors".
+/// Name of a rank's tensors: "rank-00003.safetensors".
 std::string rank_file_name(int rank);
 /// Whether a checkpoint folder may have a file of that name.
 bool is_checkpoint_file_name(std::string_view name);
 
-/// Size and checksum of a file as a whole.
+/// Size and checksum of a whole file.
 struct FileMark {
   std::uint64_t bytes = 0;
   std::uint64_t checksum = 0;  ///< XXH3-64
 };
 
-/// Makes a folder a complete checkpoint: it is written last, and covers every other file by checksums.
+/// The manifest makes a folder a complete checkpoint: it is written last, and covers every other file by checksums.
 struct Manifest {
-  std::string id;                 ///< The same in all files of one save, different in each save.
-  std::vector<FileMark> indexes;  ///< Size and checksum of each rank's index, in rank order.
+  std::string id;                 ///< id of the save: equal in all its files, different in each save
+  std::vector<FileMark> indexes;  ///< size and checksum of each rank's index, in rank order
 };
 
-/// A contiguous range of elements that a rank holds of a tensor that is sharded over the ranks.
+/// A contiguous range of elements that a rank holds of a sharded tensor.
 struct ShardEntry {
-  std::string name;                 ///< Of the full tensor.
-  std::vector<std::int64_t> shape;  ///< Of the full tensor.
-  std::int64_t begin = 0;           ///< First element of the range, in row-major order.
-  std::string tensor = {};  ///< Name of its values in the rank's safetensors file: a 1-D tensor; empty if it has none.
-  // These are not in the index: the safetensors file has them.
+  std::string name;                 ///< name of the full tensor
+  std::vector<std::int64_t> shape;  ///< shape of the full tensor
+  std::int64_t begin = 0;           ///< first element of the range, in row-major order
+  std::string tensor = {};          ///< name of its 1-D values in the rank's safetensors file; empty if it has none
+  // Not in the index, but in the safetensors file:
   std::string dtype = {};
-  std::int64_t count = 0;  ///< Elements of the range.
+  std::int64_t count = 0;  ///< number of elements in the range
   int rank = 0;
 };
 
-/// What a rank wrote, beside the tensors themselves.
+/// The contents of a rank's index: everything except the tensors.
 struct RankIndex {
   std::string id;
   int rank = 0;
   std::uint64_t file_bytes = 0;
   std::uint64_t block_bytes =
-      0;  ///< The safetensors file is checksummed in blocks of this size; the last may be shorter.
-  std::vector<std::uint64_t> checksums;  ///< XXH3-64 of each block.
+      0;  ///< block size of checksums in the safetensors file, in bytes; the last block may be shorter
+  std::vector<std::uint64_t> checksums;  ///< XXH3-64 of each block
   std::vector<ShardEntry> shards;
-  Json own;     ///< This rank's state.
-  Json shared;  ///< The state that is the same on all ranks; null except on rank 0.
+  Json own;     ///< state of this rank
+  Json shared;  ///< state that is equal on all ranks; null except on rank 0
 };
 
-/// The text ends with a checksum of everything before it.
+/// The text of a manifest. It ends with a checksum of everything before it.
 std::string to_text(const Manifest& manifest);
 std::string to_text(const RankIndex& index);
 
 /// Reads a manifest that may be hostile.
-/// Throws: CheckpointError MU210 with the reason, MU216 for a version that is newer than this program.
+/// Throws: CheckpointError MU210 with the reason, MU216 for a version that this program does not know yet.
 Manifest parse_manifest(std::string_view text, std::string_view file);
-/// The same for an index: its text, and its ranks, block sizes and numbers of checksums must be consistent.
+/// As parse_manifest(), for an index: ranks, block sizes and numbers of checksums must be consistent, too.
 /// Throws: CheckpointError MU213, MU216.
 RankIndex parse_rank_index(std::string_view text, std::string_view file);
 
-/// Whether the shards of each name cover their tensor exactly once. `folder` is for the message.
-/// Throws: CheckpointError MU214 that names tensor and ranks: shape or dtype differ, a gap, an overlap.
+/// Checks that the shards of each name cover their tensor exactly once. `folder` is for the message.
+/// Throws: CheckpointError MU214 with tensor and ranks: different shapes or dtypes, a gap, an overlap.
 void check_shards(std::vector<ShardEntry> shards, std::string_view folder);
 
 }  // namespace muster::format

@@ -7,7 +7,7 @@
 
 namespace muster::format {
 
-/// A file that is being written. If the object is destroyed without `publish`, there is no such file.
+/// A file that is being written. If the object is destroyed without `publish`, the file does not appear.
 /// Thread safety: one thread at a time.
 class OutputFile {
  public:
@@ -16,13 +16,13 @@ class OutputFile {
   OutputFile(const OutputFile&) = delete;
   OutputFile& operator=(const OutputFile&) = delete;
 
-  /// Where it will be, for messages.
+  /// The final path, for messages.
   virtual const std::filesystem::path& path() const = 0;
   /// Announces exactly this file size.
   virtual void reserve(std::uint64_t bytes) = 0;
   /// Appends the pieces in order.
   virtual void write(std::span<const std::string_view> pieces) = 0;
-  /// The file is complete.
+  /// Completes the file.
   virtual void publish() = 0;
 };
 

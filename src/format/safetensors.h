@@ -9,10 +9,10 @@
 #include <string_view>
 #include <vector>
 
-/// The safetensors format, as bytes. This file opens no files and does not use LibTorch tensors.
-/// Layout: 8 bytes little-endian length N, N bytes of JSON padded with spaces, then the tensors' bytes without gaps.
-/// docs/formats/safetensors.md describes every byte that is written and every reason for which a file is refused.
-/// All functions are pure and may be called from any thread.
+/// The safetensors format, as bytes. This file opens no files and does not use LibTorch tensors. Layout: 8 bytes
+/// little-endian length N, N bytes of JSON padded with spaces, then the tensors' bytes without gaps.
+/// docs/formats/safetensors.md describes every byte that is written and every reason for which a file is refused. All
+/// functions are pure and may be called from any thread.
 namespace muster::format {
 
 /// The element types of the format, in the format's own order, which determines where data is in a file.
@@ -43,43 +43,43 @@ enum class ElementType : std::uint8_t {
 
 /// The name in the file, such as "BF16".
 std::string_view name_of(ElementType type);
-/// Bits of one element: 4 to 64.
+/// Number of bits of one element: 4 to 64.
 unsigned bits_of(ElementType type);
-/// The type of that name, or nothing. Names are case-sensitive.
+/// The type of that name; nullopt if there is none. Names are case-sensitive.
 std::optional<ElementType> element_type(std::string_view name);
 /// All names, separated by ", ", for messages.
 std::string known_element_types();
 
-/// Free text stored with the tensors. Sorted, so that equal contents give equal bytes.
+/// Free text stored with the tensors; sorted, so that equal contents give equal bytes.
 using Metadata = std::map<std::string, std::string>;
 
 /// The description of one tensor in a file.
 struct TensorSpec {
-  std::string name;                 ///< UTF-8, not "__metadata__".
-  std::vector<std::int64_t> shape;  ///< In elements, outermost first; empty means one element.
+  std::string name;                 ///< UTF-8 name, not "__metadata__"
+  std::vector<std::int64_t> shape;  ///< number of elements per dimension, outermost first; empty means one element
   ElementType type = ElementType::f32;
 };
 
 /// A tensor and the position of its bytes.
 struct TensorEntry : TensorSpec {
-  std::uint64_t offset = 0;  ///< In bytes from the start of the file.
+  std::uint64_t offset = 0;  ///< offset in bytes from the start of the file
   std::uint64_t bytes = 0;
 };
 
 /// The checked header of a file: the entries cover everything after it exactly once.
 struct Header {
-  std::uint64_t data_offset = 0;  ///< Where the tensors' bytes begin.
+  std::uint64_t data_offset = 0;  ///< offset of the tensors' bytes
   Metadata metadata;
-  std::vector<TensorEntry> tensors;  ///< In the order of their bytes.
+  std::vector<TensorEntry> tensors;  ///< tensors in the order of their bytes
 };
 
-/// Longest header that is read or written, as in the safetensors library.
+/// Limit on the length of a header in bytes, equal to that of the safetensors library.
 inline constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;
-/// Bytes before the JSON.
+/// Size of the length field before the JSON, in bytes.
 inline constexpr std::uint64_t kLengthBytes = 8;
 
-/// Bytes of a dense tensor, or nothing if a dimension is negative, the number does not fit in 63 bits,
-/// or the elements do not fill whole bytes.
+/// The number of bytes of a dense tensor; nullopt if a dimension is negative, the number does not fit in 63 bits, or
+/// the elements do not fill whole bytes.
 std::optional<std::uint64_t> byte_count(ElementType type, std::span<const std::int64_t> shape);
 
 /// Length of the JSON, from the first 8 bytes of a file.
@@ -96,13 +96,13 @@ Header parse_header(std::string_view start, std::uint64_t file_bytes, std::strin
 /// How a file will be written.
 struct FilePlan {
   std::uint64_t file_bytes = 0;
-  std::string head;                ///< Length, JSON and padding: everything before the tensors' bytes.
-  std::vector<std::size_t> order;  ///< Indices into the planned tensors, in the order of their bytes.
+  std::string head;                ///< length, JSON and padding: everything before the tensors' bytes
+  std::vector<std::size_t> order;  ///< indices into the planned tensors, in the order of their bytes
 };
 
-/// Plans a file: larger element types first, then by name, header padded to a multiple of 8, so that every tensor is
-/// aligned to its element size. The bytes are those that the safetensors library writes. `head_alignment`, a power of
-/// two of at least 8, pads the header further, so that the data begin at a multiple of it.
+/// Plans a file: larger element types first, then by name, with the header padded to a multiple of 8, so that every
+/// tensor is aligned to its element size. The bytes are equal to those that the safetensors library writes.
+/// `head_alignment`, a power of two of at least 8, pads the header further, so that the data begin at a multiple of it.
 /// Throws: CheckpointError MU203 for a name that is repeated, reserved or not UTF-8, an impossible shape, or a header
 /// that would be too long.
 FilePlan plan_file(std::span<const TensorSpec> tensors, const Metadata& metadata, std::string_view file,

@@ -19,7 +19,7 @@ namespace {
 namespace fs = std::filesystem;
 using Kind = PythonValue::Kind;
 
-/// Tensors that were dropped for being another one's view are named in the metadata.
+/// Adds tensors that were dropped as views of another one: the metadata names them.
 void add_tied(StoredContent& stored) {
   std::vector<PythonValue::Entry> tied;
   for (const auto& [name, kept] : stored.metadata) {
@@ -70,7 +70,7 @@ void renumber(PythonValue& value, std::size_t first) {
   for (auto& item : value.items) renumber(item, first);
 }
 
-/// Adds what another file holds, which begins with a dictionary as this one does.
+/// Appends the contents of another file; both must be dictionaries.
 void append(StoredContent& stored, StoredContent more) {
   const auto move_all = [](auto& from, auto& to) {
     to.insert(to.end(), std::make_move_iterator(from.begin()), std::make_move_iterator(from.end()));
@@ -107,7 +107,7 @@ bool is_plain(const PythonValue& value) {
   return std::all_of(value.items.begin(), value.items.end(), is_plain);
 }
 
-/// A small file may share one name among many values.
+/// Limit on the length of all paths, since a small file may share one name among many values.
 constexpr std::size_t kMostPlaces = std::size_t{1} << 30;
 
 void add_leaves(const PythonValue& value, const std::string& path, std::vector<ContentLeaf>& leaves,

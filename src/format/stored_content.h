@@ -12,7 +12,7 @@
 #include "format/input_file.h"
 #include "format/python_file.h"
 
-/// Files and folders of weights of any kind, with one interface. This file does not use LibTorch tensors.
+/// A common interface for files and folders of weights of any kind. This file does not use LibTorch tensors.
 namespace muster::format {
 
 /// A contiguous range of bytes in a file.
@@ -22,19 +22,18 @@ struct Extent {
   std::uint64_t bytes = 0;
 };
 
-/// Everything in a file or a folder but the tensors' bytes.
+/// The contents of a file or a folder, without the tensors' bytes.
 struct StoredContent {
-  std::string kind;  ///< In words: "safetensors file".
+  std::string kind;  ///< description: "safetensors file"
   bool is_checkpoint = false;
-  Metadata metadata;                         ///< Of safetensors files.
-  PythonFile content;                        ///< The values; for safetensors a map from names to tensors.
-  std::vector<std::vector<Extent>> extents;  ///< Where each storage's bytes are.
+  Metadata metadata;                         ///< metadata of safetensors files
+  PythonFile content;                        ///< values; for safetensors, a map from names to tensors
+  std::vector<std::vector<Extent>> extents;  ///< locations of each storage's bytes
 };
 
 /// Opens `path`: a torch file of any form, a safetensors file, an index of such files or a folder with one, or a
-/// checkpoint folder, whose value has "shared", "own" (a list over ranks) and "sliced" (the tensors that are sharded
-/// over ranks, whole).
-/// Reads no tensor; for a checkpoint, sizes and checksums of its text files are compared.
+/// checkpoint folder, whose value has "shared", "own" (a list over ranks) and "sliced" (the full tensors of those that
+/// are sharded over ranks). Reads no tensor; for a checkpoint, sizes and checksums of its text files are compared.
 /// Throws: CheckpointError MU200, MU201, MU205, MU207, MU210, MU213, MU214, MU216, MU225.
 StoredContent open_content(const std::filesystem::path& path);
 
@@ -45,11 +44,11 @@ class ContentBytes {
   /// Requires: the content outlives this object.
   explicit ContentBytes(const StoredContent& content) : content_(content) {}
 
-  /// Valid until the next call. Throws: CheckpointError MU200, MU225.
+  /// The bytes of a storage, valid until the next call. Throws: CheckpointError MU200, MU225.
   std::string_view of_storage(std::size_t storage);
-  /// A tensor's elements in row-major order. Valid until the next call.
-  /// Throws: as of_storage; CheckpointError MU229 for a lazily conjugated or negated tensor, and for one that repeats
-  /// few elements very many times.
+  /// A tensor's elements in row-major order, valid until the next call.
+  /// Throws: as of_storage(); CheckpointError MU229 for a lazily conjugated or negated tensor, and for one that repeats
+  /// a few elements very many times.
   std::string_view of_tensor(const PythonTensor& tensor);
 
  private:
@@ -59,13 +58,13 @@ class ContentBytes {
   std::vector<bool> checked_;
 };
 
-/// A value that is neither a dictionary nor a list with nested values, and its path: names and positions joined by "/".
+/// A leaf: a value other than a dictionary or a list with nested values. Its path joins names and indices by "/".
 struct ContentLeaf {
   std::string path;
   const PythonValue* value = nullptr;
 };
 
-/// A dictionary's key as a name: text as it is, anything else as Python would print it.
+/// A dictionary key as a name: text unchanged, other values as Python would print them.
 std::string key_name(const PythonValue& key);
 
 /// All leaves, sorted by path. Lists of plain values are leaves. Requires: the value outlives the result.
@@ -74,7 +73,7 @@ std::vector<ContentLeaf> leaves_of(const PythonValue& value);
 /// A plain value as Python would print it, at most about `limit` characters.
 std::string to_text(const PythonValue& value, std::size_t limit);
 
-/// The tensor's bytes when it is dense.
+/// The size in bytes of the tensor if it were dense.
 std::uint64_t dense_bytes(const PythonTensor& tensor);
 
 }  // namespace muster::format

@@ -17,13 +17,13 @@ std::uint32_t crc32(std::string_view bytes, std::uint32_t before = 0);
 /// One record of an archive.
 struct ZipEntry {
   std::string name;
-  std::uint64_t offset = 0;  ///< Position of its bytes in the file.
-  std::uint64_t bytes = 0;   ///< Size as stored in the file.
+  std::uint64_t offset = 0;  ///< position of its bytes in the file
+  std::uint64_t bytes = 0;   ///< size in the file
   std::uint32_t crc = 0;
-  bool stored = true;  ///< False if it is compressed and therefore cannot be read here.
+  bool stored = true;  ///< false if it is compressed and cannot be read here
 };
 
-/// Whether a file may be an archive: by its first four bytes.
+/// Whether a file may be an archive, judged by its first four bytes.
 bool is_zip(const ByteSource& source);
 
 /// The records of an archive that may be hostile, in the order of its directory. Names are unique; ranges are within

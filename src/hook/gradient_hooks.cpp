@@ -44,18 +44,18 @@ GradientHook::GradientHook(const at::Tensor& leaf, Function function)
 
 GradientHook::~GradientHook() {
   if (!switch_) return;
-  switch_->function = nullptr;  // a hook chained after ours keeps it in the chain, without effect
+  switch_->function = nullptr;  // a later hook that chained ours keeps it in the chain, where it does nothing now
   auto& slot = autograd::impl::post_acc_grad_hooks(leaf_);
   if (auto* chained = dynamic_cast<Chained*>(slot.get()); chained && chained->belongs_to(switch_))
     slot = chained->release();
 }
 
 CaptureHook::CaptureHook(const at::Tensor& leaf, std::function<void()> function) : leaf_(leaf) {
-  // By address: the hook belongs to the leaf, and a handle in it would keep the leaf alive for ever.
+  // Captured by address: the hook belongs to the leaf, and a handle inside it would keep the leaf alive forever.
   auto* impl = leaf.unsafeGetTensorImpl();
   position_ = leaf_.register_hook([impl, function = std::move(function)](const at::Tensor&) {
-    // Only the engine knows what this call is for: backward() captures nothing, and autograd::grad() the gradient that
-    // would reach the leaf's accumulator.
+    // Only the engine knows what this call is for: backward() captures nothing, and autograd::grad() captures the
+    // gradient that would reach the leaf's accumulator.
     const auto* infos = autograd::get_current_graph_task_exec_info();
     if (!infos || infos->empty()) return;
     const at::Tensor self(c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>::reclaim_copy(impl));
@@ -70,22 +70,22 @@ CaptureHook::~CaptureHook() {
 }
 
 void at_end_of_backward(std::function<void()> function) {
-  // No hook of a leaf can know that it is the last; the engine runs this after its last node.
+  // A leaf's hook cannot know that it is the last one. The engine runs this callback after its last node.
   autograd::Engine::get_default_engine().queue_callback(std::move(function));
 }
 
-/// Between a backward's last node and its end, the thread is at the node that called it.
+/// Between the last node of a backward and its end, the current node is the one that called this backward.
 bool backward_is_nested() { return static_cast<bool>(autograd::get_current_node()); }
 
-// Backwards overlap (one within another, several threads), and only the engine tells them apart.
+// Backwards overlap (nested in one another, or on several threads), and only the engine tells them apart.
 int64_t current_backward() { return autograd::get_current_graph_task_id(); }
 
-// The engine runs hooks with gradients on or off as create_graph says.
+// The engine enables gradients in hooks if create_graph is set.
 bool backward_is_recorded() { return at::GradMode::is_enabled(); }
 
 namespace {
 
-// The owner of a node is a shared_ptr up to LibTorch 2.12 and an intrusive_ptr after.
+// A node is owned by a shared_ptr up to LibTorch 2.12 and by an intrusive_ptr in later versions.
 using NodePtr = decltype(autograd::impl::try_get_grad_accumulator(std::declval<const at::Tensor&>()));
 template <class P>
 struct WeakOf {

@@ -9,11 +9,11 @@
 
 namespace muster::hook {
 
-/// Calls a function each time a gradient was accumulated into a leaf, until this object is destroyed.
-/// LibTorch has one such hook per tensor: an existing hook is called first, and is restored at the end. What the
-/// function throws propagates out of backward.
-/// Thread safety: the function runs on the thread that runs this part of backward; construct and destroy outside
-/// backward.
+/// Calls a function each time a gradient was accumulated into a leaf, until this object is destroyed. LibTorch has one
+/// such hook per tensor: an existing hook is called first, and is restored at the end. What the function throws
+/// propagates out of backward.
+/// Thread safety: the function runs on the thread that runs that part of backward. Construct and destroy this object
+/// outside backward.
 class GradientHook {
  public:
   using Function = std::function<void(const at::Tensor& leaf)>;
@@ -30,8 +30,8 @@ class GradientHook {
   std::shared_ptr<Switch> switch_;
 };
 
-/// Calls a function each time autograd::grad() computes the gradient of a leaf for its caller (which accumulates
-/// nothing), until this object is destroyed. What the function throws propagates out of autograd::grad().
+/// Calls a function each time autograd::grad(), which accumulates nothing, computes the gradient of a leaf for its
+/// caller, until this object is destroyed. What the function throws propagates out of autograd::grad().
 class CaptureHook {
  public:
   CaptureHook(const at::Tensor& leaf, std::function<void()> function);
@@ -44,12 +44,13 @@ class CaptureHook {
   unsigned position_ = 0;
 };
 
-/// Calls the function on this thread when the running backward has computed everything; what it throws propagates out
-/// of backward.
+/// Calls the function on this thread when the running backward has computed everything. What the function throws
+/// propagates out of backward.
 /// Requires: called from inside a hook.
 void at_end_of_backward(std::function<void()> function);
 
-/// Inside such a function: whether the backward that has ended was called from within another one.
+/// Inside a function passed to at_end_of_backward(): whether the backward that has ended was called from within another
+/// one.
 bool backward_is_nested();
 
 /// An id of the current backward call; -1 outside of one.
@@ -58,22 +59,22 @@ int64_t current_backward();
 /// Inside a hook: whether this backward is itself recorded (create_graph).
 bool backward_is_recorded();
 
-/// Tracks the autograd graphs that use some leaves. A graph that began after note() is distinguished from one that was
-/// noted, as long as the noted one no longer exists.
-/// Thread safety: note() and the others not at the same time.
+/// Tracks the autograd graphs that use some leaves. It can tell a graph that began after note() from one that note()
+/// recorded, as long as the recorded graph no longer exists.
+/// Thread safety: do not call note() concurrently with other members.
 class GraphUse {
  public:
   explicit GraphUse(std::vector<at::Tensor> leaves);
   ~GraphUse();
   GraphUse(GraphUse&&) noexcept;
   GraphUse& operator=(GraphUse&&) noexcept;
-  /// Tracks one more leaf, whose index follows those of the others.
+  /// Tracks one more leaf. Leaves are numbered in the order in which they are added.
   void add(const at::Tensor& leaf);
   /// Records the graphs that are alive now.
   void note() noexcept;
   /// Whether some graph that uses leaf i is alive.
   bool alive(size_t i) const;
-  /// Whether that graph was already alive at the last note().
+  /// Whether a graph that uses leaf i is alive and was already alive at the last note().
   bool noted(size_t i) const;
 
  private:

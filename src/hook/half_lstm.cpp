@@ -27,7 +27,7 @@ void widen(c10::IValue& value, at::ScalarType narrow) {
 
 bool is_lstm(const c10::FunctionSchema& schema) { return schema.name() == "aten::lstm"; }
 
-/// LibTorch asks this for bfloat16 tensors, but not where autocast makes them, and oneDNN then finds no kernel.
+/// LibTorch checks this for bfloat16 tensors, but not for those that autocast makes; oneDNN then finds no kernel.
 bool has_bfloat16_kernel() {
   static const bool has = [] {
     const auto asks = c10::Dispatcher::singleton().findSchema({"mkldnn::_is_mkldnn_bf16_supported", ""});
@@ -43,7 +43,7 @@ bool has_kernel(at::ScalarType dtype) {
 void run_in_float(Call& call) {
   const auto dtype = at::autocast::get_autocast_dtype(at::kCPU);
   if (has_kernel(dtype)) return call.proceed();
-  // Otherwise autocast would narrow the matrix products that an LSTM is made of.
+  // Otherwise autocast would cast the matrix products inside the LSTM down again.
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::DispatchKey::AutocastCPU);
   for (auto& value : call.arguments()) widen(value, dtype);
   call.proceed();

@@ -20,29 +20,30 @@
 namespace muster::hook {
 namespace {
 
-// The sections of Priority, a byte of the set each.
+// The sections of Priority, one byte of the set each.
 constexpr uint32_t kNamedOnThread = 0x000000ff, kEveryOnThread = 0x0000ff00, kEveryOnTensor = 0x00ff0000,
                    kUnderAutocast = 0xff000000;
 constexpr uint32_t kEvery = kEveryOnThread | kEveryOnTensor;
 constexpr size_t kPositions = 32;
 
-/// What the kernels read. LibTorch's dispatcher is one per process, and so is this.
+/// What the kernels read. One per process, like LibTorch's dispatcher.
 struct Installed {
-  std::array<void (*)(Call&), kPositions> run{};  // written before the bit in `priorities`, never again
+  std::array<void (*)(Call&), kPositions> run{};  // written before the bit in `priorities`, then never changed
   std::atomic<uint32_t> priorities{0};
 };
 constinit Installed installed;
 
 constinit thread_local uint32_t switched_on = kEveryOnTensor | kUnderAutocast;
 
-// A redispatch among the keys after ours reaches LibTorch's kernel, and never ours again.
+// The keys after `key`: a redispatch among them reaches LibTorch's kernel and never comes back to ours.
 constexpr c10::DispatchKeySet below(c10::DispatchKey key) { return {c10::DispatchKeySet::FULL_AFTER, key}; }
 
 /// The kernel of one operator on the key of a section whose interceptors name their operators.
 struct NamedKernel final : c10::OperatorKernel {
   explicit NamedKernel(c10::DispatchKey key) : after(below(key)) {}
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
-    // LibTorch hands a thread's keys on to threads of its own, but not our switches: there `waiting` is empty.
+    // LibTorch passes a thread's keys to its worker threads, but not our switches. There, no interceptor is left to
+    // call.
     Call(op, keys & after, *stack, takers.load(std::memory_order_acquire) & switched_on).proceed();
   }
   const c10::DispatchKeySet after;
@@ -59,7 +60,8 @@ void intercept_every(const c10::OperatorHandle& op, c10::DispatchKeySet keys, to
 class NamedKernels {
  public:
   NamedKernels(c10::DispatchKey key, bool falls_through) : key_(key) {
-    // Without a fallback an operator that has no kernel for a key is an error. AutocastCPU has LibTorch's.
+    // Without a fallback, an operator that has no kernel for a key is an error. AutocastCPU already has LibTorch's
+    // fallback.
     if (falls_through) {
       others_ = std::make_unique<torch::Library>(torch::Library::IMPL, "_", key, __FILE__, __LINE__);
       others_->fallback(torch::CppFunction::makeFallthrough());
@@ -67,7 +69,7 @@ class NamedKernels {
     named_ = std::make_unique<torch::Library>(torch::Library::IMPL, "aten", key, __FILE__, __LINE__);
   }
 
-  /// By their schemas, so that operators of later versions of LibTorch are found.
+  /// Goes through the schemas, so that it also finds operators of later versions of LibTorch.
   void add(const Interceptor& interceptor) {
     auto& dispatcher = c10::Dispatcher::singleton();
     for (const auto& name : dispatcher.getAllOpNames()) {
@@ -78,7 +80,7 @@ class NamedKernels {
   }
 
  private:
-  /// One for all interceptors that name the operator: a key holds one kernel per operator.
+  /// One kernel for all interceptors that name the operator: a key holds one kernel per operator.
   NamedKernel& kernel_of(const c10::OperatorName& name) {
     auto& kernel = kernels_[toString(name)];
     if (!kernel) {
@@ -100,7 +102,7 @@ class Registry {
  public:
   /// Never destroyed, since threads may dispatch until the process has ended.
   static Registry& of_process() {
-    [[gnu::used]] static Registry* const registry = new Registry;  // kept where leaks are looked for
+    [[gnu::used]] static Registry* const registry = new Registry;  // reachable, so that leak checkers do not report it
     return *registry;
   }
 
@@ -135,7 +137,7 @@ class Registry {
   void add_to_every() {
     if (every_) return;
     auto library = std::make_unique<torch::Library>(torch::Library::IMPL, "_", kEveryOperatorKey, __FILE__, __LINE__);
-    // Boxed and for all namespaces: operators of later versions and of users are seen too.
+    // Boxed and for all namespaces, so that operators of users and of later versions are seen, too.
     library->fallback(torch::CppFunction::makeFromBoxedFunction<&intercept_every>());
     every_ = std::move(library);
   }
@@ -153,7 +155,7 @@ class Registry {
   std::unique_ptr<NamedKernels> on_thread_, autocast_;
 };
 
-// What the switches of a thread mean for its dispatch keys.
+// How the switches of a thread change its dispatch keys.
 enum Key : uint32_t { named_included = 1, every_included = 2, every_excluded = 4 };
 
 uint32_t keys_of(uint32_t priorities) {
@@ -205,13 +207,13 @@ std::string install(const Interceptor& interceptor) {
   return {};
 }
 
-// Keys are changed one by one, not by LibTorch's guards: the two keys would need three of them in every scope.
+// Changes single keys instead of using LibTorch's guards: the two keys would need three guards in every scope.
 InterceptorGuard::InterceptorGuard(Priorities which, bool on) noexcept : before_(switched_on) {
   const auto there = installed.priorities.load(std::memory_order_acquire);
   const auto chosen = which.bits & there;
   switched_on = on ? before_ | chosen : before_ & ~chosen;
   const auto keys = keys_of(switched_on & there);
-  // Kept, since what is installed meanwhile would change the answer.
+  // Stored now, because an interceptor installed in the meantime would change the result.
   keys_before_ = keys_of(before_ & there);
   keys_changed_ = keys_before_ ^ keys;
   if (keys_changed_) set_keys(keys_changed_, keys);

@@ -15,24 +15,25 @@ struct FunctionSchema;
 
 namespace muster::hook {
 
-/// The dispatch key of interceptors that take named operators while a thread has them switched on. LibTorch reserves it
-/// for tests. Operators that nobody names fall through it at no cost: LibTorch leaves such a key out when it looks for
-/// the kernel.
+/// The dispatch key of interceptors that take named operators, included while a thread has them switched on. LibTorch
+/// reserves it for tests. Operators that no interceptor names fall through it at no cost: LibTorch leaves such a key
+/// out when it looks for the kernel.
 inline constexpr c10::DispatchKey kNamedOperatorsKey = c10::DispatchKey::TESTING_ONLY_GenericMode;
 
-/// The dispatch key of interceptors that take every operator: those on tensors that carry the key, and all of a thread
+/// The dispatch key of interceptors that take every operator. It is on tensors that carry it, and included on a thread
 /// that has such an interceptor switched on. LibTorch reserves it for out-of-tree use. Like kNamedOperatorsKey it comes
 /// before autograd and autocast, so an operator is seen once, before anything is saved or cast.
 inline constexpr c10::DispatchKey kEveryOperatorKey = c10::DispatchKey::DeferredInit;
 
 /// The one order in which interceptors see an operator, first to last. It has four sections of eight priorities; the
-/// section says when an interceptor is asked, and which operators it may take:
+/// section says when an interceptor is called, and which operators it may take:
 /// - 0 to 7: named operators, on threads that switched it on (kNamedOperatorsKey);
 /// - 8 to 15: every operator, on threads that switched it on (kEveryOperatorKey);
 /// - 16 to 23: every operator on a tensor that carries kEveryOperatorKey, unless the thread switched it off; while an
-///   interceptor of 8 to 15 is on, it is asked for every operator and looks at the tensors itself;
+///   interceptor of 8 to 15 is on, it is called for every operator and looks at the tensors itself;
 /// - 24 to 31: named operators under autocast on a CPU (AutocastCPU), unless the thread switched it off.
 /// Add a new interceptor here with a free priority; it needs no key.
+/// Why: docs/decisions/0078-one-order-of-interceptors.md.
 enum class Priority : uint8_t {
   random_generator = 0,    ///< random_scope.h
   operator_override = 16,  ///< operator_override.h: before storage_access, since a replaced operator reads no storage
@@ -68,7 +69,7 @@ class Call {
   const c10::OperatorHandle& op_;
   torch::jit::Stack& stack_;
   c10::DispatchKeySet below_;
-  uint32_t waiting_;  // the interceptors that come next
+  uint32_t waiting_;  // bits of the interceptors that come next
 };
 
 /// An environment variable that keeps a part of Muster out of the process when it is set to anything but "" or "0".
@@ -77,27 +78,27 @@ struct DisableVariable {
   bool allows() const;
 };
 
-/// What is called for operators before LibTorch's own kernels.
+/// A function that is called for operators before LibTorch's own kernels.
 struct Interceptor {
-  const char* name;  ///< in messages: "random generator"
+  const char* name;  ///< its name in messages: "random generator"
   Priority priority;
-  /// The operators of LibTorch (aten::) that it takes; nullptr where the priority takes every operator.
+  /// Selects the operators of LibTorch (aten::) that it takes; nullptr if the priority takes every operator.
   bool (*takes)(const c10::FunctionSchema& schema);
-  /// Called for each of them. What it throws propagates out of the operator.
+  /// Called for each of these operators. What it throws propagates out of the operator.
   void (*run)(Call& call);
   DisableVariable disabled_by;
 };
 
-/// Registers an interceptor with LibTorch's dispatcher, once per process and never taken back: another thread may be
-/// inside. Returns "", or why the process does not have it: forbidden by its variable, or the key belongs to another
-/// library. Installing it again does nothing.
+/// Registers an interceptor with LibTorch's dispatcher, once per process. It is never unregistered, since another
+/// thread may be inside. Returns "", or why the process does not have it: its variable forbids it, or the key belongs
+/// to another library. Installing it again does nothing.
 /// Throws: UsageError (MU315) if another interceptor has the priority, or if `takes` does not suit the priority.
 /// Thread-safe.
 std::string install(const Interceptor& interceptor);
 
 /// Switches interceptors on or off on this thread while it exists; the previous state comes back at the end, also after
 /// an exception. Scopes may be nested, and end in reverse order. Does nothing for an interceptor that is not installed.
-/// Other threads are not concerned; autograd's threads begin with the state that a new thread has.
+/// Other threads are not affected; autograd's threads begin with the state that a new thread has.
 class InterceptorGuard {
  public:
   InterceptorGuard(Priorities which, bool on) noexcept;

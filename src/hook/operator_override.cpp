@@ -15,7 +15,7 @@
 namespace muster::hook {
 namespace {
 
-/// Stands as the storage's allocator, where every view finds it; owned by the storage's memory, so it lives as long.
+/// Poses as the storage's allocator, where every view finds it. The storage's memory owns it, so it lives as long.
 class OverrideRelay final : public c10::Allocator {
  public:
   OverrideRelay(std::shared_ptr<OperatorOverride> operator_override, c10::Allocator* under)
@@ -36,7 +36,7 @@ struct KeptMemory {
 
 const OverrideRelay* override_relay(const at::Tensor& tensor) {
   if (!tensor.defined() || !has_key(tensor) || !tensor.has_storage()) return nullptr;
-  // Past storage(), whose checks would be made for every argument of every operator.
+  // Bypasses storage(), whose checks would run for every argument of every operator.
   return dynamic_cast<const OverrideRelay*>(
       tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl()->allocator());
 }
@@ -53,7 +53,7 @@ void mark_for_override(const at::Tensor& tensor, std::shared_ptr<OperatorOverrid
   auto* kept = new KeptMemory{std::move(memory), relay};
   at::DataPtr owned(
       kept->memory.get(), kept, [](void* p) { delete static_cast<KeptMemory*>(p); }, copy.device());
-  // A storage of ours: its memory owns the relay, so no view outlives that.
+  // A storage of our own: its memory owns the relay, so no view outlives the relay.
   const c10::Storage storage(c10::Storage::use_byte_size_t(), static_cast<int64_t>(copy.nbytes()), std::move(owned),
                              relay.get(),
                              /*resizable=*/false);
@@ -76,7 +76,7 @@ void take_over(Call& call) {
   for (const auto& value : arguments) {
     const auto operator_override = value.isTensor() ? override_of(value.toTensor()) : nullptr;
     if (!operator_override) continue;
-    // Only this one: operators of the override that read a sharded parameter must find its values.
+    // Switches off only this interceptor: if the override reads a sharded parameter, its values must still be gathered.
     const InterceptorGuard once(Priority::operator_override, false);
     if (operator_override->run(call.schema().name(), arguments.size(), call.stack())) return;
   }

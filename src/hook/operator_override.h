@@ -19,10 +19,10 @@ class OperatorOverride {
   virtual bool run(std::string_view op, size_t arguments, torch::jit::Stack& stack) = 0;
 };
 
-/// Operators that take this tensor, or a view of it made later, call `operator_override` first from now on. The tensor
+/// From now on, operators that take this tensor, or a view of it made later, call `operator_override` first. The tensor
 /// keeps its handle and its values, but moves to new memory. The mark belongs to that memory, so moving the tensor
 /// elsewhere (Module::to, set_data) ends it. Marking again replaces the mark. Requires: install_storage_interceptors()
-/// was called; a tensor with a storage. Thread safety: nobody uses the tensor meanwhile.
+/// was called; a tensor with a storage. Thread safety: no other thread uses the tensor during the call.
 void mark_for_override(const at::Tensor& tensor, std::shared_ptr<OperatorOverride> operator_override);
 /// The override that the tensor is marked with, or nullptr.
 std::shared_ptr<OperatorOverride> override_of(const at::Tensor& tensor);

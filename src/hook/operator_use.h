@@ -8,14 +8,14 @@ struct FunctionSchema;
 
 namespace muster::hook {
 
-/// What an operator does with the bytes of its arguments; a function of its schema.
+/// What an operator does with the bytes of its arguments; derived from its schema.
 struct OperatorUse {
   bool needs_data = true;
   bool view = false;
-  uint64_t written = 0;  // bit i: argument i
+  uint64_t written = 0;  // bit i: whether argument i is written
 };
 
-/// Thread-safe; the reference is valid as long as this thread runs.
+/// Thread-safe. The reference is valid as long as this thread runs.
 const OperatorUse& use_of(const c10::FunctionSchema& schema);
 
 }  // namespace muster::hook

@@ -5,7 +5,7 @@
 
 namespace muster::hook {
 
-/// Lets the marks among an operator's arguments run it.
+/// Lets an override that marks one of the operator's arguments run the operator.
 void take_over(Call& call);
 
 inline constexpr Interceptor kOperatorOverride{.name = "operator override",

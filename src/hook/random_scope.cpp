@@ -24,7 +24,7 @@ bool draws_from_default(const c10::IValue& generator) {
   return generator.isGenerator() && generator.toGenerator() == at::detail::getDefaultCPUGenerator();
 }
 
-/// An operator draws on the device of its first tensor; one without tensors calls others that have some.
+/// An operator draws on the device of its first tensor. An operator without tensors calls others that have some.
 bool draws_on_cpu(c10::ArrayRef<c10::IValue> arguments) {
   for (const auto& argument : arguments)
     if (argument.isTensor() && argument.toTensor().defined()) return argument.toTensor().is_cpu();

@@ -11,11 +11,12 @@ namespace muster::hook {
 /// Keeps the interceptor of random operators out of the process.
 inline constexpr DisableVariable kRandomKeySwitch{"MUSTER_NO_RANDOM_KEY"};
 
-/// While it exists, operators of this thread that would draw from the process's default CPU generator draw from a
-/// generator of this scope instead, so they neither advance nor race with the default one. A generator passed
+/// While this object exists, operators of this thread that would draw from the process's default CPU generator draw
+/// from a generator of this scope instead, so they neither advance nor race with the default one. A generator passed
 /// explicitly to an operator is left alone, and so are operators on other devices and threads. Scopes may be nested.
 /// Does nothing if install_random_key() returns false.
 /// Thread safety: made, used and destroyed by one thread; several threads may have scopes at the same time.
+/// Why: docs/decisions/0031-random-operators-in-datasets.md.
 class RandomScope {
  public:
   RandomScope();
@@ -23,7 +24,7 @@ class RandomScope {
   RandomScope(const RandomScope&) = delete;
   RandomScope& operator=(const RandomScope&) = delete;
 
-  /// Operators draw from this seed from here on. Costs nothing until one draws.
+  /// Seeds the generator for the operators that follow. Costs nothing until one of them draws.
   void seed(uint64_t seed) noexcept;
   /// The innermost scope of this thread, or nullptr.
   static RandomScope* current() noexcept;

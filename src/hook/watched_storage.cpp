@@ -12,7 +12,7 @@
 
 namespace muster::hook {
 
-/// Stands as the storage's allocator, where every view finds it; owned by the storage's memory, so it lives as long.
+/// Poses as the storage's allocator, where every view finds it. The storage's memory owns it, so it lives as long.
 class StorageRelay final : public c10::Allocator {
  public:
   StorageRelay(std::weak_ptr<StorageWatcher> watcher, int64_t owner_id, std::string what)
@@ -41,12 +41,13 @@ namespace {
 
 const StorageRelay* relay_of(const at::Tensor& tensor) {
   if (!tensor.defined() || !tensor.has_storage()) return nullptr;
-  // Past storage(), whose checks would be made for every argument of every operator.
+  // Bypasses storage(), whose checks would run for every argument of every operator.
   return dynamic_cast<const StorageRelay*>(
       tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl()->allocator());
 }
 
-/// The accesses of one operator. A watcher whose before_access() returned gets after_access(), also after an exception.
+/// The accesses of one operator. If before_access() of a watcher returned, it also gets after_access(), even after an
+/// exception.
 class Accesses {
  public:
   Accesses() = default;
@@ -83,8 +84,8 @@ class Accesses {
 void report_access(Call& call) {
   const auto& schema = call.schema();
   const auto& use = use_of(schema);
-  // By its schema `contiguous` is as much a view as `t` is. The operators that it calls come through here in turn,
-  // so a copy is seen.
+  // By its schema `contiguous` is as much a view as `t` is. If it copies, the operators that it calls come through here
+  // in turn, so the copy is seen.
   if (use.view) return call.proceed();
   Accesses accesses;
   if (use.needs_data) {
@@ -92,7 +93,7 @@ void report_access(Call& call) {
     for (size_t i = 0; i < arguments.size(); ++i)
       accesses.begin(arguments[i], schema.name(), i < 64 && (use.written >> i & 1));
   }
-  // The bytes are there until the operator ends, so what it is made of need not be seen.
+  // The bytes are there until the operator ends, so the operators that it calls need not be seen.
   const InterceptorGuard unseen({Priority::operator_override, Priority::storage_access}, false);
   call.proceed();
 }
@@ -103,12 +104,13 @@ constexpr Interceptor kStorageAccess{.name = "storage access",
                                      .run = report_access,
                                      .disabled_by = kStorageInterceptorsSwitch};
 
-// No function of LibTorch adds a key to a tensor that exists; key_set_ is protected, and a derived class reaches it.
+// No function of LibTorch adds a key to an existing tensor. key_set_ is protected, so a derived class accesses it.
 struct ImplAccess : c10::TensorImpl {
   static c10::DispatchKeySet& keys(c10::TensorImpl& impl) { return impl.*(&ImplAccess::key_set_); }
 };
 
-// These two exist from LibTorch 2.13 on. Without both, the pointer is null and says only "not allocated yet".
+// These two functions exist from LibTorch 2.13 on. Without them the pointer is null, and its error says only "not
+// allocated yet".
 template <class Storage>
 void forbid_pointers([[maybe_unused]] Storage& storage, [[maybe_unused]] const std::string& message) {
   if constexpr (requires { storage.clear_data_ptr_access_error_msg_(); })
@@ -136,13 +138,13 @@ void install_storage_interceptors() {
 WatchedStorage::WatchedStorage(std::weak_ptr<StorageWatcher> watcher, int64_t owner_id, std::string what, int64_t bytes,
                                at::Device device)
     : relay_(std::make_shared<StorageRelay>(std::move(watcher), owner_id, what)), what_(std::move(what)) {
-  // The relay as allocator: every tensor on the storage leads to the watcher, and only the relay could resize it.
+  // The relay is the allocator: every tensor on the storage leads to the watcher, and only the relay could resize it.
   storage_ = c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), bytes,
                                                    at::DataPtr(nullptr, device), relay_.get(), /*resizable=*/false);
   free();
 }
 
-// Unchecked pointers, here and below: data_ptr() throws while the memory is freed.
+// Unchecked pointers, here and below, because data_ptr() throws while the memory is freed.
 bool WatchedStorage::filled() const noexcept { return storage_->_mutable_data_ptr_no_checks().get() != nullptr; }
 
 void WatchedStorage::fill(at::DataPtr memory) {
@@ -154,7 +156,8 @@ void WatchedStorage::fill(at::DataPtr memory) {
   const auto device = memory.device();
   auto* kept = new Kept{std::move(memory), relay_};
   allow_pointers(*storage_);
-  // Not resize_() or set_(): tensors on the storage keep it, their sizes and versions while only memory comes and goes.
+  // Not resize_() or set_(): tensors on the storage keep it, their sizes and their versions while only memory comes and
+  // goes.
   storage_->set_data_ptr_noswap(at::DataPtr(
       address, kept, [](void* p) { delete static_cast<Kept*>(p); }, device));
   if (!address)
@@ -170,7 +173,7 @@ void WatchedStorage::free() { fill(at::DataPtr(nullptr, storage_->_mutable_data_
 at::Tensor WatchedStorage::view(int64_t offset, at::IntArrayRef sizes, at::IntArrayRef strides,
                                 at::ScalarType dtype) const {
   const auto backend = c10::computeDispatchKey(dtype, at::kStrided, storage_->_mutable_data_ptr_no_checks().device());
-  // By hand, since an operator would make the tensor without our key.
+  // Built by hand, since an operator would make the tensor without our key.
   auto tensor = at::detail::make_tensor<c10::TensorImpl>(
       c10::Storage(storage_), c10::DispatchKeySet({backend, kEveryOperatorKey}), c10::scalarTypeToTypeMeta(dtype));
   tensor.unsafeGetTensorImpl()->set_storage_offset(offset);

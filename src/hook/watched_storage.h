@@ -22,40 +22,41 @@ void install_storage_interceptors();
 
 /// An operator that is about to use the bytes of a watched storage.
 struct StorageAccess {
-  std::string_view op;       ///< "aten::linear"
+  std::string_view op;       ///< name of the operator, such as "aten::linear"
   const at::Tensor& tensor;  ///< the watched tensor among its arguments, maybe a view
   int64_t owner_id = 0;      ///< the id that the storage's owner gave it
   bool writes = false;       ///< whether the operator writes this argument
 };
 
-/// Is notified of operators on its storages. Operators that only look at sizes (views, empty_like, ...) are not
-/// reported.
+/// Receives a notification of each operator that uses its storages. Operators that only look at sizes (views,
+/// empty_like, ...) are not reported.
 /// Thread safety: calls come from every thread that runs operators, at the same time.
 class StorageWatcher {
  public:
   virtual ~StorageWatcher() = default;
-  /// The bytes must be available on return. What it throws propagates out of the operator, which then does not run.
+  /// The bytes must be available when this returns. What it throws propagates out of the operator, which then does not
+  /// run.
   virtual void before_access(const StorageAccess& access) = 0;
-  /// The operator has ended; once for each before_access() that returned.
+  /// The operator has ended. Called once for each before_access() that returned.
   virtual void after_access(int64_t owner_id) noexcept = 0;
 };
 
 class StorageRelay;
 
-/// A storage whose memory is allocated and freed while tensors on it stay: sizes, versions and the user's handles are
+/// A storage whose memory is allocated and freed while its tensors live on: sizes, versions and the user's handles are
 /// kept. Tensors made on it carry kEveryOperatorKey, and so do their views. They may outlive this object and the
 /// watcher; an operator that accesses them then throws UsageError (MU166). Thread safety: the caller's.
 class WatchedStorage {
  public:
-  /// Starts without memory. `what` names it in messages: "unit 'encoder.layers.0'".
+  /// Starts without memory. `what` is its name in messages: "unit 'encoder.layers.0'".
   /// Requires: install_storage_interceptors() was called.
   WatchedStorage(std::weak_ptr<StorageWatcher> watcher, int64_t owner_id, std::string what, int64_t bytes,
                  at::Device device);
 
   bool filled() const noexcept;
-  /// Takes this memory. Requires: it has at least the bytes of the storage, on its device.
+  /// Takes this memory. Requires: it has at least as many bytes as the storage, on the storage's device.
   void fill(at::DataPtr memory);
-  /// Frees the memory. Reading a pointer of a tensor on it then throws a c10::Error that says so.
+  /// Frees the memory. Reading a pointer of a tensor on this storage then throws a c10::Error that says so.
   void free();
 
   /// A tensor on this storage that carries the key; offset and strides in elements.
@@ -73,8 +74,8 @@ class WatchedStorage {
 /// Throws: UsageError (MU166) if the watcher is gone.
 std::shared_ptr<StorageWatcher> watcher_of(const at::Tensor& tensor);
 
-/// Switches the key of this one tensor off, so that operators on it pass unseen, or on again. Views made meanwhile keep
-/// the tensor's key state at that time.
+/// Switches the key of this one tensor off, so that operators on it pass unnoticed, or on again. Views made meanwhile
+/// keep the key state that the tensor had when they were made.
 /// Thread safety: no operator may run on the tensor meanwhile.
 void set_key(const at::Tensor& tensor, bool on);
 bool has_key(const at::Tensor& tensor) noexcept;

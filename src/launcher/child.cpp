@@ -21,7 +21,7 @@
 namespace muster::launcher {
 namespace {
 
-/// Everything the new process needs, made before the fork: afterwards nothing may allocate.
+/// Everything the new process needs, prepared before the fork: after it nothing may allocate.
 struct Image {
   std::vector<char*> arguments, environment;
   std::vector<std::string> lines;
@@ -39,7 +39,7 @@ void replace_descriptor(int from, int to) {
   if (from >= 0) dup2(from, to);
 }
 
-/// In the new process; only async-signal-safe calls. Writes errno to `report` if it cannot execute.
+/// Runs in the new process and uses only async-signal-safe calls. Writes errno to `report` if exec fails.
 [[noreturn]] void become(const Image& image, const SpawnAttributes& attributes, pid_t parent, int report, int page) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) _exit(1);
@@ -57,7 +57,7 @@ void replace_descriptor(int from, int to) {
   _exit(127);
 }
 
-/// 0 once the process has been replaced by the program, else errno.
+/// 0 once the program has replaced the process; errno if exec failed.
 int await_exec(int report) {
   int error = 0;
   ssize_t size;
@@ -126,7 +126,7 @@ Child::Child(Child&& other) noexcept
 
 Child::~Child() {
   if (pid_ < 0) return;
-  // What the process started may outlive it in its group. Not reaped yet, so the id is still ours.
+  // The process's own children may outlive it in its group. It is not reaped yet, so its id is still valid.
   signal(SIGKILL, true);
   while (waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {}
   close(pid_fd_);

@@ -40,8 +40,9 @@ Ends make_pipe() {
   return {Descriptor(ends[0]), Descriptor(ends[1])};
 }
 
-/// A terminal for rank 0: it passes bytes on as they are, so that the launcher sees what the rank has written.
-/// Opened through its master, since a container may show no /dev/pts; nothing where the machine has no terminals.
+/// A pseudoterminal for rank 0. It passes bytes on unchanged, so that the launcher sees exactly what the rank writes.
+/// The slave is opened through the master, since a container may lack /dev/pts. nullopt if the machine has no
+/// pseudoterminals.
 std::optional<Ends> make_terminal() {
   Descriptor master(posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC));
   if (!master || unlockpt(master.get()) != 0) return {};
@@ -140,7 +141,7 @@ void Console::read(Stream& stream) {
   ssize_t size = ::read(stream.from.get(), bytes, sizeof bytes);
   if (size > 0) return stream.output.add({bytes, static_cast<size_t>(size)});
   if (size < 0 && (errno == EAGAIN || errno == EINTR)) return;
-  // The end; a terminal says EIO once nobody has it open.
+  // End of the stream; a pseudoterminal returns EIO once nobody has it open.
   if (stream.from.get() == master_) master_ = -1;
   stream.from.close();
   stream.output.finish();

@@ -20,7 +20,7 @@ namespace {
 
 using log::str;
 
-/// More is a typing error: each rank is a process with threads and sockets of its own.
+/// Limit on ranks per core. A larger number is a typing error: each rank is a process with its own threads and sockets.
 constexpr int kMostPerCore = 128;
 
 bool read_digits(std::string_view text, int& value) {
@@ -43,7 +43,7 @@ DeviceChoice choose_processes(const DeviceRequest& request) {
   return choice;
 }
 
-/// Only the program can count the devices of a backend that it loads.
+/// The launcher cannot count the devices of a backend that the program loads.
 DeviceChoice choose_xla_processes(const DeviceRequest& request) {
   DeviceChoice choice;
   if (!read_digits(request.devices, choice.count) || choice.count < 1)
@@ -77,7 +77,7 @@ int count_entries(const std::string& folder, bool (*counts)(const std::filesyste
   return result;
 }
 
-/// A node of AMD's topology is a GPU if it has vector units.
+/// A node of AMD's topology is a GPU if it has SIMD units.
 bool is_amd_gpu(const std::filesystem::path& node) {
   std::ifstream properties(node / "properties");
   for (std::string key, value; properties >> key >> value;)
@@ -85,14 +85,14 @@ bool is_amd_gpu(const std::filesystem::path& node) {
   return false;
 }
 
-/// "nvidia0", but not "nvidiactl".
+/// True for "nvidia0", false for "nvidiactl".
 bool is_nvidia_device(const std::filesystem::path& file) {
   const auto name = file.filename().string();
   int index = 0;
   return name.starts_with("nvidia") && read_digits(std::string_view(name).substr(6), index);
 }
 
-/// Of NVIDIA on a server, in a container, in WSL and on Jetson; of AMD.
+/// Looks for NVIDIA's driver on a server, in a container, in WSL and on Jetson, and for AMD's driver.
 bool has_driver(const std::string& root) {
   std::error_code error;
   for (const char* sign : {"/proc/driver/nvidia", "/dev/nvidiactl", "/dev/dxg", "/dev/nvhost-ctrl-gpu", "/dev/nvmap",
@@ -105,10 +105,10 @@ constexpr const char* kVisible[] = {"CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES
 
 bool is_uuid(const std::string& entry) { return entry.starts_with("GPU-") || entry.starts_with("MIG-"); }
 
-/// The driver would leave out, in silence, an entry that it does not know and all behind it.
+/// The driver silently drops an entry that it does not know, and all entries after it, so such a list is refused.
 std::vector<std::string> read_visible(const std::string& variable, const std::string& list) {
   std::vector<std::string> entries;
-  if (list == "NoDevFiles") return entries;  // SLURM's word for none
+  if (list == "NoDevFiles") return entries;  // SLURM's word for no devices
   std::istringstream rest(list + ",");
   for (std::string part; std::getline(rest, part, ',');) {
     const std::string entry(trimmed(part));

@@ -12,41 +12,42 @@ namespace muster::launcher {
 /// The result of `--devices`.
 struct DeviceChoice {
   int count = 1;             ///< ranks on this node
-  std::vector<int> indices;  ///< the accelerator of each local rank; empty: local rank r uses accelerator r
+  std::vector<int> indices;  ///< accelerator of each local rank; empty: local rank r uses accelerator r
 };
 
-/// The requested devices, and how many accelerators there are.
+/// The request for devices, and the number of accelerators that exist.
 struct DeviceRequest {
   std::string accelerator;          ///< "", "auto", "cpu", or the name of an accelerator ("cuda", "gpu")
   std::string devices;              ///< "3" is a count, "3," and "0,2" are indices, "auto" and "-1" mean all
   int present = 0;                  ///< number of accelerators of this node
-  std::string place = "--devices";  ///< where `devices` was given, for messages
+  std::string place = "--devices";  ///< source of `devices`, for messages
 };
 
-/// On an accelerator: counts up to `present`, lists of distinct indices below it, "auto" and "-1" for all.
-/// On the CPU: a positive count of processes; "auto" is 1. The CPU is also chosen if `accelerator` is empty or "auto"
-/// and no accelerator is present.
+/// On an accelerator: counts up to `present`, lists of distinct indices below it, "auto" and "-1" for all. On the CPU:
+/// a positive number of processes; "auto" is 1. The CPU is also chosen if `accelerator` is empty or "auto" and no
+/// accelerator is present.
 /// Throws: ConfigError (MU030) for anything else, (MU561) for an accelerator that names several devices.
 DeviceChoice choose_devices(const DeviceRequest& request);
 
-/// What CUDA_VISIBLE_DEVICES or HIP_VISIBLE_DEVICES lets a process see, in this order: indices, UUIDs of GPUs, and of
-/// MIG devices, as in {"0", "GPU-5d5ba0d6", "MIG-c7384736-a75d-5afc-978f-d2f1294409fd"}.
-/// nullopt if neither is set. Throws: ConfigError (MU573) for an entry that is none of these.
+/// The devices that CUDA_VISIBLE_DEVICES or HIP_VISIBLE_DEVICES shows to a process, in this order: indices, UUIDs of
+/// GPUs and UUIDs of MIG devices, as in {"0", "GPU-5d5ba0d6", "MIG-c7384736-a75d-5afc-978f-d2f1294409fd"}. nullopt if
+/// neither is set.
+/// Throws: ConfigError (MU573) for any other entry.
 std::optional<std::vector<std::string>> visible_devices(const Environment& variables);
 
-/// What each local rank of these is to see alone, as a process can use one MIG device only. Empty if all may see all.
-/// Throws: as visible_devices().
+/// The single device that each local rank may see, since a process can use only one MIG device; empty if every rank may
+/// see all. Throws: as visible_devices(). Why: docs/decisions/0154-choices-of-a-process.md.
 std::vector<std::string> devices_of_ranks(const DeviceRequest& request, const DeviceChoice& choice,
                                           const Environment& variables);
 
-/// Number of accelerators of this node that a process may see, found without a driver's library: those in
-/// CUDA_VISIBLE_DEVICES or HIP_VISIBLE_DEVICES if set and a driver is there, else the devices listed under `root`
-/// (NVIDIA's /proc entries or device files, AMD's topology). "" is the root folder, or that which MUSTER_TEST_ROOT
+/// The number of accelerators of this node that a process may see, found without a driver's library: the entries of
+/// CUDA_VISIBLE_DEVICES or HIP_VISIBLE_DEVICES if set and a driver exists, otherwise the devices listed under `root`
+/// (NVIDIA's /proc entries or device files, AMD's topology). "" is the root folder, or the one that MUSTER_TEST_ROOT
 /// names. Throws: as visible_devices().
 int count_accelerators(const Environment& variables, std::string root = "");
 
-/// Number of cores that this process may use: the smaller of its affinity and the CPU time that its cgroup allows,
-/// rounded up.
+/// The number of cores that this process may use: the smaller of its affinity and the CPU time of its cgroup, rounded
+/// up.
 int count_cores();
 
 }  // namespace muster::launcher

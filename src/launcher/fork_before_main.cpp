@@ -1,5 +1,6 @@
-// What lets a program become the fork server of its ranks. It is linked into the program itself, not into a shared
-// library, so it runs after the constructors of all libraries and before those of the program. C library only.
+// Makes a program the fork server of its ranks. This file is linked into the program itself, not into a shared library,
+// so it runs after the constructors of all libraries and before those of the program. It uses the C library only.
+// Why: docs/decisions/0121-ranks-are-forked-before-main.md.
 #include <dirent.h>
 #include <fcntl.h>
 #include <sys/prctl.h>
@@ -17,10 +18,10 @@
 #include "cluster/variables.h"
 #include "fork_protocol.h"
 
-/// Programs are linked with this name as undefined, which takes this object from its archive.
+/// Programs are linked with this name as an undefined symbol, which pulls this object out of its archive.
 extern "C" {
 [[gnu::visibility("hidden")]] extern const muster::launcher::ForkNote
-    muster_fork_note;  // NOLINT(readability-identifier-naming): a linker's name
+    muster_fork_note;  // NOLINT(readability-identifier-naming): the linker's name
 [[gnu::section(".note.muster"), gnu::aligned(4), gnu::used]] const muster::launcher::ForkNote muster_fork_note;
 }
 
@@ -29,7 +30,7 @@ namespace {
 
 struct Message {
   char text[kForkBytes + 1];
-  ssize_t size = -1;  ///< -1: none, the launcher is gone
+  ssize_t size = -1;  ///< size of the message; -1: none, since the launcher is gone
   int descriptors[kForkDescriptors];
   int descriptor_count = 0;
 };
@@ -68,7 +69,7 @@ bool reply(int socket, ForkReply::Kind kind, int number) {
   return reply(socket, words);
 }
 
-/// Whether `number`, of an open descriptor, is in this list of numbers.
+/// Whether the open descriptor `number` is in this list of numbers.
 bool is_listed(const char* list, int number) {
   for (char* end = nullptr; *list; list = end) {
     const long one = std::strtol(list, &end, 10);
@@ -87,8 +88,7 @@ bool is_listed(const char* list, int number) {
   return true;
 }
 
-/// A descriptor beyond those of the launcher would be shared by all ranks, as would what is behind it: a device, a
-/// connection.
+/// A descriptor that a library opened would be shared by all ranks, with the device or connection behind it.
 bool opened_something(int socket, const char* inherited, ForkReply& words) {
   DIR* folder = opendir("/proc/self/fd");
   if (!folder) return refuse(words, "/proc cannot be read");
@@ -105,7 +105,7 @@ bool opened_something(int socket, const char* inherited, ForkReply& words) {
   return found;
 }
 
-/// fork() copies one thread, and no child.
+/// fork() copies only one thread, and none of the children.
 bool cannot_be_copied(int socket, const char* inherited, ForkReply& words) {
   DIR* folder = opendir("/proc/self/task");
   if (!folder) return refuse(words, "/proc cannot be read");
@@ -139,7 +139,7 @@ void set_variables(Message& message) {
   }
 }
 
-/// In a new process: becomes a rank once it is a child of the launcher.
+/// Runs in a new process, which becomes a rank once it is a child of the launcher.
 void become_rank(Message& message, int start, pid_t launcher) {
   setpgid(0, 0);
   char byte;
@@ -157,7 +157,7 @@ void become_rank(Message& message, int start, pid_t launcher) {
   set_variables(message);
 }
 
-/// In a process of its own, which then ends, so that the launcher adopts the ranks. Returns in the ranks only.
+/// Runs in a process that then ends, so that the launcher adopts the ranks. Returns only in the ranks.
 void fork_ranks(int socket, int ranks, int start, pid_t launcher) {
   for (int i = 0; i < ranks; ++i) {
     Message message;
@@ -178,14 +178,14 @@ void fork_ranks(int socket, int ranks, int start, pid_t launcher) {
   _exit(0);
 }
 
-/// Frees the standard streams: those of rank 0, which are to end with it.
+/// Closes the standard streams: they are rank 0's and must end with it.
 void leave_streams() {
   const int nothing = open("/dev/null", O_RDWR | O_CLOEXEC);
   for (int stream = STDIN_FILENO; stream <= STDERR_FILENO; ++stream) dup2(nothing, stream);
   close(nothing);
 }
 
-/// Returns in the ranks only.
+/// Returns only in the ranks.
 void serve(int socket, pid_t launcher) {
   leave_streams();
   reply(socket, ForkReply::Kind::ready, 0);
@@ -202,14 +202,15 @@ void serve(int socket, pid_t launcher) {
   }
 }
 
-/// Whether the launcher has executed this very process, and not a parent that passed everything on.
+/// Whether the launcher executed this very process, not a parent that passed its descriptors on.
 bool is_from_launcher(int socket, pid_t launcher) {
   ucred peer{};
   socklen_t size = sizeof peer;
   return getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.pid == launcher;
 }
 
-/// The launcher started this process for nothing else: if main ran, it would beside the ranks that are spawned then.
+/// Ends the process: the launcher started it only as a fork server and will spawn the ranks, so main() must not run
+/// here.
 [[noreturn]] void refuse_launcher(int socket, const char* reason) {
   ForkReply refusal;
   refuse(refusal, "%s", reason);
@@ -219,7 +220,7 @@ bool is_from_launcher(int socket, pid_t launcher) {
   _exit(1);
 }
 
-/// Before the constructors of the program, which have higher numbers.
+/// Runs before the constructors of the program, which have higher priority numbers.
 [[gnu::constructor(101)]] void fork_before_main() {
   const char* given = std::getenv(cluster::kForkServer);
   if (!given) return;

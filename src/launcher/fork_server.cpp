@@ -30,11 +30,11 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-constexpr milliseconds kLoadTime{120000};  // libraries may come from a slow file server
-constexpr milliseconds kForkTime{30000};
-constexpr milliseconds kForkTimeAfterSignal{2000};  // it takes milliseconds, unless the fork server does not run
+constexpr milliseconds kLoadTime{120000};           // long, since libraries may come from a slow file server
+constexpr milliseconds kForkTime{30000};            // time to fork all ranks
+constexpr milliseconds kForkTimeAfterSignal{2000};  // forking takes milliseconds unless the server is stuck
 
-/// While it lives, this process becomes the parent of descendants that lose theirs.
+/// Makes this process adopt orphaned descendants during the guard's lifetime.
 class SubreaperGuard {
  public:
   SubreaperGuard() {
@@ -49,7 +49,7 @@ class SubreaperGuard {
   int before_ = 0;
 };
 
-/// The numbers of the descriptors that programs inherit from this process, each after a space.
+/// The numbers of the descriptors that programs inherit from this process, each preceded by a space.
 std::string inherited_descriptors() {
   std::string numbers;
   std::error_code ignored;
@@ -61,7 +61,7 @@ std::string inherited_descriptors() {
   return numbers;
 }
 
-/// False, with errno, if it cannot be sent.
+/// Returns false and sets errno if the message cannot be sent.
 bool send_message(int socket, const std::string& text, const std::vector<int>& descriptors) {
   errno = EMSGSIZE;
   if (text.size() > kForkBytes || descriptors.size() > kForkDescriptors) return false;
@@ -91,13 +91,13 @@ ForkReply no_reply(const std::string& reason) {
 
 struct Wait {
   milliseconds time;
-  Console* console = nullptr;  ///< forwards what is printed meanwhile
-  int interrupt = -1;          ///< once it is readable, the wait lasts no longer than `grace`
+  Console* console = nullptr;  ///< console that forwards output meanwhile
+  int interrupt = -1;          ///< descriptor that limits the rest of the wait to `grace` once readable
   milliseconds grace{0};
   const ForkServer::OnWait* on_wait = nullptr;
 };
 
-/// The next reply; `failed` with the reason if there is none in time.
+/// The next reply; `failed` with a reason if none comes in time.
 ForkReply receive_reply(int socket, Wait wait) {
   auto end = Clock::now() + wait.time;
   auto late = log::str("it did not answer within ", wait.time.count() / 1000, " s");
@@ -112,7 +112,7 @@ ForkReply receive_reply(int socket, Wait wait) {
     if (entries[0].revents)
       return recv(socket, &reply, sizeof reply, 0) == static_cast<ssize_t>(sizeof reply) ? reply
                                                                                          : no_reply("it has ended");
-    if (entries[1].revents) {  // and it stays readable: the signal is for who runs the ranks
+    if (entries[1].revents) {  // not read here: the signal is for the code that runs the ranks
       wait.interrupt = -1;
       end = std::min(end, Clock::now() + wait.grace);
       late = "a signal came before it had answered";
@@ -121,7 +121,7 @@ ForkReply receive_reply(int socket, Wait wait) {
   }
 }
 
-/// What a rank gets: its streams, then what its variables name.
+/// The descriptors of a rank: its streams, then those that its variables name.
 struct RankDescriptors {
   std::vector<int> numbers;
   std::vector<std::string> variables;
@@ -143,7 +143,7 @@ struct RankDescriptors {
   }
 };
 
-/// Ranks that were not told to start. They end by themselves, unless they do not run.
+/// Reaps ranks that were not told to start. They end by themselves unless they are stopped, so those are killed.
 void reap(const std::vector<pid_t>& ranks) {
   for (pid_t rank : ranks) {
     siginfo_t ended;

@@ -13,27 +13,30 @@
 
 namespace muster::launcher {
 
-/// A rank to be started.
+/// The data to start one rank.
 struct RankStart {
   SpawnAttributes attributes;
   Environment environment;
   int rank = 0;
 };
 
+// Why: docs/decisions/0121-ranks-are-forked-before-main.md.
+
 /// Starts the ranks of a program by forking them from one process, its fork server, which has loaded all libraries and
-/// waits before main. The ranks are children of this process, as if it had executed the program once for each of them.
-/// If the fork server dies, its ranks live on.
+/// waits before main(). The ranks become children of this process, as if it had executed the program once for each of
+/// them. They survive the fork server.
 /// Thread safety: one thread, always the same.
 class ForkServer {
  public:
-  /// Called while it waits, again after the time that it returns: launchers of other nodes expect signs of life.
+  /// Called during a wait, and again after the returned time: launchers of other nodes expect heartbeats.
   using OnWait = std::function<std::chrono::milliseconds()>;
 
-  /// Executes nothing yet. `interrupt` is a descriptor that becomes readable when waiting for the program is to end.
+  /// Does not execute anything yet. `interrupt` is a descriptor that becomes readable to end a wait for the program.
   ForkServer(const Program& program, int interrupt);
 
-  /// Starts one round of ranks. Empty if they must be spawned instead; then the debug log says why, and no later round
-  /// is forked either. The first call executes the program, with the streams of the first rank, which `console` reads.
+  /// Starts one round of ranks. Returns an empty list if the ranks must be spawned instead; then the debug log has the
+  /// reason, and later rounds are not forked either. The first call executes the program, with the streams of the first
+  /// rank, which `console` reads.
   /// Throws: LaunchError (MU034) if the program cannot be executed.
   std::vector<Child> start(const std::vector<RankStart>& ranks, Console& console, const OnWait& on_wait = {});
 
@@ -42,14 +45,14 @@ class ForkServer {
   void execute(const RankStart& first);
   void check_variables(const std::vector<RankStart>& ranks);
   std::vector<Child> fork_ranks(const std::vector<RankStart>& ranks);
-  /// The processes that were forked, even if not all could be. Each waits for a byte from `start_fd` before it runs
-  /// main().
+  /// Returns the forked processes, even if some could not be forked. Each waits for a byte from `start_fd` before it
+  /// runs main().
   std::vector<pid_t> request(const std::vector<RankStart>& ranks, const std::vector<cluster::Report>& reports,
                              int start_fd);
   void refuse(const std::string& reason);
   void refuse_by_errno(const std::string& what);
 
-  Environment environment_;  // of the fork server
+  Environment environment_;  // environment of the fork server
   int interrupt_;
   OnWait on_wait_;
   Program program_;

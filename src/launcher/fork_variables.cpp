@@ -10,10 +10,10 @@
 namespace muster::launcher {
 namespace {
 
-/// What differs between the ranks of a node.
+/// Variables that differ between the ranks of a node.
 constexpr std::array kOfRank{cluster::kRank,     cluster::kLocalRank,   cluster::kStoreFd,
                              cluster::kReportFd, cluster::kDeviceIndex, cluster::kVisibleDevices};
-/// What differs between the rounds of a job. Like those of a rank, nobody reads them before main.
+/// Variables that differ between the rounds of a job. No library reads these, or those of a rank, before main().
 constexpr std::array kOfRound{
     cluster::kJob,          cluster::kJobStart,       cluster::kWorldSize,        cluster::kNodeRank,
     cluster::kNodes,        cluster::kLocalWorldSize, cluster::kMainAddress,      cluster::kMainPort,
@@ -23,8 +23,8 @@ bool contains(const auto& names, std::string_view name) {
   return std::any_of(names.begin(), names.end(), [&](std::string_view one) { return one == name; });
 }
 
-/// Calls `visit(name, text)` for each variable of `rank` that `server` lacks or has otherwise, and with nullptr as text
-/// for each that only `server` has.
+/// Calls `visit(name, text)` for each variable of `rank` that is missing or different in `server`, and with nullptr as
+/// the text for each that only `server` has.
 void visit_differences(const Environment& server, const Environment& rank, const auto& visit) {
   for (const auto& [name, text] : rank.variables()) {
     const auto found = server.variables().find(name);

@@ -26,14 +26,14 @@ std::vector<std::string> split(const std::string& text, char mark) {
   return parts;
 }
 
-/// The line of titles begins with an empty cell.
+/// The cells of a line; the header line begins with an empty cell.
 std::vector<std::string> cells_of(const std::string& line) {
   auto cells = split(line, '\t');
   for (auto& cell : cells) cell = std::string(trimmed(cell, kBlanks));
   return cells;
 }
 
-/// Its titles are underlined.
+/// The text without escape sequences: nvidia-smi underlines the header.
 std::string without_escapes(const std::string& text) {
   std::string plain;
   for (size_t i = 0; i < text.size(); ++i) {
@@ -43,7 +43,7 @@ std::string without_escapes(const std::string& text) {
   return plain;
 }
 
-/// "570.86.15", but not "x86_64" or "13".
+/// True for "570.86.15", false for "x86_64" and "13".
 bool is_version(const std::string& word) {
   const auto of_version = [](unsigned char c) { return std::isdigit(c) || c == '.'; };
   return std::isdigit(static_cast<unsigned char>(word.front())) && word.find('.') != std::string::npos &&
@@ -62,7 +62,7 @@ bool is_gpu(const std::string& name) {
          std::all_of(name.begin() + 3, name.end(), [](unsigned char c) { return std::isdigit(c); });
 }
 
-/// What nvidia-smi's words for links stand for; the nearest kinds first.
+/// The meaning of nvidia-smi's link names; the closest links first.
 std::string meaning_of(const std::string& link) {
   static const std::map<std::string, const char*> words{{"PIX", "one PCIe bridge"},
                                                         {"PXB", "several PCIe bridges"},
@@ -74,7 +74,7 @@ std::string meaning_of(const std::string& link) {
   return found == words.end() ? link : str(link, " (", found->second, ")");
 }
 
-/// The pairs of GPUs in the upper half of the table, by their link.
+/// The pairs of GPUs in the upper half of the table, grouped by link.
 std::map<std::string, std::vector<std::string>> pairs_of(const std::vector<std::string>& lines) {
   std::map<std::string, std::vector<std::string>> pairs;
   std::vector<std::string> titles;
@@ -95,7 +95,7 @@ std::map<std::string, std::vector<std::string>> pairs_of(const std::vector<std::
   return pairs;
 }
 
-/// Asks nvidia-smi, until it fails once.
+/// Runs nvidia-smi until it fails once.
 class NvidiaSmi {
  public:
   NvidiaSmi(std::chrono::milliseconds timeout, GpuReport& report) : report_(report), timeout_(timeout) {}

@@ -6,22 +6,22 @@
 
 namespace muster::launcher {
 
-/// What a node's GPUs of NVIDIA's and their driver are. A plain value.
+/// The NVIDIA GPUs of a node and their driver. A plain value.
 struct GpuReport {
   std::vector<std::string> devices = {};   ///< "0: NVIDIA H100 (UUID: GPU-...)", "0.1: MIG 1g.10gb (UUID: MIG-...)"
-  std::string driver = {};                 ///< its version, and who says so; empty: there is none
+  std::string driver = {};                 ///< version of the driver and its source; empty: no driver
   std::vector<std::string> links = {};     ///< "NV18 (18 NVLinks): between all 8 GPUs"
-  std::vector<std::string> problems = {};  ///< what could not be asked, and why
+  std::vector<std::string> problems = {};  ///< failed queries, with reasons
 };
 
-/// Asks the driver's own files below `root`, and the program nvidia-smi of PATH, which gets so long for each answer.
-/// No library of the driver is linked or opened.
+/// Reads the driver's own files below `root`, and asks nvidia-smi from PATH, with `timeout` for each answer. No driver
+/// library is linked or opened.
 GpuReport report_gpus(std::chrono::milliseconds timeout, const std::string& root = "/");
 
-/// What `nvidia-smi -L` lists, a line for each GPU and MIG device.
+/// The lines of `nvidia-smi -L`, one for each GPU and MIG device.
 std::vector<std::string> listed_devices(const std::string& output);
 
-/// What the table of `nvidia-smi topo -m` says, a line for each kind of link.
+/// The contents of the table of `nvidia-smi topo -m`, one line for each kind of link.
 std::vector<std::string> listed_links(const std::string& output);
 
 }  // namespace muster::launcher

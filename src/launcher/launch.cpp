@@ -19,7 +19,7 @@ namespace muster {
 namespace launcher {
 namespace {
 
-/// The ranks of this process: as process-wide as its exit and its uncaught exceptions, which need them.
+/// The ranks started by this process. Global, since the handlers for exit and uncaught exceptions need them.
 std::atomic<LocalRanks*> ranks_of_process{nullptr};
 std::terminate_handler terminate_before = nullptr;
 
@@ -44,11 +44,11 @@ LocalRanks::Uncaught uncaught_exception() {
   return {};
 }
 
-/// An uncaught exception may be secondary to another rank's end, whose cause and exit code count then.
+/// Handles an uncaught exception. It may be a consequence of another rank's end, whose cause and exit code then apply.
 [[noreturn]] void finish_at_terminate() {
   LocalRanks* ranks = ranks_of_process.load();
   const auto exception = uncaught_exception();
-  // The thread that watches ends the process.
+  // The thread that watches the ranks ends the process.
   if (ranks && ranks->other_rank_is_root_cause(exception))
     for (;;) pause();
   if (ranks && exception.is_error) {
@@ -59,7 +59,7 @@ LocalRanks::Uncaught uncaught_exception() {
   std::abort();
 }
 
-/// Something that the program asks for and the launcher did differently. Addresses are up to the launcher.
+/// Throws: ConfigError (MU032) if the launcher contradicts a request of the program. Addresses are up to the launcher.
 void check_agreement(const ClusterEnvironment& cluster, const LaunchOptions& options) {
   if (options.processes > 0 && options.processes != cluster.local_world_size)
     throw ConfigError("MU032",
@@ -118,7 +118,7 @@ ClusterEnvironment launch(const LaunchOptions& options) {
     on_exit(finish_at_exit, nullptr);
   }
   become_rank_zero(before, job, report);
-  // From here on the socket belongs to whoever runs the store.
+  // From here on the process that runs the store owns the socket.
   store.release();
   return read_cluster_environment();
 }

@@ -19,7 +19,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-/// This program with its arguments. The link itself serves where the file was replaced since.
+/// This program with its arguments. If its file was replaced, /proc/self/exe itself is used.
 Program this_program() {
   Program program;
   std::ifstream file("/proc/self/cmdline");
@@ -36,7 +36,7 @@ Program this_program() {
 LocalRanks::LocalRanks(const Job& job, const LaunchOptions& options)
     : options_(options), own_rank_(job.rank_of(0)), wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   cluster::promise_to_print(report_);
-  // The program's threads handle signals, not this one; the ranks get the mask from before.
+  // The new thread must not handle signals; the ranks get the previous mask.
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_BLOCK, &all, &before);
@@ -117,7 +117,7 @@ std::optional<ExitStatus> LocalRanks::own_end() {
 
 void LocalRanks::watch() {
   while (!cause_ && !own_end()) poll_until(std::nullopt);
-  // The root cause of its own failure is found within `grace`.
+  // After this process's own failure, the root cause is found within `grace`.
   while (!cause_ && own_end()->failed()) poll_until(std::nullopt);
   if (!cause_) await_others();
   end_others();
@@ -174,7 +174,7 @@ void LocalRanks::end_others() {
   children_.clear();
 }
 
-/// Another rank has failed while the program runs: it gets as long as the others to come to its own end.
+/// Ends this process after the failure of another rank, unless it ends by itself within the grace time of all ranks.
 void LocalRanks::end_process() {
   std::unique_lock lock(mutex_);
   if (!cause_ || (own_end_ && cause_->rank == own_rank_)) return;

@@ -17,8 +17,8 @@
 
 namespace muster::launcher {
 
-/// The other local ranks of a program that became local rank 0 by launch(), and the thread that starts them and drives
-/// their supervisor. That thread must start them, since they die with the thread that started them.
+/// The other local ranks of a program that became local rank 0 through launch(), and the thread that starts them and
+/// drives their supervisor. That thread must start them, since ranks die with the thread that started them.
 /// Thread safety: finish() and other_rank_is_root_cause() from any thread, finish() once.
 class LocalRanks {
  public:
@@ -26,16 +26,16 @@ class LocalRanks {
   LocalRanks(const Job& job, const LaunchOptions& options);
   ~LocalRanks();
 
-  /// Call it when this process ends with `status`: it waits for the other ranks (or ends them, if status is not 0), and
-  /// returns the exit code of the job. Bounded by the options' timeouts.
+  /// Called when this process ends with `status`: waits for the other ranks (or ends them, if status is not 0), and
+  /// returns the exit code of the job. Bounded by the options' time-outs.
   int finish(int status);
-  /// An uncaught exception.
+  /// Information about an uncaught exception.
   struct Uncaught {
-    bool is_error = false;  ///< a muster::Error, which ends the process with cluster::kUncaughtError
+    bool is_error = false;  ///< true for a muster::Error, which ends the process with cluster::kUncaughtError
     std::string message;
   };
-  /// Call it when the exception ends this process: it returns whether another rank is the root cause. If so, that
-  /// cause is printed, then the exception, and the process ends soon. Bounded by the options' timeouts.
+  /// Called when the exception ends this process: returns whether another rank is the root cause. If so, that cause is
+  /// printed, then the exception, and the process ends soon. Bounded by the options' time-outs.
   bool other_rank_is_root_cause(const Uncaught& exception);
   /// The page for this process's reports.
   const cluster::Report& report() const noexcept { return report_; }
@@ -54,20 +54,20 @@ class LocalRanks {
   void end_process();
 
   std::condition_variable changed_;
-  std::vector<Child> children_;     // used by the thread only
+  std::vector<Child> children_;     // used only by the thread
   std::optional<RootCause> cause_;  // written by the thread under the mutex
   std::exception_ptr start_error_;
-  bool finishing_ = false;  // under the mutex: finish() was called
+  bool finishing_ = false;  // finish() was called; guarded by the mutex
   std::mutex mutex_;
   LaunchOptions options_;
-  std::optional<ExitStatus> own_end_;  // under the mutex
+  std::optional<ExitStatus> own_end_;  // guarded by the mutex
   int own_rank_;
   cluster::Report report_ = cluster::Report::make();
-  bool started_ = false;                  // under the mutex
-  std::optional<Supervisor> supervisor_;  // used by the thread only
+  bool started_ = false;                  // guarded by the mutex
+  std::optional<Supervisor> supervisor_;  // used only by the thread
   Descriptor wake_;
-  bool printed_root_cause_ = false;  // under the mutex: other_rank_is_root_cause() has printed its message
-  std::thread thread_;               // last: it uses all others
+  bool printed_root_cause_ = false;  // other_rank_is_root_cause() has printed its message; guarded by the mutex
+  std::thread thread_;               // last member, since it uses all others
 };
 
 }  // namespace muster::launcher

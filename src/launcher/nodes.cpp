@@ -6,7 +6,7 @@
 namespace muster::launcher {
 namespace {
 
-constexpr int kPortOfSeveralNodes = 29400;
+constexpr int kPortOfSeveralNodes = 29400;  // default port of torchrun's c10d rendezvous
 
 }  // namespace
 
@@ -39,7 +39,7 @@ cluster::Secret secret_of_job(const std::string& file, const Environment& variab
 cluster::ListeningSocket open_store(Job& job) {
   using cluster::ListeningSocket;
   if (job.node_rank != 0) return ListeningSocket();
-  // A world of one has no rendezvous; a program without Muster still finds a free port in its variables.
+  // A world of one has no rendezvous, but a program without Muster still gets a free port in its variables.
   if (job.world_size() == 1) {
     if (job.main_port == 0) job.main_port = ListeningSocket(0, job.main_address).port();
     return ListeningSocket();

@@ -81,7 +81,7 @@ std::vector<options::Option<RunOptions>> process_options() {
   };
 }
 
-/// For several nodes whose launchers know each other: with max_restarts, or a range of nodes.
+/// Options for several nodes with a rendezvous: with max_restarts, or a range of nodes.
 std::vector<options::Option<RunOptions>> rendezvous_options() {
   return {
       option("heartbeat_timeout", &RunOptions::heartbeat_timeout,

@@ -5,7 +5,7 @@
 
 namespace muster {
 
-/// "2", or "1:4".
+/// A number or a range of nodes: "2", or "1:4".
 template <>
 struct options::Value<NodeRange> {
   static constexpr const char* kType = "count or range";

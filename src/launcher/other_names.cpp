@@ -4,7 +4,7 @@ namespace muster::launcher {
 namespace {
 
 struct Spelling {
-  const char* theirs;  ///< with underscores, without dashes before it
+  const char* theirs;  ///< name in the other launcher, with underscores and without leading dashes
   const char* ours;
 };
 

@@ -20,8 +20,8 @@ namespace {
 using Header = ElfW(Ehdr);
 using Segment = ElfW(Phdr);
 
-constexpr std::size_t kMostNotes = std::size_t{1} << 16;  // bytes; a linker makes a few hundred
-constexpr std::size_t kMostSegments = 1024;
+constexpr std::size_t kMostNotes = std::size_t{1} << 16;  // limit in bytes; a linker writes a few hundred
+constexpr std::size_t kMostSegments = 1024;               // limit on program headers in a file
 
 bool read_at(int file, std::size_t offset, void* to, std::size_t size) {
   return pread(file, to, size, static_cast<off_t>(offset)) == static_cast<ssize_t>(size);
@@ -36,7 +36,7 @@ bool is_program(const Header& header) {
 
 std::size_t padded(std::size_t size) { return (size + 3) / 4 * 4; }
 
-/// Walks through notes that each begin at a multiple of 4.
+/// Iterates over notes, each of which begins at a multiple of 4.
 bool contains_fork_note(std::string_view notes) {
   const ForkNote wanted;
   while (notes.size() >= 3 * sizeof(std::uint32_t)) {

@@ -11,7 +11,7 @@
 namespace muster::launcher {
 namespace {
 
-/// An outer launcher's words would contradict ours.
+/// Removes the variables of outer launchers, which would contradict Muster's.
 void forget_other_launchers(Environment& result) {
   const Environment before = result;
   for (const auto& [name, value] : before.variables())

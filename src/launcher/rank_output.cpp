@@ -7,11 +7,11 @@
 namespace muster::launcher {
 namespace {
 
-constexpr size_t kTailLines = 10;
-constexpr size_t kTailWidth = 500;
-constexpr size_t kLongestLine = size_t{1} << 16;  // longer ones are cut, so that a rank cannot fill the memory
+constexpr size_t kTailLines = 10;                 // lines kept for the message about a failure
+constexpr size_t kTailWidth = 500;                // limit on a kept line in bytes
+constexpr size_t kLongestLine = size_t{1} << 16;  // longer lines are split, so that a rank cannot fill the memory
 
-/// LibTorch writes some thirty of these after the words of an exception.
+/// Recognizes a stack frame: LibTorch prints some thirty of them after the text of an exception.
 bool is_frame(std::string_view line) {
   constexpr std::string_view kStart = "frame #";
   return line.starts_with(kStart) && line.size() > kStart.size() && line[kStart.size()] >= '0' &&

@@ -10,7 +10,7 @@
 
 namespace muster::launcher {
 
-/// The last lines of a rank, for the message about its failure, without LibTorch's stack frames.
+/// The last lines of a rank without LibTorch's stack frames, for the message about its failure.
 class Tail {
  public:
   void add(std::string_view line);
@@ -20,31 +20,30 @@ class Tail {
   std::deque<std::string> lines_;
 };
 
-/// The log file with everything that a rank writes, unchanged. A stream begins a new line if another stream has not
-/// ended its own.
+/// The log file with everything that a rank writes, unchanged. A stream starts a new line if another stream has not
+/// ended its line.
 class RankLog {
  public:
-  /// Without a file nothing is written.
+  /// Without a file, nothing is written.
   explicit RankLog(Descriptor file) : file_(std::move(file)) {}
-  /// `shown_on` distinguishes the rank's streams.
+  /// `shown_on` identifies the stream.
   void add(const Screen* shown_on, std::string_view bytes);
-  /// Writes a line of the launcher.
+  /// Writes a message of the launcher.
   void say(std::string_view line);
 
  private:
   bool at_line_start_ = true;
   Descriptor file_;
-  const Screen* last_ = nullptr;  // of the stream that wrote last
+  const Screen* last_ = nullptr;  // screen of the stream that wrote last
 };
 
-/// One stream of one rank: takes bytes and passes whole lines to a screen.
-/// A carriage return restarts the line. A live stream on a terminal shows this as it happens; other streams write only
-/// the final content of the line.
+/// One stream of one rank: takes bytes and passes whole lines to a screen. A carriage return restarts the line. A live
+/// stream on a terminal shows this as it happens; other streams write only the final content of the line.
 class RankOutput {
  public:
   struct Setup {
-    RankLog* log = nullptr;  ///< gets the bytes as they are
-    bool live = false;       ///< shows unfinished lines
+    RankLog* log = nullptr;  ///< receives the bytes unchanged
+    bool live = false;       ///< true: show unfinished lines
     std::string prefix;
     Screen* screen = nullptr;
     Tail* tail = nullptr;
@@ -52,7 +51,7 @@ class RankOutput {
   explicit RankOutput(Setup setup) : setup_(std::move(setup)) {}
 
   void add(std::string_view bytes);
-  /// The stream has ended: an unfinished line is written.
+  /// Ends the stream: writes an unfinished line.
   void finish();
 
  private:
@@ -60,7 +59,7 @@ class RankOutput {
   void show();
 
   std::string line_;
-  bool returned_ = false;  // a carriage return was the last byte
+  bool returned_ = false;  // true if the last byte was a carriage return
   Setup setup_;
 };
 

@@ -14,14 +14,14 @@ namespace {
 
 constexpr pid_t kDismissed = 0;
 
-/// In the reaper: collects groups until the launcher dismisses it or is gone.
+/// Runs in the reaper: collects process groups until the launcher dismisses it or dies.
 [[noreturn]] void keep(int from_launcher) {
   setsid();
   prctl(PR_SET_NAME, "muster-reaper");
   sigset_t all;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, nullptr);
-  // The launcher's descriptors would keep its readers from seeing the end of its output.
+  // Close the launcher's descriptors, which would hide the end of its output from its readers.
   dup2(from_launcher, 0);
   close_range(1, ~0u, 0);
   std::vector<pid_t> groups;

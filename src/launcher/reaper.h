@@ -6,12 +6,13 @@
 
 namespace muster::launcher {
 
-/// A watchdog process that outlives the launcher for a moment: if the launcher is killed (kill -9), it kills the
-/// process groups of the ranks, and so the processes that the ranks have started. The ranks themselves die with the
-/// launcher anyway.
+/// A watchdog process that briefly outlives the launcher: if the launcher is killed (kill -9), it kills the process
+/// groups of the ranks, including the processes that the ranks have started. The ranks themselves die with the launcher
+/// anyway.
 class Reaper {
  public:
-  /// Forks. Requires: one thread, no ranks yet. If no reaper can be started, the ranks are still watched.
+  /// Forks the reaper. Requires: one thread, no ranks yet. If the reaper cannot be started, the ranks are still
+  /// watched.
   Reaper();
   /// Dismisses the reaper: it ends without killing.
   ~Reaper();

@@ -9,9 +9,9 @@ namespace {
 using log::str;
 using std::chrono::milliseconds;
 
-constexpr milliseconds kSoon{60000};  // of programs that report no steps
-constexpr int kMaxTooSoon = 4;
-constexpr std::size_t kMostLines = 20;
+constexpr milliseconds kSoon{60000};    // a round without steps that ends sooner failed too soon
+constexpr int kMaxTooSoon = 4;          // rounds in a row that may fail too soon
+constexpr std::size_t kMostLines = 20;  // limit on the causes in the summary
 
 }  // namespace
 

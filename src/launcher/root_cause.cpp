@@ -46,10 +46,10 @@ RootCause root_cause_of(const RankSnapshot& rank) {
           .reason = {}};
 }
 
-/// The end of a chain of ranks, each of which reported that it had lost the next one.
+/// The end of a chain of ranks, each of which reported the loss of the next one.
 struct LostRankChain {
-  const RankSnapshot* reporter;  ///< the last one that lost another
-  const RankSnapshot* lost;      ///< nullptr: a rank of another node
+  const RankSnapshot* reporter;  ///< last rank that lost another
+  const RankSnapshot* lost;      ///< rank that it lost; nullptr: a rank of another node
   bool is_cycle = false;         ///< each lost the other; the reporter was first
 };
 
@@ -69,7 +69,7 @@ LostRankChain follow(const Ranks& ranks, const RankSnapshot& start) {
   }
 }
 
-/// The cause behind a rank that failed only because it lost another; std::nullopt if ranks lost each other.
+/// The cause behind a rank that failed only because it lost another; nullopt if ranks lost each other.
 std::optional<RootCause> trace(const Ranks& ranks, const RankSnapshot& secondary) {
   const LostRankChain chain = follow(ranks, secondary);
   const RankSnapshot& failed = has_failed(*chain.reporter) ? *chain.reporter : secondary;
@@ -101,7 +101,7 @@ std::string name(int rank, const NodeLayout& layout) {
   return layout.nodes > 1 ? str("rank ", rank, " on node ", layout.node_of(rank)) : str("rank ", rank);
 }
 
-/// What follows a headline: what becomes of the other ranks.
+/// The text after a headline about the other ranks.
 const char* ending(Kind kind) {
   if (kind == Kind::elsewhere) return ". All ranks of this node are ended.";
   if (kind == Kind::stopped) return ". It is killed.";
@@ -169,7 +169,7 @@ std::optional<RootCause> find_stopped_rank(const Ranks& ranks) {
     if (!lost || lost->end) continue;
     auto cause = root_cause_of(*lost);
     cause.kind = Kind::stopped;
-    cause.end = {0, SIGKILL};  // what ends it, as it cannot act on anything else
+    cause.end = {0, SIGKILL};  // the launcher kills it, since it reacts to nothing else
     cause.other = rank.rank;
     cause.reason = rank.reported.reason;
     return cause;

@@ -31,7 +31,7 @@ namespace muster {
 namespace launcher {
 namespace {
 
-/// The launcher itself uses the accelerator, too.
+/// The options of the program, with the launcher's accelerator, which both use.
 std::string options_for_ranks(const RunOptions& options) {
   if (options.accelerator.empty()) return options.options;
   auto texts = options::read_line(options.options, "option 'options' of the launcher");
@@ -46,7 +46,7 @@ void check_placement(const RunOptions& options) {
     throw ConfigError("MU036", log::str("nodes is ", options::Value<NodeRange>::write(options.nodes),
                                         "; a number of at least 1 is wanted, or two of which the first is not above "
                                         "the second"));
-  // Where launchers know each other, the number only orders the nodes: any of them may wait for its turn.
+  // With a rendezvous the number only orders the nodes, and any node may wait for its turn.
   const int node_rank = has_rendezvous(options) ? std::min(options.node_rank, most - 1) : options.node_rank;
   check_nodes({options.main_address, options.main_port, node_rank, most});
 }
@@ -75,16 +75,16 @@ Job plan_job(const RunOptions& options, const Environment& variables) {
   return job;
 }
 
-/// Nothing that is left of an earlier round can join the next one.
+/// Takes a new rendezvous and secret, so that leftovers of an earlier round cannot join the next one.
 void renew_rendezvous(const RunOptions& options, Job& job) {
   place_store(options.main_address, options.main_port, job);
   if (!job.given_secret) job.secret = cluster::make_secret();
 }
 
-/// stdin for the ranks: nothing. A terminal would stop ranks that read it, since each is in a process group of its own.
+/// An empty stdin for the ranks. A terminal would stop ranks that read it, since each leads its own process group.
 Descriptor no_input() { return Descriptor(open("/dev/null", O_RDONLY | O_CLOEXEC)); }
 
-/// The ranks of a round, with streams of their own. `ends` keeps these open until the ranks have them.
+/// The ranks of a round, each with its streams. `ends` keeps these open until the ranks have them.
 std::vector<RankStart> ranks_to_start(const Job& job, const cluster::ListeningSocket& store,
                                       const RelayedSignals& signals, Console& console, std::vector<Console::Ends>& ends,
                                       int nothing) {
@@ -105,7 +105,7 @@ std::vector<RankStart> ranks_to_start(const Job& job, const cluster::ListeningSo
   return ranks;
 }
 
-/// `children` get one more at a time, so that none is left behind if the next cannot be started.
+/// Adds to `children` one by one, so that none is left behind if the next cannot be started.
 void spawn_ranks(Program program, const std::vector<RankStart>& ranks, std::vector<Child>& children) {
   children.reserve(ranks.size());
   for (const auto& rank : ranks) {
@@ -128,12 +128,12 @@ void start_ranks(const Job& job, const Program& program, const cluster::Listenin
     };
   if (forks) children = forks->start(ranks, console, on_wait);
   if (children.empty()) spawn_ranks(program, ranks, children);
-  // The last start may have ended within a line.
+  // The previous round may have ended in the middle of a line.
   for (int local_rank = 0; job.restarts > 0 && local_rank < job.processes; ++local_rank)
     console.say_in_log(local_rank, log::str("\nmuster: restart ", job.restarts));
 }
 
-/// The socket of the round's store; on several nodes that know each other it was made before they were told its port.
+/// The socket of the round's store. With a rendezvous it already exists, since all nodes were told its port.
 cluster::ListeningSocket store_of_round(Job& job, NodeAgent* agent) {
   if (!agent) return open_store(job);
   auto store = agent->take_store();
@@ -145,12 +145,12 @@ cluster::ListeningSocket store_of_round(Job& job, NodeAgent* agent) {
 std::optional<ForkServer> fork_server(const RunOptions& options, const Job& job, const Program& program,
                                       const RelayedSignals& signals) {
   std::optional<ForkServer> forks;
-  // One rank that is started once would only wait for another process to load what it needs.
+  // A single rank that is started once would only lose time by a fork server.
   if (options.fork_ranks && (job.processes > 1 || options.max_restarts > 0)) forks.emplace(program, signals.fd());
   return forks;
 }
 
-/// Starts all ranks once, and returns when the last has ended. Whatever the round needed ends with it.
+/// Starts all ranks once, and returns when the last has ended. Releases everything that the round needed.
 Round run_round(const RunOptions& options, Job job, const Program& program, const RelayedSignals& signals,
                 NodeAgent* agent, std::optional<ForkServer>& forks) {
   Reaper reaper;
@@ -159,7 +159,7 @@ Round run_round(const RunOptions& options, Job job, const Program& program, cons
   std::vector<Child> children;
   start_ranks(job, program, store, signals, console, agent, forks, children);
   for (const auto& child : children) reaper.watch(child.pid());
-  // Rank 0 alone has the socket now: should it end, the others are refused instead of waiting.
+  // Only rank 0 has the socket now: if it ends, connections of the others are refused instead of waiting.
   store = cluster::ListeningSocket();
   Supervisor supervisor({&children, options.grace, {job.nodes, job.processes}, {}});
   std::optional<RendezvousProbe> probe;

@@ -9,8 +9,8 @@
 namespace muster::launcher {
 namespace {
 
-constexpr size_t kFull = size_t{1} << 20;
-constexpr size_t kCertain = 4096;  // PIPE_BUF: what a pipe that polls writable takes at least
+constexpr size_t kFull = size_t{1} << 20;  // bytes of waiting output at which ranks must wait
+constexpr size_t kCertain = 4096;          // PIPE_BUF in bytes: the least that a writable pipe accepts
 constexpr std::string_view kEraseLine = "\r\x1b[K";
 
 bool writable(int fd) {
@@ -54,7 +54,7 @@ void Screen::flush() {
   do {
     ssize_t written = write(fd_, buffer_.data(), std::min(buffer_.size(), kCertain));
     if (written < 0 && (errno == EAGAIN || errno == EINTR)) return;
-    // The output has no reader any more: the ranks go on, and it is dropped.
+    // The output has lost its reader: the ranks continue, and the output is dropped.
     if (written < 0) return buffer_.clear();
     buffer_.erase(0, static_cast<size_t>(written));
   } while (!buffer_.empty() && writable(fd_));

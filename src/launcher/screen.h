@@ -5,8 +5,8 @@
 
 namespace muster::launcher {
 
-/// One destination of the ranks' output: a terminal, a pipe or a file. It is written in whole lines and never blocks,
-/// so that a slow reader cannot keep the launcher from watching its ranks.
+/// One destination of the ranks' output: a terminal, a pipe or a file. It receives whole lines and never blocks, so
+/// that a slow reader cannot keep the launcher from watching its ranks.
 class Screen {
  public:
   /// Borrows `fd`.
@@ -14,17 +14,18 @@ class Screen {
 
   /// Adds a finished line; `line` has no newline.
   void add_line(std::string_view prefix, std::string_view line);
-  /// Adds the last line of a rank, which has no newline. With a prefix it gets one, without it is kept as it is.
+  /// Adds the last line of a rank, which has no newline. With a prefix it gets one; without, it stays as it is.
   void add_unfinished(std::string_view prefix, std::string_view line);
-  /// Sets the line that a live rank is still writing (a progress bar). It stays the last: finished lines go above.
+  /// Sets the line that a live rank is still writing (a progress bar). It stays at the bottom: finished lines go above
+  /// it.
   void set_live(std::string text);
 
   bool is_terminal() const noexcept { return terminal_; }
   int fd() const noexcept { return fd_; }
   bool pending() const noexcept { return !buffer_.empty(); }
-  /// True if so much output waits to be written that the ranks should wait too.
+  /// True if so much output is buffered that the ranks should wait.
   bool full() const noexcept;
-  /// Requires: poll() reported that `fd` is writable. Writes only what cannot block.
+  /// Writes without blocking. Requires: poll() reported that `fd` is writable.
   void flush();
 
  private:

@@ -10,9 +10,9 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr milliseconds kAgain{100};  // after a kill that did not end all
-constexpr milliseconds kNextLook{1000};
-constexpr milliseconds kEnd{10000};  // for the end of a process that has closed its connections
+constexpr milliseconds kAgain{100};      // time until the next kill if some processes are left
+constexpr milliseconds kNextLook{1000};  // shortest time between two checks for stopped ranks
+constexpr milliseconds kEnd{10000};      // time for a process that has closed its connections to end
 
 }  // namespace
 
@@ -54,7 +54,7 @@ void Supervisor::end_by(RootCause cause) {
   kill_at_ = now + setup_.grace;
 }
 
-/// That a rank is stopped is told by no event, so it is looked at again and again.
+/// No event reports that a rank is stopped, so ranks are checked repeatedly.
 void Supervisor::watch_last_rank(const std::vector<RankSnapshot>& ranks) {
   const auto line = describe_last_rank(ranks, setup_.layout);
   auto stopped = find_stopped_rank(ranks);

@@ -14,14 +14,14 @@
 
 namespace muster::launcher {
 
-/// Detects that ranks of one node have ended, finds the root cause of a failure, and then ends all other ranks.
-/// It neither waits nor prints: its driver polls the entries of add_to() for poll_timeout(), and then calls poll().
+/// Detects the ends of the ranks of one node, finds the root cause of a failure, and then ends all other ranks. It
+/// neither waits nor prints: its driver polls the entries of add_to() for poll_timeout(), and then calls poll().
 /// Thread safety: one thread.
 class Supervisor {
  public:
   using Clock = std::chrono::steady_clock;
 
-  /// A rank that is the driver's own process.
+  /// The driver's own process, if it is a rank.
   struct Own {
     int rank = 0;
     cluster::Report report;
@@ -29,28 +29,28 @@ class Supervisor {
   struct Setup {
     std::vector<Child>* children;  ///< borrowed; complete before the first poll()
     std::chrono::milliseconds
-        grace;  ///< between SIGTERM and SIGKILL, and how long a secondary failure waits for a rank that gave no answer
+        grace;  ///< time between SIGTERM and SIGKILL, and for an unresponsive rank to respond after a secondary failure
     NodeLayout layout;
     std::optional<Own> own;
   };
   explicit Supervisor(Setup setup) : setup_(std::move(setup)) {}
 
-  /// Checks which ranks have ended. At the root cause all ranks get SIGTERM, and `grace` later SIGKILL.
-  /// Ends are detected only here, so that none is missed between the search for the cause and the wait.
+  /// Checks which ranks have ended. At a root cause all ranks get SIGTERM, and `grace` later SIGKILL. Ends are detected
+  /// only here, so that none is missed between the search for the cause and the wait.
   void poll();
-  /// The driver's own rank is about to end like this.
+  /// Notes that the driver's own rank is about to end with this status.
   void own_ends(ExitStatus end) { own_end_ = end; }
-  /// Ranks that end from now on do so on request: no root cause is sought any more, and ranks that still run after
-  /// `grace` are killed.
+  /// Declares that ranks end on request from now on: no root cause is sought, and ranks that still run after `grace`
+  /// are killed.
   void stop(std::chrono::milliseconds grace);
 
-  /// The round is over, though no rank of this node is the cause: all get SIGTERM, and SIGKILL after the grace time.
+  /// Ends all ranks without a cause on this node: they get SIGTERM, and SIGKILL after the grace time.
   void end_all();
 
-  /// A line to print, once: see describe_last_rank().
+  /// A line to print once: see describe_last_rank().
   std::optional<std::string> take_notice() { return std::exchange(notice_, std::nullopt); }
   bool all_ended() const;
-  /// Whether a rank has reported an update.
+  /// Whether any rank has reported an update.
   bool made_steps() const;
   const std::optional<RootCause>& cause() const noexcept { return cause_; }
   /// The current state of all ranks.
@@ -58,7 +58,7 @@ class Supervisor {
   const NodeLayout& layout() const noexcept { return setup_.layout; }
 
   void add_to(std::vector<pollfd>& entries) const;
-  /// Milliseconds until something is due, or -1.
+  /// Milliseconds until poll() must be called, or -1.
   int poll_timeout() const;
   void signal_all(int number, bool group) const;
 
@@ -70,9 +70,9 @@ class Supervisor {
   void kill_if_due();
 
   std::optional<RootCause> cause_;
-  std::optional<Clock::time_point> failed_at_;  // when the first failure was seen
+  std::optional<Clock::time_point> failed_at_;  // time at which the first failure was seen
   std::optional<Clock::time_point> kill_at_;
-  std::optional<Clock::time_point> look_at_;  // while a rank runs that another one has lost
+  std::optional<Clock::time_point> look_at_;  // next check; set while a rank runs that another one has lost
   std::optional<std::string> notice_;
   bool noticed_ = false;
   std::optional<ExitStatus> own_end_;

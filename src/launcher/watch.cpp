@@ -15,8 +15,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-constexpr milliseconds kStopTime{30000};  // for ranks that were told to stop: they may be saving their state
-constexpr milliseconds kLastWords{200};   // for output still on its way after all ranks have ended
+constexpr milliseconds kStopTime{30000};  // time for ranks told to stop, which may save their state
+constexpr milliseconds kLastWords{200};   // time for output in flight after all ranks have ended
 
 bool stops(int number) { return number == SIGINT || number == SIGTERM || number == SIGHUP; }
 
@@ -69,12 +69,12 @@ int Watch::run(const std::vector<Child>& children) {
   return supervisor.cause() ? supervisor.cause()->end.exit_code() : 128 + stop_signal_;
 }
 
-/// What the launchers of other nodes have to say, and what they should know of this node's ranks.
+/// Exchanges messages with the launchers of other nodes.
 void Watch::attend_to_job() {
   if (owners_.probe) owners_.probe->attend();
   if (!owners_.agent) return;
   owners_.agent->attend();
-  // Ranks that were told to stop keep their time.
+  // Ranks that were told to stop keep their full time.
   if (!stop_signal_) owners_.agent->follow(*owners_.supervisor);
   for (const auto& line : owners_.agent->take_lines()) owners_.console->say("muster: " + line);
   if (const int number = owners_.agent->next_signal()) relay(number, asked_by_node_0_);
@@ -98,14 +98,15 @@ void Watch::handle_signals() {
   while (int number = owners_.signals->next()) relay(number, asked_here_);
 }
 
-/// A scheduler stops the launchers of all nodes at once, so that each is asked here and by node 0: that is one request.
+/// `asked`: per source, because a scheduler stops the launchers of all nodes at once, and the same request also arrives
+/// from node 0.
 void Watch::relay(int number, bool& asked) {
   auto& supervisor = *owners_.supervisor;
   if (number == SIGTSTP) return suspend();
   if (number == SIGWINCH) owners_.console->resize();
   const bool again = stops(number) && std::exchange(asked, true);
   if (stops(number) && (again || supervisor.cause())) {
-    // Asked a second time: no more waiting.
+    // A second request: stop waiting.
     if (owners_.agent) owners_.agent->stop(number);
     if (!stop_signal_) stop_signal_ = number;
     supervisor.signal_all(SIGKILL, true);
@@ -113,8 +114,8 @@ void Watch::relay(int number, bool& asked) {
   }
   if (stops(number) && owners_.agent) owners_.agent->stop(number);
   if (stops(number) && stop_signal_) return;
-  // What stops a job concerns all that its ranks have started, as a terminal would have it; other signals the ranks
-  // only.
+  // A signal that stops the job goes to all processes that the ranks have started, as from a terminal; other signals go
+  // only to the ranks.
   supervisor.signal_all(number, stops(number) || number == SIGCONT);
   if (!stops(number)) return;
   stop_signal_ = number;
@@ -129,14 +130,14 @@ void Watch::suspend() {
 
 void Watch::drain(int first_rank) {
   owners_.console->read_all();
-  // What ranks have left running in their groups may hold their pipes open.
+  // Processes that ranks have left running in their groups may hold the pipes open.
   owners_.supervisor->signal_all(SIGKILL, true);
   const auto end = Clock::now() + kLastWords;
   while (owners_.console->reading() && Clock::now() < end)
     poll_once(false, static_cast<int>(std::chrono::ceil<milliseconds>(end - Clock::now()).count()));
   owners_.console->finish();
   print_cause(first_rank);
-  // A reader may take its time (a pager), so only a signal ends this.
+  // A reader such as a pager may take its time, so only a signal ends this loop.
   while (owners_.console->writing()) {
     poll_once(false, -1);
     while (int number = owners_.signals->next())

@@ -11,7 +11,7 @@
 
 namespace muster::launcher {
 
-/// While it lives, receives the signals that the launcher passes on, by a descriptor instead of handlers.
+/// During its lifetime, receives the signals that the launcher forwards, through a descriptor instead of handlers.
 class RelayedSignals {
  public:
   RelayedSignals();
@@ -22,10 +22,10 @@ class RelayedSignals {
   int fd() const noexcept { return fd_.get(); }
   /// The next signal, or 0. Never blocks.
   int next() const;
-  /// The signal mask from before, for the ranks.
+  /// The signal mask before construction, for the ranks.
   const sigset_t& mask_before() const noexcept { return before_; }
-  /// Waits, while no rank runs, for `time`, for one of `others`, or for a signal that stops the job; returns its
-  /// number, or 0.
+  /// Waits, while no rank runs, until `time` has passed, until one of `others` is ready, or until a signal stops the
+  /// job; returns its number, or 0.
   int wait(std::chrono::milliseconds time, std::vector<pollfd> others = {}) const;
 
  private:
@@ -40,16 +40,16 @@ class RendezvousProbe;
 class Watch {
  public:
   struct Owners {
-    NodeAgent* agent;  ///< of a job on several nodes that know each other; else nullptr
+    NodeAgent* agent;  ///< agent of a job with a rendezvous of several nodes; else nullptr
     Console* console;
-    RendezvousProbe* probe;  ///< of a job on several nodes that should not know each other; else nullptr
+    RendezvousProbe* probe;  ///< probe of a job on several nodes without a rendezvous; else nullptr
     const RelayedSignals* signals;
     Supervisor* supervisor;
   };
   explicit Watch(Owners owners) : owners_(owners) {}
 
-  /// Throws: LaunchError (MU513) if the ranks would wait for nothing.
   /// Returns the exit code of the job: that of the root cause, 0 if none failed, 128 + the signal that stopped it.
+  /// Throws: LaunchError (MU513) if the ranks would wait in vain.
   int run(const std::vector<Child>& children);
   /// Whether a signal has stopped the job.
   bool stopped() const noexcept { return stop_signal_ != 0; }
@@ -63,9 +63,9 @@ class Watch {
   void drain(int first_rank);
   void print_cause(int first_rank);
 
-  bool asked_by_node_0_ = false, asked_here_ = false;  // to stop
+  bool asked_by_node_0_ = false, asked_here_ = false;  // sources that have requested a stop
   Owners owners_;
-  int stop_signal_ = 0;  // the signal that stopped the launcher
+  int stop_signal_ = 0;  // signal that stopped the launcher
 };
 
 }  // namespace muster::launcher

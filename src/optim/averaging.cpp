@@ -20,7 +20,7 @@
 namespace muster {
 namespace {
 
-/// Values change below autograd: versions stay, as when an optimizer's memory changes.
+/// Changes values below autograd: versions stay, as they do when an optimizer's memory changes.
 struct BelowAutograd {
   at::NoGradGuard no_grad;
   at::AutoDispatchBelowADInplaceOrView below;
@@ -36,7 +36,7 @@ void average_into(const at::Tensor& average, const at::Tensor& live, const Avera
   }
 }
 
-/// Every write to a parameter changes its version, a prepared optimizer's too; the swap by use() does not.
+/// Every write to a parameter changes its version, even one by a prepared optimizer; only the swap in use() does not.
 std::vector<uint32_t> versions_of(const std::vector<at::Tensor>& parameters) {
   std::vector<uint32_t> versions;
   for (const auto& parameter : parameters)
@@ -45,7 +45,7 @@ std::vector<uint32_t> versions_of(const std::vector<at::Tensor>& parameters) {
   return versions;
 }
 
-/// Where these parameters are stored, if that is not in their module.
+/// The owner of these parameters' storage, if that is not their module.
 optim::FlatParameters* owner_of(const std::vector<at::Tensor>& parameters) {
   for (const auto& parameter : parameters)
     if (const auto watcher = hook::watcher_of(parameter))
@@ -75,7 +75,7 @@ AveragedModel::AveragedModel(torch::nn::Module& module, AveragingOptions options
   if (!(options_.decay >= 0.0 && options_.decay <= 1.0))
     throw ConfigError(
         "MU140", formatted("the decay of an average of weights is {}; it must be between 0 and 1", options_.decay));
-  std::unordered_set<c10::TensorImpl*> seen;  // the identity of a tensor
+  std::unordered_set<c10::TensorImpl*> seen;  // a tensor's impl is its identity
   const auto add = [&](const std::string& name, const at::Tensor& tensor, bool averaged) {
     if (!seen.insert(tensor.unsafeGetTensorImpl()).second) return;
     entries_.push_back({name, tensor, {}, averaged});
@@ -164,7 +164,7 @@ void AveragedModel::lend(const std::function<void()>& f) {
   try {
     exchange();
   } catch (...) {
-    if (!error) throw;  // what f threw says more
+    if (!error) throw;  // the error that f threw says more
   }
   if (error) std::rethrow_exception(error);
 }

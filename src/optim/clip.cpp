@@ -19,7 +19,7 @@
 namespace muster {
 namespace {
 
-/// Of each group what no group before it has. A tensor's impl is its identity.
+/// For each group, the parameters that no earlier group has. A tensor's impl is its identity.
 std::vector<std::vector<at::Tensor>> distinct_groups(const torch::optim::Optimizer& optimizer) {
   std::unordered_set<const c10::TensorImpl*> seen;
   std::vector<std::vector<at::Tensor>> groups;
@@ -31,7 +31,7 @@ std::vector<std::vector<at::Tensor>> distinct_groups(const torch::optim::Optimiz
   return groups;
 }
 
-/// Requires: each parameter once.
+/// Requires: no parameter is repeated.
 std::vector<at::Tensor> gradients_of(const std::vector<at::Tensor>& parameters) {
   std::vector<at::Tensor> gradients;
   for (const auto& parameter : parameters)
@@ -43,7 +43,7 @@ double norm_of(const std::vector<at::Tensor>& parameters, double p) {
   return optim::norm_from_power_sum(optim::power_sum(gradients_of(parameters), p), p);
 }
 
-/// Clips without a wait; nullopt where that is not possible.
+/// Clips without making the host wait; nullopt if that is not possible.
 std::optional<GradNorm> clip_on_device(const std::vector<at::Tensor>& parameters, double max_norm,
                                        const ClipNormOptions& options) {
   if (options.non_finite != NonFinite::pass) return std::nullopt;

@@ -29,7 +29,7 @@ at::Tensor largest(const std::vector<at::Tensor>& tensors, at::Device device) {
   auto most = at::zeros({}, at::TensorOptions(at::kDouble).device(device));
   for (const auto& tensor : tensors)
     if (tensor.numel() > 0)
-      most = at::maximum(most, at::linalg_vector_norm(tensor, INFINITY).to(at::kDouble));  // a NaN stays one
+      most = at::maximum(most, at::linalg_vector_norm(tensor, INFINITY).to(at::kDouble));  // a NaN stays a NaN
   return most;
 }
 
@@ -77,11 +77,11 @@ at::Tensor norm_from_power_sum(const at::Tensor& sum, double p) {
 at::Tensor clip_coefficient(const at::Tensor& norm, double max_norm) {
   const auto one = at::full({}, 1.0, norm.options()), most = at::full({}, max_norm, norm.options());
   const auto coefficient = at::div(most, norm + 1e-6);
-  return at::where(coefficient.ge(1.0), one, coefficient);  // a NaN stays one
+  return at::where(coefficient.ge(1.0), one, coefficient);  // a NaN stays a NaN
 }
 
 void scale_by(const at::Tensor& gradient, const at::Tensor& factor) {
-  // A kernel may round the factor to the gradient's dtype before it multiplies.
+  // Computed in float32, because a kernel may round the factor to the gradient's dtype before it multiplies.
   if (at::isReducedFloatingType(gradient.scalar_type()))
     gradient.copy_(gradient.to(at::kFloat).mul_(factor.to(at::kFloat)));
   else gradient.mul_(factor);

@@ -21,7 +21,7 @@ constexpr int64_t kDigit = (int64_t{1} << 32) - 1;
 constexpr int64_t kMantissa = (int64_t{1} << 52) - 1;
 constexpr int64_t kNotFinite = 0x7ff;
 
-/// Each block's sum, in the order of add_powers().
+/// The sum of each block, in the order of add_powers().
 at::Tensor block_sums(const at::Tensor& flat, double p) {
   auto wide = flat.to(at::kDouble);
   if (const auto rest = flat.numel() % kSumBlock; rest > 0) wide = at::constant_pad_nd(wide, {0, kSumBlock - rest});
@@ -32,7 +32,7 @@ at::Tensor block_sums(const at::Tensor& flat, double p) {
   return ((lane(0) + lane(4)) + (lane(2) + lane(6))) + ((lane(1) + lane(5)) + (lane(3) + lane(7)));
 }
 
-/// What ExactSum::add() makes of each term, added up.
+/// The words that ExactSum::add() makes of each term, added up.
 at::Tensor words_of(const at::Tensor& terms) {
   const auto bits = terms.view(at::kLong);
   const auto exponent = bits.bitwise_right_shift(52).bitwise_and(kNotFinite);
@@ -52,7 +52,7 @@ at::Tensor words_of(const at::Tensor& terms) {
   return words;
 }
 
-/// As carry() of ExactSum, for all digits at once.
+/// Computes carry() of ExactSum for all digits at once.
 at::Tensor carried(const at::Tensor& sums) {
   const auto last = sums.size(0) - 1;
   auto digits = sums;
@@ -63,7 +63,8 @@ at::Tensor carried(const at::Tensor& sums) {
     digits = rest;
   };
   for (int i = 0; i < 2; ++i) pass_on(digits.slice(0, 0, last).bitwise_right_shift(32));
-  // Now each is at most 2^32. One that is full passes on what it gets, so its carry is that of the last that is not.
+  // Now each digit is at most 2^32. A digit equal to kDigit passes on the carry that it gets, so its carry out is that
+  // of the nearest lower digit that is not equal to kDigit.
   const auto lower = digits.slice(0, 0, last);
   const auto places = at::arange(last, lower.options());
   const auto decided_by = std::get<0>(at::where(lower.eq(kDigit), at::zeros_like(places), places).cummax(0));
@@ -74,7 +75,7 @@ at::Tensor carried(const at::Tensor& sums) {
   return rest;
 }
 
-/// For exponents of normal numbers.
+/// Requires: exponents of normal numbers.
 at::Tensor power_of_two(const at::Tensor& exponents) {
   return (exponents + 1023).bitwise_left_shift(52).view(at::kDouble);
 }
@@ -97,10 +98,10 @@ at::Tensor rounded(const at::Tensor& words) {
   constexpr int64_t kDigits = ExactSum::kDigits;
   const auto digits = carried(words.slice(0, 0, kDigits));
   const auto exponents = at::arange(kDigits, words.options()) * 32 - 1074;
-  // In two factors, since neither the least nor the most of these powers is a number of float64.
+  // In two factors, since float64 represents neither the smallest nor the largest of these powers.
   const auto first = exponents.clamp(-1000, 900);
   const auto terms = digits.to(at::kDouble) * power_of_two(first) * power_of_two(exponents - first);
-  // Along the outer one of two dimensions numbers are added one after another, from the least.
+  // cumsum() along the outer of two dimensions adds the numbers one after another, from the smallest.
   const auto sum = terms.unsqueeze(1).expand({kDigits, 2}).contiguous().cumsum(0).select(0, kDigits - 1).select(0, 0);
   using Limits = std::numeric_limits<double>;
   const auto infinity = at::full({}, Limits::infinity(), sum.options());

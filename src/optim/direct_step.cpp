@@ -8,7 +8,7 @@ namespace {
 
 constexpr size_t kSamples = 4;
 
-// Every operator that writes in place counts the version up, so it says whether something other than us stepped.
+// Every in-place operator increments the version, so a new version shows that other code made a step.
 uint32_t version_of(const ParameterEntry& entry) { return entry.impl->version_counter().current_version(); }
 
 }  // namespace
@@ -26,7 +26,7 @@ void DirectStepWatch::note(const std::vector<ParameterEntry>& entries, bool valu
       continue;
     Sample sample{i, std::min(kSampleBytes, gradient.nbytes()), {}};
     const auto* begin = static_cast<const char*>(gradient.const_data_ptr());
-    // Where the gradient is zero an update may leave the value as it is.
+    // Where the gradient is zero, an update may leave the value unchanged.
     if (std::all_of(begin, begin + sample.bytes, [](char c) { return c == 0; })) continue;
     std::memcpy(sample.values.data(), entry.parameter.const_data_ptr(), sample.bytes);
     samples_.push_back(sample);

@@ -9,14 +9,15 @@
 namespace muster::optim {
 
 /// Detects that other code updated the parameters after a backward.
+/// Why: docs/decisions/0012-steps-are-seen-not-trapped.md.
 class DirectStepWatch {
  public:
-  /// `values`: also remember some values, since SGD of LibTorch leaves versions as they are.
+  /// `values`: also remember some values, since LibTorch's SGD does not change versions.
   void note(const std::vector<ParameterEntry>& entries, bool values);
   void clear() noexcept;
-  /// All parameters with gradients have changed since note().
+  /// Whether all parameters with gradients have changed since note().
   bool all_changed(const std::vector<ParameterEntry>& entries) const;
-  /// Some of them have.
+  /// Whether some of them have changed.
   bool any_changed(const std::vector<ParameterEntry>& entries) const;
 
  private:

@@ -4,7 +4,8 @@
 
 namespace muster::optim {
 
-// A tensor's impl is its identity: all handles of a parameter share it. Memory is not: a sharded one may have none.
+// A tensor's impl is its identity: all handles of a parameter share it. Memory is not, because a sharded parameter may
+// have none.
 std::vector<at::Tensor> distinct_tensors(const std::vector<at::Tensor>& tensors) {
   std::unordered_set<const c10::TensorImpl*> seen;
   std::vector<at::Tensor> distinct;

@@ -9,7 +9,7 @@
 
 namespace muster::optim {
 
-/// One value per group. Throws: ConfigError (MU135) for any number of values but one and `groups`.
+/// Expands an option to one value per group. Throws: ConfigError (MU135) unless there is one value or `groups` values.
 template <class T>
 std::vector<T> each_group(const PerGroup<T>& given, size_t groups, std::string_view option) {
   const auto& values = given.values();

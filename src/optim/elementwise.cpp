@@ -14,7 +14,7 @@
 namespace muster {
 namespace {
 
-/// The tensor in the layout of the parameter.
+/// The tensor in the layout of `like`.
 at::Tensor with_layout_of(const at::Tensor& tensor, const at::Tensor& like) {
   if (tensor.layout() == at::kStrided && optim::same_layout(tensor, like)) return tensor;
   const auto dense = tensor.layout() == at::kStrided ? tensor : tensor.to_dense();
@@ -71,7 +71,7 @@ ElementwiseOptimizer::ElementwiseOptimizer(std::vector<torch::optim::OptimizerPa
                                    std::to_string(state_names_.size()));
   for (size_t g = 0; g < groups.size(); ++g) {
     if (!groups[g].has_options()) continue;
-    // LibTorch puts its defaults in their place where it does not know the class.
+    // LibTorch sets its defaults here if it does not know the options class.
     param_groups()[g].set_options(groups[g].options().clone());
     if (!dynamic_cast<const ElementwiseOptions*>(&groups[g].options()))
       throw ConfigError("MU199",
@@ -94,7 +94,7 @@ at::Tensor ElementwiseOptimizer::step(LossClosure closure) {
 }
 
 void ElementwiseOptimizer::update_full(const at::Tensor& parameter, const ElementwiseOptions& options) {
-  auto& kept = state()[parameter.unsafeGetTensorImpl()];  // LibTorch's key of an optimizer's state
+  auto& kept = state()[parameter.unsafeGetTensorImpl()];  // LibTorch uses the impl as the key of an optimizer's state
   if (!kept) kept = std::make_unique<ElementwiseState>(state_names_);
   auto& own = static_cast<ElementwiseState&>(*kept);
   const auto value = optim::is_dense(parameter) ? parameter.detach() : parameter.detach().contiguous();

@@ -10,7 +10,7 @@ namespace {
 
 constexpr int64_t kLanes = 8;
 constexpr int64_t kDigit = (int64_t{1} << 32) - 1;
-constexpr int kLowestExponent = -1074;  // of the smallest float64
+constexpr int kLowestExponent = -1074;  // exponent of the smallest float64
 
 void carry(ExactSum::Words& words) {
   for (size_t i = 0; i + 1 < ExactSum::kDigits; ++i) {

@@ -8,7 +8,7 @@ namespace {
 
 at::Tensor alias_of(const at::Tensor& tensor, int64_t offset, at::IntArrayRef sizes, at::IntArrayRef strides) {
   at::NoGradGuard no_grad;
-  // By set_(): to autograd a view shares the version of its base, and this is a tensor of its own.
+  // Uses set_() because autograd lets a view share the version of its base, and this tensor must have its own version.
   return at::empty({0}, tensor.options()).set_(tensor.storage(), tensor.storage_offset() + offset, sizes, strides);
 }
 
@@ -19,7 +19,8 @@ at::Tensor flat_alias(const at::Tensor& tensor, int64_t offset, int64_t count) {
 }
 
 void point_at(const at::Tensor& alias, const at::Tensor& target, int64_t offset) {
-  // The alias is moved, not made again: this runs per parameter and step, and set_() would be dispatched.
+  // Moves the alias instead of making it again: this runs per parameter and step, and set_() would go through the
+  // dispatcher.
   auto* impl = alias.unsafeGetTensorImpl();
   impl->set_storage_keep_dtype(target.storage());
   impl->set_storage_offset(target.storage_offset() + offset);
@@ -38,7 +39,7 @@ bool same_layout(const at::Tensor& a, const at::Tensor& b) {
 }
 
 bool follows(const at::Tensor& a, const at::Tensor& b) {
-  // unsafe_storage() is the storage without the check for tensors that have none; these lie in flat memory.
+  // unsafe_storage() skips the check for tensors without a storage; these tensors lie in flat memory.
   return a.unsafeGetTensorImpl()->unsafe_storage().is_alias_of(b.unsafeGetTensorImpl()->unsafe_storage()) &&
          a.storage_offset() + a.numel() == b.storage_offset();
 }

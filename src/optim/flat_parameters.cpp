@@ -13,7 +13,7 @@ void write_parameters(FlatParameters* owner, const std::vector<at::Tensor>& para
     write();
   } catch (const std::exception& failure) {
     if (owner->abandon_update(failure.what())) throw;
-    error = std::current_exception();  // the other ranks wait for this one's parameters all the same
+    error = std::current_exception();  // the other ranks wait for this rank's parameters even after an error
   } catch (...) {
     if (owner->abandon_update("an exception of no known kind")) throw;
     error = std::current_exception();

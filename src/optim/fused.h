@@ -10,15 +10,15 @@
 
 namespace muster::optim {
 
-/// Steps a LibTorch optimizer with LibTorch's fused kernels, the optimizer's own options and its own state objects.
+/// Steps a LibTorch optimizer with LibTorch's fused kernels, using the optimizer's own options and state objects.
 ///
 /// SGD, Adam, AdamW, Adagrad and RMSprop (exactly these types, not classes derived from them) run fused: one call per
-/// group and per contiguous range of memory, every element in the kernel's vectorised loop. Optimizers derived from
-/// ElementwiseOptimizer run their update() the same way. For other optimizers, and for a step in which a gradient is
-/// sparse or a dtype differs, the optimizer's own step() runs. Both ways share one state, so they may alternate.
+/// group and per contiguous range of memory, every element in the kernel's vectorized loop. Optimizers derived from
+/// ElementwiseOptimizer run their update() in this way, too. For other optimizers, and for a step in which a gradient
+/// is sparse or a dtype differs, the optimizer's own step() runs. Both paths share one state, so they may alternate.
 ///
-/// A tensor that is repeated in the groups (LibTorch's parameters() lists a tied weight twice) is removed from them,
-/// when this object is made and when groups have changed: a step would otherwise change it twice.
+/// Repeated tensors in the groups (LibTorch's parameters() lists a tied weight twice) are removed from them when this
+/// object is made and when groups have changed; otherwise a step would change such a tensor twice.
 ///
 /// Options are read from inner.param_groups() at each step, so schedulers and direct edits work. inner.state() shows
 /// LibTorch's state classes; their tensors have the parameter's shape and strides and are stored in flat memory. State
@@ -26,48 +26,50 @@ namespace muster::optim {
 /// and not counted. A step marks the parameters as modified in place, as LibTorch's own steps do.
 ///
 /// Thread safety: one thread at a time.
+/// Why: docs/decisions/0041-the-reducer-and-the-fused-step.md.
 class FusedOptimizer {
  public:
-  /// Borrows both. `flat_parameters` are searched in order; a parameter that none of them holds is updated in place.
+  /// Borrows both arguments. `flat_parameters` are searched in order; a parameter that none of them holds is updated in
+  /// place.
   /// Requires: the optimizer and the flat parameters outlive this object.
   explicit FusedOptimizer(torch::optim::Optimizer& inner, std::vector<FlatParameters*> flat_parameters = {});
   ~FusedOptimizer();
   FusedOptimizer(FusedOptimizer&&) noexcept;
   FusedOptimizer& operator=(FusedOptimizer&&) noexcept;
 
-  /// Adds those of a model that is prepared after its optimizer.
+  /// Adds the flat parameters of a model that is prepared after its optimizer.
   void add_flat_parameters(FlatParameters& flat_parameters);
 
-  /// One update. Returns the loss of the closure, or an undefined tensor.
-  /// Throws: UsageError (MU133) as refuse_direct_step(); UsageError (MU134) where the optimizer's own step() is needed
-  /// for a parameter of which this rank holds only a part.
+  /// Makes one update. Returns the loss of the closure, or an undefined tensor.
+  /// Throws: UsageError (MU133) under the conditions of refuse_direct_step(); UsageError (MU134) if the optimizer's own
+  /// step() is needed for a parameter of which this rank holds only a part.
   at::Tensor step(const torch::optim::Optimizer::LossClosure& closure = nullptr);
 
-  /// One update, skipped if `found_inf` (float32, one element, on the device of the parameters) is 1: then nothing
-  /// changes but the count of steps, which undo_step_count() lowers. Requires: takes_found_inf().
+  /// Makes one update, or skips it if `found_inf` (float32, one element, on the device of the parameters) is 1: then
+  /// only the count of steps changes, which undo_step_count() lowers again. Requires: takes_found_inf().
   void step_unless(const at::Tensor& found_inf);
-  /// Whether the next step can be skipped by a flag: it is no update() or step() of a program's own, and no momentum
-  /// of SGD begins in it.
+  /// Whether a flag can skip the next step. It cannot if the step runs a custom update() or step(), or if momentum of
+  /// SGD starts in it.
   bool takes_found_inf();
-  /// The last step_unless() was skipped.
+  /// Corrects the count of steps after the last step_unless() was skipped.
   void undo_step_count();
 
-  /// Clears gradients: undefined, or zero in place. Throws: as refuse_direct_step().
+  /// Clears gradients: makes them undefined, or zeroes them in place. Throws: what refuse_direct_step() throws.
   void zero_grad(bool set_to_none = true);
 
-  /// Call it at the end of each backward: it records what refuse_direct_step() compares with.
+  /// Records what refuse_direct_step() compares with. Call it at the end of each backward.
   void note_backward();
 
-  /// Call it after parameters or inner.state() were replaced on purpose, as by loading a checkpoint: the next call
-  /// accepts them.
+  /// Makes the next call accept parameters or inner.state() that were replaced on purpose, as by loading a checkpoint.
+  /// Call it afterwards.
   void note_load();
 
-  /// Throws: UsageError (MU133) if inner.step() was called by anyone but this object since the last call here.
-  /// Detected by the state's step count, by all parameters' versions, or, for SGD on a CPU, by their values.
+  /// Throws: UsageError (MU133) if anyone but this object called inner.step() since the last call here. Detected by the
+  /// step count in the state, by the versions of all parameters, or, for SGD on a CPU, by their values.
   void refuse_direct_step();
 
-  /// Called before and after a step of another known optimizer, which may change parameters of this one: its changes do
-  /// not count as steps of `inner`. before_another_step() throws as refuse_direct_step().
+  /// Call these before and after a step of another known optimizer, which may change parameters of this one. Its
+  /// changes do not count as steps of `inner`. before_another_step() throws what refuse_direct_step() throws.
   void before_another_step();
   void after_another_step();
 

@@ -66,7 +66,7 @@ class FusedOptimizer::Impl {
   bool can_step_fused();
   bool can_step_fused(ParameterEntry& entry);
   bool align_gradient(ParameterEntry& entry) const;
-  /// What this step updates of each of the flat parameters.
+  /// For each of the flat parameters, the parameters that this step updates.
   std::vector<std::pair<FlatParameters*, std::vector<at::Tensor>>> updated_parameters() const;
   at::Tensor step_inner(const lib::Optimizer::LossClosure& closure);
   bool step_fused(const std::optional<at::Tensor>& found_inf);
@@ -77,8 +77,8 @@ class FusedOptimizer::Impl {
   std::vector<FlatParameters*> flat_parameters_;
   UpdateRule rule_;
   std::vector<ParameterEntry> entries_;
-  int64_t revision_ = 0;              // of the flat parameters, as the entries were filled
-  std::vector<StateSet> state_sets_;  // per group, as planned
+  int64_t revision_ = 0;              // sum of the revisions of the flat parameters when the entries were filled
+  std::vector<StateSet> state_sets_;  // per group, the states in the plan
   std::optional<UpdatePlan> plan_;
   DirectStepWatch watch_;
   int64_t repeated_ = 0;

@@ -24,12 +24,12 @@ namespace {
 static_assert(kFlatPadding % kSumBlock == 0, "gradients are cut where blocks of a sum end");
 
 at::Tensor largest(const std::vector<at::Tensor>& tensors) {
-  std::map<at::DeviceIndex, at::Tensor> largest_on;  // -1: the CPU
+  std::map<at::DeviceIndex, at::Tensor> largest_on;  // keyed by the device index; -1: the CPU
   for (const auto& tensor : tensors) {
     if (!tensor.defined() || tensor.numel() == 0) continue;
     const auto one = at::linalg_vector_norm(tensor, INFINITY).to(at::kDouble);
     auto& most = largest_on[tensor.device().index()];
-    most = most.defined() ? at::maximum(most, one) : one;  // a NaN stays one
+    most = most.defined() ? at::maximum(most, one) : one;  // a NaN stays a NaN
   }
   auto most = at::zeros({}, at::kDouble);
   for (const auto& [index, one] : largest_on) most = at::maximum(most, one.cpu());

@@ -15,7 +15,7 @@
 /// The fields of LibTorch's optimizers, under Python's names and in Python's order, and those of ElementwiseOptimizer.
 namespace muster::optim {
 
-/// What only Python has: the value it starts with.
+/// The initial value of a field that only Python has.
 struct PythonOnly {
   std::optional<bool> value;
 };
@@ -155,7 +155,7 @@ void each_state(ElementwiseState& s, F&& f) {
   for (auto& [name, tensor] : s.tensors) f(name.c_str(), tensor);
 }
 
-/// Calls f(options as what they are, std::type_identity of the state class). False: another class.
+/// Calls f(options as their known class, std::type_identity of the state class). Returns false for any other class.
 template <class F>
 bool with_known_class(torch::optim::OptimizerOptions& options, F&& f) {
   namespace lib = torch::optim;

@@ -56,14 +56,14 @@ struct Writer {
   template <class T>
   void operator()(const char* name, const T& value) const {
     auto state = written(value);
-    // Python leaves out what it does not keep.
+    // Python leaves empty fields out of the state.
     if constexpr (std::same_as<T, at::Tensor>)
       if (state.empty()) return;
     to.emplace_back(name, std::move(state));
   }
 };
 
-/// A number that Python may keep in a tensor.
+/// Reads a number, which Python may keep in a tensor.
 double read_number(const State& from) {
   return from.kind() == State::Kind::tensor ? from.tensor().item<double>() : from.number();
 }
@@ -73,7 +73,7 @@ at::Tensor read_tensor(const State& from) {
   return from.kind() == State::Kind::tensor ? from.tensor() : at::scalar_tensor(read_number(from), at::kDouble);
 }
 
-/// Sets the fields of an options or state object from the named states. Tensors are those of the state.
+/// Sets the fields of an options or state object from the named states. Shares the tensors of the state.
 class Reader {
  public:
   explicit Reader(const State& from) : from_(from) {}
@@ -137,7 +137,7 @@ struct EachTensor {
 template <class F>
 EachTensor(F) -> EachTensor<F>;
 
-/// Replaces a tensor by a copy of the optimizer's own, as the parameter lies where it has its shape.
+/// Replaces a tensor by a copy that the optimizer owns. The copy has the parameter's memory layout if it has its shape.
 void place(at::Tensor& value, const at::Tensor& parameter, at::ScalarType dtype) {
   const auto options = parameter.options().dtype(dtype).requires_grad(false);
   const auto own =
@@ -228,7 +228,7 @@ void require_fit(bool fits, const std::string& what) {
         "MU131", "a saved optimizer state does not fit: " + what + "; build the optimizer as when it was saved");
 }
 
-/// What a load is about to put in place.
+/// What a load will put in place once everything was read.
 struct Loaded {
   std::vector<std::unique_ptr<lib::OptimizerOptions>> options;
   std::vector<std::function<void()>> states;

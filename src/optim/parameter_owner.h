@@ -4,7 +4,7 @@
 
 namespace muster::optim {
 
-/// What the watcher of a sharded parameter's storage is, too: it leads from the parameter to where its values are.
+/// A second base class of the watcher of a sharded parameter's storage: it leads from the parameter to its values.
 class ParameterOwner {
  public:
   virtual ~ParameterOwner() = default;

@@ -12,7 +12,7 @@
 namespace muster::optim {
 namespace {
 
-/// What must agree among the parameters of one call.
+/// What must be equal for all parameters of one call.
 struct CallKey {
   size_t group;
   int64_t step;
@@ -27,7 +27,7 @@ CallKey key_of(UpdateRule rule, const ParameterEntry& entry) {
   return {entry.group, entry.step, first, entry.dtype(), entry.parameter.device()};
 }
 
-/// Appends `next`, as a longer last tensor where it follows that in memory.
+/// Appends `next`; with `merge`, extends the last tensor by it instead, because it follows that tensor in memory.
 void append(std::vector<at::Tensor>& list, const at::Tensor& next, bool merge) {
   if (merge) list.back() = flat_alias(list.back(), 0, list.back().numel() + next.numel());
   else list.push_back(next);
@@ -140,7 +140,7 @@ void UpdatePlan::copy_out(const std::vector<ParameterEntry>& entries) {
   }
   for (const auto& link : links_) {
     const auto& alias = calls_[link.call].gradients[link.input];
-    // Lets go of the gradient, whose memory zero_grad(set_to_none) is to free.
+    // Releases the gradient, so that zero_grad(set_to_none) frees its memory.
     alias.unsafeGetTensorImpl()->set_storage_offset(0);
     alias.unsafeGetTensorImpl()->set_storage_keep_dtype(nothing_.storage());
   }

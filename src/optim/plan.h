@@ -8,16 +8,16 @@
 
 namespace muster::optim {
 
-/// The calls that one step makes, for one set of parameters with gradients. Built seldom, run every step.
+/// The calls that one step makes for one set of parameters with gradients. Built rarely, run in every step.
 ///
-/// On a CPU each input of a call has a multiple of kFlatPadding elements. Of a parameter that is updated where it lies,
-/// the last elements that do not fill a vector go through a small padded copy.
+/// On a CPU each input of a call has a multiple of kFlatPadding elements. If a parameter is updated where it lies, the
+/// last elements that do not fill a vector go through a small padded copy.
 class UpdatePlan {
  public:
   /// Requires: attach_states() was called for these entries.
   UpdatePlan(UpdateRule rule, torch::optim::Optimizer& inner, const std::vector<ParameterEntry>& entries);
 
-  /// Updates parameters and states. Requires: the entries' gradients are there.
+  /// Updates parameters and states. Requires: the entries' gradients are available.
   void run(UpdateRule rule, torch::optim::Optimizer& inner, const std::vector<ParameterEntry>& entries,
            const std::optional<at::Tensor>& found_inf);
 
@@ -45,7 +45,7 @@ class UpdatePlan {
   std::vector<UpdateCall> calls_;
   std::vector<Link> links_;
   std::vector<Tail> tails_;
-  at::Tensor nothing_;  // what links look at between steps, so that no gradient is kept alive
+  at::Tensor nothing_;  // target of the links between steps, so that they keep no gradient alive
 };
 
 }  // namespace muster::optim

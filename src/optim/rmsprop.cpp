@@ -5,7 +5,7 @@
 namespace muster::optim {
 namespace {
 
-/// The loop for one set of features, so that its body has no branches and is compiled to vector operations.
+/// The loop for one set of features, so that its body has no branches and compiles to vector operations.
 template <class T, bool kMomentum, bool kCentered>
 void run(const RmspropNumbers& numbers, T* __restrict value, const T* __restrict gradient, T* __restrict square_avg,
          T* __restrict momentum_buffer, T* __restrict grad_avg, int64_t count) {

@@ -4,7 +4,7 @@
 
 namespace muster::optim {
 
-/// The numbers of one update; weight_decay 0: none.
+/// The hyperparameters of one update; weight_decay 0: none.
 struct RmspropNumbers {
   double alpha;
   double eps;
@@ -13,9 +13,9 @@ struct RmspropNumbers {
   double weight_decay;
 };
 
-/// One update of `count` elements as torch::optim::RMSprop makes it, operation by operation, each rounded to T, so that
-/// an element's result does not depend on where it lies. `momentum_buffer` and `grad_avg` are nullptr where the update
-/// has none.
+/// Makes one update of `count` elements with the operations of torch::optim::RMSprop, each rounded to T, so that an
+/// element's result does not depend on where it lies. `momentum_buffer` and `grad_avg` are nullptr if the update has
+/// none.
 template <class T>
 void update_rmsprop(const RmspropNumbers& numbers, T* value, const T* gradient, T* square_avg, T* momentum_buffer,
                     T* grad_avg, int64_t count);

@@ -27,7 +27,7 @@ namespace {
 
 namespace lib = torch::optim;
 
-/// The places of RMSprop's states after square_avg.
+/// Indices of RMSprop's states after square_avg.
 constexpr size_t kMomentumBuffer = 1, kGradAvg = 2;
 
 template <class State>
@@ -55,7 +55,7 @@ void run_rmsprop_entry(const RmspropNumbers& numbers, const std::array<at::Tenso
   });
 }
 
-/// Where there is no loop of ours: the same operations by LibTorch.
+/// The operations of update_rmsprop() by LibTorch's operators, where that loop does not apply.
 void update_rmsprop_by_operators(const RmspropNumbers& numbers, const std::array<at::Tensor, 5>& tensors) {
   const auto& [value, gradient, square_avg, momentum_buffer, grad_avg] = tensors;
   const auto g = numbers.weight_decay != 0 ? gradient.add(value, numbers.weight_decay) : gradient;
@@ -67,7 +67,7 @@ void update_rmsprop_by_operators(const RmspropNumbers& numbers, const std::array
   else value.addcdiv_(g, scale, -numbers.lr);
 }
 
-/// The same, and what has changed is put back where the flag forbids the update.
+/// Runs update_rmsprop_by_operators(), then restores what has changed if the flag forbids the update.
 void run_rmsprop_by_operators(const RmspropNumbers& numbers, const std::array<at::Tensor, 5>& tensors,
                               const std::optional<at::Tensor>& found_inf) {
   if (!found_inf) return update_rmsprop_by_operators(numbers, tensors);
@@ -104,16 +104,16 @@ void run_sgd(const lib::SGDOptions& options, const UpdateCall& call) {
                   call.found_inf);
 }
 
-/// Updates halves on a CPU block by block as float32, rounded once, since LibTorch 2.13's kernel of SGD leaves out
-/// whole vectors of them, and loops of ours take none. Blocks begin at multiples of kFlatPadding, so that bits do not
-/// depend on the number of threads.
+/// Updates float16 and bfloat16 on a CPU block by block in float32, rounded once: LibTorch 2.13's SGD kernel skips
+/// whole vectors of them, and our own loops do not take them. Blocks begin at multiples of kFlatPadding, so that bits
+/// do not depend on the number of threads.
 template <class Update>
 void run_in_float(const UpdateCall& call, Update update) {
   constexpr int64_t kBlock = kFlatPadding << 8;
   for (size_t i = 0; i < call.values.size(); ++i) {
     const auto count = call.values[i].numel();
     at::parallel_for(0, (count + kBlock - 1) / kBlock, 1, [&](int64_t first, int64_t last) {
-      const at::AutoDispatchBelowADInplaceOrView below;  // of this thread
+      const at::AutoDispatchBelowADInplaceOrView below;  // the guard of this worker thread
       for (int64_t begin = first * kBlock; begin < std::min(last * kBlock, count); begin += kBlock) {
         const auto block = [&](const std::vector<at::Tensor>& tensors) {
           return tensors[i].narrow(0, begin, std::min(kBlock, count - begin));

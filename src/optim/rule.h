@@ -13,13 +13,13 @@
 
 namespace muster::optim {
 
-/// The update rules that work on any run of elements; `unfused`: none of them.
+/// The update rules that work on any range of elements; `unfused`: every other optimizer.
 enum class UpdateRule { unfused, adagrad, adam, adamw, elementwise, rmsprop, sgd };
 
 inline constexpr size_t kMaxStates = 8;
 
-/// By the exact dynamic type, since a derived class may have a step() of its own; ElementwiseOptimizer by what derives
-/// from it.
+/// Decides by the exact dynamic type, since a derived class may have its own step(). For ElementwiseOptimizer, any
+/// derived class counts.
 UpdateRule update_rule_of(const torch::optim::Optimizer& optimizer);
 std::string class_name(const torch::optim::Optimizer& optimizer);
 
@@ -27,28 +27,28 @@ std::string class_name(const torch::optim::Optimizer& optimizer);
 using StateSet = std::bitset<kMaxStates>;
 StateSet states_of(UpdateRule rule, const torch::optim::Optimizer& optimizer,
                    const torch::optim::OptimizerOptions& options);
-/// A state object of the class for this rule, not stepped yet.
+/// A state object of the class for this rule, before its first step.
 std::unique_ptr<torch::optim::OptimizerParamState> make_state(UpdateRule rule,
                                                               const torch::optim::Optimizer& optimizer);
 at::Tensor& state_tensor(UpdateRule rule, torch::optim::OptimizerParamState& state, size_t k);
-/// Updates so far; nullptr for SGD, which does not count them.
+/// The number of updates so far; nullptr for SGD, which does not count them.
 int64_t* state_step(UpdateRule rule, torch::optim::OptimizerParamState& state);
-/// What state k holds before the first update.
+/// The value of state k before the first update.
 double initial_value(UpdateRule rule, const torch::optim::OptimizerOptions& options);
 
 /// The arguments of one call of an update rule: 1-D tensors of equal lengths, entry by entry.
 struct UpdateCall {
   size_t group = 0;
-  bool first = false;  ///< SGD: momentum starts with this gradient
-  int64_t step = 0;    ///< updates before this call
+  bool first = false;  ///< whether momentum of SGD starts with this gradient
+  int64_t step = 0;    ///< number of updates before this call
   std::vector<at::Tensor> values;
   std::vector<at::Tensor> gradients;
   std::array<std::vector<at::Tensor>, kMaxStates> states;
   std::vector<at::Tensor> steps;        ///< one float32 scalar, repeated
-  std::optional<at::Tensor> found_inf;  ///< if it is 1, nothing changes; an update() of a program's own takes none
+  std::optional<at::Tensor> found_inf;  ///< a flag: if it is 1, nothing changes; a custom update() takes none
 };
 
-/// Requires: gradients off, dispatch below autograd.
+/// Requires: gradients are off, and dispatch is below autograd.
 void run_update(UpdateRule rule, torch::optim::Optimizer& optimizer, const torch::optim::OptimizerOptions& options,
                 UpdateCall& call);
 

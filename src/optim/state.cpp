@@ -20,8 +20,7 @@ int64_t state_size(const ParameterEntry& entry) {
   return entry.local ? entry.local->value.numel() : padded(entry.impl->numel());
 }
 
-/// Entries in the order in which their values lie in memory, so that neighbours there are neighbours in their states
-/// too.
+/// Sorts entries by the addresses of their values, so that neighbours in the values are neighbours in the states, too.
 std::vector<ParameterEntry*> in_memory_order(std::vector<ParameterEntry*> entries) {
   std::stable_sort(entries.begin(), entries.end(), [](const ParameterEntry* a, const ParameterEntry* b) {
     if (!a->local || !b->local) return a->local && !b->local;
@@ -30,7 +29,7 @@ std::vector<ParameterEntry*> in_memory_order(std::vector<ParameterEntry*> entrie
   return entries;
 }
 
-/// One allocation for state k of all these entries of one dtype and device.
+/// Makes one allocation for state k of all these entries that share a dtype and device.
 void allocate(std::vector<ParameterEntry*> entries, size_t k) {
   while (!entries.empty()) {
     const auto dtype = entries.front()->dtype();
@@ -51,14 +50,14 @@ void allocate(std::vector<ParameterEntry*> entries, size_t k) {
   }
 }
 
-/// Lets LibTorch's state object show our memory, with what it held before.
+/// Makes LibTorch's state object show our memory, with the values that it had before.
 void take_over(UpdateRule rule, const lib::OptimizerOptions& options, ParameterEntry& entry, size_t k) {
   auto& shown = state_tensor(rule, *entry.state, k);
   if (shown.defined() && shown.is_same(entry.state_views[k])) return;
   const auto& flat = entry.states[k];
   const auto view = entry.whole ? shaped_alias(flat, 0, entry.parameter) : flat_alias(flat, 0, flat.numel());
   if (!shown.defined() || (!entry.whole && entry.step == 0)) {
-    view.fill_(initial_value(rule, options));  // not only new memory: a load may have taken the state away
+    view.fill_(initial_value(rule, options));  // not only for new memory: a load may have removed the state
   } else if (entry.whole || shown.sizes() == view.sizes()) {
     view.copy_(shown);
   } else {

@@ -38,7 +38,7 @@ double epsilon(at::ScalarType dtype) {
   }
 }
 
-/// Between 0.5 and 1.5, and the same in every dtype.
+/// Values between 0.5 and 1.5 that every dtype represents exactly.
 at::Tensor exact_values(bool rising) {
   const auto rise = at::arange(kCount, at::kDouble).remainder(128);
   return (rising ? rise + 64 : 191 - rise) / 128;
@@ -95,7 +95,7 @@ std::vector<WrongStep> find_wrong_steps(const UpdateFunction& update) {
       const auto values = stepped(*optimizer, dtype, update);
       const auto errors = (values - right).abs();
       const auto worst = errors.nan_to_num(std::numeric_limits<double>::max()).argmax();
-      // Not `error > tolerance`, which NaN passes.
+      // Not `error > tolerance`, which is false for NaN.
       if (errors[worst].item<double>() <= step_tolerance(dtype, kSteps, exact_values(true).max().item<double>()))
         continue;
       wrong.push_back({update_rule_of(*optimizer), dtype,

@@ -43,7 +43,7 @@ CoalescedBroadcast::CoalescedBroadcast(std::vector<at::Tensor> tensors) {
 void CoalescedBroadcast::run(const comm::Communicator& ranks, int root) const {
   const auto group = ranks.internal("buffers");
   at::NoGradGuard no_grad;
-  // Nothing to record; below autograd each operator is dispatched once less.
+  // Nothing is recorded. Below autograd each operator is dispatched one time less.
   at::AutoDispatchBelowADInplaceOrView below;
   comm::OperationLabel label{.text = "buffers and frozen parameters",
                              .tensor_count = static_cast<int32_t>(messages_.size()),

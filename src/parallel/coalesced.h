@@ -8,8 +8,8 @@
 
 namespace muster::parallel {
 
-/// Broadcasts many small tensors from one rank in one message per device.
-/// Autograd does not see the change: versions stay, so that graphs that have saved a buffer can still run backward.
+/// Broadcasts many small tensors from one rank, with one message per device. Autograd does not see the change: versions
+/// stay, so graphs that have saved a buffer can still run backward.
 class CoalescedBroadcast {
  public:
   explicit CoalescedBroadcast(std::vector<at::Tensor> tensors);
@@ -21,7 +21,7 @@ class CoalescedBroadcast {
   struct Message {
     at::Tensor bytes;
     std::vector<at::Tensor> tensors;
-    std::vector<at::Tensor> places;  // views of `bytes`, with the tensors' dtypes and shapes
+    std::vector<at::Tensor> places;  // views of `bytes` with the tensors' dtypes and shapes
   };
   std::vector<Message> messages_;
 };

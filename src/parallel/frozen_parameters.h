@@ -10,26 +10,27 @@
 namespace muster::parallel {
 
 /// Throws: ConfigError (MU150) on every rank, naming the first of these parameters that only some ranks train.
-/// `elsewhere`: what this rank knows of ranks outside the group; it must be the same on all ranks. Collective.
+/// `elsewhere`: what this rank knows about ranks outside the group; it must be equal on all ranks. Collective.
 void require_same_freezing(const comm::Communicator& group, const std::vector<NamedTensor>& parameters,
                            const std::string& elsewhere = {});
 
-/// The parameters of a model that required no gradient when it was prepared, and have not been taken into training
-/// since. Thread safety: the caller's.
+/// The parameters of a model that required no gradient when it was prepared, and that training has not taken in since.
+/// Thread safety: the caller's.
+/// Why: docs/decisions/0083-unfreezing-is-agreed-at-the-end-of-a-reduction.md.
 class FrozenParameters {
  public:
   FrozenParameters() = default;
-  /// Takes those of the list that require no gradient.
+  /// Takes the parameters of the list that require no gradient.
   explicit FrozenParameters(const std::vector<NamedTensor>& parameters);
 
   const std::vector<NamedTensor>& all() const noexcept { return parameters_; }
   size_t size() const noexcept { return parameters_.size(); }
   bool empty() const noexcept { return parameters_.empty(); }
-  /// Whether one of them requires a gradient now.
+  /// Whether one of these parameters requires a gradient now.
   bool any_unfrozen() const;
-  /// As require_same_freezing() of these parameters. Collective.
+  /// Calls require_same_freezing() for these parameters. Collective.
   void require_agreement(const comm::Communicator& group) const;
-  /// Removes those that require a gradient now, and returns them in the model's order.
+  /// Removes the parameters that require a gradient now, and returns them in the model's order.
   std::vector<NamedTensor> take_unfrozen();
 
  private:

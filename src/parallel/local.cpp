@@ -8,7 +8,7 @@
 namespace muster::parallel {
 namespace {
 
-/// A tensor's impl is its identity: all handles of it share it.
+/// A tensor's impl is its identity: all its handles share it.
 std::vector<NamedTensor> distinct(const torch::OrderedDict<std::string, at::Tensor>& all) {
   std::unordered_set<c10::TensorImpl*> seen;
   std::vector<NamedTensor> found;
@@ -28,7 +28,7 @@ std::vector<NamedTensor> distinct_buffers(const torch::nn::Module& module) { ret
 void each_local_gradient(const std::vector<at::Tensor>& parameters, const std::function<void(const at::Tensor&)>& f) {
   std::unordered_set<c10::TensorImpl*> seen;
   for (const auto& parameter : parameters) {
-    // Through the impl: Tensor::grad() asks autograd about leaves first, and may warn.
+    // Through the impl, because Tensor::grad() would first ask autograd whether it is a leaf, and may warn.
     auto* impl = parameter.unsafeGetTensorImpl();
     if (impl->grad().defined() && seen.insert(impl).second) f(impl->grad());
   }
@@ -45,7 +45,7 @@ void zero_local_gradient(const at::Tensor& parameter, bool set_to_none) {
   if (!parameter.unsafeGetTensorImpl()->grad().defined()) return;
   auto& gradient = parameter.mutable_grad();
   if (set_to_none) gradient.reset();
-  else gradient.detach_().zero_();  // as LibTorch's zero_grad: the old graph lets go of it
+  else gradient.detach_().zero_();  // as LibTorch's zero_grad: releases the old graph
 }
 
 void refuse_bypass() {

@@ -8,7 +8,7 @@
 #include <ATen/core/Tensor.h>
 #include <torch/nn/module.h>
 
-/// Functions that need no other rank: for modules, and for gradients that are whole on this rank.
+/// Functions that need no other rank: for modules, and for gradients that are complete on this rank.
 namespace muster::parallel {
 
 struct NamedTensor {
@@ -16,17 +16,17 @@ struct NamedTensor {
   at::Tensor tensor;
 };
 
-/// Each parameter once (tied ones by their first name), in order of registration.
+/// The parameters without repetitions (tied ones by their first name), in order of registration.
 std::vector<NamedTensor> distinct_parameters(const torch::nn::Module& module);
 std::vector<NamedTensor> distinct_buffers(const torch::nn::Module& module);
 
-/// Each gradient of these parameters once.
+/// Calls f once for each gradient of these parameters.
 void each_local_gradient(const std::vector<at::Tensor>& parameters, const std::function<void(const at::Tensor&)>& f);
 double local_power_sum(const std::vector<at::Tensor>& parameters, double p);
 void zero_local_gradient(const at::Tensor& parameter, bool set_to_none);
-/// Throws: UsageError (MU151): a backward saw gradients of forwards outside of every scope only.
+/// Throws: UsageError (MU151), because a backward saw only gradients of forwards outside of every scope.
 [[noreturn]] void refuse_bypass();
-/// Parameters and buffers under every name they have.
+/// Parameters and buffers, under every name that they have.
 std::vector<std::pair<std::string, at::Tensor>> local_state(const torch::nn::Module& module);
 
 }  // namespace muster::parallel

@@ -10,11 +10,11 @@
 
 namespace muster::parallel {
 
-/// What the gradient reductions of one program's models share: the optimizer step that they belong to, and the order of
-/// the reductions of one backward. A rank whose loss did not take part in that backward repeats this order. A model is
-/// known by its index among the models that the program prepared. Reductions are collective, so every rank has the same
-/// record.
-/// Thread safety: all calls may come from several threads.
+/// What the gradient reductions of all models of a program share: the optimizer step that they belong to, and the order
+/// of the reductions of one backward. A rank whose loss did not take part in that backward repeats this order. A model
+/// is identified by its index among the models that the program prepared. Reductions are collective, so every rank has
+/// an equal record.
+/// Thread safety: all functions may be called from several threads.
 class ReductionRecord {
  public:
   /// The reductions of one backward.
@@ -23,17 +23,16 @@ class ReductionRecord {
     std::vector<int64_t> ended;
   };
 
-  /// Reductions from now on belong to this step. Reductions of different steps do not match each other.
+  /// Sets the step of the reductions that follow. Reductions of different steps do not match each other.
   void set_step(int64_t step) noexcept { step_.store(step, std::memory_order_relaxed); }
   int64_t step() const noexcept { return step_.load(std::memory_order_relaxed); }
 
-  /// A model's reduction in a backward begins; one that begins before all others have ended belongs to the same
-  /// backward.
+  /// A model's reduction in a backward begins. If others have not ended yet, it belongs to their backward.
   void began(int64_t index);
   void ended(int64_t index);
   /// The last backward that reached this model; nullptr if there was none, or if it was not completed.
   std::shared_ptr<const Order> latest(int64_t index) const;
-  /// This rank repeats the reductions of a backward without running one: they count as the latest of all its models.
+  /// This rank repeats the reductions of a backward without running one. They count as the latest of all its models.
   void repeat(const std::shared_ptr<const Order>& order);
 
   /// Whether the model had a reduction since consume().
@@ -41,17 +40,18 @@ class ReductionRecord {
   /// An optimizer has used the gradients, or they were cleared.
   void consume();
 
-  /// Votes of ranks, one bit each, which come with the flags of reductions.
+  /// Number of votes that a rank can give, one bit each. Votes are sent with the flags of reductions.
   static constexpr int kVotes = 4;
   struct Votes {
-    unsigned all = 0;  ///< of any rank
-    unsigned own = 0;  ///< those of this rank that were sent
+    unsigned all = 0;  ///< votes that any rank has given
+    unsigned own = 0;  ///< votes of this rank that were sent
   };
-  /// `own` is called for this rank's votes whenever flags are sent, on the thread that sends them.
+  /// Sets the function that returns this rank's votes. It is called whenever flags are sent, on the thread that sends
+  /// them.
   void set_votes(std::function<unsigned()> own);
   unsigned send_votes();
   void receive_votes(unsigned all);
-  /// The votes of the reductions since the last call; nullopt if there was none. Every rank has the same `all`.
+  /// The votes of the reductions since the last call; nullopt if there was none. `all` is equal on every rank.
   std::optional<Votes> take_votes();
 
  private:
@@ -61,10 +61,10 @@ class ReductionRecord {
   mutable std::mutex mutex_;
   std::shared_ptr<Order> current_;
   std::vector<int64_t> open_, seen_;
-  std::vector<std::shared_ptr<const Order>> latest_;  // by index
+  std::vector<std::shared_ptr<const Order>> latest_;  // by model index
   std::function<unsigned()> own_votes_;
   Votes votes_;
-  bool received_votes_ = false;  // since take_votes()
+  bool received_votes_ = false;  // whether votes have arrived since take_votes()
 };
 
 }  // namespace muster::parallel

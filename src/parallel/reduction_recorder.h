@@ -8,7 +8,7 @@
 
 namespace muster::parallel {
 
-/// One model's entries in the ReductionRecord of its program; without one it does nothing.
+/// Makes one model's entries in the ReductionRecord of its program. Does nothing without a record.
 /// Thread safety: the caller's.
 class ReductionRecorder {
  public:
@@ -18,7 +18,7 @@ class ReductionRecorder {
   }
   /// The step of the job's optimizers; -1: unknown.
   int64_t step() const noexcept { return record_ ? record_->step() : -1; }
-  /// Only the first counts until end().
+  /// Records the beginning of a reduction. Further calls before end() do nothing.
   void begin() {
     if (record_ && !std::exchange(open_, true)) record_->began(index_);
   }

@@ -18,26 +18,26 @@ namespace muster::parallel {
 ///
 /// Parameters move into flat memory (their handles, sizes and strides stay), and gradients become views of flat
 /// buckets. Hooks copy each gradient, times 1/size, into its bucket. Buckets are laid out by the model, from the last
-/// parameter to the first, and start their all_reduce in this order as they fill, while backward goes on. When backward
-/// ends, every gradient is the mean over ranks of the gradients that each rank has accumulated. It is summed in rank
-/// order, so the bits are the same on every rank and in every run. A tensor got by grad() that is kept while the
-/// parameter's gradient is reset keeps its values; a view of it does not. Then buffers (running statistics) get the
-/// values of rank 0, so that ranks get equal results in evaluation, whenever each runs it; not with broadcast_buffers
-/// off.
+/// parameter to the first. As they fill, they start their all_reduce in this order, while backward continues. When
+/// backward ends, every gradient is the mean over ranks of the gradients that each rank has accumulated. It is summed
+/// in rank order, so the bits are equal on every rank and in every run. If a tensor returned by grad() is kept while
+/// the parameter's gradient is reset, it keeps its values; a view of it does not. Then buffers (running statistics) get
+/// the values of rank 0, so that evaluation gives equal results on all ranks, whenever each runs it; this does not
+/// happen with broadcast_buffers off.
 ///
-/// Tied parameters count once. Frozen ones (requires_grad off) take no part. A parameter that is unfrozen later gets
-/// gradient memory, hooks and a bucket of its own with the first backward that communicates gradients after a forward;
-/// the others stay where they are, and their buckets are sent first. Until then find() does not know it. A parameter
-/// that is frozen later counts as unused, without an error: no bucket waits for it, and zeros are sent in its place.
-/// Calling backward() directly works as well. After an exception in backward the model stays usable if all ranks threw
-/// at the same point.
+/// Tied parameters count once. Frozen parameters (requires_grad off) take no part. A parameter that is unfrozen later
+/// gets gradient memory, hooks and a separate bucket in the first backward that communicates gradients after a forward.
+/// The other parameters stay where they are, and their buckets are sent first. Until then find() does not know it. A
+/// parameter that is frozen later counts as unused, without an error: no bucket waits for it, and zeros are sent in its
+/// place. Calling backward() directly works as well. After an exception in backward the model stays usable if all ranks
+/// threw at the same point.
 ///
 /// Throws, from backward on the ranks concerned: UsageError
 ///   MU151 no forward of this backward ran in a forward scope,
 ///   MU152 a parameter got no gradient on some rank (on all ranks; unless find_unused_parameters or static_graph),
 ///   MU153 backward with create_graph, or autograd::grad with respect to a parameter of the model,
 ///   MU154 a sparse gradient,
-///   MU155 with static_graph, other parameters got gradients than in the first step;
+///   MU155 with static_graph, the parameters that got gradients differ from those of the first step;
 /// ConfigError
 ///   MU150 ranks have unfrozen different parameters.
 class ReplicatedModel final : public ManagedModel, public GradientReductions, public CommHookState {

@@ -10,15 +10,15 @@ class Module;
 
 namespace muster::parallel {
 
-/// A module in a world of one: nothing is moved, hooked or communicated.
-/// Parameters are updated in place, with the same bits as in ReplicatedModel.
+/// A module in a world of one: nothing is moved, hooked or communicated. Parameters are updated in place, with the bits
+/// of ReplicatedModel.
 class SingleDeviceModel final : public ManagedModel {
  public:
   /// Requires: the module outlives this object.
   explicit SingleDeviceModel(torch::nn::Module& module);
   ~SingleDeviceModel() override;
 
-  /// Always nullptr: it holds no flat memory.
+  /// Always nullptr, because this class holds no flat memory.
   const optim::LocalParameter* find(const at::Tensor& parameter) const override;
   /// True for the module's parameters, which are updated where they are.
   bool expects(const at::Tensor& parameter) const override;

@@ -24,24 +24,24 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-/// All dimensions but that of the channels.
+/// All dimensions except that of the channels.
 std::vector<int64_t> sample_dims(const at::Tensor& input) {
   std::vector<int64_t> dims{0};
   for (int64_t d = 2; d < input.dim(); ++d) dims.push_back(d);
   return dims;
 }
 
-/// A value per channel, shaped to go with the input.
+/// One value per channel, shaped to broadcast with the input.
 at::Tensor along_channels(const at::Tensor& values, const at::Tensor& input) {
   std::vector<int64_t> shape(static_cast<size_t>(input.dim()), 1);
   shape[1] = -1;
   return values.view(shape);
 }
 
-/// How many samples all ranks have. On a device the host never learns it.
+/// The number of samples of all ranks. On a device the host never reads it.
 struct SampleCount {
-  at::Tensor all;       // without dimensions
-  at::Tensor unbiased;  // by this times the biased variance is the unbiased one
+  at::Tensor all;       // number of samples, a tensor without dimensions
+  at::Tensor unbiased;  // factor that turns the biased variance into the unbiased one
 
   SampleCount(const at::Tensor& counts, at::ScalarType dtype) {
     if (counts.is_cpu()) {
@@ -57,11 +57,12 @@ struct SampleCount {
 };
 
 struct Statistics {
-  at::Tensor mean, variance;  // biased
+  at::Tensor mean, variance;  // the variance is biased
   SampleCount count;
 };
 
-/// Means and squares round them on each rank, merged as Chan, Golub and LeVeque do: no difference of large sums.
+/// Computes each rank's mean and the squares around it, and merges them as Chan, Golub and LeVeque do, which never
+/// subtracts large sums.
 Statistics all_ranks(const comm::Communicator& group, const at::Tensor& input) {
   const auto channels = input.size(1), count = channels == 0 ? 0 : input.numel() / channels;
   auto own = at::zeros({2 * channels + 1}, input.options());
@@ -96,7 +97,7 @@ void update_running(const at::Tensor& running, const at::Tensor& now, double mom
 
 class SyncNorm final : public torch::autograd::Function<SyncNorm> {
  public:
-  // What may be missing is optional: LibTorch asks every Tensor for its device.
+  // Arguments that may be missing are optional, because LibTorch asks every Tensor for its device.
   static at::Tensor forward(AutogradContext* context, const at::Tensor& input,
                             const std::optional<at::Tensor>& given_weight, const std::optional<at::Tensor>& given_bias,
                             const at::Tensor* running_mean, const at::Tensor* running_var, double momentum, double eps,
@@ -145,7 +146,7 @@ class SyncNorm final : public torch::autograd::Function<SyncNorm> {
   }
 };
 
-/// Stands in for aten::batch_norm where its running mean is marked.
+/// Replaces aten::batch_norm if its running mean is marked.
 class NormOverride final : public hook::OperatorOverride {
  public:
   explicit NormOverride(comm::Communicator group) : group_(std::move(group)) {}
@@ -181,7 +182,7 @@ bool mark_norm(torch::nn::Module& module, const std::string& name,
   return true;
 }
 
-/// By children, since a module that is a plain value cannot list itself.
+/// Recurses through children, because a module that is a plain value cannot list itself.
 int64_t convert_norms(torch::nn::Module& module, const std::string& name,
                       const std::shared_ptr<NormOverride>& operator_override) {
   int64_t converted = mark_norm<torch::nn::BatchNorm1dImpl>(module, name, operator_override) ||
@@ -207,7 +208,7 @@ at::Tensor sync_batch_norm(const comm::Communicator& group, const at::Tensor& in
 int64_t convert_sync_batchnorm(torch::nn::Module& module, const comm::Communicator& group) {
   if (group.size() == 1) return 0;
   hook::install_storage_interceptors();
-  // A group of its own: gradients of other layers may be on their way while these are summed.
+  // A separate group, because gradients of other layers may be in flight while these values are summed.
   const auto operator_override =
       std::make_shared<NormOverride>(group.internal("converting batch normalizations").duplicate());
   return convert_norms(module, "", operator_override);

@@ -8,22 +8,23 @@
 
 namespace muster::precision {
 
-/// As GradScaler, for gradients that are all on one device: the scale, the count and what was found stay there, and
-/// nothing here waits for them. Scales are tensors of float64 without dimensions; the bits are GradScaler's.
+/// GradScaler for gradients that are all on one device: the scale, the count and the flag stay on the device, and no
+/// function here waits for them. Scales are float64 tensors without dimensions; the bits are those of GradScaler.
 /// Thread safety: one thread at a time.
+/// Why: docs/decisions/0142-a-step-is-known-when-the-next-one-begins.md.
 class DeviceGradScaler {
  public:
   DeviceGradScaler(const GradScalerOptions& options, const GradScalerState& state, at::Device device);
 
   at::Device device() const { return scale_.device(); }
-  /// Another tensor after each update().
+  /// The current scale; a different tensor after each update().
   const at::Tensor& scale() const noexcept { return scale_; }
   void unscale(const std::vector<at::Tensor>& gradients, const at::Tensor& made_with);
-  /// One number of float32: 1 if a gradient that was unscaled since the last update() is not finite. Its owner makes
-  /// ranks agree on it before update(), after which it is another tensor.
+  /// One float32 number: 1 if a gradient that was unscaled since the last update() is not finite. The caller makes
+  /// ranks agree on it before update(), after which it is a different tensor.
   const at::Tensor& found_inf() const noexcept { return found_; }
   void update(const at::Tensor& made_with);
-  /// The numbers of GradScalerState in the order of its fields, of float64.
+  /// The numbers of GradScalerState as float64, in the order of its fields.
   at::Tensor state() const;
 
  private:

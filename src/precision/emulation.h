@@ -7,8 +7,8 @@
 
 namespace muster::precision {
 
-/// Returns one line on what a CPU only emulates of this precision and what to choose instead; nullopt if it computes
-/// all natively.
+/// Returns one line that says what a CPU only emulates in this precision and what to choose instead; nullopt if it
+/// computes everything natively.
 std::optional<std::string> emulation_on_cpu(const Precision& precision, bool multiplies_bfloat16);
 
 }  // namespace muster::precision

@@ -28,7 +28,7 @@ struct KindOrder {
   }
 };
 
-/// The scale and its inverse are applied in float32.
+/// Scales and their inverses must fit in float32, in which they are applied.
 bool is_scale(double scale) {
   constexpr auto kMost = static_cast<double>(std::numeric_limits<float>::max());
   return scale <= kMost && scale >= 1 / kMost;

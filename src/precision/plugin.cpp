@@ -27,7 +27,7 @@ std::shared_ptr<PrecisionPlugin> usable(std::shared_ptr<PrecisionPlugin> custom)
 
 }  // namespace
 
-// Here, since the other constructors are in the library that knows no tensor.
+// Defined here because the other constructors are in a library that does not know tensors.
 Precision::Precision(std::shared_ptr<PrecisionPlugin> custom)
     : kind_(PrecisionKind::custom), custom_(usable(std::move(custom))), custom_name_(custom_.get()->name()) {}
 

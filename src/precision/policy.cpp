@@ -39,7 +39,7 @@ class AutocastState {
       : device_(device), dtype_before_(at::autocast::get_autocast_dtype(device)),
         cache_before_(at::autocast::is_autocast_cache_enabled()),
         enabled_before_(at::autocast::is_autocast_enabled(device)) {
-    // LibTorch keeps cast copies by tensor, whatever they were cast to.
+    // LibTorch caches cast copies by tensor, whatever dtype they were cast to.
     if (options.enabled && dtype_before_ != *dtype) at::autocast::clear_cache();
     at::autocast::set_autocast_enabled(device_, options.enabled);
     if (options.enabled) at::autocast::set_autocast_dtype(device_, *dtype);
@@ -111,7 +111,7 @@ bool lies_below(const std::string& name, const std::string& above) {
 void cast_own(torch::nn::Module& module, at::ScalarType dtype) {
   const auto convert = [dtype](at::Tensor& tensor) {
     if (tensor.defined() && tensor.is_floating_point() && tensor.scalar_type() != dtype)
-      // Not another tensor: the module's members and the optimizer's groups hold this one.
+      // Keeps the tensor object: the module's members and the optimizer's groups hold it.
       tensor.set_data(tensor.to(dtype));
   };
   for (auto& parameter : module.parameters(/*recurse=*/false)) convert(parameter);
@@ -127,7 +127,8 @@ void require_names(const torch::nn::Module& module, const std::vector<std::strin
                                      listed(children, [](const auto& child) { return child.key(); }));
 }
 
-/// The module as a policy of the program's own makes it.
+/// Converts the module by a custom policy.
+/// Why: docs/decisions/0086-a-precision-policy-of-the-programs-own.md.
 void convert_by(PrecisionPlugin& custom, torch::nn::Module& module, const std::vector<std::string>& fp32) {
   require_names(module, fp32);
   const auto before = module.named_parameters();

@@ -47,7 +47,7 @@ void Accumulation::begin(const MicroBatch& batch, std::function<void(double)> re
   const bool last = options_.sync_with_dataloader && batch.last;
   const bool others_go_on = joined_ && last && !full && batch.samples_left > 0;
   if (last) step_ = 0;
-  if (full || !last) batch_.samples_left = 0;  // of other windows than this one
+  if (full || !last) batch_.samples_left = 0;  // samples of other windows
   advance(others_go_on ? WindowEvent::begin_leave : full || last ? WindowEvent::begin_last : WindowEvent::begin_middle);
   ++micro_batches_;
   count_ = static_cast<double>(batch.local);
@@ -98,28 +98,29 @@ void Accumulation::weigh(double count) {
 }
 
 double Accumulation::known_full_window() const {
-  // Batches of varying size have no full step; any number will do that all ranks know.
+  // Batches of varying size have no full step; any number that all ranks know will do.
   return static_cast<double>(batch_.full > 0 ? batch_.full : batch_.total) * options_.num_steps;
 }
 
-/// The number for which this window's losses are weighted, the same on every rank.
+/// The sum of weights that this window's losses are weighted for; equal on every rank.
 double Accumulation::full_window() {
   if (known_by_all_) return known_full_window();
   if (agreed_ == 0) agreed_ = summed(group_, count_) * options_.num_steps;
   return agreed_ > 0 ? agreed_ : 1;
 }
 
-/// The micro-batch in hand belongs to the window, whether it had a loss or not.
+/// Counts the current micro-batch in the window, with or without a loss.
 void Accumulation::add_up() {
   if (all_counted(state_)) return;
   local_ += count_;
   known_ += static_cast<double>(batch_.total + batch_.samples_left);
   if (full_ == 0 && known_by_all_)
-    full_ = known_full_window();  // ranks whose loss is the window's first take it from this batch, too
+    full_ = known_full_window();  // also used by ranks whose first loss of the window comes later
   advance(WindowEvent::count);
 }
 
-/// Other ranks' windows have ended: what this rank sends would be matched with the gradients of their next batches.
+/// Refuses a batch in a window that the other ranks have ended: they would match this rank's messages with the
+/// gradients of their next batches.
 void Accumulation::require_shared_window() const {
   const bool shared = micro_batches_ > 1 && options_.sync_with_dataloader && !options_.sync_each_batch;
   if (batch_.every_rank || joined_ || !known_by_all_ || shared) return;

@@ -10,31 +10,33 @@
 
 namespace muster::runtime {
 
-/// What the loader in use knows of the current step: one batch on each rank. Without a loader, the micro-batch of every
-/// rank counts 1.
+/// What the current loader knows about the current step, in which each rank has at most one batch. Without a loader,
+/// the micro-batch of every rank has weight 1.
 struct MicroBatch {
   bool every_rank = true;    ///< every rank has a micro-batch in this step
   int64_t full = 0;          ///< samples of all ranks in a full step; 0 if batch sizes vary
-  bool last = false;         ///< it is the last of its loader
-  int64_t local = 1;         ///< samples of this rank, repeated ones included
+  bool last = false;         ///< true for the last micro-batch of a loader
+  int64_t local = 1;         ///< samples of this rank, with repeated ones
   int64_t samples_left = 0;  ///< samples of other ranks in later steps, in which this rank has none
-  int64_t total = 0;         ///< as `local`, over all ranks; 0 if unknown
+  int64_t total = 0;         ///< samples of all ranks, with repeated ones; 0 if unknown
 };
+
+// Why: docs/decisions/0054-weights-and-scales.md.
 
 /// Decides which micro-batches end a window, and the weight of each in it. Thread safety: one thread at a time.
 ///
-/// Weighting "mean": every loss is multiplied by n * ranks / N, where n is its samples and N the samples of a full
-/// window over all ranks, so that the mean over ranks of the sums of gradients is sum(n_i g_i) / N, and a full window
-/// of equal batches needs no correction. A window that turns out to hold another number of samples is corrected before
-/// its last backward. Where ranks have different numbers of batches, those that only some ranks have count in the
-/// short last window of all ranks. A micro-batch without a loss on this rank counts as any other, wherever it stands in
-/// the window: its gradient is zero. So a rank need not know which losses the others had.
+/// Weighting "mean": every loss is multiplied by n * ranks / N, where n is its number of samples and N that of a full
+/// window over all ranks. So the mean over ranks of the summed gradients is sum(n_i g_i) / N, and a full window of
+/// equal batches needs no correction. A window that turns out to hold another number of samples is corrected before its
+/// last backward. Where ranks have different numbers of batches, those that only some ranks have count in the short
+/// last window of all ranks. A micro-batch without a loss on this rank counts with a zero gradient, wherever it is in
+/// the window. So a rank need not know which losses the others had.
 class Accumulation {
  public:
   /// Throws: ConfigError (MU181) for less than one step.
   Accumulation(const GradientAccumulationOptions& options, comm::Communicator group);
 
-  /// Begins a micro-batch. `rescale` multiplies all gradients so far.
+  /// Begins a micro-batch. `rescale` multiplies all gradients accumulated so far.
   void begin(const MicroBatch& batch, std::function<void(double)> rescale);
   /// Ends the window with the current micro-batch, whatever num_steps says.
   /// Throws: UsageError (MU430) after a backward of one of its losses, whose gradients stayed on this rank; (MU431)
@@ -49,51 +51,51 @@ class Accumulation {
   bool sync() const noexcept { return ends_window(state_); }
   /// True until the first backward of a window: the gradients in memory are those of the window before.
   bool begins() const noexcept { return micro_batches_ <= 1 && !went_backward_; }
-  /// Called when an optimizer steps: warns, once, if a window has several micro-batches but none was ever begun; calls
-  /// count_last().
+  /// Called when an optimizer steps: calls count_last(), and warns once if a window has several micro-batches but none
+  /// was ever begun.
   /// Collective: as loss_factor().
   void note_step();
-  /// Called before the gradients of this window are used, or sent for the last time: if the last micro-batch had no
-  /// loss, it is counted now.
+  /// Called before the gradients of this window are used or sent for the last time: counts the last micro-batch if it
+  /// had no loss.
   /// Collective: as loss_factor(), which other ranks call.
   void count_last();
   /// True if this micro-batch communicates gradients. Inside join_uneven_inputs() only the end of a window does: a rank
   /// without batches has no gradients to add to.
   bool communicates() const noexcept { return sync() || (options_.sync_each_batch && !joined_); }
-  /// Returns the factor for a loss. May rescale the gradients so far first.
+  /// Returns the factor for a loss. May first rescale the gradients accumulated so far.
   /// Throws: UsageError (MU345) in a window that only some ranks have, outside of join_uneven_inputs().
-  /// Collective: at the end of a window in which weigh() was called, and in the first such one.
+  /// Collective: at the end of a window in which weigh() was called, and in the first such window.
   double loss_factor();
 
   int num_steps() const noexcept { return options_.num_steps; }
   /// Throws: ConfigError (MU181) for less than one step.
   void set_num_steps(int steps);
-  /// Steps that a scheduler takes at the end of this window.
+  /// Number of steps that a scheduler takes at the end of this window.
   int scheduler_steps() const noexcept {
     const bool others_have_one_more = sync() && batch_.samples_left > 0;
     return options_.adjust_scheduler ? micro_batches_ + (others_have_one_more ? 1 : 0) : 1;
   }
-  /// Those at the end of all windows of a loader with so many batches.
+  /// Number of steps that a scheduler takes at the ends of all windows of a loader with this many batches.
   int64_t scheduler_steps_of(int64_t batches) const noexcept {
     return options_.adjust_scheduler ? batches : (batches + options_.num_steps - 1) / options_.num_steps;
   }
   void use_group(const comm::Communicator& group) { group_ = group; }
-  /// Inside join_uneven_inputs(), ranks may run out of batches, and nothing is communicated here. If other ranks
+  /// Inside join_uneven_inputs(), ranks may run out of batches, and this class communicates nothing. If other ranks
   /// continue a window after this rank's last batch, the window stays open, and its gradients are sent with theirs.
   void set_joined(bool joined) noexcept;
   /// Whether ranks may have made different numbers of steps.
   bool joined() const noexcept { return joined_; }
   /// Goes back to the start of a window.
   void reset() noexcept;
-  /// Number of micro-batches so far in an unfinished window; 0 between windows.
+  /// Number of micro-batches so far in an open window; 0 between windows.
   int open_micro_batches() const noexcept { return sync() ? 0 : micro_batches_; }
-  /// True in a window that this rank has not finished, and could go on with.
+  /// True in a window that this rank has begun, not finished, and could continue.
   bool unfinished() const noexcept { return state_ == WindowState::open || state_ == WindowState::open_uncounted; }
 
   /// The state of the window on this rank, with its number of steps.
   State state_dict() const;
-  /// Throws: CheckpointError (MU208, MU209, MU240 for another number of steps in an open window); then nothing is
-  /// changed.
+  /// Throws: CheckpointError (MU208, MU209, MU240 for another number of steps in an open window), and then changes
+  /// nothing.
   void load_state_dict(const State& state);
 
  private:
@@ -110,21 +112,21 @@ class Accumulation {
   comm::Communicator group_;
   MicroBatch batch_;
   std::function<void(double)> rescale_;
-  double count_ = 1;       // weight of this micro-batch
+  double count_ = 1;       // weight of the current micro-batch
   double local_ = 0;       // sum of the weights in the window on this rank
-  double known_ = 0;       // the same over all ranks, as far as loaders know
+  double known_ = 0;       // sum of the weights over all ranks, as far as loaders know
   double full_ = 0;        // the sum of weights that this window's losses are weighted for
-  double correction_ = 1;  // factor on this micro-batch's losses
+  double correction_ = 1;  // factor on the current micro-batch's losses
   double agreed_ = 0;      // the last sum that ranks had to agree on
-  int64_t step_ = 0;  // micro-batches, as Accelerator.step of Accelerate: a window ends at each multiple of num_steps
-  int micro_batches_ = 1;  // begun in the window
+  int64_t step_ = 0;  // micro-batches, as Accelerate's Accelerator.step: a window ends at each multiple of num_steps
+  int micro_batches_ = 1;  // micro-batches begun in the window
   WindowState state_ = WindowState::closed;
   bool inside_ = false;         // a micro-batch's scope is open: losses are weighted
   bool joined_ = false;         // inside join_uneven_inputs()
-  bool known_by_all_ = true;    // whether loaders knew `total` in all of this window
+  bool known_by_all_ = true;    // true if loaders knew `total` in all of this window
   bool used_ = false;           // a micro-batch was begun, or the warning that none was has been given
   bool weighted_ = false;       // a loss of this window was weighted
-  bool went_backward_ = false;  // a loss of this micro-batch did
+  bool went_backward_ = false;  // a loss of the current micro-batch went through backward
 };
 
 }  // namespace muster::runtime

@@ -6,6 +6,8 @@
 
 namespace muster::runtime {
 
+// Why: docs/decisions/0062-the-state-of-a-job.md.
+
 /// Groups several loads: either all of them succeed, or undo() restores what was there before.
 /// Thread safety: one thread at a time.
 class AtomicLoad {
@@ -24,8 +26,8 @@ class AtomicLoad {
     for (const auto& load : at_end_) load();
     undo_.clear();
   }
-  /// Calls the undo functions, last one first. Ignores their exceptions: the undo of a load that failed, and so changed
-  /// nothing, may fail as well.
+  /// Calls the undo functions in reverse order. Ignores their exceptions: the undo of a load that failed without a
+  /// change may fail as well.
   void undo() noexcept {
     for (; !undo_.empty(); undo_.pop_back()) try {
         undo_.back()();

@@ -10,7 +10,7 @@
 namespace muster {
 namespace {
 
-/// The class of each sample, in one dimension.
+/// The class of each sample, as a 1-D tensor.
 at::Tensor classes_in(const at::Tensor& predicted, const at::Tensor& labels, const char* metric) {
   const bool scores = predicted.dim() == labels.dim() + 1 && predicted.size(-1) > 0;
   auto classes = scores ? predicted.argmax(-1) : predicted;
@@ -21,11 +21,11 @@ at::Tensor classes_in(const at::Tensor& predicted, const at::Tensor& labels, con
                              metric, shape_text(predicted.sizes()), shape_text(labels.sizes())));
 }
 
-/// Where the new values are. A state that is still on the host is a number to the device's kernel, and not copied
-/// there, for which the host would wait.
+/// The sum, on the device of the new values. The device's kernel takes a state that is still on the host as a scalar,
+/// so the host does not wait for a copy.
 at::Tensor added(const at::Tensor& state, const at::Tensor& more) { return more + state.to(more.scalar_type()); }
 
-/// A device may multiply by the reciprocal of a number, but not of a tensor.
+/// The division is between tensors: a device may replace a number by its reciprocal, but not a tensor.
 at::Tensor quotient(const at::Tensor& sum, const at::Tensor& count) {
   const auto wide = sum.to(runtime::sum_dtype(sum.device()));
   return wide / at::full_like(wide, count.item<double>());

@@ -19,7 +19,7 @@ namespace {
                                        custom.name(), c10::toString(dtype), strategy.name(), why));
 }
 
-/// Replicated training sums in the dtype of the parameters, or in a half dtype by a communication hook.
+/// Replicated training sums gradients in the dtype of the parameters, or in a half dtype through a communication hook.
 Strategy replicated_with(const Strategy& strategy, const PrecisionPlugin& custom, at::ScalarType dtype) {
   const auto* given = std::get_if<DDP>(&strategy.options());
   auto options = given ? *given : DDP();

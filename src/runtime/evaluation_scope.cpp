@@ -7,7 +7,7 @@
 namespace muster {
 namespace {
 
-// train() sets all descendants too: parents go first, and a child that they made wrong follows.
+// train() also sets all descendants: parents go first, then each child gets its own mode back.
 void restore(const std::vector<std::pair<std::shared_ptr<torch::nn::Module>, bool>>& modes) {
   for (const auto& [module, training] : modes)
     if (module->is_training() != training) module->train(training);

@@ -14,7 +14,7 @@ namespace {
 
 using Inputs = c10::ArrayRef<const c10::IValue>;
 
-// A callback of LibTorch has no state of its own.
+// LibTorch passes no context to a callback, so the count is thread-local.
 struct Counting {
   int64_t count = 0;
   bool on = false;
@@ -24,7 +24,7 @@ Counting& counting_here() {
   return counting;
 }
 
-/// Of `a` times `b`, the last two dims of each.
+/// FLOPs of the matrix product of `a` and `b`, over the last two dims of each.
 int64_t of_product(const at::Tensor& a, const at::Tensor& b) { return 2 * a.numel() * b.size(-1); }
 
 int64_t of_convolution(Inputs inputs) {

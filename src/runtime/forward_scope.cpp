@@ -52,7 +52,7 @@ void in_forward_scope(PreparedModel& model, c10::function_ref<void()> forward) {
   };
   with_error_context(add_error_context, [&] {
     const ForwardScope scope(model);
-    with_error_context(add_error_context, forward);  // while what is gathered is still there
+    with_error_context(add_error_context, forward);  // while gathered parameters are still in memory
   });
 }
 

@@ -12,44 +12,44 @@
 
 namespace muster::runtime {
 
-/// Whether a step on a device found an infinite or NaN gradient, as GradScaler's found_inf, or a norm that had to be
-/// finite. The host learns of it when the next step begins, or when it is asked. Meanwhile the flag is on its way to
-/// pinned memory, so that a whole forward and backward hides the wait.
-/// Thread safety: one thread at a time.
+/// Tells whether a step on a device found an infinite or NaN gradient (GradScaler's found_inf), or a non-finite norm
+/// that had to be finite. The host learns of it when the next step begins, or when it asks. Until then the flag is on
+/// its way to pinned memory, so a whole forward and backward hide the wait.
+/// Thread safety: one thread at a time. Why: docs/decisions/0142-a-step-is-known-when-the-next-one-begins.md.
 class FoundInf {
  public:
   struct Known {
     bool skipped = false;
-    std::optional<std::pair<double, double>> bad_norm;  ///< infinite or NaN, to be reported; and its order
+    std::optional<std::pair<double, double>> bad_norm;  ///< an infinite or NaN norm to report, and its order
     std::optional<GradScalerState> scaler;
   };
 
-  /// The next step is skipped if this flag, a float32 of one element on a device, is 1.
+  /// Skips the next step if this flag, a float32 of one element on a device, is 1.
   void skip_if(const at::Tensor& flag);
-  /// The same, if the norm is not finite, which known() then reports; of several the first such.
+  /// Skips the next step if the norm is not finite, and known() then reports it; of several such norms, the first.
   void report(const at::Tensor& norm, double order);
-  /// What skip_if() and report() said is void, since the gradients are gone. The host waits if there is a norm to
-  /// report. Returns one that is not finite, and its order.
+  /// Forgets the calls of skip_if() and report(), since the gradients are gone. The host waits if there is a norm to
+  /// report. Returns a norm that is not finite, and its order.
   std::optional<std::pair<double, double>> drop();
-  /// The same, and nothing is reported: the gradients are replaced by others.
+  /// Forgets the calls of skip_if() and report() without a report: the gradients are replaced by others.
   void forget() {
     flag_.reset();
     norm_.reset();
   }
-  /// Sends the flags of this step to the host. `found` and `scaler`: as DeviceGradScaler's, or undefined. Returns the
-  /// flag of the step, undefined if nothing may leave it out.
+  /// Sends the flags of this step to the host. `found` and `scaler` are DeviceGradScaler's, or undefined. Returns the
+  /// flag of the step, undefined if nothing can make it skip.
   at::Tensor send(const at::Tensor& found, const at::Tensor& scaler);
-  /// Whether the last step is not known yet.
+  /// True while the outcome of the last step is unknown.
   bool pending() const noexcept { return pending_; }
-  /// The host waits.
+  /// The outcome of the last step; the host waits for it.
   Known known();
-  /// Called once the step is known.
+  /// Registers a call for when the outcome of the step is known.
   void then(std::function<void()> call) { calls_.push_back(std::move(call)); }
   bool has_calls() const noexcept { return !calls_.empty(); }
   std::vector<std::function<void()>> take_calls() { return std::exchange(calls_, {}); }
 
  private:
-  at::Tensor flag_, norm_;  // a norm, and its order
+  at::Tensor flag_, norm_;  // `norm_`: a norm, and its order
   bool scales_ = false;
   bool reports_ = false;
   bool pending_ = false;

@@ -11,10 +11,10 @@
 namespace muster::runtime {
 namespace {
 
-/// Programs of two optimizers may draw between every other step only.
+/// Number of steps that are checked. Programs with two optimizers may draw only between every other step.
 constexpr int kSteps = 10;
 
-/// Never 0. get_state() returns a copy; the generator stays as it is.
+/// A digest of the generator's state, never 0. get_state() returns a copy, so the generator does not change.
 uint64_t digest_of_state() {
   at::Generator generator = at::detail::getDefaultCPUGenerator();
   const std::lock_guard lock(generator.mutex());

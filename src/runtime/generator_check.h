@@ -8,7 +8,7 @@ namespace muster::runtime {
 
 /// Detects in the first steps of a program whether all ranks draw the same random numbers from LibTorch's default CPU
 /// generator.
-/// Ranks exchange what this needs in the messages of the steps themselves.
+/// The digests travel in the messages of the steps themselves.
 /// Thread safety: one thread at a time.
 class GeneratorCheck {
  public:
@@ -19,7 +19,7 @@ class GeneratorCheck {
 
  private:
   comm::Communicator group_;
-  uint64_t last_digest_ = 0;  // digest of the state at the step before; 0: none
+  uint64_t last_digest_ = 0;  // digest of the state at the previous step; 0: none
   int steps_ = 0;
 };
 

@@ -11,7 +11,7 @@ namespace muster::runtime {
 
 class RuntimeState;
 
-/// What Model::grad_norm() calls. Requires: the module exists at every call.
+/// The implementation of Model::grad_norm(). Requires: the module exists at every call.
 /// Throws, when called: UsageError (MU324) if the runtime no longer exists.
 std::function<GradNorm()> grad_norm_of(const torch::nn::Module& module, std::weak_ptr<RuntimeState> state);
 

@@ -18,7 +18,7 @@ namespace muster::runtime {
 
 namespace {
 
-/// With the bits of a product with the number, also where a kernel would round the factor to the loss's dtype.
+/// The product has the bits of a product with a number, even where a kernel would round the factor to the loss's dtype.
 at::Tensor scaled(const at::Tensor& loss, double factor, const LossScale& scale) {
   if (!scale.on_device.defined()) {
     factor *= scale.number;
@@ -87,7 +87,7 @@ GradNorm GradientProcessing::clip_grad_norm(const std::vector<at::Tensor>& param
   if (const auto device = optim::single_device_of(parameters))
     return clip_on_device(parameters, *device, max_norm, options);
   const double norm = gradient_norm(*registry_, parameters, options.norm_type);
-  // Under loss scaling such gradients are expected now and then, and the step will be skipped.
+  // Under loss scaling such gradients are expected occasionally, and the step will be skipped.
   if (options.error_if_nonfinite && !scales_losses_) require_finite(norm, options.norm_type);
   if (options.skip_if_nonfinite && !std::isfinite(norm)) {
     for_each_optimizer([&](PreparedOptimizer& optimizer) { optimizer.skip_if_holding(parameters); });
@@ -99,7 +99,7 @@ GradNorm GradientProcessing::clip_grad_norm(const std::vector<at::Tensor>& param
   return norm;
 }
 
-/// As above, for gradients on a device: the step is left out where the norm is not finite and may not be.
+/// As clip_grad_norm(), for gradients on a device: a norm that must be finite and is not makes the step skip.
 GradNorm GradientProcessing::clip_on_device(const std::vector<at::Tensor>& parameters, at::Device device,
                                             double max_norm, const ClipOptions& options) {
   const torch::NoGradGuard no_grad;

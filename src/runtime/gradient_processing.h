@@ -17,8 +17,8 @@
 
 namespace muster::runtime {
 
-/// What a program does with gradients from backward to the step, over all models and optimizers of a runtime: loss
-/// scales, clipping, and reductions of ranks whose loss did not use a model. Thread safety: one thread at a time.
+/// A runtime's processing of gradients from backward to the step, over all its models and optimizers: loss scales,
+/// clipping, and reductions on ranks whose loss did not use a model. Thread safety: one thread at a time.
 class GradientProcessing {
  public:
   GradientProcessing(std::shared_ptr<Accumulation> accumulation, std::shared_ptr<ModelRegistry> registry,
@@ -28,17 +28,17 @@ class GradientProcessing {
 
   void backward(const at::Tensor& loss, bool retain_graph);
   GradNorm clip_grad_norm(const std::vector<at::Tensor>& parameters, double max_norm, const ClipOptions& options);
-  /// What Model::grad_norm() calls for a model with these parameters.
+  /// The implementation of Model::grad_norm() for a model with these parameters.
   GradNorm grad_norm(const std::vector<at::Tensor>& parameters);
   void clip_grad_value(const std::vector<at::Tensor>& parameters, double clip_value);
-  /// Divides gradients by the scale of their loss: those of the optimizers of these parameters, or of all optimizers.
+  /// Divides gradients by the scale of their loss, for the optimizers of these parameters; nullptr: for all optimizers.
   void unscale_gradients(const std::vector<at::Tensor>* of);
   bool optimizer_step_was_skipped() const;
-  /// A rank whose loss did not use these parameters takes part in the reductions of the ranks whose loss did.
+  /// If this rank's loss did not use these parameters, takes part in the reductions of the ranks whose loss did.
   void join_other_ranks(const std::vector<at::Tensor>& parameters) const;
-  /// The same for the models of this optimizer; returns whether they have gradients now.
+  /// As join_other_ranks(), for the models of this optimizer; returns whether they have gradients now.
   bool join_other_ranks(PreparedOptimizer& optimizer) const;
-  /// Returns the current loss scale, and rescales gradients that were made with another.
+  /// Returns the current loss scale, and rescales gradients made with another one.
   LossScale rescale_to_loss_scale();
   void scale_all_gradients(double factor) const;
   void for_each_optimizer(const std::function<void(PreparedOptimizer&)>& f) const;

@@ -16,7 +16,7 @@
 namespace muster::runtime {
 namespace {
 
-/// Of parameters that none of the models holds.
+/// Throws: UsageError (MU582) if a parameter that no model of this runtime holds is sharded.
 void require_unsharded(const std::vector<at::Tensor>& parameters) {
   for (const auto& parameter : parameters)
     if (hook::has_key(parameter))
@@ -27,7 +27,7 @@ void require_unsharded(const std::vector<at::Tensor>& parameters) {
                                           parameter.sizes()));
 }
 
-/// Calls f(model or nullptr, its parameters) for the parameters of each model, and for those that no model holds; each
+/// Calls f(model, parameters) for each model, and f(nullptr, parameters) for parameters that no model holds; each
 /// parameter once.
 template <class F>
 void by_model(const ModelRegistry& registry, const std::vector<at::Tensor>& parameters, F&& f) {
@@ -42,7 +42,7 @@ void by_model(const ModelRegistry& registry, const std::vector<at::Tensor>& para
   if (!rest.empty()) f(nullptr, rest);
 }
 
-/// Of parameters that no model holds.
+/// Gradients of parameters that no model holds.
 std::vector<at::Tensor> gradients_of(const std::vector<at::Tensor>& parameters) {
   std::vector<at::Tensor> gradients;
   for (const auto& parameter : parameters)

@@ -20,9 +20,9 @@ namespace muster::runtime {
 
 void share_cores(const ClusterEnvironment& cluster) {
   if (cluster.local_world_size == 1) return;
-  // LibTorch read the variable when it was loaded, which launch() may have set since.
+  // launch() may have set the variable after LibTorch was loaded and read it.
   const auto threads = Environment::of_process().find("OMP_NUM_THREADS");
-  // A launcher that does not say how many threads a rank may use would give each of them all cores.
+  // Under a launcher that sets no number of threads, every rank would use all cores.
   at::set_num_threads(threads ? std::max(1, std::atoi(threads->c_str()))
                               : std::max(1, at::get_num_threads() / cluster.local_world_size));
 }
@@ -42,7 +42,7 @@ std::string keep_near_device(const comm::Communicator& group, const device::Near
 }
 
 void HostTuning::choose_cores(const RuntimeOptions& options, const comm::Communicator& group, c10::Device device) {
-  // Otherwise no rank knows where its device is, and none has to ask the others.
+  // Without a CUDA runtime no rank knows where its device is, so there is nothing to exchange.
   if (!at::detail::getCUDAHooks().hasCUDART()) return;
   const auto near =
       options.affinity && !device.is_cpu()

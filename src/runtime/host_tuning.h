@@ -16,13 +16,15 @@ namespace muster::runtime {
 /// Divides the cores of a node among its ranks, unless OMP_NUM_THREADS says how many threads each gets.
 void share_cores(const ClusterEnvironment& cluster);
 
-/// Lets the threads of this rank run on its share of the cores near its device, and returns what plan() says of it.
-/// Collective: all ranks of the group, whether or not they have near cores.
+/// Binds the threads of this rank to its share of the cores near its device, and returns the line for plan().
+/// Collective: all ranks of the group, with or without near cores.
 std::string keep_near_device(const comm::Communicator& group, const device::NearCores& near,
                              const std::string& root = "/");
 
-/// How a rank uses its host: on which cores it runs, what is done with freed memory, and how the precision is
-/// computed where the processor lacks it. Thread safety: one thread at a time.
+// Why: docs/decisions/0154-choices-of-a-process.md and, for freed memory, 0042-freed-memory-is-kept.md.
+
+/// A rank's use of its host: the cores it runs on, the fate of freed memory, and how a precision that the processor
+/// lacks is computed. Thread safety: one thread at a time.
 class HostTuning {
  public:
   /// Throws: ConfigError for a precision that the device does not support, or options that contradict it.
@@ -30,9 +32,9 @@ class HostTuning {
   /// Collective.
   void choose_cores(const RuntimeOptions& options, const comm::Communicator& group, c10::Device device);
   void choose_memory(const RuntimeOptions& options, const ClusterEnvironment& cluster, c10::Device device);
-  /// Whether memory that tensors free is kept for the next step.
+  /// Whether memory that tensors free is kept for later allocations.
   bool keeps_memory() const noexcept { return kept_memory_.kept; }
-  /// Lines of plan() about these.
+  /// Lines of plan() about the host.
   const std::vector<std::string>& notes() const noexcept { return notes_; }
 
  private:

@@ -20,14 +20,14 @@ namespace {
 
 // --- saving
 
-/// Then an open window begins again: to save what each rank has of full gradients would take the memory of the model,
-/// as often as there are ranks.
+/// An open window of a sharded model is begun again after loading: saving each rank's full gradients would take the
+/// memory of the model times the number of ranks.
 bool sharded(const StatefulObjects& contents) {
   return std::any_of(contents.models.begin(), contents.models.end(),
                      [](const auto& model) { return model->managed->sharded(); });
 }
 
-/// Where the open window began in the loader that was used last, for those who cannot take up its gradients.
+/// Where the open window began in the loader that was used last, for a job that cannot take up its gradients.
 State window_begin(const StatefulObjects& contents) {
   const auto open = contents.accumulation->open_micro_batches();
   State begin = State::Map{{"micro_batches", open}};
@@ -47,8 +47,8 @@ State window_begin(const StatefulObjects& contents) {
   return begin;
 }
 
-/// Puts states that are equal on all ranks into the shared list, and others into the ranks' own; the other list gets
-/// nothing in their place.
+/// Puts states that are equal on all ranks into the shared list, and others into the lists of the ranks; the other list
+/// gets an empty entry in their place.
 void divide(const comm::Communicator& group, State::List states, const std::string& name, CheckpointContents& job) {
   std::string mine(states.size() * sizeof(std::uint64_t), '\0');
   for (size_t i = 0; i < states.size(); ++i) {
@@ -126,7 +126,7 @@ class JobLoader {
     check(how_.parts.progress, "objects", contents_.objects.size());
   }
 
-  /// What was saved of one of these: equal on all ranks, or this rank's own. Nothing: a hook took it away.
+  /// The saved state of one entry: the shared one, or this rank's own. Empty: a hook removed it.
   State saved(const char* name, size_t i) {
     if (const auto& shared = shared_.at(name).list()[i]; !shared.empty()) return shared;
     const auto& own = per_rank_.at(name).list()[i];
@@ -186,7 +186,7 @@ class JobLoader {
     gradients(/*again=*/open > 0);
   }
 
-  /// `again`: those of the open window are made again.
+  /// `again`: the gradients of the open window are computed again.
   void gradients(bool again) {
     std::vector<SavedGradients> all(contents_.optimizers.size());
     for (size_t o = 0; !again && o < all.size(); ++o) {
@@ -222,7 +222,7 @@ class JobLoader {
     communication(i);
   }
 
-  /// What a communication hook carries belongs to this rank of this world.
+  /// The state of a communication hook is bound to this rank and this world size.
   void communication(size_t i) {
     const auto& saved = per_rank_.at("communication").list().at(i);
     const auto& managed = contents_.models[i]->managed;
@@ -267,7 +267,7 @@ class JobLoader {
   int rank_;
   int saved_ranks_;
   bool same_world_;
-  bool again_;  // an open window begins again
+  bool again_;  // an open window is begun again
   State per_rank_;
   std::vector<std::string> notes_;
 };

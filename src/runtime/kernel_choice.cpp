@@ -12,7 +12,7 @@ namespace {
 
 void choose_deterministic_kernels(bool warn_only, c10::Device device) {
   at::globalContext().setDeterministicAlgorithms(true, warn_only);
-  // Without it cuBLAS's products are not reproducible, and LibTorch refuses them.
+  // Without this variable cuBLAS products are not reproducible, and LibTorch refuses them.
   if (device.is_cuda()) setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", 0);  // NOLINT(concurrency-mt-unsafe)
 }
 

@@ -6,9 +6,9 @@
 
 namespace muster::runtime {
 
-/// Sets what LibTorch has for the whole process: whether kernels are deterministic, whether cuDNN tries its kernels,
-/// and how float32 matrices are multiplied. Options that ask for nothing change nothing. `warns`: warns (MU572) if the
-/// options get in each other's way.
+/// Sets LibTorch's process-wide choices: deterministic kernels, cuDNN's benchmark, and the precision of float32 matrix
+/// products. Options that ask for nothing change nothing. `warns`: warn (MU572) if options conflict.
+/// Why: docs/decisions/0154-choices-of-a-process.md.
 void choose_kernels(const RuntimeOptions& options, c10::Device device, bool warns);
 
 }  // namespace muster::runtime

@@ -15,21 +15,21 @@
 namespace muster::runtime {
 namespace {
 
-/// So many places are named in an error.
+/// Number of places that an error names.
 constexpr std::size_t kShown = 8;
 
 std::string place_of(const tree::Leaf& leaf) {
   return (leaf.path.empty() ? "itself" : leaf.path) + (leaf.defined ? "" : " undefined");
 }
 
-/// Every place, ended by a zero.
+/// All places, each terminated by a zero.
 std::string text_of(const std::vector<tree::Leaf>& leaves) {
   std::string text;
   for (const auto& leaf : leaves) text += place_of(leaf) + '\0';
   return text;
 }
 
-/// "2 tensors ([0], [1])"; keys may hold anything, so what moves a cursor is not shown.
+/// "2 tensors ([0], [1])". Keys may hold any text, so terminal control characters are escaped.
 std::string in_words(const std::string& text) {
   const auto count = static_cast<std::size_t>(std::count(text.begin(), text.end(), '\0'));
   std::string places;
@@ -53,8 +53,8 @@ void require_equal_places(const comm::Communicator& group, std::string_view oper
                            operation, in_words(found->first), found->rank, in_words(found->other)));
 }
 
-/// Where nothing compares the values first, the other ranks have begun with the first tensor: a barrier that does not
-/// match ends their operation with an error that quotes its label. Where all ranks refuse, their barriers match.
+/// Without a comparison of the values first, the other ranks have already begun with the first tensor: a mismatched
+/// barrier ends their operation with an error that quotes its label. If all ranks refuse, their barriers match.
 [[noreturn]] void refuse_undefined(const comm::Communicator& group, std::string_view operation, const tree::Leaf& leaf,
                                    bool compared) {
   const auto what = formatted("{} of an undefined tensor{}", operation, leaf.path.empty() ? "" : " at " + leaf.path);
@@ -62,7 +62,7 @@ void require_equal_places(const comm::Communicator& group, std::string_view oper
   label.text = "refusing the " + what;
   if (!compared && group.size() > 1) try {
       group.with_label(label).barrier();
-    } catch (const CommError&) {  // the others know now
+    } catch (const CommError&) {  // the other ranks have their error now
     }
   throw UsageError("MU177",
                    formatted("{} on rank {}; give it a value, or make it an optional that is empty on every rank", what,
@@ -80,7 +80,7 @@ struct LeafOperations::State {
 LeafOperations::LeafOperations(const comm::Communicator& group, std::string_view operation,
                                std::vector<tree::Leaf> leaves, bool varies, int source)
     : state_(std::make_shared<State>(State{group})) {
-  comm::require_same_device_operations(group);  // the values may come from some
+  comm::require_same_device_operations(group);  // the values may come from device operations
   if (source >= 0 && source != group.rank())
     for (auto& leaf : leaves) leaf.defined = true;
   if (varies && group.size() > 1) require_equal_places(group, operation, leaves);

@@ -24,8 +24,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// As much of each tensor as ranks compare: weights of two saves differ at their beginnings, and one page costs next to
-/// nothing.
+/// Bytes of each tensor that ranks compare: one page. The weights of two saves differ at their beginnings, and a page
+/// costs next to nothing.
 constexpr std::size_t kComparedBytes = 4096;
 
 bool is_tensor(const State& state) { return state.kind() == State::Kind::tensor; }
@@ -35,8 +35,8 @@ bool holds_tensors_only(const State& state) {
          std::all_of(state.map().begin(), state.map().end(), [](const auto& entry) { return is_tensor(entry.second); });
 }
 
-/// Where the weights may be in what a training program saved: "" if tensors stand there, otherwise the names of the
-/// dictionaries of tensors.
+/// Where the weights may be in the file of a training program: "" if tensors are at the top level, otherwise the names
+/// of the dictionaries of tensors.
 std::vector<std::string> places_of_weights(const State::Map& entries) {
   std::vector<std::string> places;
   for (const auto& [name, value] : entries) {
@@ -46,7 +46,7 @@ std::vector<std::string> places_of_weights(const State::Map& entries) {
   return places;
 }
 
-/// What is not understood may stand beside the weights that the module needs, not in their place.
+/// Refuses entries that could not be read if the module needs them; other unreadable entries are allowed.
 void refuse_needed(const checkpoint::PythonContent& saved, const std::string& front, const torch::nn::Module& module,
                    const fs::path& path) {
   const auto weights = weights_of(module);
@@ -55,7 +55,7 @@ void refuse_needed(const checkpoint::PythonContent& saved, const std::string& fr
       checkpoint::refuse(part, path);
 }
 
-/// The weights of a file of torch.save. What programs save beside them is left out, and the note says so.
+/// The weights in a file of torch.save. Other contents are left out, and the note names them.
 State weights_among(const checkpoint::PythonContent& saved, const fs::path& path, const torch::nn::Module& module,
                     const std::string& prefix, std::string& note) {
   const bool is_map = saved.value.kind() == State::Kind::map;
@@ -80,7 +80,7 @@ State weights_among(const checkpoint::PythonContent& saved, const fs::path& path
   return place.empty() ? State(std::move(weights)) : weights.front().second;
 }
 
-/// Names that a safetensors file does not repeat get the tensor they are tied to, where the module asks for them.
+/// Gives names that a safetensors file leaves out the tensor they are tied to, if the module asks for them.
 void add_tied(State::Map& weights, const LoadedWeights& loaded, const torch::nn::Module& module,
               const std::string& prefix) {
   for (const auto& [name, _] : weights_of(module)) {
@@ -105,7 +105,7 @@ State weights_in(const fs::path& path, const torch::nn::Module& module, const st
   return weights;
 }
 
-/// Of names, shapes, dtypes, and the beginning of each tensor that is used.
+/// A digest of names, shapes, dtypes, and the beginning of each tensor that is used.
 std::string signature(const StateDictFit& fit) {
   format::Checksum sum;
   const auto add_text = [&](const std::string& text) { sum.update(text.c_str(), text.size() + 1); };

@@ -11,7 +11,7 @@ namespace muster::runtime {
 
 class RuntimeState;
 
-/// As Runtime::load_model(). Collective.
+/// The implementation of Runtime::load_model(). Collective.
 IncompatibleKeys load_weights(RuntimeState& state, const std::shared_ptr<torch::nn::Module>& module,
                               const std::filesystem::path& path, const LoadStateDictOptions& options);
 

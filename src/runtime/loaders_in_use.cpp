@@ -7,7 +7,7 @@
 namespace muster::runtime {
 namespace {
 
-/// Every rank's batch has as many samples.
+/// Whether every rank's batch has equally many samples.
 bool is_equal(const data::LoaderState& loader) {
   const auto& options = loader.options();
   if (loader.shard().filler_batches) return loader.shard().world_size == 1;

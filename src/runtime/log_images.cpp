@@ -18,7 +18,7 @@ namespace {
                                 "[N, C, H, W]");
 }
 
-/// Rows of pixels, on the CPU.
+/// The image as rows of pixels, on the CPU.
 at::Tensor pixels_of(const at::Tensor& image) {
   const auto here = image.detach().to(at::kCPU);
   const auto bytes =

@@ -11,6 +11,7 @@
 #include "random_state.h"
 #include "runtime_state.h"
 
+// Why: docs/decisions/0098-what-loops-of-a-programs-own-ask.md.
 namespace muster {
 
 Trace& trace(const Runtime& runtime) { return *runtime::state_of(runtime).trace(); }

@@ -10,26 +10,27 @@
 
 namespace muster::runtime {
 
-/// A scale of losses and gradients: a number, or on a device a tensor that is not read.
+/// A scale of losses and gradients: a number, or on a device a tensor that the host does not read.
 struct LossScale {
-  double number = 1;          ///< unless there is a tensor
-  at::Tensor on_device = {};  ///< of float64, without dimensions
+  double number = 1;          ///< scale on the host; unused if there is a tensor
+  at::Tensor on_device = {};  ///< float64 scalar tensor; undefined on the host
 
-  /// The host waits for a tensor.
+  /// The scale as a number; the host waits for a tensor.
   double value() const { return on_device.defined() ? on_device.item<double>() : number; }
   at::Tensor on(at::Device device) const {
     return on_device.defined() ? on_device : at::full({}, number, at::TensorOptions(at::kDouble).device(device));
   }
-  /// One that is known to be equal.
+  /// True if the scales are known to be equal without reading a tensor.
   friend bool operator==(const LossScale& a, const LossScale& b) {
     return a.on_device.defined() || b.on_device.defined() ? a.on_device.is_same(b.on_device) : a.number == b.number;
   }
 };
 
-/// The smallest of several scales. It is another tensor only if one of them is. Thread safety: one thread at a time.
+/// The smallest of several scales; it returns a new tensor only when one of them has changed. Thread safety: one thread
+/// at a time.
 class SmallestScale {
  public:
-  /// Requires: there are some.
+  /// Requires: `scales` is not empty.
   LossScale of(std::vector<LossScale> scales) {
     if (scales != scales_) {
       scales_ = std::move(scales);

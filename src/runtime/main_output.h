@@ -8,11 +8,11 @@
 
 namespace muster::runtime {
 
-/// Prints the lines of a stream on the main rank and drops them elsewhere. A line is printed when it ends, or as far as
-/// it has come when the stream is flushed or destroyed. Thread safety: one thread at a time.
+/// Prints the lines of a stream on the main rank and drops them elsewhere. A line is printed when it ends; an
+/// incomplete one when the stream is flushed or destroyed. Thread safety: one thread at a time.
 class MainOutput final : public std::ostream {
  public:
-  /// `is_main` is asked whenever something is to be printed. `print` prints lines, without the last line's newline.
+  /// `is_main` is called before each output. `print` gets lines, without the newline of the last.
   MainOutput(std::function<bool()> is_main, std::function<void(const std::string&)> print)
       : std::ostream(nullptr), buffer_(std::move(is_main), std::move(print)) {
     rdbuf(&buffer_);

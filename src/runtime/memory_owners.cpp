@@ -19,11 +19,11 @@ namespace {
 
 constexpr std::string_view kId = "MU576";
 
-/// Counts each memory of one device once, whatever tensors lie in it.
+/// Counts each storage of one device once, however many tensors use it.
 class DistinctMemory {
  public:
   explicit DistinctMemory(at::Device device) : device_(device) {}
-  /// The bytes of the tensor's memory; 0 where they were counted before.
+  /// The size in bytes of the tensor's storage; 0 if it was counted before.
   int64_t add(const at::Tensor& tensor) {
     if (!tensor.defined() || tensor.device() != device_ || !tensor.has_storage()) return 0;
     const auto& storage = tensor.storage();
@@ -64,7 +64,7 @@ void add(const PreparedOptimizer& optimizer, DistinctMemory& memory, Owners& own
 
 std::string size(int64_t bytes) { return size_text(static_cast<uint64_t>(bytes)); }
 
-/// The call that failed is over, and what it had is free again, so the rest is measured at the peak.
+/// The failed call has returned, and its memory is free again, so the rest is measured at the peak.
 std::string text_of(const Owners& owners, at::Device device, const device::MemoryUse& use) {
   return formatted(
       "{}: of the {} that tensors on {} took at most, {} are parameters and buffers, {} gradients, {} optimizer state, "

@@ -11,12 +11,12 @@
 
 namespace muster::runtime {
 
-/// Adds to an error for want of the device's memory who holds it (MU576), once; leaves other errors as they are.
-/// Requires: the error is being handled.
+/// Adds to an out-of-memory error of the device, once, who holds the memory (MU576); leaves other errors as they are.
+/// Requires: the error is being handled. Why: docs/decisions/0156-who-holds-a-devices-memory.md.
 void add_memory_owners(c10::Error& error, at::Device device, const std::vector<std::shared_ptr<PreparedModel>>& models,
                        const PreparedOptimizers& optimizers);
 
-/// Runs f. LibTorch's errors are given to `add_context` on their way.
+/// Runs f. Passes LibTorch's errors to `add_context` before they leave.
 template <class AddContext, class F>
 decltype(auto) with_error_context(const AddContext& add_context, F&& f) {
   try {

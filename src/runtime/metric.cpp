@@ -44,7 +44,7 @@ Metric::Metric(std::vector<MetricState> states) : states_(std::move(states)) {
 }
 
 void Metric::reset() {
-  const c10::InferenceMode no_inference(false);  // a training epoch may change the states in place
+  const c10::InferenceMode no_inference(false);  // training may change the states in place later
   values_.clear();
   for (const auto& one : states_) values_.push_back(one.initial.clone());
   loaded_ = false;

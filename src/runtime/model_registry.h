@@ -13,19 +13,19 @@ namespace muster::runtime {
 
 using parallel::ReductionRecord;
 
-/// The models of one runtime, with which optimizers look up who holds which parameter. Grows only.
+/// The models of one runtime, in which optimizers find the model of each parameter. Models are only added.
 class ModelRegistry {
  public:
   void add(const std::shared_ptr<PreparedModel>& model);
   /// The models that still exist, in the order in which they were prepared.
   std::vector<std::shared_ptr<PreparedModel>> models() const;
   std::shared_ptr<PreparedModel> find(const torch::nn::Module& module) const;
-  /// Throws: UsageError (MU581) if a model that exists trains or has laid out a parameter of this module, which the two
-  /// would communicate, or move, independently of each other.
+  /// Throws: UsageError (MU581) if an existing model trains a parameter of this module or has laid it out: both would
+  /// communicate or move it independently.
   void require_unshared(const torch::nn::Module& module) const;
-  /// Changes whenever a model is added.
+  /// Changes when a model is added.
   int64_t generation() const noexcept { return generation_; }
-  /// Called at the end of an optimizer step, whether it changed anything or not.
+  /// Called at the end of an optimizer step, even if it changed nothing.
   void note_step() { start_steps(reductions_->step() + 1); }
   /// Sets the number of the current step. Requires: every rank does so at the same point of the program.
   void start_steps(int64_t at) { reductions_->set_step(at); }

@@ -26,7 +26,7 @@ bool has_name(const NamedTensors& tensors, const std::string& name) {
   return std::any_of(tensors.begin(), tensors.end(), [&](const auto& entry) { return entry.first == name; });
 }
 
-/// Copies values in by write_parameters(), as all but optimizers must.
+/// Copies values in through write_parameters(), which all code except optimizers must use.
 std::function<void()> writing(const PreparedModel& model, std::vector<std::pair<at::Tensor, at::Tensor>> copies,
                               std::vector<at::Tensor> written) {
   return [copies = std::move(copies), managed = model.managed, written = std::move(written)] {

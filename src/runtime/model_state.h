@@ -12,12 +12,12 @@
 
 namespace muster::runtime {
 
-/// The parameters and buffers by name. Sharded tensors go to `shards`, under names that begin with `path`.
-/// On ranks other than 0 only `shards` counts.
+/// The parameters and buffers by name. Sharded tensors go to `shards`, under names that begin with `path`. On ranks
+/// other than 0 only `shards` is meaningful.
 State save_weights_state(const PreparedModel& model, const std::string& path, std::vector<TensorShard>& shards);
 
-/// Checks that named tensors fit the model and reads what has to be read, but changes nothing; the returned function
-/// copies them in.
+/// Checks that named tensors fit the model and reads the values it needs, without changing the model; the returned
+/// function copies them in.
 /// Throws: CheckpointError (MU240) with all that does not fit; names that only the model or only `weights` has are
 /// ignored unless `strict`.
 std::function<void()> prepare_weights(const PreparedModel& model, const State& weights, bool strict,

@@ -24,7 +24,7 @@ bool is_alone(const comm::Communicator& group) { return group.size() == 1; }
 bool is_rank(const comm::Communicator& group, int rank) { return group.rank() == rank; }
 
 std::vector<at::Tensor> gather_packed(const comm::Communicator& group, const at::Tensor& packed) {
-  comm::require_same_device_operations(group);  // what was packed may come from some
+  comm::require_same_device_operations(group);  // the packed values may come from device operations
   return for_objects(group).all_gatherv(packed);
 }
 

@@ -23,7 +23,7 @@ using options::Description;
 using options::Found;
 using options::RawOptions;
 
-/// The launcher has these as options of its own, so they have no variable of ours.
+/// The launcher has its own options for these, so the program's have no MUSTER_ variable.
 bool is_the_launchers(const std::string& name) { return name == "devices" || name == "num_nodes"; }
 
 void add(std::vector<Description>& all, const std::string& prefix, std::vector<Description> descriptions) {
@@ -34,7 +34,7 @@ void add(std::vector<Description>& all, const std::string& prefix, std::vector<D
   }
 }
 
-/// Fields of other libraries are split from the text of `fsdp`, where room strategy reads them.
+/// Moves fields of other libraries into the text of `fsdp`, where src/strategy reads them.
 void fold_into_fsdp(RawOptions& texts) {
   const auto& known = program_options();
   for (auto it = texts.begin(); it != texts.end();) {
@@ -55,7 +55,7 @@ bool has_name(const Description& option, const std::string& name) {
   return option.name == name || std::count(option.aliases.begin(), option.aliases.end(), name) > 0;
 }
 
-/// `others`, and the options of a program that are not among them.
+/// `others`, followed by those options of a program that are not among them.
 std::vector<Description> with_others(std::vector<Description> others) {
   const auto count = static_cast<std::ptrdiff_t>(others.size());
   for (const auto& option : program_options())
@@ -65,14 +65,14 @@ std::vector<Description> with_others(std::vector<Description> others) {
   return others;
 }
 
-/// Without the variables of other tools, over which the file takes precedence.
+/// All options without the variables of other tools, over which the file takes precedence.
 std::vector<Description> own_options(const std::vector<Description>& others) {
   auto known = with_others(others);
   for (auto& option : known) option.other_tools.clear();
   return known;
 }
 
-/// Their launchers set some always: what equals the default asks for nothing.
+/// The launchers of other tools always set some variables, so a value that equals the default asks for nothing.
 bool is_default(const std::string& name, const std::string& text) {
   for (const auto& option : runtime_option_table().options)
     if (option.description.name == name) {
@@ -92,7 +92,8 @@ RawOptions of_other_tools(const Environment& variables, const std::vector<Descri
   return texts;
 }
 
-/// Names of a launcher, which are no options of a program. `known` are the options that may stand there.
+/// Throws: ConfigError (MU306) for a launcher's name that is not an option of a program. `known` are the options that
+/// may be given.
 void refuse_names_of_launchers(const RawOptions& texts, const std::vector<Description>& known) {
   const auto ours = run_option_table().descriptions();
   const auto is_among = [](const auto& options, const std::string& key) {
@@ -111,13 +112,13 @@ void refuse_names_of_launchers(const RawOptions& texts, const std::vector<Descri
   }
 }
 
-/// A line within a line would not be read.
+/// A line inside a line would not be read, so `options` is left out.
 std::vector<Description> without_line(std::vector<Description> known) {
   std::erase_if(known, [](const auto& option) { return option.name == "options"; });
   return known;
 }
 
-constexpr int64_t kMostSeconds = 1'000'000'000;
+constexpr int64_t kMostSeconds = 1'000'000'000;  // longest duration of an option
 
 Found with_unit(Found found) {
   std::chrono::milliseconds time{-1};
@@ -129,11 +130,11 @@ Found with_unit(Found found) {
   return found;
 }
 
-/// What the variables of a program ask for.
+/// The options that a program's environment variables request.
 RawOptions given_to_program(const Environment& environment) {
   auto given_options = find_given_options(
       {.line = options::read_line(environment.find(options::kLineVariable).value_or("")), .variables = environment});
-  // A launcher of ours has started the ranks: how many Lightning's would have started is past.
+  // Muster's launcher has started the ranks, so Lightning's number of devices and nodes no longer applies.
   if (environment.has(cluster::kJob))
     for (const auto* name : {"devices", "num_nodes"})
       if (const auto found = given_options.find(name);
@@ -187,7 +188,7 @@ RawOptions find_given_options(const options::Sources& sources, const std::string
   }
   given.file = sources.file.changed(section, fold_into_fsdp);
   refuse_names_of_launchers(given.file.section(section), known);
-  // One source after the other, so that a text of several options counts no more than its source.
+  // Sources are read one after the other, so that a text of several options has the precedence of its source.
   RawOptions all;
   const auto take = [&](const std::vector<Description>& options, const options::Sources& one) {
     auto found = options::find(options, section, one);

@@ -8,7 +8,7 @@
 #include "muster/base/detail/options.h"
 #include "muster/runtime/options.h"
 
-/// Text of the types that only RuntimeOptions has.
+/// Conversions to and from text for types that only RuntimeOptions has.
 namespace muster::options {
 
 template <>
@@ -32,7 +32,7 @@ struct Value<KeepMemory> {
   static std::string write(const KeepMemory& value) { return std::string(value.name()); }
 };
 
-/// One of the program's own can be given in code only.
+/// A custom precision can only be given in code.
 template <>
 struct Value<DeviceBackend> {
   static constexpr const char* kType = "auto, none, or a name or path";
@@ -44,7 +44,7 @@ struct Value<DeviceBackend> {
   static std::string write(const DeviceBackend& value) { return value.name(); }
 };
 
-/// Its own options stand under "ddp." and "fsdp.".
+/// The options of the strategy are separate, under "ddp." and "fsdp.".
 template <>
 struct Value<Strategy> {
   static constexpr const char* kType = "strategy";
@@ -55,7 +55,7 @@ struct Value<Strategy> {
   static std::string write(const Strategy& value) { return std::string(value.name()); }
 };
 
-/// Unset is as good as "auto".
+/// An unset value means "auto".
 template <>
 struct Value<std::optional<Devices>> {
   static constexpr const char* kType = "count, list or auto";

@@ -30,7 +30,7 @@ GradientAccumulationOptions accumulation_of(const AcceleratorOptions& options) {
 
 RuntimeOptions accelerate(const AcceleratorOptions& options) {
   auto result = copied_options<RuntimeOptions>(options);
-  if (options.devices == Devices()) result.devices.reset();  // as many as the launcher has started
+  if (options.devices == Devices()) result.devices.reset();  // the number that the launcher has started
   if (options.cpu) result.accelerator = "cpu";
   result.gradient_accumulation = accumulation_of(options);
   result.precision = options.mixed_precision;

@@ -18,10 +18,10 @@ namespace muster::runtime {
 namespace {
 
 constexpr const char* kFamilies[] = {"ACCELERATE_", "FSDP_", "LT_", "MEGATRON_LM_", "PARALLELISM_CONFIG_", "PL_"};
-/// Of tests, and of programs with options of their own.
+/// Prefixes of variables of tests, and of programs with custom options.
 constexpr const char* kOthers[] = {"MUSTER_DATA_", "MUSTER_MODEL_", "MUSTER_TEST_"};
 
-/// A variable that other launchers set always, and the word by which it asks for nothing ("*": any).
+/// A variable that other launchers always set, and the word by which it asks for nothing ("*": any).
 struct Idle {
   std::string_view name, word;
 };
@@ -60,7 +60,7 @@ bool is_known(const std::string& name) {
   return name == "ACCELERATE_DEEPSPEED_ZERO_STAGE" || name == "ACCELERATE_TORCH_DEVICE" || name == "ACCELERATE_USE_CPU";
 }
 
-/// Every variable of Muster's own, as docs/howto/environment.md has them.
+/// Every variable of Muster, as listed in docs/howto/environment.md.
 std::vector<std::string> own_variables() {
   std::vector<std::string> names{
       options::kLineVariable, cluster::kJob,          cluster::kStoreFd,       cluster::kReportFd,

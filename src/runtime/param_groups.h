@@ -10,23 +10,23 @@
 #include "muster/comm/communicator.h"
 #include "muster/tree/state.h"
 
-/// The parameter groups of a prepared optimizer, by the names of their parameters.
+/// Parameter groups of a prepared optimizer, described by parameter names.
 namespace muster::runtime {
 
-/// "2 parameters ('head.weight', 'head.bias')"; at most ten names, and the shape of a tensor that no prepared model
-/// has.
+/// "2 parameters ('head.weight', 'head.bias')": at most ten names; a tensor that no prepared model has is described by
+/// its shape.
 std::string describe_parameters(const ModelRegistry& registry, const std::vector<at::Tensor>& parameters);
 
-/// All of them, for a comparison.
+/// The names of all parameters, for a comparison between ranks.
 std::string all_parameters(const ModelRegistry& registry, const std::vector<at::Tensor>& parameters);
 
-/// Throws: UsageError (MU332) for a tensor that is no leaf, a parameter that is given twice or that the optimizer has,
-/// and for an optimizer that takes one group only;
+/// Throws: UsageError (MU332) for a tensor that is not a leaf, for a parameter that is given twice or that the
+/// optimizer already has, and for an optimizer that takes only one group;
 /// (MU333) for options of another class than the optimizer's.
 void require_addable(torch::optim::Optimizer& optimizer, const torch::optim::OptimizerParamGroup& group,
                      const ModelRegistry& registry);
 
-/// Throws: ConfigError (MU150) on every rank if `all` differs between ranks, with what is `shown` of it. Collective.
+/// Throws: ConfigError (MU150) on every rank if `all` differs between ranks; the message quotes `shown`. Collective.
 void require_equal_groups(const comm::Communicator& group, const std::string& all, const std::string& shown);
 
 /// Throws: ConfigError (MU150) on every rank if ranks prepare an optimizer with other groups or options, naming the

@@ -24,12 +24,12 @@ struct PreparedModel {
   precision::PrecisionPolicy policy;
   c10::DeviceType device;
   std::shared_ptr<Trace> trace;
-  std::function<GradNorm()> grad_norm = {};                 ///< what Model::grad_norm() calls
-  std::function<void(c10::Error&)> add_error_context = {};  ///< called with LibTorch's errors of a forward
-  std::vector<const ForwardScope*> scopes = {};             ///< that are open, from the outermost on
+  std::function<GradNorm()> grad_norm = {};                 ///< implementation of Model::grad_norm()
+  std::function<void(c10::Error&)> add_error_context = {};  ///< handler of LibTorch's errors in a forward
+  std::vector<const ForwardScope*> scopes = {};             ///< open scopes, from the outermost on
 };
 
-/// Scope of one forward of the model: autocast is on, parameters are in place. Scopes nest.
+/// One forward of the model: autocast is on, and parameters are in place. Scopes nest.
 class [[nodiscard]] ForwardScope {
  public:
   explicit ForwardScope(PreparedModel& model);
@@ -43,15 +43,15 @@ class [[nodiscard]] ForwardScope {
   void close() const noexcept;
 
   PreparedModel& model_;
-  mutable std::optional<TraceScope> span_;  // empty while it is closed
+  mutable std::optional<TraceScope> span_;  // trace of the forward; empty while the scope is closed
   mutable std::optional<precision::AutocastScope> cast_;
 };
 
-/// Closes the open forward scopes of a model until resume(); without it they stay closed, as after an exception.
+/// Closes the open forward scopes of a model until resume(). Without resume(), as after an exception, they stay closed.
 class [[nodiscard]] ForwardPause {
  public:
   explicit ForwardPause(PreparedModel& model);
-  /// Throws: what opening a forward throws; those that are not open then stay closed.
+  /// Throws: what opening a forward throws; the scopes that are not open then stay closed.
   void resume() const;
 
  private:

@@ -29,17 +29,17 @@ namespace muster::runtime {
 class PreparedOptimizer;
 using PreparedOptimizers = std::vector<std::weak_ptr<PreparedOptimizer>>;
 
-/// What all optimizers of one runtime share.
+/// Data that all optimizers of one runtime share.
 struct OptimizerContext {
   std::shared_ptr<Accumulation> accumulation;
   std::function<void(Optimizer&)> after_step;
-  std::function<void()> before_reduction;  ///< before a reduction of gradients for which this rank has no loss
-  std::function<void(c10::Error&)> add_error_context = {};  ///< called with LibTorch's errors of a step
+  std::function<void()> before_reduction;  ///< called before a reduction of gradients for which this rank has no loss
+  std::function<void(c10::Error&)> add_error_context = {};  ///< handler of LibTorch's errors in a step
   comm::Communicator group;
-  std::shared_ptr<const PreparedOptimizers> optimizers;  ///< all of them
+  std::shared_ptr<const PreparedOptimizers> optimizers;  ///< all optimizers of the runtime
   std::shared_ptr<ModelRegistry> registry;
   std::optional<GradScalerOptions> scaling;  ///< set if losses are scaled
-  bool needs_found_inf_at_once = false;      ///< somebody must know at once of each step whether it was made
+  bool needs_found_inf_at_once = false;      ///< a caller needs to know at once whether each step was made
   std::shared_ptr<Trace> trace;
 };
 
@@ -49,69 +49,69 @@ class PreparedOptimizer : public std::enable_shared_from_this<PreparedOptimizer>
  public:
   PreparedOptimizer(std::shared_ptr<torch::optim::Optimizer> inner, OptimizerContext context);
   at::Tensor step(const torch::optim::Optimizer::LossClosure& closure);
-  /// As muster::evaluates_closure().
+  /// The implementation of muster::evaluates_closure().
   bool evaluates_closure() const;
   void add_error_context(c10::Error& error) const {
     if (context_.add_error_context) context_.add_error_context(error);
   }
   void zero_grad(bool set_to_none);
-  /// As Optimizer::add_param_group().
+  /// The implementation of Optimizer::add_param_group().
   void add_param_group(const torch::optim::OptimizerParamGroup& group);
-  /// Called after a model was prepared: finds the parameters of the optimizer that it holds, and shards their state as
-  /// they are sharded.
+  /// Called after a model was prepared: finds the parameters of the optimizer that it holds, and shards their optimizer
+  /// state in the same way.
   /// Throws: UsageError (MU134) if the optimizer needs full parameters and some are sharded.
   void bind_models() { bind(/*require_all=*/false); }
   /// Called before and after a backward.
   void before_backward();
   void after_backward() { fused_.note_backward(); }
-  /// Whether a step has used the gradients that are there: they wait for nothing.
+  /// Whether a step has used the current gradients, so that they no longer wait for one.
   bool gradients_are_used() const noexcept { return gradients_used_; }
-  /// Gradients were loaded, which wait for a step. `reduced`: they are the sums of all ranks already.
+  /// Notes that gradients were loaded that wait for a step. `reduced`: they are already summed over all ranks.
   void note_loaded_gradients(bool reduced);
-  /// Call it first in every function that uses gradients and that all ranks call. If the loss of this rank did not use
-  /// a model that holds any of these parameters (nullptr: any of the optimizer's), the rank takes part in the
-  /// reductions that the others' backward waits for. Does nothing before the last micro-batch of a window, nor for a
-  /// model that had a reduction since the last step. If the backward that this rank missed reduced other models, too,
-  /// they are reduced in the order of that backward, but for those reduced since the last step of any optimizer.
+  /// Takes part in the reductions that the other ranks' backward waits for, if the loss of this rank did not use a
+  /// model that holds any of these parameters (nullptr: any of the optimizer's). Must be called first in every function
+  /// that uses gradients and that all ranks call. Does nothing before the last micro-batch of a window, nor for a model
+  /// that had a reduction since the last step. If the backward that this rank missed reduced other models, too, they
+  /// are reduced in the order of that backward, except those reduced since the last step of any optimizer.
   /// Throws: as backward. Collective: if a reduction is missing.
   void join_other_ranks(const std::vector<at::Tensor>* of = nullptr);
-  /// Whether some parameter of a model that this optimizer steps has a gradient.
+  /// Whether any parameter of the models that this optimizer steps has a gradient.
   bool models_have_gradients() const;
-  /// The host waits if it is not known yet.
+  /// Whether the last step was skipped; the host waits if this is not known yet.
   bool step_was_skipped();
-  /// On a device, whether a step is made is known later than step() returns: see FoundInf.
+  /// False while the device has yet to decide whether the last step is made: see FoundInf.
   bool found_inf_is_ready() const noexcept { return !flag_.pending(); }
-  /// Waits until it is known whether the last step was made, and acts on it.
+  /// Waits until it is known whether the last step was made, then updates the state that depends on it.
   /// Throws: UsageError (MU175) for a norm that had to be finite; (MU318) if the loss scale fell too low.
   void wait_for_step();
-  /// Calls `call` when it is known whether the last step was made.
+  /// Registers a call for when it is known whether the last step was made.
   void when_found_inf_is_ready(std::function<void()> call) { flag_.then(std::move(call)); }
-  /// Schedulers whose steps wait for found_inf of the last step make them now; the host waits for it, if there are any.
+  /// Schedulers that wait for found_inf of the last step make their steps now; the host waits for it if there are any.
   void step_deferred_schedulers() {
     if (flag_.has_calls()) wait_for_step();
   }
-  /// If one of these parameters is the optimizer's, the next step updates nothing.
+  /// Skips the next step if one of these parameters is the optimizer's.
   void skip_if_holding(const std::vector<at::Tensor>& parameters);
-  /// The same, if this norm of their gradients, which is on a device, is not finite; `reports`: wait_for_step() throws
-  /// then. Returns whether one of them is.
+  /// Skips the next step if one of these parameters is the optimizer's and this norm of their gradients, on a device,
+  /// is not finite; `reports`: wait_for_step() then throws. Returns whether one of them is the optimizer's.
   bool skip_if_not_finite(const std::vector<at::Tensor>& parameters, const at::Tensor& norm, double order,
                           bool reports);
 
-  /// The state of the scaler; nullopt if losses are not scaled. The host waits where the step is not known yet.
+  /// The state of the scaler; nullopt if losses are not scaled. The host waits if the last step is not known yet.
   std::optional<GradScalerState> scaler_state();
   /// Requires: losses are scaled.
   void load_scaler_state(const GradScalerState& state);
-  /// The scale of the next loss; nullopt if losses are not scaled. Nothing waits for it.
+  /// The scale of the next loss; nullopt if losses are not scaled. Never waits.
   std::optional<LossScale> loss_scale();
-  /// Called before a loss is scaled by `scale`: rescales existing gradients of losses that were scaled otherwise.
+  /// Called before a loss is scaled by `scale`: rescales existing gradients whose losses had another scale.
   void rescale_gradients(const LossScale& scale);
-  /// Divides gradients by the scale they were made with, once.
+  /// Divides gradients by the scale they were made with, unless that was done already.
   void unscale();
 
-  /// Options and state as muster::state_dict() gives them, the state of the scaler, and the scale of gradients that
+  /// Options and state as muster::state_dict() returns them, the state of the scaler, and the scale of gradients that
   /// wait for a step. Sharded tensors go to `shards`, under names that begin with `path`.
   State state_dict(const std::string& path, std::vector<TensorShard>& shards);
-  /// Checks everything now and changes nothing; the returned function loads the state, and the next step accepts it.
+  /// Checks the whole state without changing anything; the returned function loads it, and the next step accepts it.
   std::function<void()> prepare_load(const State& state, const TensorReader& reader);
 
   torch::optim::Optimizer& inner() const { return *inner_; }
@@ -121,13 +121,13 @@ class PreparedOptimizer : public std::enable_shared_from_this<PreparedOptimizer>
  private:
   struct ModelUse {
     std::shared_ptr<PreparedModel> model;
-    int64_t reductions = 0;  ///< reductions that had ended when gradients were last used or cleared
-    int64_t index = 0;       ///< in the registry
+    int64_t reductions = 0;  ///< number of completed reductions when gradients were last used or cleared
+    int64_t index = 0;       ///< index of the model in the registry
     std::shared_ptr<const parallel::ReductionRecord::Order>
-        order;  ///< of the backward that the latest step used; nullptr: unknown
+        order;  ///< order of the reductions in the backward that the latest step used; nullptr: unknown
   };
 
-  /// `require_all`: no parameter may be left without a model by now.
+  /// `require_all`: every parameter must have a model by now.
   void bind(bool require_all);
   bool bind_parameter(const at::Tensor& parameter, size_t index, bool require_all);
   void move_states(const PreparedModel& model);
@@ -136,22 +136,22 @@ class PreparedOptimizer : public std::enable_shared_from_this<PreparedOptimizer>
   bool holds(const std::vector<at::Tensor>& asked) const;
   bool gradients_are_finite();
   void follow_scale(const GradScalerState& state);
-  /// The gradients are gone: forgets what clipping reported about them.
+  /// Forgets what clipping reported about gradients that are gone.
   /// Throws: UsageError (MU175) for a norm that had to be finite.
   void drop_flags();
-  /// Decides about the step on the device; undefined where the host decides.
+  /// Decides on the device whether the step is made, and returns the flag; undefined if the host decides.
   at::Tensor send_flag();
-  /// The update that the flag may leave out.
+  /// Makes the update, unless the flag is set.
   void update_unless(const at::Tensor& flag);
   bool has_gradients() const;
-  /// Compares what the ranks gave their devices, before gradients that these have reduced are used. Not called at the
-  /// end of backward: ranks whose loss did not use a model still have to reduce then. Collective.
+  /// Compares the operations that the ranks gave their devices, before gradients reduced by these are used. Not called
+  /// at the end of backward: ranks whose loss did not use a model have yet to reduce then. Collective.
   void require_same_device_operations() const;
   bool needs_reduction(const ModelUse& use) const;
   /// Repeats the reductions of these models in the order of the backward that this rank missed.
   void repeat_reductions(const parallel::ReductionRecord::Order& order);
   bool needs_reduction_in_order(int64_t index) const;
-  /// Reductions up to now do not count for the next step.
+  /// Excludes the reductions made so far from those of the next step.
   void note_reductions();
   at::Tensor update(const torch::optim::Optimizer::LossClosure& closure);
   void for_each_other(const std::function<void(optim::FusedOptimizer&)>& f) const;
@@ -160,14 +160,14 @@ class PreparedOptimizer : public std::enable_shared_from_this<PreparedOptimizer>
   OptimizerContext context_;
   optim::FusedOptimizer fused_;
   std::vector<ModelUse> models_;
-  int64_t bound_generation_ = -1;  // of the registry, when the parameters were last bound
+  int64_t bound_generation_ = -1;  // generation of the registry when the parameters were last bound
   std::optional<precision::GradScaler> scaler_;
-  std::optional<precision::DeviceGradScaler> device_scaler_;  // in its place where all parameters are on one device
+  std::optional<precision::DeviceGradScaler> device_scaler_;  // replaces scaler_ if all parameters are on one device
   FoundInf flag_;
   LossScale loss_scale_;         // the scale of the last backward
   LossScale gradient_scale_;     // the factor by which gradients are too large
-  bool flag_decides_ = false;    // the last update was made unless a flag on the device forbade it
-  bool gradients_used_ = false;  // by a step
+  bool flag_decides_ = false;    // the last update was made unless a flag on the device skipped it
+  bool gradients_used_ = false;  // a step has used the gradients
   bool skip_next_ = false;
   bool skipped_ = false;
   bool unscaled_ = false;

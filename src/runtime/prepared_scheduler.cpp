@@ -14,13 +14,13 @@
 
 namespace muster::runtime {
 
-/// What a Scheduler handle refers to. One of `step` and `step_by_metric` is empty.
+/// The state of a Scheduler handle. Either `step` or `step_by_metric` is empty.
 struct PreparedScheduler {
   ~PreparedScheduler() { compare_with_made_steps(); }
-  /// Names the schedule, once, if training has another number of steps than it was made for. It may leave out all but
-  /// one of the last ones.
+  /// Warns once, naming the schedule, if training has another number of steps than it was made for. The schedule may be
+  /// up to `last` - 1 steps shorter.
   void compare_with(int64_t steps, int64_t last = 1);
-  /// The same, at its end, where the steps are those of one rank's part of what it was made for.
+  /// As compare_with(), when this object ends and the steps made are one rank's part of what the schedule was made for.
   void compare_with_made_steps() const;
   std::optional<int64_t> total_steps() const { return inner ? inner->total_steps() : std::nullopt; }
 
@@ -28,9 +28,9 @@ struct PreparedScheduler {
   std::function<void(double)> step_by_metric;
   std::shared_ptr<const SavedScheduler> saved;
   std::shared_ptr<LRScheduler> inner;
-  /// Steps this one as often as the optimizer's last step is worth, once it is known whether that was made.
+  /// Steps the scheduler as many times as the optimizer's last step counts, once it is known whether that was made.
   std::function<void(const std::shared_ptr<PreparedScheduler>&)> step_with_optimizer = {};
-  std::function<void()> wait = {};  ///< waits until that is known
+  std::function<void()> wait = {};  ///< waits until the optimizer's last step is known
   bool with_optimizer = true;
   bool compared = false;
   int rank = 0, world_size = 1;
@@ -43,14 +43,14 @@ constexpr const char* kHowToCount =
     "the "
     "prepared loader (in a Trainer: estimated_stepping_batches())";
 
-/// LibTorch does not expose the optimizer that a scheduler steps, but derived classes can read the optimizer's rates.
+/// Gives access to the rates: LibTorch hides a scheduler's optimizer, but derived classes can read its rates.
 struct SchedulerRates : torch::optim::LRScheduler {
   static std::vector<double> of(const torch::optim::LRScheduler& scheduler) {
     return (scheduler.*(&SchedulerRates::get_current_lrs))();
   }
 };
 
-/// Whether a change of the optimizer's rate is seen by the scheduler.
+/// Whether the scheduler steps this optimizer: it then sees a change of the optimizer's rate.
 bool steps(const torch::optim::LRScheduler& scheduler, torch::optim::Optimizer& optimizer) {
   auto& options = optimizer.param_groups().at(0).options();
   const double before = options.get_lr();
@@ -60,7 +60,7 @@ bool steps(const torch::optim::LRScheduler& scheduler, torch::optim::Optimizer& 
   return !seen.empty() && seen[0] == before + 1;
 }
 
-/// Those of the prepared optimizers that a scheduler steps.
+/// The prepared optimizers that a scheduler steps.
 template <class Steps>
 std::vector<std::weak_ptr<PreparedOptimizer>> stepped_optimizers(
     const std::vector<std::weak_ptr<PreparedOptimizer>>& optimizers, Steps&& steps) {
@@ -84,7 +84,7 @@ std::function<void(double)> step_by_mean(std::shared_ptr<Plateau> scheduler, con
   };
 }
 
-/// Waits until the last step of each is known, and the schedulers that follow it have stepped.
+/// Waits until the last step of each optimizer is known and its schedulers have stepped.
 std::function<void()> wait_for(std::vector<std::weak_ptr<PreparedOptimizer>> optimizers) {
   return [optimizers = std::move(optimizers)] {
     for (const auto& entry : optimizers)
@@ -119,7 +119,7 @@ void RuntimeState::compare_with_loop(PreparedScheduler& scheduler) const {
   const auto batches = loaders_.batches();
   if (scheduler.compared || !epochs_ || !batches || !scheduler.inner) return;
   const auto steps = accumulation_->scheduler_steps_of(*batches);
-  if (scheduler.inner->last_epoch() == 0) scheduler.compare_with(*epochs_ * steps, steps);  // loops may break off
+  if (scheduler.inner->last_epoch() == 0) scheduler.compare_with(*epochs_ * steps, steps);  // loops may end early
 }
 
 void RuntimeState::step_with_optimizers(PreparedScheduler& scheduler,
@@ -139,7 +139,7 @@ void RuntimeState::step_with_optimizers(PreparedScheduler& scheduler,
     for (const auto& entry : optimizers)
       if (const auto optimizer = entry.lock(); optimizer && !optimizer->found_inf_is_ready())
         return optimizer->when_found_inf_is_ready(
-            [steps, weak = std::weak_ptr(own)] {  // which keeps the optimizer alive
+            [steps, weak = std::weak_ptr(own)] {  // weak: `own` keeps the optimizer alive
               if (const auto alive = weak.lock()) steps(*alive);
             });
     steps(*own);

@@ -77,7 +77,7 @@ bool is_out_of_memory(const std::exception_ptr& error) {
 
 namespace {
 
-/// What the allocator said, and what the device holds.
+/// The allocator's error, followed by the device's memory use.
 std::string text_of_exhaustion(const std::exception_ptr& error) {
   std::string text = "out of memory";
   try {
@@ -98,7 +98,7 @@ void empty_device_cache() {
 }
 
 Trial agree_on_trial(const comm::Communicator& group, const std::exception_ptr& error) {
-  // A rank that lost the others because they left the attempt is no root cause.
+  // A rank that lost the others because they abandoned the attempt is not a root cause.
   bool lost = false, memory = false;
   if (error) {
     try {

@@ -25,7 +25,8 @@ struct OpenOperator : at::ObserverContext {
   Trace::Clock::time_point begin;
 };
 
-/// LibTorch calls plain functions back; this says to which trace. One profile at a time in a process records operators.
+/// LibTorch calls plain functions back, so the trace is in a global. One profile at a time in a process records
+/// operators.
 std::atomic<Trace*> operator_trace{nullptr};
 
 std::unique_ptr<at::ObserverContext> enter_operator(const at::RecordFunction&) {
@@ -47,7 +48,7 @@ std::string host_name() {
   return name.data();
 }
 
-/// The main rank's machine and the moment, on its clock, at which it began.
+/// The main rank's machine, and the time on its clock at which its profile began.
 std::pair<std::string, int64_t> main_beginning(const comm::Communicator& group, Trace::Clock::time_point begin) {
   const auto timed =
       group.internal("the begin of a profile")
@@ -65,7 +66,7 @@ Profile::Profile(std::shared_ptr<Trace> trace, const comm::Communicator& group, 
   trace_->start();
   Trace* nobody = nullptr;
   if (!options_.operators || !operator_trace.compare_exchange_strong(nobody, trace_.get())) return;
-  // For all threads: backward runs on those of the engine.
+  // For all threads: backward runs on threads of the autograd engine.
   operator_callback_ =
       at::addGlobalCallback(at::RecordFunctionCallback(enter_operator, leave_operator)
                                 .scopes({at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION}));

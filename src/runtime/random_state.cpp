@@ -23,7 +23,7 @@ void set_state(at::Generator generator, const at::Tensor& state) {
   generator.set_state(state.clone());
 }
 
-/// Other devices of this kind, whose generators a program may use as well.
+/// Other devices of this kind: a program may use their generators as well.
 std::vector<c10::Device> others_of(c10::Device device) {
   std::vector<c10::Device> others;
   const int count = device::is_accelerator(device.type()) ? device::count() : 0;

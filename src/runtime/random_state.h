@@ -6,10 +6,10 @@
 
 namespace muster::runtime {
 
-/// The states of LibTorch's default generators in this process: the CPU's, and if the device is another, its own and
-/// those of the other devices of its kind.
+/// The states of LibTorch's default generators in this process: that of the CPU and, if `device` is not the CPU, those
+/// of all devices of its kind.
 State random_state(c10::Device device);
-/// Throws: CheckpointError (MU208, MU209). A generator of a device for which no state was saved is not changed.
+/// Throws: CheckpointError (MU208, MU209). The generator of a device without a saved state is not changed.
 void set_random_state(const State& state, c10::Device device);
 
 }  // namespace muster::runtime

@@ -16,12 +16,12 @@ namespace {
 
 using Values = std::vector<std::pair<std::string, at::Tensor>>;
 
-/// Without the checks of storage(), which refuses memory that is not there.
+/// Bypasses storage(), which refuses a tensor without memory.
 const c10::StorageImpl* storage_of(const at::Tensor& tensor) {
   return tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
 }
 
-/// Puts values in the place of shards, and of buffers that sharding has converted.
+/// Replaces shards, and buffers that sharding has converted, by these values.
 void put_back(torch::nn::Module& module, const Values& values) {
   const at::NoGradGuard no_grad;
   auto parameters = module.named_parameters();
@@ -40,7 +40,7 @@ void put_back(torch::nn::Module& module, const Values& values) {
 void release_model(Model<torch::nn::Module>& model) {
   const auto module = model.ptr();
   const std::weak_ptr<PreparedModel> prepared = model.prepared();
-  // Before anything is given up, so that the module can be released once the handle is gone.
+  // Checked before anything changes, so that the module can be released once the other handle is gone.
   if (prepared.use_count() > 1)
     throw UsageError(
         "MU439",

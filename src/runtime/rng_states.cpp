@@ -21,7 +21,7 @@ std::string described(const std::vector<at::Generator>& generators) {
   return text.empty() ? "none" : text;
 }
 
-/// Before any state is sent, so that no rank waits for a state that another does not send.
+/// Compares before any state is sent, so that no rank waits for a state that another does not send.
 void compare(const comm::Communicator& group, const std::vector<at::Generator>& generators) {
   const auto all = group.internal("comparing generators").all_gather_bytes(described(generators));
   for (size_t rank = 0; rank < all.size(); ++rank)

@@ -13,9 +13,9 @@ class Communicator;
 
 namespace muster::runtime {
 
-/// Gives the named default generators of LibTorch, and these generators, the states that they have on rank 0.
+/// Sets the named default generators of LibTorch and the generators in the list to the states that they have on rank 0.
 /// Collective. Throws, on all ranks: UsageError (MU328) if ranks name different generators; (MU329) for an undefined
-/// one.
+/// generator.
 void synchronize_rng_states(const comm::Communicator& group, c10::Device device, const SyncedGenerators& kinds,
                             std::vector<at::Generator> generators);
 

@@ -39,7 +39,7 @@ RemovableHandle add_hook(const std::shared_ptr<runtime::Saves::Hooks>& hooks, ru
   });
 }
 
-/// What is left of an item by its filter.
+/// The parts of an item that its filter keeps.
 State filtered(State state, const std::function<bool(const std::string&, const State&)>& keep) {
   State::Map kept;
   for (auto& [name, value] : state.map())
@@ -100,7 +100,7 @@ int Runtime::signal_received() {
 runtime::TrialGroup Runtime::trial_group() {
   if (world_size() == 1) return {[] {}, [] {}, [] {}};
   const auto whole = group();
-  // What an attempt leaves behind on a rank that ran out of memory must not end the group of the program.
+  // Traces of an attempt on a rank that ran out of memory must not end the group of the program.
   return {[state = state_, whole] { state->use_group(whole.internal("a try of a batch size").duplicate()); },
           [state = state_] { state->group().abort("another rank gave up this batch size"); },
           [state = state_, whole] { state->use_group(whole); }};
@@ -275,7 +275,7 @@ State Runtime::load(const fs::path& folder, const std::vector<SavedItem>& items,
     for (const auto& item : items) {
       const auto* found = shared.find(item.name());
       if (found) item.load(*found, {&checkpoint, options.strict}, load);
-      else if (options.strict) shared.at(item.name());  // says what there is
+      else if (options.strict) shared.at(item.name());  // throws with the names that exist
     }
     for (const auto& [name, state] : shared.map())
       if (!asked(name)) rest.set(name, state);
@@ -293,7 +293,7 @@ void Runtime::write_model(const runtime::PreparedModel& model, const std::filesy
                           const SaveWeightsOptions& options) const {
   comm::require_same_device_operations(state_->group());
   runtime::WeightStream stream(model, state_->group());
-  // Only the main rank writes, and all learn how it went.
+  // Only the main rank writes; all ranks learn the result.
   runtime::first_here(state_->group(), /*first=*/true, [&] {
     stream.run([&](const NamedTensors& tensors, const ValueOf& value_of) {
       save_weights(tensors, folder, options, value_of);

@@ -44,13 +44,13 @@
 
 namespace muster::runtime {
 
-/// This rank's trigger, wish to stop and received signals. They are its votes: ddp sends them with the flags of its
-/// reductions and combines those of all ranks by OR. The thread that sends votes is the one that sends gradients.
+/// This rank's trigger, stop request and received signals. They are its votes: ddp sends them with the flags of its
+/// reductions and combines those of all ranks by OR. The thread that sends gradients also sends votes.
 struct Flags {
-  std::mutex signals_mutex;              ///< of the pointer: the thread that sends votes reads it, too
-  std::unique_ptr<SignalWatch> signals;  ///< from catch_signals() on, or while a CaughtSignals lives
-  std::atomic<bool> trigger = false;     ///< read by the thread that sends votes, too
-  std::atomic<bool> stop = false;        ///< as trigger
+  std::mutex signals_mutex;              ///< guard of the pointer, which the thread that sends votes also reads
+  std::unique_ptr<SignalWatch> signals;  ///< watch from catch_signals() on, or while a CaughtSignals lives
+  std::atomic<bool> trigger = false;     ///< trigger of this rank; the thread that sends votes also reads it
+  std::atomic<bool> stop = false;        ///< stop request; the thread that sends votes also reads it
 
   int received() {
     const std::lock_guard lock(signals_mutex);
@@ -58,12 +58,12 @@ struct Flags {
   }
 };
 
-/// What a Runtime owns, as AcceleratorState in Accelerate.
+/// The state that a Runtime owns (AcceleratorState in Accelerate).
 class RuntimeState : public std::enable_shared_from_this<RuntimeState> {
  public:
   explicit RuntimeState(const RuntimeOptions& options);
   void launch();
-  /// Called when the runtime ends: if an exception ends it, ends the group of all ranks too, so that none of them
+  /// Called when the runtime ends. If an exception ends it, also ends the group on all ranks, so that none of them
   /// waits.
   void leave_group() noexcept;
   /// Throws: UsageError (MU172) before launch() if several ranks were asked for.
@@ -72,18 +72,18 @@ class RuntimeState : public std::enable_shared_from_this<RuntimeState> {
   /// The prepared model of a module; nullptr if it was not prepared.
   std::shared_ptr<PreparedModel> prepared(const torch::nn::Module& module) const { return registry_->find(module); }
   Optimizer prepare_optimizer(std::shared_ptr<torch::optim::Optimizer> optimizer);
-  /// Adds to an out-of-memory error which processes hold the device's memory. Requires: a call in its catch block.
+  /// Adds to an out-of-memory error which tensors hold the device's memory. Requires: a call in its catch block.
   void add_error_context(c10::Error& error) const;
   Scheduler prepare_scheduler(std::shared_ptr<muster::LRScheduler> scheduler);
   Scheduler prepare_scheduler(std::shared_ptr<torch::optim::LRScheduler> scheduler);
   Scheduler prepare_scheduler(std::shared_ptr<torch::optim::ReduceLROnPlateauScheduler> scheduler);
   data::ShardSpec prepare_loader(const data::LoaderState& loader);
-  /// Whether the modules and loaders that are prepared next are moved to the device; after the last, all are.
+  /// Whether each module or loader prepared next is moved to the device; those after the end of the list are.
   void set_move_to_device(std::deque<bool> moves) { move_to_device_ = std::move(moves); }
   bool next_move_to_device();
   /// Begins the next micro-batch of the loader in use.
   std::shared_ptr<Accumulation> next_micro_batch();
-  /// For these models; for all prepared ones if the list is empty.
+  /// Runs `f` with uneven inputs of these models, or of all prepared ones if the list is empty.
   void join_uneven_inputs(std::vector<std::shared_ptr<parallel::ManagedModel>> models, const std::function<void()>& f,
                           const UnevenInputsOptions& options);
   std::string plan() const;
@@ -100,11 +100,11 @@ class RuntimeState : public std::enable_shared_from_this<RuntimeState> {
   Flags& flags() noexcept { return flags_; }
   Votes agreed_votes();
   void forget_votes();
-  /// The stream of the main rank; `print` prints lines, from the first call on.
+  /// The stream of the main rank; `print` of the first call prints its lines.
   std::ostream& out(void (*print)(const std::string&));
   const std::shared_ptr<Trace>& trace() const noexcept { return trace_; }
   const std::vector<std::shared_ptr<FabricCallback>>& callbacks() const noexcept { return options_.callbacks; }
-  /// Everything prepared from now on communicates in this group, which has the same ranks.
+  /// Sets the group of everything that is prepared from now on. It must have the same ranks.
   void use_group(const comm::Communicator& group);
   /// Called after handles were emptied.
   void forget_freed();
@@ -112,12 +112,12 @@ class RuntimeState : public std::enable_shared_from_this<RuntimeState> {
   const ProjectOptions& project() const noexcept { return options_.project; }
   /// Everything that was prepared or registered and still exists.
   StatefulObjects stateful_objects();
-  /// epochs() continues at the epoch of the first loader, which was just loaded.
+  /// Makes epochs() continue at the epoch of the first loader, which was just loaded.
   void note_loaded_epoch();
   void keep_loader(const std::shared_ptr<data::LoaderState>& loader, std::optional<int64_t> place) {
     loaders_.add(loader, place);
   }
-  /// The epochs of the training that begins.
+  /// Notes the number of epochs of the training that begins.
   void note_epochs(int64_t count) { epochs_ = count; }
   std::optional<StepRows> step_rows() const { return loaders_.rows(); }
 
@@ -126,21 +126,22 @@ class RuntimeState : public std::enable_shared_from_this<RuntimeState> {
   void connect();
   void observe_collectives();
   std::string device_tensors_note() const;
-  /// Calls add_error_context() as long as this object lives.
+  /// A function that calls add_error_context(), as long as this object lives.
   std::function<void(c10::Error&)> error_context();
-  /// This rank's votes (its flags), one bit each.
+  /// This rank's votes: its flags, one bit each.
   unsigned own_votes() noexcept;
   /// Called after an optimizer step; warns once if all ranks draw the same random numbers.
   void watch_generators();
   bool scales_losses() const;
-  /// Lets the scheduler step whenever these optimizers step, as many times as that counts: Accelerate's
-  /// step_with_optimizer.
+  /// Steps the scheduler whenever these optimizers step, as many times as that step counts (Accelerate's
+  /// step_with_optimizer).
   void step_with_optimizers(PreparedScheduler& scheduler,
                             std::vector<std::weak_ptr<PreparedOptimizer>> optimizers) const;
-  /// At the first step of a scheduler that follows its optimizer: names it if the loop makes another number of steps
-  /// than it was made for, as far as the program says how many epochs there are, and the loader how many batches.
+  /// At the first step of a scheduler that follows its optimizer: warns, naming it, if the loop makes another number of
+  /// steps than it was made for. The program must have given the number of epochs, and the loader its number of
+  /// batches.
   void compare_with_loop(PreparedScheduler& scheduler) const;
-  /// Gives optimizers, loss scales and schedulers on all ranks the states they have on rank `rank`.
+  /// Gives optimizers, loss scales and schedulers on all ranks the states of rank `rank`.
   void broadcast_training_states(int rank);
 
   RuntimeOptions options_;
@@ -150,20 +151,20 @@ class RuntimeState : public std::enable_shared_from_this<RuntimeState> {
   comm::FoundBackend device_backend_;
   std::shared_ptr<ModelRegistry> registry_;
   std::shared_ptr<Trace> trace_ = std::make_shared<Trace>();
-  std::shared_ptr<Accumulation> accumulation_;  // from connect() on
+  std::shared_ptr<Accumulation> accumulation_;  // set from connect() on
   LoadersInUse loaders_;
   Saves saves_;
-  std::optional<int64_t> epochs_;  // of training, once epochs() was called
+  std::optional<int64_t> epochs_;  // number of epochs of training, once epochs() was called
   Flags flags_;
-  std::unique_ptr<MainOutput> output_;  // from out() on
+  std::unique_ptr<MainOutput> output_;  // set from out() on
   std::shared_ptr<const TrainingStrategy> strategy_;
   std::shared_ptr<PreparedOptimizers> optimizers_ = std::make_shared<PreparedOptimizers>();
-  std::optional<GradientProcessing> gradient_processing_;  // from connect() on
+  std::optional<GradientProcessing> gradient_processing_;  // set from connect() on
   std::optional<uint64_t> seed_;
-  std::optional<GeneratorCheck> generators_;  // from connect() on; empty if they are synchronised on purpose
+  std::optional<GeneratorCheck> generators_;  // set from connect() on; empty if generators are synchronised on purpose
   HostTuning host_tuning_;
   std::deque<bool> move_to_device_;
-  std::vector<std::string> notes_;  // lines of plan() beyond the fixed ones
+  std::vector<std::string> notes_;  // lines of plan() in addition to the fixed ones
   const int exceptions_before_ = std::uncaught_exceptions();
   bool launched_ = false;
   cluster::Report report_;

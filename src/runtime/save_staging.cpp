@@ -14,7 +14,7 @@ namespace muster::runtime {
 std::string describe_save_staging(const std::vector<std::shared_ptr<PreparedModel>>& models,
                                   const PreparedOptimizers& optimizers, int rank) {
   std::uint64_t bytes = 0;
-  const bool writes_whole = rank == 0;  // what is not sharded
+  const bool writes_whole = rank == 0;  // rank 0 writes tensors that are not sharded
   for (const auto& model : models) {
     std::unordered_set<const c10::TensorImpl*> cut;
     for (const auto& shard : parallel::shards_of(*model->managed))

@@ -9,7 +9,8 @@
 
 namespace muster::runtime {
 
-/// A line of plan(): how much of this rank's state an asynchronous save would stage in pinned memory now.
+/// A line of plan(): how much of this rank's state an asynchronous save would now stage in pinned memory.
+/// Why: docs/decisions/0145-checkpoints-through-pinned-memory.md.
 std::string describe_save_staging(const std::vector<std::shared_ptr<PreparedModel>>& models,
                                   const PreparedOptimizers& optimizers, int rank);
 

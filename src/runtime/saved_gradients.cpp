@@ -13,7 +13,7 @@
 namespace muster::runtime {
 namespace {
 
-/// nullptr for a parameter that no prepared model has.
+/// The model of the parameter; nullptr if no prepared model has it.
 parallel::ManagedModel* owner_of(const StatefulObjects& contents, const at::Tensor& parameter) {
   const auto& models = contents.models;
   const auto owner =
@@ -26,12 +26,12 @@ struct LoadedGradient {
   at::Tensor parameter;
   parallel::GradientParts parts = {};
 
-  /// `shard`: this rank's of the parameter; nullptr if it is whole here.
+  /// `shard`: this rank's shard of the parameter; nullptr if the parameter is whole here.
   void add_reduced(const State& saved, const parallel::ParameterShard* shard, const TensorReader& reader) {
     if (shard) parts.shard = reader.shard(saved, *shard);
     else parts.whole = reader.whole(saved);
   }
-  /// Where gradients are whole, what is reduced and what is not make one sum.
+  /// Where gradients are whole, reduced and unreduced ones add up to one sum.
   void add_whole(const at::Tensor& saved) { parts.whole = parts.whole.defined() ? parts.whole + saved : saved; }
 };
 
@@ -86,7 +86,7 @@ std::function<void()> prepare_gradients(const StatefulObjects& contents, const s
   }
   return [all = std::move(all), optimizers = std::move(optimizers), models = contents.models] {
     const at::NoGradGuard no_grad;
-    for (const auto& [owner, parameter, parts] : all)  // all before any is loaded: they share memory that is reused
+    for (const auto& [owner, parameter, parts] : all)  // all read before any is loaded: they share a reused buffer
       if (owner) owner->zero_grad(parameter, /*set_to_none=*/true);
       else parameter.mutable_grad().reset();
     for (const auto& [owner, parameter, parts] : all)

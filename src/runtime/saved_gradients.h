@@ -8,26 +8,26 @@
 #include "muster/tree/state.h"
 #include "sharded_tensors.h"
 
-/// The gradients that wait for a step, in the state of a job.
+/// The part of a job's state that holds gradients waiting for a step.
 namespace muster::runtime {
 
-/// By optimizer, each a map from a parameter's number to its gradient.
+/// Gradients by optimizer, each a map from a parameter's number to its gradient.
 struct WaitingGradients {
-  State::List whole;    ///< what this rank has of full gradients
-  State::List reduced;  ///< of sharded models, the entries of add_shard() for gradients that were reduced
+  State::List whole;    ///< this rank's full gradients
+  State::List reduced;  ///< entries of add_shard() for the reduced gradients of sharded models
 };
 
-/// Those that no step has used. Reduced ones go to `shards`.
+/// The gradients that no step has used. Reduced ones go to `shards`.
 WaitingGradients waiting_gradients(const StatefulObjects& contents, std::vector<TensorShard>& shards);
 
-/// Saved gradients of one optimizer, as above; nullptr where there are none.
+/// The saved gradients of one optimizer, in the form of WaitingGradients; nullptr where there are none.
 struct SavedGradients {
   const State* whole = nullptr;
   const State* reduced = nullptr;
-  bool whole_is_reduced = false;  ///< every rank had the same, and the next step may use it as it is
+  bool whole_is_reduced = false;  ///< gradients were equal on every rank, so the next step may use them unchanged
 };
 
-/// Reads what has to be read; the returned function puts the gradients in the place of those that there are.
+/// Reads the values it needs; the returned function replaces the current gradients by the saved ones.
 /// `saved`: by optimizer.
 std::function<void()> prepare_gradients(const StatefulObjects& contents, const std::vector<SavedGradients>& saved,
                                         const TensorReader& reader);

@@ -9,7 +9,8 @@
 namespace muster::runtime {
 namespace {
 
-/// LibTorch's schedulers expose their count to derived classes only; the rates are the optimizer's.
+/// Gives access to the count, which LibTorch's schedulers expose only to derived classes; the rates are the
+/// optimizer's.
 struct SchedulerCount : torch::optim::LRScheduler {
   static unsigned& of(torch::optim::LRScheduler& scheduler) { return scheduler.*(&SchedulerCount::step_count_); }
 };

@@ -11,10 +11,10 @@
 
 namespace muster::runtime {
 
-/// A prepared scheduler as checkpoints save it: Muster's, or one of LibTorch's.
+/// A prepared scheduler in the form that checkpoints save: one of Muster's or of LibTorch's.
 class SavedScheduler {
  public:
-  /// A scheduler whose state cannot be read: LibTorch's ReduceLROnPlateauScheduler.
+  /// Makes an entry for a scheduler whose state cannot be read: LibTorch's ReduceLROnPlateauScheduler.
   SavedScheduler() = default;
   explicit SavedScheduler(std::shared_ptr<muster::LRScheduler> scheduler) : scheduler_(std::move(scheduler)) {}
   explicit SavedScheduler(std::shared_ptr<torch::optim::LRScheduler> scheduler) : scheduler_(std::move(scheduler)) {}
@@ -23,8 +23,8 @@ class SavedScheduler {
   bool sealed() const noexcept { return scheduler_.index() == 0; }
   /// Throws: CheckpointError (MU241) for a scheduler whose state cannot be read.
   State state_dict() const;
-  /// Throws: UsageError (MU138), CheckpointError (MU208, MU209) if the state is not that of such a scheduler; then
-  /// nothing is changed.
+  /// Throws: UsageError (MU138), CheckpointError (MU208, MU209) if the state does not fit the scheduler, and then
+  /// changes nothing.
   void load_state_dict(const State& state) const;
 
  private:

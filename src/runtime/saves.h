@@ -14,7 +14,7 @@
 
 namespace muster::runtime {
 
-/// What a runtime keeps for its checkpoints. Thread safety: one thread at a time.
+/// The state that a runtime keeps for its checkpoints. Thread safety: one thread at a time.
 class Saves {
  public:
   using Hook = std::function<void(State&, const std::filesystem::path&)>;
@@ -32,14 +32,14 @@ class Saves {
     return alive;
   }
 
-  /// As Saving::wait_for_save().
+  /// The implementation of Saving::wait_for_save().
   std::filesystem::path wait() { return writer ? writer->wait() : std::filesystem::path(); }
 
   std::vector<SavedItem> objects;
   std::shared_ptr<Hooks> before_save = std::make_shared<Hooks>(), before_load = std::make_shared<Hooks>();
-  std::unique_ptr<CheckpointWriter> writer;  // writes the last asynchronous save
+  std::unique_ptr<CheckpointWriter> writer;  // writer of the last asynchronous save
   WriteCheckpointOptions writer_options;
-  int64_t epochs_done = 0;  // completed epochs that epochs() has not skipped yet
+  int64_t epochs_done = 0;  // number of completed epochs that epochs() has not skipped yet
 
  private:
   std::vector<std::weak_ptr<const SavedScheduler>> schedulers_;

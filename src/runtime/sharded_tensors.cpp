@@ -23,7 +23,7 @@ at::Tensor padded(const at::Tensor& mine, const parallel::ParameterShard& shard)
   return result;
 }
 
-/// Calls f(entry, key, shard or nullptr, parameter) for what an optimizer keeps of each element of a parameter.
+/// Calls f(entry, key, shard or nullptr, parameter) for optimizer state that has one value per element of a parameter.
 template <class F>
 void each_elementwise(State& inner, const std::vector<at::Tensor>& parameters, const ShardMap& held, F&& f) {
   if (!inner.find("state")) return;
@@ -62,7 +62,7 @@ at::Tensor TensorReader::whole(const State& saved) const {
 
 at::Tensor TensorReader::shard(const State& saved, const parallel::ParameterShard& shard) const {
   if (is_sharded(saved) && order_of(saved) == shard.order) {
-    // Straight to the device: a rank's part may be more than the host has room for.
+    // Read straight to the device: a rank's part may not fit into the host's memory.
     auto values = at::empty({shard.local.numel()}, shard.local.options().dtype(dtype(saved)));
     checkpoint_->read(saved.at("sliced").text(), shard.begin, values);
     return values;
@@ -78,7 +78,7 @@ State shard_optimizer_state(State inner, const std::vector<at::Tensor>& paramete
                             const std::string& path, std::vector<TensorShard>& shards) {
   each_elementwise(
       inner, parameters, held, [&](const std::string& name, State& value, const parallel::ParameterShard* shard) {
-        // Flat shards are padded; the elements beyond the parameter's end belong to no rank.
+        // Flat shards are padded: elements beyond the end of the parameter belong to no rank.
         if (shard)
           value = add_shard(path + "/" + name, *shard, value.tensor().narrow(0, 0, shard->local.numel()), shards);
       });

@@ -39,7 +39,7 @@ std::vector<int64_t> words_of(const std::string& bytes) {
   return words;
 }
 
-/// The same leaf, for what has to be known of it first.
+/// The label of the leaf operation, for a message that precedes it.
 comm::Communicator labelled(const comm::Communicator& group, const char* label) {
   auto operation_label = group.label();
   operation_label.text = label;

@@ -14,9 +14,9 @@
 namespace muster::runtime {
 namespace {
 
-constexpr int64_t kNoMore = -1;
+constexpr int64_t kNoMore = -1;  // index that ends the stream
 
-/// Of this form, with memory of its own but hardly any.
+/// A tensor of this shape, with its own memory of one element.
 at::Tensor placeholder(const at::Tensor& like, at::ScalarType dtype) {
   const auto element = at::empty(at::IntArrayRef(), at::TensorOptions().dtype(dtype));
   return like.numel() == 0 ? at::empty(like.sizes(), element.options()) : element.expand(like.sizes());
@@ -41,7 +41,7 @@ WeightStream::WeightStream(const PreparedModel& model, comm::Communicator group)
   }
 }
 
-/// The main rank's `next`, on every rank.
+/// Broadcasts the main rank's `next`.
 int64_t WeightStream::agree(int64_t next) const {
   const auto number = at::tensor(next, at::kLong);
   group_.internal("which weights come next").broadcast(number);
@@ -75,7 +75,7 @@ void WeightStream::run(const std::function<void(const NamedTensors&, const Value
     try {
       agree(kNoMore);
     } catch (const std::exception&) {
-      // The group is lost; what came first says more.
+      // The group is lost; the first error says more.
     }
     std::rethrow_exception(failed);
   }

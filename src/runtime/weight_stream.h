@@ -11,12 +11,12 @@
 
 namespace muster::runtime {
 
-/// A model's weights for a file that one rank writes: sharded tensors are gathered one at a time.
+/// The weights of a model, for a file that one rank writes: sharded tensors are gathered one at a time.
 class WeightStream {
  public:
   WeightStream(const PreparedModel& model, comm::Communicator group);
 
-  /// Calls `write` on the main rank, with all tensors and the function that returns their values; meanwhile the other
+  /// Calls `write` on the main rank with all tensors and the function that returns their values; meanwhile the other
   /// ranks send their shards.
   /// Collective.
   void run(const std::function<void(const NamedTensors&, const ValueOf&)>& write);
@@ -28,9 +28,9 @@ class WeightStream {
   int64_t agree(int64_t next) const;
 
   comm::Communicator group_;
-  NamedTensors tensors_;                              // with a placeholder for each sharded parameter
-  std::vector<parallel::ParameterShard> shards_;      // of each sharded parameter
-  std::unordered_map<const void*, size_t> shard_of_;  // by the placeholder's memory
+  NamedTensors tensors_;                              // all tensors, with a placeholder for each sharded parameter
+  std::vector<parallel::ParameterShard> shards_;      // shard of each sharded parameter
+  std::unordered_map<const void*, size_t> shard_of_;  // index in shards_, by the placeholder's memory
 };
 
 }  // namespace muster::runtime

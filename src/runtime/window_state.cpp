@@ -7,7 +7,7 @@ namespace muster::runtime {
 namespace {
 
 using Next = std::optional<WindowState>;
-using Row = std::array<Next, 7>;  // by event: begin_middle, begin_last, begin_leave, count, end, reset, resume
+using Row = std::array<Next, 7>;  // columns: begin_middle, begin_last, begin_leave, count, end, reset, resume
 
 constexpr Next kNever = std::nullopt, kClosed = WindowState::closed, kOpen = WindowState::open,
                kMiddle = WindowState::open_uncounted, kLast = WindowState::last_uncounted,

@@ -5,28 +5,28 @@
 
 namespace muster::runtime {
 
-/// Where a rank is in a window of gradient accumulation. A micro-batch is counted once its weight is in the window's
-/// sums: by its first loss, or, if it has none, when the gradients are used or the next micro-batch begins.
+/// A rank's position in a window of gradient accumulation. A micro-batch is counted once its weight is in the window's
+/// sums: by its first loss or, if it has none, when the gradients are used or the next micro-batch begins.
 enum class WindowState : uint8_t {
-  closed,          ///< no window is open, and all is counted: the optimizer steps; the next micro-batch begins a window
-  open,            ///< the window goes on, and all is counted
-  open_uncounted,  ///< as open, but the current micro-batch is not counted yet
+  closed,          ///< no window is open and all is counted: the optimizer steps; the next micro-batch begins a window
+  open,            ///< the window continues, and all is counted
+  open_uncounted,  ///< the window continues, and the current micro-batch is not counted yet
   last_uncounted,  ///< the current micro-batch ends the window, and is not counted yet
   left_uncounted,  ///< the current micro-batch is this rank's last, and is not counted yet; others continue the window
-  left             ///< as left_uncounted, but all is counted
+  left             ///< this rank's last micro-batch is counted; other ranks continue the window
 };
 
 enum class WindowEvent : uint8_t {
   begin_middle,  ///< a micro-batch begins that does not end the window
-  begin_last,    ///< one begins that ends it
-  begin_leave,   ///< one begins that ends it here only
+  begin_last,    ///< a micro-batch begins that ends the window
+  begin_leave,   ///< a micro-batch begins that ends the window on this rank only
   count,         ///< the weight of the current micro-batch is added
-  end,           ///< the current micro-batch, whose backward has not run yet, is to end the window after all
-  reset,         ///< the window is given up, or one is loaded that is closed
-  resume         ///< a window is loaded that is open
+  end,           ///< the current micro-batch, before its backward, is made the end of the window
+  reset,         ///< the window is abandoned, or a closed window is loaded
+  resume         ///< an open window is loaded
 };
 
-/// The state after an event; nullopt if the event cannot occur: a micro-batch begins only when the one before is
+/// The state after an event; nullopt if the event cannot occur: a micro-batch begins only when the previous one is
 /// counted.
 std::optional<WindowState> transition(WindowState state, WindowEvent event) noexcept;
 
@@ -34,11 +34,11 @@ std::optional<WindowState> transition(WindowState state, WindowEvent event) noex
 constexpr bool ends_window(WindowState state) {
   return state == WindowState::closed || state == WindowState::last_uncounted;
 }
-/// Only other ranks go on with the window.
+/// True if only other ranks continue the window.
 constexpr bool ends_here_only(WindowState state) {
   return state == WindowState::left_uncounted || state == WindowState::left;
 }
-/// No micro-batch waits to be counted.
+/// True if no micro-batch waits to be counted.
 constexpr bool all_counted(WindowState state) {
   return state == WindowState::closed || state == WindowState::open || state == WindowState::left;
 }

@@ -20,7 +20,7 @@ CosineAnnealingLR::CosineAnnealingLR(OptimizerRates optimizer, CosineAnnealingLR
 double CosineAnnealingLR::next_lr(size_t group, double lr) {
   if (initial()) return lr;
   const auto low = options_.eta_min, n = static_cast<double>(last_epoch()), span = static_cast<double>(options_.T_max);
-  // At the bottom the quotient below would have nothing to divide by.
+  // At the minimum, the quotient below would divide by zero.
   if ((last_epoch() - 1 - options_.T_max) % (2 * options_.T_max) == 0)
     return lr + (base_lr(group) - low) * (1 - std::cos(pi / span)) / 2;
   return (1 + std::cos(pi * n / span)) / (1 + std::cos(pi * (n - 1) / span)) * (lr - low) + low;

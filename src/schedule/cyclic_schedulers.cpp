@@ -157,8 +157,7 @@ double OneCycleLR::rate(size_t group, Rate which) const {
 }
 
 std::pair<OneCycleLR::Phase, double> OneCycleLR::place() const {
-  // One step past the end is taken by every loop that steps the scheduler after the last update: it keeps the last
-  // rate.
+  // A loop that steps the scheduler after its last update takes one step past the end, which keeps the last rate.
   const auto n = static_cast<double>(std::min(last_epoch(), options_.total_steps - 1));
   double begin = 0;
   for (const auto& phase : phases_) {

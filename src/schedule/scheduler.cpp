@@ -6,6 +6,7 @@
 #include "muster/base/format.h"
 #include "schedule/scheduler_state.h"
 
+// Why: docs/decisions/0050-schedulers-of-our-own.md.
 namespace muster {
 
 OptimizerRates::OptimizerRates(torch::optim::Optimizer& optimizer)

@@ -12,22 +12,22 @@ namespace muster {
 /// One dim of a mesh.
 struct MeshDim {
   std::string name;
-  int size = 0;  ///< in the constructor, 0 for at most one mesh dim: computed from the others
+  int size = 0;  ///< ranks along this dim; in the constructor, 0 in at most one mesh dim: computed from the others
   friend bool operator==(const MeshDim&, const MeshDim&) = default;
 };
 
 /// The ranks of a group on a grid with named dims, the last one fastest: with the mesh dims {"replicate", 2} and
 /// {"shard", 4}, ranks 0 to 3 and 4 to 7 are the two shard groups; 0 and 4, 1 and 5, ... are the replicate groups. A
-/// cheap handle to shared groups. Thread safety: as Communicator.
+/// cheap handle to shared groups. Thread safety: that of Communicator.
 class DeviceMesh {
  public:
   /// Makes the groups of every mesh dim. Collective: every rank of the group, with equal mesh dims.
-  /// Throws: ConfigError (MU090) if the sizes do not multiply to the size of the group; ConfigError (MU091) for no
-  /// mesh dims, an empty or repeated name, or a negative size.
+  /// Throws: ConfigError (MU090) if the sizes do not multiply to the size of the group; ConfigError (MU091) for no mesh
+  /// dims, an empty or repeated name, or a negative size.
   DeviceMesh(comm::Communicator group, std::vector<MeshDim> dims);
 
   const std::vector<MeshDim>& dims() const noexcept { return dims_; }
-  /// Ranks in the mesh.
+  /// Number of ranks in the mesh.
   int size() const noexcept;
 
   // All functions that take a mesh dim throw ConfigError (MU092), listing the existing mesh dims, for an unknown one.
@@ -37,18 +37,18 @@ class DeviceMesh {
   int coordinate(std::string_view dim) const;
   /// The ranks that have this rank's coordinates on all other mesh dims, in order of their coordinate on this mesh dim.
   const comm::Communicator& group(std::string_view dim) const;
-  /// The rank, in the group of the constructor, at these coordinates; one coordinate for each mesh dim.
-  /// Throws: ConfigError (MU093) for another number of coordinates, or one beyond its mesh dim.
+  /// The rank, in the group passed to the constructor, at these coordinates; one coordinate for each mesh dim.
+  /// Throws: ConfigError (MU093) for a wrong number of coordinates, or for a coordinate outside its mesh dim.
   int rank_at(const std::vector<int>& coordinates) const;
 
   /// The submesh along these mesh dims that contains this rank, with its dims in the order of the mesh.
   /// Communicates nothing. Throws: ConfigError (MU091) for no mesh dims or a repeated one.
   DeviceMesh slice(const std::vector<std::string>& dims) const;
-  /// The mesh with adjacent mesh dims merged into one. Collective: every rank of the group of the constructor.
-  /// Throws: ConfigError (MU094) if they are not adjacent in this order, or if this came from slice().
+  /// The mesh with adjacent mesh dims merged into one. Collective: every rank of the group passed to the constructor.
+  /// Throws: ConfigError (MU094) if the dims are not adjacent in this order, or if this mesh came from slice().
   DeviceMesh flatten(const std::vector<std::string>& dims, const std::string& name) const;
 
-  /// "replicate 2 x shard 4".
+  /// A text such as "replicate 2 x shard 4".
   std::string describe() const;
 
  private:
@@ -56,11 +56,11 @@ class DeviceMesh {
   size_t index_of(std::string_view dim) const;
   void make_groups();
 
-  comm::Communicator whole_;  // of the constructor
+  comm::Communicator whole_;  // the group passed to the constructor
   std::vector<MeshDim> dims_;
-  std::vector<int> strides_, coordinates_;  // per mesh dim
+  std::vector<int> strides_, coordinates_;  // one of each per mesh dim
   std::vector<comm::Communicator> groups_;
-  int origin_ = 0;  // rank in `whole_` of the place with all coordinates 0
+  int origin_ = 0;  // rank in `whole_` of the place whose coordinates are all 0
   bool sliced_ = false;
 };
 

@@ -16,8 +16,8 @@ namespace {
 
 char* device_begin = nullptr;  // addresses that fault
 char* device_end = nullptr;
-char* kernel_begin = nullptr;  // the same bytes, as kernels see them
-struct sigaction before = {};  // what faults elsewhere get
+char* kernel_begin = nullptr;  // the same bytes at the addresses that kernels use
+struct sigaction before = {};  // handler of faults elsewhere
 
 char* reserve(size_t bytes, int protection) {
   void* at = ::mmap(nullptr, bytes, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -36,7 +36,7 @@ void report_fault(const void* address) {
   ::backtrace_symbols_fd(frames, ::backtrace(frames, 24), 2);
 }
 
-/// As far as the processor says.
+/// Whether the faulting access was a write, if the processor tells.
 bool is_write([[maybe_unused]] void* context) {
 #if defined(__x86_64__)
   return (static_cast<ucontext_t*>(context)->uc_mcontext.gregs[REG_ERR] & 2) != 0;
@@ -63,7 +63,7 @@ void reserve_addresses(int devices) {
   device_end = device_begin + bytes;
   kernel_begin = reserve(bytes, PROT_READ | PROT_WRITE);
   void* warm[1];
-  ::backtrace(warm, 1);  // loads what it needs now, not in the handler
+  ::backtrace(warm, 1);  // loads the libraries that it needs now instead of in the handler
   struct sigaction action = {};
   action.sa_sigaction = &on_fault;
   action.sa_flags = SA_SIGINFO | SA_NODEFER;

@@ -48,7 +48,7 @@ void in_widest(const c10::OperatorHandle& op, Stack* stack) {
   call_in(dtype, op, *stack, arguments);
 }
 
-/// Results are float unless the caller says otherwise; the arguments stay.
+/// Makes results float unless the caller asks for another dtype. The arguments stay.
 void to_float(const c10::OperatorHandle& op, Stack* stack) {
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::DispatchKeySet{kKey});
   auto arguments = arguments_of(op, *stack);
@@ -65,7 +65,7 @@ void register_all(torch::Library& library, const std::vector<std::string>& names
   for (const auto& name : names) library.impl(name.c_str(), torch::CppFunction::makeFromBoxedFunction<kKernel>());
 }
 
-// The lists are LibTorch's, as CUDA has them: `op` or `op, overload`.
+// These are the lists that LibTorch uses for CUDA: `op` or `op, overload`.
 #define MUSTER_SIM_NAME_OF(op, overload, ...) (std::string(#overload).empty() ? #op : #op "." #overload),
 #define MUSTER_SIM_NAME(...) MUSTER_SIM_NAME_OF(__VA_ARGS__, , )
 const std::vector<std::string>& lower_precision() {
@@ -90,7 +90,7 @@ const std::vector<std::string>& widest() {
 }  // namespace
 
 void register_autocast() {
-  // Without it every other operator fails under autocast.
+  // Without the fallthrough, every other operator fails under autocast.
   kept_library("_", kKey).fallback(torch::CppFunction::makeFallthrough());
   auto& library = kept_library("aten", kKey);
   register_all<&in_lower_precision>(library, lower_precision());

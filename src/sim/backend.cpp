@@ -23,7 +23,7 @@ using Tensors = std::vector<at::Tensor>;
 using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 using RedOpType = c10d::ReduceOp::RedOpType;
 
-/// A started operation. It keeps the tensors until the order of streams does.
+/// A started operation. It keeps the tensors until the streams' order does.
 class QueuedWork final : public c10d::Work {
  public:
   QueuedWork(int rank, c10d::OpType type, Mark end, int device, std::shared_ptr<Tensors> used, Tensors results)
@@ -118,7 +118,7 @@ class QueuedBackend final : public c10d::Backend {
   std::shared_ptr<Segment> segment_;
   std::vector<c10::ScalarType> refused_;
   std::shared_ptr<Progress> progress_;
-  std::map<std::pair<int, size_t>, std::shared_ptr<Channel>> channels_;  ///< by device and first slot
+  std::map<std::pair<int, size_t>, std::shared_ptr<Channel>> channels_;  ///< channels by device and first slot
   Mark last_;
 };
 
@@ -151,7 +151,7 @@ WorkPtr QueuedBackend::queue(c10d::OpType type, Channel& channel, const at::Tens
   machine.block(machine.record(std::make_shared<Event>(), current_stream(device)), channel.stream());
   channel.enqueue(c10d::opTypeToString(type), what, in, out, std::move(combine));
   const auto end = machine.record(std::make_shared<Event>(), channel.stream());
-  // Where nobody waits for the work, memory is kept until here.
+  // Keeps memory until here if nobody waits for the work.
   auto used = std::make_shared<Tensors>(Tensors{in, out});
   machine.enqueue(channel.stream(), {"end of a collective", [used, stream = channel.stream()] {
                                        for (const auto& tensor : *used)
@@ -237,11 +237,11 @@ WorkPtr QueuedBackend::barrier(const c10d::BarrierOptions&) {
   return queue(c10d::OpType::BARRIER, group_channel(current_device()), {}, {}, "BARRIER", {});
 }
 
-/// Ranks that are processes have no other thread that would run what this one still owes them.
+/// Runs what is queued: if ranks are processes, no other thread would run what this one still owes the others.
 void QueuedBackend::leave() noexcept {
   try {
     if (progress_ && last_.event && segment_->end_of(getRank()).empty()) Machine::get().synchronize(last_, {});
-  } catch (const std::exception&) {  // what is wrong is an error of the other ranks as well
+  } catch (const std::exception&) {  // the other ranks see the same error
   }
   if (channels_.empty()) segment_->leave();
   else channels_.begin()->second->enqueue_leave();

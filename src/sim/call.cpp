@@ -15,7 +15,8 @@
 namespace muster::sim {
 namespace {
 
-/// The arguments outlive the call: LibTorch 2.11 returns a tuple's references to tensors that it has dropped by then.
+/// Keeps the arguments alive after the call: LibTorch 2.11 returns a tuple's references to tensors that it has already
+/// dropped.
 Values called(const c10::OperatorHandle& op, c10::DispatchKey key, const Values& arguments) {
   torch::jit::Stack stack(arguments);
   op.redispatchBoxed(c10::DispatchKeySet(key), &stack);
@@ -32,7 +33,7 @@ at::Tensor on_cpu_like(const at::Tensor& tensor) {
   return at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options().device(at::kCPU));
 }
 
-/// Queued with the results that were foretold, which it fills from what the CPU's kernel returns.
+/// Runs when the stream reaches the call: fills the predicted results from what the CPU's kernel returns.
 void run_kernel(const c10::OperatorHandle& op, const Values& arguments, const std::vector<at::Tensor>& targets) {
   const AsKernel plain;
   const auto results = tensors_in(called(op, c10::DispatchKey::CPU, arguments));
@@ -88,7 +89,7 @@ Call::Call(const c10::OperatorHandle& op, Values arguments)
   device_ = device->has_index() ? *device : sim::device(current_device());
 }
 
-/// Only numbers, and indices of `index`, may be the host's; they are read at once.
+/// Only numbers, and indices of `index`, may be on the host. They are read at once.
 at::Tensor Call::argument_on_device(const c10::IValue& argument, const at::Tensor& tensor,
                                     std::optional<c10::Device>& device) {
   if (!tensor.defined()) return tensor;
@@ -125,7 +126,7 @@ void Call::run(torch::jit::Stack& stack) {
   push(stack, std::move(results));
 }
 
-/// CUDA looks for what is not zero, and waits.
+/// CUDA searches a mask for nonzero elements, and waits for the result.
 bool Call::indexes_by_mask() const {
   for (const auto& argument : arguments_) {
     if (!argument.isOptionalTensorList()) continue;
@@ -210,7 +211,7 @@ void Call::enqueue(const Values& results) const {
   Machine::get().enqueue(current_stream(device_.index()), std::move(command));
 }
 
-/// Random numbers that depend on no value of the device: drawn by the host, written by the device.
+/// Draws random numbers that depend on no value of the device: the host draws them, the device writes them.
 void Call::draw_now(torch::jit::Stack& stack) {
   std::vector<std::pair<at::Tensor, at::Tensor>> drawn;
   generator().draw_on_cpu([&](const at::Generator& cpu) {
@@ -240,7 +241,7 @@ void Call::wait_and_run(torch::jit::Stack& stack) {
     if (use_.writes[i]) arguments[i] = at::empty({0}, arguments[i].toTensor().options());
   Values results;
   {
-    const auto lock = Machine::get().lock();  // no other stream's command meanwhile
+    const auto lock = Machine::get().lock();  // keeps other streams' commands from running meanwhile
     results = called(op_, c10::DispatchKey::CPU, arguments);
   }
   for (auto& result : results)
@@ -258,7 +259,7 @@ void Call::wait_and_run(torch::jit::Stack& stack) {
   push(stack, std::move(results));
 }
 
-/// Results that are written arguments, by the schema, are those arguments.
+/// Pushes the results. A result that is a written argument according to the schema is that argument.
 void Call::push(torch::jit::Stack& stack, Values made) const {
   const auto& returns = op_.schema().returns();
   for (size_t r = 0; r < returns.size(); ++r) {

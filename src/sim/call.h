@@ -17,15 +17,15 @@ namespace muster::sim {
 using Values = std::vector<c10::IValue>;
 using TensorMap = std::function<at::Tensor(const at::Tensor&)>;
 
-/// The value with each tensor in it replaced.
+/// The value with f applied to each tensor in it.
 c10::IValue mapped(const c10::IValue& value, const TensorMap& f);
 std::vector<at::Tensor> tensors_in(const Values& values);
 
-/// One call of an operator with tensors of the device: results are made now, from shapes alone, and the CPU's kernel
-/// fills them when the current stream comes to it.
+/// One call of an operator with tensors of the device. Results are made now, from shapes alone; the CPU's kernel fills
+/// them when the current stream reaches the call.
 class Call {
  public:
-  /// Throws: as where CUDA's kernels are called, unless all tensors are on one device.
+  /// Throws unless all tensors are on one device, in the cases in which CUDA's kernels throw.
   Call(const c10::OperatorHandle& op, Values arguments);
   void run(torch::jit::Stack& stack);
 

@@ -39,8 +39,8 @@ std::vector<std::string> lines_of(const std::string& command) {
   return lines;
 }
 
-/// Names of places in the program and in libraries of its own: "function at file:line", or what of that is known. Each
-/// is asked of addr2line once, many at a time. Thread safety: all of it.
+/// Names of places in the program and its own libraries: "function at file:line", or what is known of that. addr2line
+/// is asked once for each place, for many at a time. Thread safety: all functions.
 class Names {
  public:
   static Names& get() {
@@ -48,7 +48,7 @@ class Names {
     return names;
   }
 
-  /// Empty for those of other libraries.
+  /// The names of these frames. Empty for frames in other libraries.
   std::vector<std::string> of(void* const* frames, int count) {
     const std::lock_guard lock(mutex_);
     ask(frames, count);
@@ -59,13 +59,13 @@ class Names {
 
  private:
   void ask(void* const* frames, int count) {
-    std::map<std::string, std::vector<std::pair<void*, uintptr_t>>> unknown;  // by file
+    std::map<std::string, std::vector<std::pair<void*, uintptr_t>>> unknown;  // addresses by file
     for (int i = 0; i < count; ++i) {
       Dl_info info = {};
       if (!known_.emplace(frames[i], "").second || !::dladdr(frames[i], &info) || !info.dli_fname) continue;
       if (is_of_a_library(info.dli_fname)) continue;
       const auto offset =
-          static_cast<const char*>(frames[i]) - static_cast<const char*>(info.dli_fbase) - 1;  // the call
+          static_cast<const char*>(frames[i]) - static_cast<const char*>(info.dli_fbase) - 1;  // address of the call
       unknown[info.dli_fname].emplace_back(frames[i], offset);
     }
     for (const auto& [file, places] : unknown) ask(file, places);
@@ -89,13 +89,14 @@ class Names {
   std::map<void*, std::string> known_;
 };
 
-/// "std::f" of "void std::f<int>(int)".
+/// The name without return type and arguments: "std::f" for "void std::f<int>(int)".
 std::string_view qualified(std::string_view name) {
   name = name.substr(0, name.find_first_of("(<"));
   return name.substr(name.rfind(' ') + 1);
 }
 
-/// What LibTorch's and C++'s headers and the simulator put into the program. Tests of the simulator are none of it.
+/// Whether a function comes from the headers of LibTorch and C++ or from the simulator. Tests of the simulator do not
+/// count.
 bool is_passed_over(std::string_view name) {
   constexpr std::string_view kSpaces[] = {"at::", "c10::", "muster::sim::", "std::", "torch::"};
   return name.find("_Test::") == std::string_view::npos &&

@@ -6,10 +6,10 @@
 
 namespace muster::sim {
 
-/// Where the host called something: return addresses, which are made text only where somebody reads it.
+/// A place where the host called something: return addresses, which are converted to text only when it is read.
 class CallSite {
  public:
-  /// Of the caller.
+  /// The call site of the caller.
   static CallSite here();
   /// The innermost functions of the program, not of LibTorch or the simulator, with the autograd node that ran, if one
   /// did: "step at train.cpp:17, called by main at train.cpp:40".

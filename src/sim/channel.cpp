@@ -47,7 +47,7 @@ bool Channel::all_posted(uint64_t count) const {
 
 std::string Channel::missing(uint64_t count) const {
   for (size_t i = 0; i < ranks_.size(); ++i) {
-    // A rank posts before it leaves, so whether it has left is read first.
+    // A rank posts before it leaves, so read first whether it has left.
     const auto why = segment_->end_of(ranks_[i]);
     if (!why.empty() && slot(i).posted < count) return formatted("rank {} {}", ranks_[i], why);
   }
@@ -58,14 +58,14 @@ bool Channel::can_finish(uint64_t count) const {
   return all_posted(count) && (!segment_->hangs() || disagreement().empty());
 }
 
-/// Asked often, and a system call: answers only now and then.
+/// Called often, but needs a system call, so only some calls look.
 bool Channel::is_over(uint64_t count) {
   if (segment_->hangs()) return segment_->is_given_up();
   return ++asked_ % 32 == 0 && !missing(count).empty();
 }
 
 void Channel::post(uint64_t count, const std::string& what, const at::Tensor& in) {
-  // One that is over is not posted: a rank may still read what the operation before left here.
+  // An operation that is over is not posted, because a rank may still read the payload of the one before.
   if (segment_->is_given_up() || !all_finished(count - 1)) return;
   auto& own = slot(own_);
   std::strncpy(own.what, what.c_str(), Slot::kText - 1);
@@ -97,7 +97,7 @@ void Channel::finish(uint64_t count, const std::string& name, const at::Tensor& 
   } catch (const std::exception&) {
     failure = std::current_exception();
   }
-  slot(own_).finished = count;  // others are not held up
+  slot(own_).finished = count;  // so that the other ranks are not held up
   if (failure) std::rethrow_exception(failure);
 }
 

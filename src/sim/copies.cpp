@@ -11,7 +11,7 @@ namespace {
 
 Machine& machine() { return Machine::get(); }
 
-/// Pinned memory is read when the copy runs; other memory now, as by a driver that stages it.
+/// Pinned memory is read when the copy runs. Other memory is read now, like by a driver that stages it.
 void from_host(const at::Tensor& from, const at::Tensor& to, bool non_blocking) {
   const bool late = non_blocking && is_pinned(from.storage().data());
   enqueue_copy(stream_of(to), "copy to the device", late ? from : from.clone(), to);
@@ -28,7 +28,7 @@ void wait_for(c10::Stream waiting, c10::Stream awaited) {
   machine().block(machine().record(std::make_shared<Event>(), awaited), waiting);
 }
 
-/// As CUDA: on the source's stream, after and before what the target's stream does.
+/// Like CUDA: copies on the source's stream, ordered after and before what the target's stream does.
 void between_devices(const at::Tensor& from, const at::Tensor& to) {
   const auto source = stream_of(from), target = stream_of(to);
   wait_for(source, target);
@@ -68,7 +68,7 @@ void record_stream(at::Tensor& self, c10::Stream stream) {
 }  // namespace
 
 void register_copies(torch::Library& library) {
-  // Conjugates and negative views are resolved by a copy, which would be resolved first.
+  // Conjugate and negative views are resolved by a copy. Without this, they would be resolved first and recurse.
   for (const auto key : {c10::DispatchKey::Conjugate, c10::DispatchKey::Negative})
     kept_library("aten", key).impl("_copy_from", torch::CppFunction::makeFallthrough());
   library.impl("_copy_from", &copy_from);

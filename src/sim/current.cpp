@@ -7,7 +7,7 @@
 namespace muster::sim {
 namespace {
 
-constexpr int kMostDevices = 16;  // as install() admits
+constexpr int kMostDevices = 16;  // largest number of devices that install() accepts
 
 thread_local int current = 0;
 thread_local c10::StreamId streams[kMostDevices] = {};

@@ -14,13 +14,13 @@
 namespace muster::sim {
 namespace {
 
-constexpr size_t kUnit = 512;  // sizes of blocks are multiples
+constexpr size_t kUnit = 512;  // bytes; sizes of blocks are multiples of it
 
 struct Block {
   char* begin = nullptr;
   size_t bytes = 0;
-  c10::Stream home;                     ///< that it was allocated on
-  std::vector<c10::Stream> users = {};  ///< others that were recorded
+  c10::Stream home;                     ///< stream on which it was allocated
+  std::vector<c10::Stream> users = {};  ///< other streams that were recorded
 };
 
 using DeviceStats = c10::CachingDeviceAllocator::DeviceStats;
@@ -36,7 +36,7 @@ class DeviceMemory final : public c10::DeviceAllocator {
 
   bool initialized() override { return true; }
   void emptyCache(c10::MempoolId_t) override {}
-  /// As on CUDA, memory that this allocator does not free itself is passed over in silence.
+  /// As with CUDA, memory that this allocator does not free itself is silently ignored.
   void recordStream(const c10::DataPtr& pointer, c10::Stream stream) override;
   DeviceStats getDeviceStats(c10::DeviceIndex device) override;
   void resetAccumulatedStats(c10::DeviceIndex device) override;
@@ -61,7 +61,7 @@ class DeviceMemory final : public c10::DeviceAllocator {
 
   Machine& machine_ = Machine::get();
   int64_t limit_;
-  std::vector<size_t> next_;  ///< address that was never used, by device
+  std::vector<size_t> next_;  ///< first address that was never used, by device
   std::vector<DeviceStats> stats_;
   std::map<Place, std::vector<Block*>> free_;
   std::vector<Leaving> leaving_;
@@ -97,7 +97,7 @@ Block* DeviceMemory::fresh(c10::Stream stream, size_t bytes) {
   auto& next = next_.at(static_cast<size_t>(device));
   TORCH_CHECK_WITH(OutOfMemoryError, next + bytes <= kBytesOfAddresses, "out of addresses on ", sim::device(device));
   auto* block = new Block{device_address(device) + next, bytes, stream};
-  next += bytes + kUnit;  // a gap, so that what runs over an end finds nothing of use
+  next += bytes + kUnit;  // leaves a gap, so that an overrun finds no valid data
   std::memset(kernel_pointer(block->begin), kPoison, bytes);
   stats(device).reserved_bytes[0].increase(bytes);
   return block;

@@ -9,8 +9,8 @@
 
 namespace muster::sim {
 
-/// Numbers as the CPU draws them. They are drawn when an operator is called, not when it runs, so schedules do not
-/// change them.
+/// Draws the numbers that the CPU would draw. They are drawn when an operator is called, not when it runs, so they do
+/// not depend on the schedule.
 class Generator final : public at::CPUGeneratorImpl {
  public:
   explicit Generator(int index) {
@@ -19,7 +19,7 @@ class Generator final : public at::CPUGeneratorImpl {
   }
   static c10::DeviceType device_type() { return c10::DeviceType::PrivateUse1; }
 
-  /// Lets `draw` take numbers of this generator through one that CPU kernels accept.
+  /// Lets `draw` take numbers of this generator through a generator that CPU kernels accept.
   template <class Draw>
   void draw_on_cpu(Draw draw) {
     const std::lock_guard lock(mutex_);
@@ -29,7 +29,7 @@ class Generator final : public at::CPUGeneratorImpl {
     draw(temporary);
     copy_state(cpu, *this);
   }
-  /// A generator of its own for one operator that draws when it runs.
+  /// A separate generator for one operator that draws when it runs.
   at::Generator branch() {
     const std::lock_guard lock(mutex_);
     return at::detail::createCPUGenerator(random64());

@@ -10,7 +10,7 @@
 namespace muster::sim {
 namespace {
 
-/// Devices, streams and events as LibTorch asks for them. An event's handle is a pointer to a shared one, since
+/// Devices, streams and events behind LibTorch's interface. An event's handle is a pointer to a shared event, since
 /// commands outlive the handle.
 struct Guard final : c10::impl::DeviceGuardImplInterface {
   c10::DeviceType type() const override { return c10::DeviceType::PrivateUse1; }

@@ -40,7 +40,7 @@ struct Hooks final : at::PrivateUse1HooksInterface {
     return at::make_generator<Generator>(index < 0 ? current_device() : index);
   }
 
-  /// The storage grows or shrinks in the order of the current stream, as `resize_` and its kin want it.
+  /// Resizes the storage in the order of the current stream, as `resize_` and similar operators require.
   void resizePrivateUse1Bytes(const c10::Storage& storage, size_t bytes) const override {
     auto* impl = storage.unsafeGetStorageImpl();
     TORCH_CHECK(impl->resizable() && impl->allocator(), "this storage of the simulated accelerator cannot be resized");

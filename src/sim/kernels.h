@@ -10,7 +10,7 @@ torch::Library& kept_library(const char* name_space, c10::DispatchKey key);
 void register_copies(torch::Library& library);
 /// The cells of LSTM and GRU.
 void register_recurrent(torch::Library& library);
-/// What makes, resizes and views storage.
+/// Operators that make, resize and view storage.
 void register_storage(torch::Library& library);
 
 }  // namespace muster::sim

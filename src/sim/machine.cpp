@@ -13,7 +13,8 @@
 namespace muster::sim {
 namespace {
 
-/// How long a waiting host gives other hosts to enqueue what is missing before a stream that stands still moves.
+/// Microseconds that a waiting host gives other hosts to enqueue what is missing, before a stream that stands still
+/// moves.
 constexpr std::chrono::microseconds kGrace(300);
 
 uint64_t mixed(uint64_t x) {
@@ -25,7 +26,7 @@ uint64_t mixed(uint64_t x) {
 }  // namespace
 
 Machine& Machine::get() {
-  static auto* machine = new Machine;  // tensors may be freed after main()
+  static auto* machine = new Machine;  // never destroyed, because tensors may be freed after main()
   return *machine;
 }
 
@@ -125,7 +126,7 @@ void Machine::host_accesses(const std::string& what, const std::vector<Access>& 
   order.add_of_host(what, accesses);
 }
 
-/// For a while some streams run ahead, some crawl and some (0) stand still.
+/// The weight of a stream in the draw. For a while some streams run ahead, some crawl and some (0) stand still.
 uint32_t Machine::weight(const Lane& lane, const Lane* wanted) const {
   constexpr uint32_t kWeights[] = {0, 1, 4, 64};
   if (seed_ == 0) return 1;
@@ -134,7 +135,8 @@ uint32_t Machine::weight(const Lane& lane, const Lane* wanted) const {
   return &lane == wanted || lane.thawed == draw_ ? std::max(drawn, 1U) : drawn;
 }
 
-/// Runs one of the commands that can run; false if there is none. The lane that a host waits for does not stand still.
+/// Runs one of the commands that can run; returns false if there is none. The lane that a host waits for never stands
+/// still.
 bool Machine::step(const Lane* wanted) {
   if (steps_left_-- == 0) {
     draw_ = random_() | 1;
@@ -170,7 +172,7 @@ void Machine::run_front(Lane& lane) {
   } catch (const Error&) {
     if (!error_) error_ = std::current_exception();
   } catch (const c10::Error& failure) {
-    fail(failure.what_without_backtrace());  // that of whoever waits first
+    fail(failure.what_without_backtrace());  // thrown by the thread that waits first
   } catch (const std::exception& failure) {
     fail(failure.what());
   }
@@ -180,7 +182,7 @@ void Machine::run_front(Lane& lane) {
   changed_.notify_all();
 }
 
-/// Moves one of the streams that stand still.
+/// Lets one of the streams that stand still run.
 bool Machine::thaw() {
   std::vector<Lane*> still;
   for (auto* lane : busy_)
@@ -219,7 +221,7 @@ void Machine::wait(Lock& lock, const std::string& cause, const Lane* wanted, std
   auto give_up = std::chrono::steady_clock::now() + patience;
   for (auto seen = runs_; !done();) {
     if (step(wanted)) continue;
-    // Another host may enqueue what is missing, or a stream that stands still has it.
+    // Another host may enqueue what is missing, or a stream that stands still may have it.
     if (changed_.wait_for(lock, kGrace) == std::cv_status::no_timeout || thaw()) continue;
     const auto now = std::chrono::steady_clock::now();
     if (std::exchange(seen, runs_) != runs_) give_up = now + patience;
@@ -234,9 +236,9 @@ void Machine::wait(Lock& lock, const std::string& cause, const Lane* wanted, std
 }
 
 void Machine::throw_race(Lock& lock) {
-  error_ = nullptr;  // what came of it
+  error_ = nullptr;  // an error that follows from the races
   const auto races = take_races();
-  lock.unlock();  // the text may need another program
+  lock.unlock();  // making the text may start another program
   const auto more = races.size() > 1 ? formatted(" (and {} more)", races.size() - 1) : std::string();
   throw UsageError("MU556", described(races.front()).text() + more);
 }

@@ -20,11 +20,11 @@
 
 namespace muster::sim {
 
-/// What a stream is asked to do.
+/// A task of a stream.
 struct Command {
   std::string what;
   std::function<void()> run;
-  std::function<bool()> ready = {};  ///< asked often and under the machine's lock; empty: always
+  std::function<bool()> ready = {};  ///< whether it can run; called often, under the machine's lock; empty: always
   std::vector<Access> accesses = {};
 };
 
@@ -32,15 +32,15 @@ struct Command {
 struct Lane {
   std::deque<Command> commands;
   uint64_t enqueued = 0, done = 0;
-  uint64_t thawed = 0;  ///< the draw of weights in which it moves whatever its weight is
-  int64_t clock = -1;   ///< its index in the order; -1: not used yet
+  uint64_t thawed = 0;  ///< draw of weights in which it moves whatever its weight is
+  int64_t clock = -1;   ///< index in the order; -1: not used yet
 };
 
-/// Counts how often it was asked to be recorded, and how far that has come.
+/// An event. Counts how often recording was requested, and how many of these recordings are done.
 struct Event {
   uint64_t asked = 0, done = 0;
-  Lane* lane = nullptr;                ///< that records it
-  std::shared_ptr<const Clock> clock;  ///< what came before the last time
+  Lane* lane = nullptr;                ///< stream that records it
+  std::shared_ptr<const Clock> clock;  ///< clock of the last recording
 };
 using EventPtr = std::shared_ptr<Event>;
 
@@ -52,12 +52,13 @@ struct Mark {
   bool done() const { return event->done >= turn; }
 };
 
-/// The streams of all devices, and the one loop that runs their commands: in a host thread that waits for something.
-/// Thread safety: all of it.
+/// The streams of all devices, and the one loop that runs their commands, in a host thread that waits for something.
+/// Thread safety: all functions.
+/// Why: docs/decisions/0133-a-simulated-accelerator.md.
 class Machine {
  public:
   using Lock = std::unique_lock<std::recursive_mutex>;
-  static constexpr int kStreams = 128;  ///< of a device: the default one, then the pool, then those of communicators
+  static constexpr int kStreams = 128;  ///< per device: the default stream, then the pool, then those of communicators
   static constexpr int kPool = 32;
 
   static Machine& get();
@@ -67,26 +68,25 @@ class Machine {
   void enqueue(c10::Stream stream, Command command);
   Mark record(const EventPtr& event, c10::Stream stream);
   void block(const Mark& mark, c10::Stream stream);
-  /// Also lets some command run, so that who polls comes to an end.
+  /// Whether the mark is done. Also lets a command run, so that a polling thread makes progress.
   bool query(const Mark& mark);
   bool is_idle(c10::Stream stream);
 
-  /// The host itself reads or writes these bytes now.
+  /// Records that the host itself reads or writes these bytes now.
   void host_accesses(const std::string& what, const std::vector<Access>& accesses);
-  /// The host knows without waiting that the mark is done.
+  /// Records that the host knows, without waiting, that the mark is done.
   void host_saw(const Mark& mark);
   size_t clock_of(c10::Stream stream);
   std::vector<FoundRace> take_races();
   std::string stream_name(size_t clock);
 
-  // The host waits here; `cause` is counted unless it is empty. Throws: UsageError (MU556) for races,
-  // unless they are collected, LaunchError (MU552) if a command failed,
-  // (MU551) if nothing can run for Options::patience.
+  // Makes the host wait; `cause` is counted unless it is empty. Throws: UsageError (MU556) for races, unless they are
+  // collected, LaunchError (MU552) if a command failed, (MU551) if nothing can run for Options::patience.
   void synchronize(c10::Stream stream, const std::string& cause);
   void synchronize(const Mark& mark, const std::string& cause, std::chrono::milliseconds timeout = {});
   void synchronize_device(int device, const std::string& cause);
 
-  /// For whoever waits in no host thread: runs some commands if none ran since `seen` was set by the last call.
+  /// For a thread that does not wait in the machine: runs some commands if none ran since the last call set `seen`.
   void run_if_idle(uint64_t& seen);
 
   c10::Stream pool_stream(int device);
@@ -94,7 +94,7 @@ class Machine {
   void seed(uint64_t seed);
   Lock lock() { return Lock(mutex_); }
 
-  // Under the lock.
+  // Guarded by the lock.
   Stats stats;
   Order order;
   OnRace on_race = OnRace::raise;
@@ -118,14 +118,14 @@ class Machine {
   std::condition_variable_any changed_;
   std::mt19937_64 random_;
   uint64_t seed_ = 0;
-  uint32_t eager_ = 0;       ///< one enqueue in so many lets commands run; 0: none does
-  uint64_t draw_ = 1;        ///< of weights
-  uint64_t runs_ = 0;        ///< of commands
-  uint64_t steps_left_ = 0;  ///< with these weights
+  uint32_t eager_ = 0;       ///< one in this many enqueues lets commands run; 0: none does
+  uint64_t draw_ = 1;        ///< random number that the weights are computed from
+  uint64_t runs_ = 0;        ///< number of commands that have run
+  uint64_t steps_left_ = 0;  ///< number of steps until new weights are drawn
   std::exception_ptr error_;
-  std::vector<Lane> lanes_;          ///< device by device
-  std::vector<const Lane*> clocks_;  ///< by index in the order
-  std::set<Lane*> busy_;             ///< those that have commands
+  std::vector<Lane> lanes_;          ///< streams, device by device
+  std::vector<const Lane*> clocks_;  ///< streams by index in the order
+  std::set<Lane*> busy_;             ///< streams that have commands
   std::vector<int> next_pool_, next_communicator_;
 };
 
@@ -134,7 +134,7 @@ inline c10::Stream stream(int device, c10::StreamId id) {
 }
 
 int current_device();
-/// Throws: UsageError (MU553) for a device that is not there.
+/// Throws: UsageError (MU553) for a device that does not exist.
 int exchange_device(int device);
 c10::Stream current_stream(int device);
 c10::Stream exchange_stream(c10::Stream stream);

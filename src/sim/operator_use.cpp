@@ -7,7 +7,7 @@
 namespace muster::sim {
 namespace {
 
-/// Shapes of results depend on values: CUDA waits here too.
+/// Whether shapes of results depend on values; CUDA waits for these, too.
 bool depends_on_values(const std::string& name) {
   static const std::set<std::string> names = {
       "aten::_unique",           "aten::_unique2",           "aten::argwhere",      "aten::bincount",

@@ -29,11 +29,11 @@ void fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
 
 torch::CppFunction boxed() { return torch::CppFunction::makeFromBoxedFunction<&fallback>(); }
 
-/// LibTorch 2.13's kernel of SGD on the CPU leaves out whole vectors of halves. A device's computes them in float32.
+/// LibTorch 2.13's SGD kernel on the CPU skips whole vectors of halves. A device computes them in float32.
 void step_sgd(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   constexpr size_t kLists = 3;  // values, gradients, momenta
   const auto count = op.schema().arguments().size();
-  std::vector<std::pair<at::Tensor, at::Tensor>> halves;  // each with what is computed in its place
+  std::vector<std::pair<at::Tensor, at::Tensor>> halves;  // each half tensor with the one that is computed in its place
   for (size_t i = 0; i < kLists; ++i) {
     auto& list = torch::jit::peek(*stack, i, count);
     auto tensors = list.toTensorVector();
@@ -48,27 +48,27 @@ void step_sgd(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   for (const auto& [half, computed] : halves) half.copy_(computed);
 }
 
-/// With the bits of the CPU's dropout, which is no such operator but a product with noise.
+/// Has the bits of the CPU's dropout, which is not this operator but a product with noise.
 std::tuple<at::Tensor, at::Tensor> dropout(const at::Tensor& input, double p, std::optional<bool> train) {
   if (!train.value_or(true) || p == 0) return {input.clone(), at::ones_like(input, input.options().dtype(at::kBool))};
   const auto kept = at::empty_like(input).bernoulli_(1 - p);
   return {input * (p == 1 ? at::zeros_like(kept) : kept / (1 - p)), kept.to(at::kBool)};
 }
 
-/// The algorithm of scaled_dot_product_attention: 0 is that of plain operators.
+/// The algorithm of scaled_dot_product_attention: 0 selects plain operators.
 int64_t plain_attention(const at::Tensor&, const at::Tensor&, const at::Tensor&, const std::optional<at::Tensor>&,
                         double, bool, std::optional<double>, bool) {
   return 0;
 }
 
-/// Has the CPU a kernel where other devices compose operators, which gives other bits?
+/// Whether the CPU has a kernel where other devices compose operators, which gives different bits.
 bool is_composed_elsewhere(const c10::OperatorHandle& op) {
   const bool composed = op.hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutograd) ||
                         op.hasKernelForDispatchKey(DispatchKey::CompositeImplicitAutograd);
   return composed && op.hasKernelForDispatchKey(DispatchKey::CPU) && !read_schema(op.schema()).is_view;
 }
 
-/// A composite kernel comes before a backend's fallback, so these are registered one by one.
+/// Registers these operators one by one, because a composite kernel takes precedence over a backend's fallback.
 void register_composed(torch::Library& library) {
   auto& dispatcher = c10::Dispatcher::singleton();
   for (const auto& name : dispatcher.getAllOpNames()) {

@@ -81,7 +81,7 @@ std::vector<FoundRace> Order::take_races() {
   return std::exchange(found_, {});
 }
 
-/// No range begins before `at` and ends after it.
+/// Splits ranges so that none begins before `at` and ends after it.
 void Order::split(const char* at) {
   auto range = ranges_.upper_bound(at);
   if (range == ranges_.begin()) return;
@@ -96,7 +96,7 @@ void Order::read(const Access& access, const Use& use) {
   split(access.end);
   const auto* at = access.begin;
   for (auto range = ranges_.lower_bound(at); at < access.end; ++range) {
-    if (range == ranges_.end() || range->first > at) {  // bytes without a past
+    if (range == ranges_.end() || range->first > at) {  // these bytes have no earlier access
       const auto* end = range == ranges_.end() ? access.end : std::min(access.end, range->first);
       range = ranges_.emplace(at, Range{end, {}, {}}).first;
     }

@@ -12,14 +12,14 @@
 
 namespace muster::sim {
 
-/// Bytes that a command reads or writes, by addresses of the device or of pinned memory.
+/// Bytes that a command reads or writes, as addresses of the device or of pinned memory.
 struct Access {
   const char* begin = nullptr;
   const char* end = nullptr;
   bool writes = false;
 };
 
-/// How much of each stream is known to come before: by stream, how many of its commands.
+/// How many commands of each stream are known to come before.
 class Clock {
  public:
   uint64_t of(size_t stream) const { return stream < times_.size() ? times_[stream] : 0; }
@@ -36,29 +36,29 @@ struct Origin {
   CallSite site;
 };
 
-/// An access of some bytes.
+/// An access to some bytes, identified by stream and time.
 struct Use {
   size_t stream = 0;
-  uint64_t time = 0;  ///< of its stream; 0: never
+  uint64_t time = 0;  ///< number of the command in its stream; 0: never
   std::shared_ptr<const Origin> origin;
 };
-constexpr size_t kHost = SIZE_MAX;  ///< as the stream of what the host does itself
+constexpr size_t kHost = SIZE_MAX;  ///< stream number of accesses by the host itself
 
 struct FoundRace {
   Use first, second;
   bool first_writes = false, second_writes = false;
 };
 
-/// Vector clocks of streams and of the host, and what accessed each byte last. As clocks follow the calls of the host,
-/// and not what runs when, the same program has the same races under every seed. All threads of the host are one: what
-/// one of them has waited for, all have. Thread safety: none; used under the machine's lock.
+/// Vector clocks of streams and of the host, and the last accesses to each byte. Clocks follow the calls of the host,
+/// not the times at which commands run, so a program has equal races under every seed. All threads of the host count as
+/// one: what one of them has waited for, all have. Thread safety: none; used under the machine's lock.
 class Order {
  public:
-  /// The next command of a stream. What it accesses must be ordered after what accessed it before.
+  /// Adds the next command of a stream. Its accesses must be ordered after earlier accesses to the same bytes.
   void add(size_t stream, const std::string& what, const std::vector<Access>& accesses);
-  /// The host itself accesses these bytes now.
+  /// Adds an access of the host itself, made now.
   void add_of_host(const std::string& what, const std::vector<Access>& accesses);
-  /// The host accesses what `first` uses, without having waited for it.
+  /// Reports that the host accesses what `first` uses without having waited for it.
   void report_host(const Use& first, bool first_writes, bool host_writes);
 
   const Clock& at(size_t stream);
@@ -66,24 +66,25 @@ class Order {
   void host_waited(const Clock& awaited) { host_.join(awaited); }
   bool host_has_waited_for(const Use& use) const { return is_before(use, host_); }
 
-  /// Memory of a stream: what others have done there is over or their streams are recorded, as `recorded` says.
+  /// Frees memory of a stream. What other streams have done there must be ordered before, or they must be in
+  /// `recorded`.
   void release(size_t stream, const std::vector<size_t>& recorded, const char* begin, const char* end);
   void allocate(size_t stream, const char* begin, const char* end);
   void forget(const char* begin, const char* end);
-  /// The command that was added last; none if it accesses nothing or races are ignored.
+  /// The use of the command that was added last; an empty Use if it accesses nothing or races are ignored.
   const Use& last_use() const { return last_; }
 
-  /// Since the last call, one of each pair of commands and streams.
+  /// The races found since the last call, one for each pair of commands and streams.
   std::vector<FoundRace> take_races();
   bool has_races() const { return !found_.empty(); }
   bool is_on = true;
 
  private:
-  /// Bytes with the same past.
+  /// Bytes with equal last accesses.
   struct Range {
     const char* end = nullptr;
     Use write;
-    std::vector<Use> reads;  ///< since then, the last of each stream
+    std::vector<Use> reads;  ///< reads since the last write, the last one of each stream
   };
   using Ranges = std::map<const char*, Range>;
 

@@ -16,7 +16,7 @@
 namespace muster::sim {
 namespace {
 
-constexpr size_t kPinnedUnit = 4096;  // a page, as faults have
+constexpr size_t kPinnedUnit = 4096;  // bytes of a page, the unit in which accesses fault
 
 /// A command that the host has not waited for.
 struct Pending {
@@ -25,17 +25,17 @@ struct Pending {
 };
 
 struct PinnedBlock {
-  size_t bytes = 0;                   ///< whole pages
-  std::vector<Pending> pending = {};  ///< in their pages the host may not read what they write, nor write at all
+  size_t bytes = 0;                   ///< size in whole pages
+  std::vector<Pending> pending = {};  ///< commands; in their pages the host may not read what they write, nor write
 };
 
-/// All of it under the machine's lock.
+/// All members are guarded by the machine's lock.
 struct Pinned {
   char* host = nullptr;
   char* kernel = nullptr;
   size_t next = 0;
-  std::map<const char*, PinnedBlock> blocks;  ///< in use, by their begin
-  std::map<size_t, std::vector<char*>> free;  ///< by bytes
+  std::map<const char*, PinnedBlock> blocks;  ///< blocks in use, by their first address
+  std::map<size_t, std::vector<char*>> free;  ///< free blocks by size in bytes
 };
 
 Pinned& pinned() {
@@ -66,8 +66,8 @@ void protect(const char* begin, const PinnedBlock& block) {
       if (access.writes == writes) protect_pages(access.begin, access.end, writes ? PROT_NONE : PROT_READ);
 }
 
-/// The host goes on in the page of this address. A command that uses the address is a race; the others, of which nobody
-/// knows whether the host comes to their bytes, end its accesses in their other pages only.
+/// Lets the host continue in the page of this address. A command that uses the address is a race. For other commands
+/// nobody knows whether the host reaches their bytes; they forbid its accesses only in their other pages from now on.
 void open_page(PinnedBlock& block, const char* address, bool writes) {
   const auto *page = page_of(address), *next = page + kPinnedUnit;
   for (auto& [use, access] : std::exchange(block.pending, {})) {
@@ -105,7 +105,7 @@ class PinnedMemory final : public at::HostAllocator {
   }
   c10::DeleterFnPtr raw_deleter() const override { return &PinnedMemory::release; }
   void copy_data(void* to, const void* from, size_t bytes) const override { std::memcpy(to, from, bytes); }
-  /// Queued copies hold their memory.
+  /// Nothing to record, because queued copies keep their memory.
   bool record_event(void*, void*, c10::Stream) override { return true; }
   void empty_cache() override {}
   at::HostStats get_stats() override {

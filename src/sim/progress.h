@@ -7,11 +7,11 @@
 
 namespace muster::sim {
 
-/// While one lives, commands of this process run also where no host thread waits for the machine: other processes may
-/// wait for them.
+/// While an object of this class exists, commands of this process also run when no host thread waits for the machine,
+/// because other processes may wait for them.
 class Progress {
  public:
-  /// The one of this process, as long as somebody holds it.
+  /// The object of this process; it exists as long as somebody holds it.
   static std::shared_ptr<Progress> get();
   Progress();
   ~Progress();

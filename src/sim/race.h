@@ -5,7 +5,7 @@
 
 namespace muster::sim {
 
-/// With the names of streams and places.
+/// The race with the names of streams and places.
 Race described(const FoundRace& race);
 
 }  // namespace muster::sim

@@ -1,5 +1,5 @@
-// LibTorch calls these fused cells where an LSTM or a GRU is on an accelerator. They get products without biases, which
-// the CPU rounds together with them, so numbers differ from the CPU's by rounding.
+// LibTorch calls these fused cells if an LSTM or a GRU is on an accelerator. They get products without biases. The CPU
+// rounds products and biases together, so its numbers differ by rounding.
 #include <tuple>
 #include <vector>
 
@@ -30,7 +30,7 @@ Tensor or_zeros(const MaybeTensor& gradient, const Tensor& like) {
 
 Tensor bias_gradient(const Tensor& gates, bool has_bias) { return has_bias ? gates.sum(0) : Tensor(); }
 
-/// The workspace is the gates after their functions: input, forget, cell, output.
+/// The workspace holds the gates after their activation functions: input, forget, cell, output.
 std::tuple<Tensor, Tensor, Tensor> lstm_cell(const Tensor& input_gates, const Tensor& hidden_gates, const Tensor& cx,
                                              const MaybeTensor& input_bias, const MaybeTensor& hidden_bias) {
   const auto gates = (with_bias(hidden_gates, hidden_bias) + with_bias(input_gates, input_bias)).chunk(4, 1);
@@ -53,7 +53,7 @@ std::tuple<Tensor, Tensor, Tensor> lstm_cell_backward(const MaybeTensor& grad_hy
   return {of_gates, of_cy * forget, bias_gradient(of_gates, has_bias)};
 }
 
-/// The workspace is the reset and update gate, the new value, the old one, and the hidden gates of the new value.
+/// The workspace holds the reset and update gates, the new value, the old one, and the hidden gates of the new value.
 std::tuple<Tensor, Tensor> gru_cell(const Tensor& input_gates, const Tensor& hidden_gates, const Tensor& hx,
                                     const MaybeTensor& input_bias, const MaybeTensor& hidden_bias) {
   const auto of_input = with_bias(input_gates, input_bias).chunk(3, 1);

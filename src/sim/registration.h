@@ -2,10 +2,10 @@
 
 namespace muster::sim {
 
-// What install() calls, once and in this order.
+// install() calls these functions once and in this order.
 void register_guard();      // devices, streams, events
 void register_hooks();      // generators, pinned memory, storage
-void register_operators();  // the fallback of all operators, and those with kernels of their own
+void register_operators();  // the fallback of all operators, and operators with separate kernels
 void register_autocast();
 
 }  // namespace muster::sim

@@ -28,12 +28,12 @@ void* map(const Descriptor& file, size_t bytes) {
   return at;
 }
 
-/// A process that has ended stays as a zombie until its parent asks for it.
+/// A process that has ended stays a zombie until its parent waits for it.
 bool has_ended(int64_t process) {
   std::ifstream file("/proc/" + std::to_string(process) + "/stat");
   std::string text;
   std::getline(file, text);
-  const auto name_end = text.rfind(')');  // the state follows the name, which may hold anything
+  const auto name_end = text.rfind(')');  // the state follows the name, which may contain any character
   return name_end == std::string::npos || text.compare(name_end, 3, ") Z") == 0 ||
          text.compare(name_end, 3, ") X") == 0;
 }
@@ -59,7 +59,7 @@ Segment::Segment(const c10::intrusive_ptr<c10d::Store>& store, int rank, int siz
     store->set("path", "/proc/" + std::to_string(::getpid()) + "/fd/" + std::to_string(file.get()));
     member(own_).process = ::getpid();
     store->set(mark_of(own_), "1");
-    store->wait(marks(ranks_), timeout);  // the file is closed here
+    store->wait(marks(ranks_), timeout);  // the file is closed when this returns
     return;
   }
   store->wait({"path"}, timeout);

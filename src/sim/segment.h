@@ -12,18 +12,18 @@
 
 namespace muster::sim {
 
-/// What one rank brings to the operations of a channel, one after the other.
+/// What one rank contributes to the operations of a channel, one after the other.
 struct Slot {
   static constexpr size_t kText = 192;
-  std::atomic<uint64_t> posted;    ///< operations whose input lies in the payload
-  std::atomic<uint64_t> finished;  ///< operations in which this rank has read all payloads
-  char what[kText];                ///< in what ranks must agree
+  std::atomic<uint64_t> posted;    ///< number of operations whose input has been in the payload
+  std::atomic<uint64_t> finished;  ///< number of operations in which this rank has read all payloads
+  char what[kText];                ///< description of the operation, on which ranks must agree
 };
 
-/// Memory that the ranks of a group share, threads or processes.
+/// Memory that the ranks of a group share. Ranks may be threads or processes.
 class Segment {
  public:
-  static constexpr size_t kPayload = size_t{1} << 28;  ///< of a slot; pages come when they are written
+  static constexpr size_t kPayload = size_t{1} << 28;  ///< bytes per slot; pages are allocated on first write
 
   /// Collective: every rank.
   Segment(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, const BackendOptions& options);
@@ -31,7 +31,7 @@ class Segment {
   Segment(const Segment&) = delete;
   Segment& operator=(const Segment&) = delete;
 
-  // Slots: one of each rank, then two of each pair of ranks.
+  // Slots: one for each rank, then two for each pair of ranks.
   size_t slots() const { return ranks_ * (1 + 2 * ranks_); }
   size_t first_of_pair(int from, int to) const {
     return ranks_ + 2 * (static_cast<size_t>(from) * ranks_ + static_cast<size_t>(to));
@@ -41,15 +41,15 @@ class Segment {
 
   /// This rank takes part in no further operation.
   void leave() { member(own_).left = true; }
-  /// The same; where operations hang, this rank's own end.
+  /// Calls leave(). If operations hang, those of this rank end.
   void abort() {
     aborted_ = true;
     leave();
   }
   bool hangs() const { return hangs_; }
-  /// Whether operations that hang have ended on this rank.
+  /// Whether this rank's hanging operations have ended.
   bool is_given_up() const { return hangs_ && aborted_; }
-  /// Empty, or why this rank will not post any more.
+  /// Why this rank will post nothing more; empty: it may.
   std::string end_of(int rank) const;
   bool has_other_processes() const;
 

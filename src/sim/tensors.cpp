@@ -17,7 +17,7 @@ struct Dim {
   int64_t size, stride;
 };
 
-/// The dims that are left when those that continue each other are one run of `run` elements.
+/// The dims that remain when dims that continue each other are merged into one run of `run` elements.
 std::vector<Dim> outer_dims(const at::Tensor& tensor, int64_t& run) {
   std::vector<Dim> dims;
   for (int64_t i = 0; i < tensor.dim(); ++i)
@@ -29,7 +29,7 @@ std::vector<Dim> outer_dims(const at::Tensor& tensor, int64_t& run) {
   return {dim, dims.end()};
 }
 
-/// Pinned memory is kept, that of the device is not.
+/// Keeps pinned memory alive, but not memory of the device.
 at::DataPtr kernel_data(const c10::Storage& storage) {
   auto* data = const_cast<void*>(storage.data());
   if (storage.device_type() != c10::DeviceType::CPU) return {kernel_pointer(data), at::kCPU};

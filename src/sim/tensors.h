@@ -17,7 +17,7 @@ inline bool is_on_device(const at::Tensor& tensor) {
 }
 inline c10::Stream stream_of(const at::Tensor& tensor) { return current_stream(tensor.device().index()); }
 
-/// What a host thread is busy with must not change what a kernel does.
+/// Excludes the host thread's own dispatch state from what a kernel does.
 struct AsKernel {
   at::AutoDispatchBelowADInplaceOrView below;
   c10::impl::ExcludeDispatchKeyGuard plain{c10::autocast_dispatch_keyset |
@@ -25,11 +25,12 @@ struct AsKernel {
   at::NoGradGuard no_grad;
 };
 
-/// Tensors of one call as CPU tensors that kernels may access. Those on the device's bytes own nothing: as a kernel's
-/// pointers, they do not keep memory alive; pinned memory is kept. Storages that are one stay one.
+/// Tensors of one call as CPU tensors that kernels may access. Tensors on the device's bytes own nothing: like a
+/// kernel's pointers, they do not keep memory alive. Pinned memory is kept. Tensors that share a storage still share
+/// one.
 class KernelTensors {
  public:
-  /// Tensors in other memory of the host are returned as they are.
+  /// Tensors in other host memory are returned unchanged.
   at::Tensor operator()(const at::Tensor& tensor);
 
  private:
@@ -40,8 +41,8 @@ at::Tensor kernel_tensor(const at::Tensor& tensor);
 /// Adds the bytes of the tensor's elements to `all` if they are the device's or pinned.
 void add_access(std::vector<Access>& all, const at::Tensor& tensor, bool writes);
 
-/// Copies on the stream. Tensors on the device are read and written when it runs, and so are those of the host, which
-/// it holds.
+/// Copies on the stream. Tensors on the device are read and written when the copy runs, and so are host tensors, which
+/// it keeps alive.
 void enqueue_copy(c10::Stream stream, const std::string& what, const at::Tensor& from, const at::Tensor& to);
 
 }  // namespace muster::sim

@@ -22,7 +22,7 @@ void refused(const Found& found, const FieldTexts&, FieldTexts&) {
   refuse_field(found, kInstead);
 }
 
-/// "torch.float16" as "f16".
+/// Muster's name of a dtype: "f16" for "torch.float16".
 std::string dtype_of(const Found& found) {
   auto word = lower_case(found.text);
   if (word.starts_with("torch.")) word.erase(0, 6);

@@ -21,7 +21,7 @@ constexpr std::string_view kNoModelParallel =
     "the layers of a model are not split over ranks; 'fsdp' reduces the memory they need";
 constexpr std::string_view kNoXla = "LibTorch has no XLA; 'ddp' and 'fsdp' train on CPUs and GPUs";
 
-/// Maps the names that Accelerate, Lightning and PyTorch use to ours.
+/// Names that Accelerate, Lightning and PyTorch use, with Muster's.
 constexpr StrategyAlias kAliases[] = {
     // Lightning
     {.name = "ddp_find_unused_parameters_false", .means = "ddp"},

@@ -14,12 +14,12 @@ namespace {
 
 using options::Found;
 
-/// For a switch that must stay off.
+/// Handles a switch that must stay off.
 template <const char* kInstead>
 void only_off(const Found& found, const FieldTexts&, FieldTexts&) {
   refuse_unless_off(found, kInstead);
 }
-/// For something that only code can say, if at all.
+/// Handles a field that only code can set, if it is supported at all.
 template <const char* kInstead>
 void never(const Found& found, const FieldTexts&, FieldTexts&) {
   refuse_field(found, kInstead);
@@ -40,7 +40,7 @@ constexpr char kInCode[] =
 constexpr char kNoProcessGroup[] =
     "sharded training goes over all ranks of the program; shard_group_size cuts them into groups";
 
-/// The words of PyTorch's ShardingStrategy, or Accelerate's numbers for them.
+/// Handles the words of PyTorch's ShardingStrategy, or Accelerate's numbers for them.
 void take_sharding_strategy(const Found& found, const FieldTexts&, FieldTexts& ours) {
   static constexpr std::string_view kWords[] = {"FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD",
                                                 "HYBRID_SHARD_ZERO2"};
@@ -70,7 +70,7 @@ void take_wrap_policy(const Found& found, const FieldTexts& others, FieldTexts& 
     const auto size = others.find("min_num_params");
     ours["unit_min_elements"] = size == others.end() ? Found{"100000000", found.place} : size->second;
   } else if (word == "TRANSFORMER_BASED_WRAP") {
-    // Without classes Accelerate takes the model's own idea of its blocks, which here is to look for repeated ones.
+    // Without classes Accelerate uses the model's own list of block classes; here, repeated modules are found instead.
     if (const auto classes = others.find("transformer_cls_names_to_wrap"); classes != others.end())
       ours["unit_classes"] = classes->second;
   } else {
@@ -78,7 +78,7 @@ void take_wrap_policy(const Found& found, const FieldTexts& others, FieldTexts& 
   }
 }
 
-/// Accelerate sets these whatever the policy is; they count with the one they belong to, or without any.
+/// Accelerate sets these for every policy; they apply only with the policy they belong to, or without any policy.
 void take_size(const Found& found, const FieldTexts& others, FieldTexts& ours) {
   if (!others.contains("auto_wrap_policy")) ours["unit_min_elements"] = found;
 }
@@ -101,12 +101,12 @@ void take_state_dict_type(const Found& found, const FieldTexts&, FieldTexts&) {
 
 void take_mixed_precision(const Found& found, const FieldTexts&, FieldTexts& ours) {
   auto word = lower_case(found.text);
-  if (const auto on = read_bool(word)) word = *on ? "f16" : "no";  // fairscale's switch means float16
+  if (const auto on = read_bool(word)) word = *on ? "f16" : "no";  // fairscale's boolean means float16
   if (word == "fp16") word = "f16";
   ours["buffer_dtype"] = ours["param_dtype"] = ours["reduce_dtype"] = {word == "no" ? "" : word, found.place};
 }
 
-/// "(2, 4)": replicate over 2, shard over 4.
+/// Handles a mesh such as "(2, 4)": replicate over 2, shard over 4.
 void take_device_mesh(const Found& found, const FieldTexts&, FieldTexts& ours) {
   std::vector<std::string> numbers(1);
   for (const char c : found.text) {
@@ -133,7 +133,7 @@ void take_prefetch(const Found& found, const FieldTexts&, FieldTexts&) {
   if (word != "BACKWARD_PRE" && word != "1") options::refuse({.name = "backward_prefetch"}, found, "BACKWARD_PRE");
 }
 
-/// A size of Accelerate's ParallelismConfig: 1 asks for nothing.
+/// Handles a size in Accelerate's ParallelismConfig: 1 asks for nothing.
 template <const char* kField>
 void take_size_of(const Found& found, const FieldTexts&, FieldTexts& ours) {
   if (found.text != "1") ours[kField] = found;

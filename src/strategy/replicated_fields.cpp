@@ -10,7 +10,7 @@ ReplicatedField field(std::string name, Get get, options::Description descriptio
   return options::option_at<parallel::DdpOptions>(std::move(name), get, std::move(description));
 }
 
-/// A size in MiB; 0 gives every parameter a bucket of its own.
+/// A field with a size in MiB; 0 gives every parameter its own bucket.
 template <class Get>
 ReplicatedField size_field(std::string name, Get get, options::Description description) {
   auto size = field(std::move(name), get, std::move(description));

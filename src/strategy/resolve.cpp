@@ -50,7 +50,7 @@ std::vector<std::string> names_of(const std::vector<Field>& fields) {
                                  muster::known_names(name, names));
 }
 
-/// Python's fields first, so that our own names take precedence.
+/// Translates Python's fields first, so that Muster's own names take precedence.
 FieldTexts translated(const FieldTexts& texts) {
   FieldTexts ours;
   for (const auto& field : foreign_fields())
@@ -79,7 +79,7 @@ void follow(const FieldTexts& texts, DDP& options) {
   }
 }
 
-/// What of the options the name of a strategy says.
+/// The options that the name of a strategy implies.
 FieldTexts implied(const FSDP& options, const std::string& place) {
   FieldTexts texts;
   for (const auto& field : sharded_fields())
@@ -100,7 +100,7 @@ Strategy by_name(const Strategy& in_code, const StrategyRequest& request) {
   if (!in_code.sharding()) return in_code;
   auto options = *in_code.sharding();
   auto texts = implied(*requested.sharding(), "strategy " + *name);
-  if (options.shard_group_size != 0) texts.erase("shard_group_size");  // the name asks for groups, not for their size
+  if (options.shard_group_size != 0) texts.erase("shard_group_size");  // the name asks for groups, not for a size
   follow(texts, options);
   return options;
 }
@@ -109,7 +109,7 @@ bool wants_fsdp(const Environment& variables) {
   return read_bool(variables.find("ACCELERATE_USE_FSDP").value_or("")).value_or(false);
 }
 
-/// The fields of one struct: "stage" for "fsdp.stage".
+/// The fields of one struct, without the prefix: "stage" for "fsdp.stage".
 FieldTexts fields_of(const std::string& prefix, const FieldTexts& fields) {
   FieldTexts texts;
   for (const auto& [name, found] : fields)
@@ -134,7 +134,8 @@ Strategy with_replication(const Strategy& strategy, const FieldTexts& texts) {
   return options;
 }
 
-/// A strategy of the program's own has no name that a launcher could know, and no options.
+/// Throws: ConfigError (MU171) for a request that a custom strategy cannot follow: it has no name that a launcher
+/// knows, and no options.
 void refuse_custom(const Strategy& own, const StrategyRequest& request) {
   if (request.name && Strategy::parse(*request.name).name() != "auto")
     throw ConfigError("MU171", "the program has a strategy of its own, '" + std::string(own.name()) +
@@ -174,7 +175,7 @@ options::RawOptions own_sharding_fields(const options::RawOptions& fields) { ret
 
 void check_launch_options(const std::string& name, const options::RawOptions& fields) {
   const auto requested = name.empty() ? Strategy("auto") : Strategy::parse(name);
-  // The options are read by themselves: what they say beside the name's own may be what the program says, too.
+  // The options are checked without the name's implied options, since the program may set those, too.
   resolve_strategy(requested.sharding() ? Strategy("fsdp") : requested, {.fields = fields}, {});
 }
 

@@ -22,7 +22,7 @@ struct options::Value<parallel::ShardStage> {
   static std::string write(const parallel::ShardStage& value) { return kWords.at(static_cast<size_t>(value)); }
 };
 
-/// Which names there are is checked where a model is sharded.
+/// Any name is accepted here and checked when a model is sharded.
 template <>
 struct options::Value<DtypeName> {
   static constexpr const char* kType = "dtype";

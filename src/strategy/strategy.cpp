@@ -58,7 +58,7 @@ class FsdpStrategy final : public TrainingStrategy {
   int group_size_;
 };
 
-/// Over how many ranks parameters are sharded.
+/// The number of ranks over which parameters are sharded.
 int group_size_of(const FSDP& options, int world_size, int ranks_per_node) {
   const int size = options.shard_group_size == 0    ? world_size
                    : options.shard_group_size == -1 ? ranks_per_node
@@ -76,7 +76,7 @@ int group_size_of(const FSDP& options, int world_size, int ranks_per_node) {
   return size;
 }
 
-/// Dtypes change what a model computes, so these options apply in a world of one, too.
+/// Whether the options change dtypes, and with them results: such options also apply in a world of one.
 bool changes_dtypes(const FSDP& options) {
   return !options.buffer_dtype.empty() || !options.output_dtype.empty() || !options.param_dtype.empty();
 }
@@ -97,7 +97,7 @@ const std::shared_ptr<const TrainingStrategy>& present(const std::shared_ptr<con
 
 }  // namespace
 
-// Here, since the other constructors are in the library that knows no tensor.
+// Defined here because the other constructors are in the library without tensors.
 Strategy::Strategy(std::shared_ptr<const TrainingStrategy> own)
     : name_(present(own)->name()), options_(std::make_shared<const std::variant<std::monostate, DDP, FSDP>>()),
       custom_(std::move(own)) {}

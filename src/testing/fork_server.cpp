@@ -26,7 +26,7 @@
 namespace muster::testing {
 namespace {
 
-/// What libraries read when they are loaded; a fork has the values of the server.
+/// Variables that libraries read when they are loaded; a fork keeps the server's values.
 constexpr std::string_view kReadAtLoad[] = {"LD_",     "OMP_",   "GOMP_",  "KMP_",  "MKL_",
                                             "MALLOC_", "GLIBC_", "TORCH_", "GTEST_"};
 
@@ -42,10 +42,10 @@ Lines read_at_load(const Lines& environment) {
   return found;
 }
 
-/// The end of the process that asks.
+/// The requesting process's end of the socket.
 struct Client {
   int socket = -1;
-  pid_t owner = -1;  ///< a fork of it gets no ranks from the server
+  pid_t owner = -1;  ///< the process that may ask; its forks get no ranks from the server
   Lines read_at_load;
 };
 Client& client() {
@@ -53,7 +53,7 @@ Client& client() {
   return one;
 }
 
-/// The first part is the folder, the second the number of arguments, which come next; the rest is the environment.
+/// Layout: the folder, the number of arguments, the arguments, then the environment.
 std::string encoded(const Lines& arguments, const Lines& environment) {
   std::string all = std::filesystem::current_path().string() + '\0' + std::to_string(arguments.size()) + '\0';
   for (const auto* lines : {&arguments, &environment})
@@ -78,9 +78,9 @@ Request decoded(std::string_view all, int output) {
   return {parts[0], {arguments, environment}, {environment, parts.end()}, output};
 }
 
-constexpr std::size_t kLargest = std::size_t{1} << 20;
+constexpr std::size_t kLargest = std::size_t{1} << 20;  // limit on a message in bytes
 
-/// One message, and a file descriptor with it.
+/// One message and the file descriptor sent with it.
 struct Message {
   explicit Message(iovec* bytes) {
     header.msg_iov = bytes;
@@ -115,7 +115,7 @@ std::optional<Request> receive_request(int socket) {
   return decoded(std::string_view(text).substr(0, static_cast<std::size_t>(got)), output);
 }
 
-/// As main() and the C library have them, with a null at the end.
+/// Null-terminated, as main() and the C library expect.
 std::vector<char*> pointers_to(Lines& lines) {
   std::vector<char*> all;
   for (auto& line : lines) all.push_back(line.data());
@@ -123,13 +123,13 @@ std::vector<char*> pointers_to(Lines& lines) {
   return all;
 }
 
-/// In the new process: what starting the program would have set up.
+/// Runs in the new process: sets up what starting the program would have set up.
 void become(Request request, pid_t owner, pid_t between, int& argc, char**& argv) {
   while (::getppid() == between) ::sched_yield();
   attach_to(owner, request.output);
   if (::chdir(request.folder.c_str()) != 0) ::_exit(127);
   ::close(request.output);
-  static Lines words, variables;  // for as long as the process lives
+  static Lines words, variables;  // static: they must live as long as the process
   static std::vector<char*> arguments, environment;
   words = std::move(request.arguments);
   words.insert(words.begin(), argv[0]);
@@ -141,8 +141,8 @@ void become(Request request, pid_t owner, pid_t between, int& argc, char**& argv
   environ = environment.data();
 }
 
-/// Returns only in a rank. A rank is the child of a child that ends at once, so that it becomes one of the owner, which
-/// asked for such orphans; so the owner waits for it as for any child.
+/// Returns only in a rank. A rank is forked by a child that ends at once, so that the owner, a subreaper, becomes its
+/// parent and waits for it as for any child.
 void serve(int socket, pid_t owner, int& argc, char**& argv) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   auto* const rank =
@@ -173,7 +173,7 @@ void serve(int socket, pid_t owner, int& argc, char**& argv) {
       "MU064", formatted("no process from which test ranks are forked: {}", std::generic_category().message(errno)));
 }
 
-/// A signal must not leave the answer unread: the rank would be started twice.
+/// Retries after a signal: an unread answer would make the rank start twice.
 pid_t receive_rank(int socket) {
   pid_t rank = -1;
   ssize_t got = -1;

@@ -8,11 +8,14 @@
 
 namespace muster::testing {
 
-/// In a new process: it ends with `parent`, at once if that has ended, and what it prints goes to `output`.
+// Why: docs/decisions/0159-ranks-of-tests-are-forks.md.
+
+/// Called in a new process: makes it end when `parent` ends, or at once if that has ended, and sends its output to
+/// `output`.
 void attach_to(pid_t parent, int output);
 
-/// A process with these arguments and environment, whose output goes to `output`, as a child of this one; nothing where
-/// no fork server can make it.
+/// Forks a process with these arguments and environment as a child of this one; its output goes to `output`. nullopt
+/// where no fork server can do so.
 std::optional<pid_t> fork_from_server(const std::vector<std::string>& arguments,
                                       const std::vector<std::string>& environment, int output);
 

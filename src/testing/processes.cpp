@@ -31,7 +31,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr const char* kRank = "MUSTER_TEST_RANK";
-constexpr const char* kWorld = "MUSTER_TEST_WORLD";  ///< size and label of the call that the ranks belong to
+constexpr const char* kWorld = "MUSTER_TEST_WORLD";  ///< variable with the world size and label of the call
 constexpr const char* kStore = "MUSTER_TEST_STORE";
 
 [[noreturn]] void run_as_rank(int rank, int size, const std::string& store,
@@ -58,10 +58,10 @@ constexpr const char* kStore = "MUSTER_TEST_STORE";
   std::_Exit(code);
 }
 
-/// A process of ours, the pipe it writes to, and what can be read from once it has ended.
+/// A rank's process, the pipe it writes to, and a descriptor that becomes readable when it ends.
 struct Child {
   pid_t pid = -1;
-  Descriptor output, end;  ///< no end on systems without pidfd_open: there a rank ends when its pipe does
+  Descriptor output, end;  ///< `end` is empty on systems without pidfd_open: a rank then ends with its pipe
   bool running = true;
 };
 
@@ -75,7 +75,7 @@ struct Child {
   envp.push_back(nullptr);
   attach_to(parent, output);
   ::execve(program.c_str(), argv.data(), envp.data());
-  ::execve("/proc/self/exe", argv.data(), envp.data());  // the file may have been built anew meanwhile
+  ::execve("/proc/self/exe", argv.data(), envp.data());  // the file may have been rebuilt meanwhile
   constexpr std::string_view kWhy = "this program could not be started again for a rank\n";
   [[maybe_unused]] const auto written = ::write(2, kWhy.data(), kWhy.size());
   ::_exit(127);
@@ -116,7 +116,7 @@ void reap(const Child& child, RankResult& result) {
   else result.exit_code = WEXITSTATUS(status);
 }
 
-/// Reads all that is there; false at the end.
+/// Reads all that is available; false at the end.
 bool drain(const Child& child, RankResult& result) {
   char buffer[4096];
   for (;;) {
@@ -126,7 +126,7 @@ bool drain(const Child& child, RankResult& result) {
   }
 }
 
-/// Waits until something comes from a rank, one has ended, or the deadline.
+/// Waits until a rank has written or ended, or until the deadline.
 void wait_for_any(const std::vector<Child>& children, bool killed, Clock::time_point deadline) {
   std::vector<pollfd> polled;
   for (const auto& child : children)
@@ -139,12 +139,12 @@ void wait_for_any(const std::vector<Child>& children, bool killed, Clock::time_p
 /// Reads what the rank has written. Returns whether it has ended.
 bool read_until_end(Child& child, RankResult& result) {
   pollfd polled{child.end.get(), POLLIN, 0};
-  const bool ended = child.end && ::poll(&polled, 1, 0) > 0;  // before what it wrote last is read
+  const bool ended = child.end && ::poll(&polled, 1, 0) > 0;  // checked before the last output is read
   if (child.output && !drain(child, result)) child.output.close();
   return child.end ? ended : !child.output;
 }
 
-/// Reads what ranks write until the last one has ended. What their children write afterwards is lost.
+/// Reads the output of the ranks until the last one has ended. Later output of their children is lost.
 void follow(std::vector<Child>& children, std::vector<RankResult>& results, Clock::time_point deadline) {
   bool killed = false;
   for (std::size_t running = children.size(); running > 0;) {
@@ -162,14 +162,14 @@ void follow(std::vector<Child>& children, std::vector<RankResult>& results, Cloc
   }
 }
 
-/// Throws: LaunchError (MU064) where ranks would begin in a folder that is gone: MKL ends such a program.
+/// Throws: LaunchError (MU064) if the working folder is gone: MKL would end the ranks.
 void require_folder() {
   std::error_code gone;
   static_cast<void>(std::filesystem::current_path(gone));
   if (gone) throw LaunchError("MU064", formatted("test ranks have no folder to run in: {}", gone.message()));
 }
 
-/// Throws: LaunchError (MU064) where the system would not say how a rank has ended.
+/// Throws: LaunchError (MU064) if the system would not report how a rank ended.
 void require_waiting() {
   struct sigaction action {};
   ::sigaction(SIGCHLD, nullptr, &action);
@@ -178,7 +178,7 @@ void require_waiting() {
                       "this program ignores SIGCHLD, and so would not learn how test ranks end; set it to SIG_DFL");
 }
 
-/// A folder that is gone when its owner is.
+/// A temporary folder, removed with its owner.
 struct Folder {
   Folder() {
     try {

@@ -29,7 +29,7 @@ namespace {
 void run_threads(int size, uint64_t seed, const std::function<void(comm::Communicator)>& body) {
   if (size < 1) throw LaunchError("MU064", formatted("a world of {} ranks; at least 1 is wanted", size));
   std::mutex mutex;
-  std::exception_ptr first;  // what other ranks throw often follows from it
+  std::exception_ptr first;  // the first error: those of other ranks are often its consequence
   int rank = 0;
   comm::run_thread_world(size, {.seed = seed}, [&](const comm::Communicator& group) {
     try {

@@ -19,7 +19,7 @@
 namespace muster::track {
 namespace {
 
-constexpr std::size_t kMostWaiting = std::size_t{4} << 20;
+constexpr std::size_t kMostWaiting = std::size_t{4} << 20;  // limit on waiting records in bytes
 
 std::string reason(int error) { return std::generic_category().message(error); }
 
@@ -41,7 +41,7 @@ AppendFile::AppendFile(std::filesystem::path path, const WholeBytes& whole)
   if (descriptor_ < 0) refuse(reason(errno));
   struct stat status {};
   if (::fstat(descriptor_, &status) != 0 || !S_ISREG(status.st_mode)) refuse("no regular file");
-  // The lock goes with the process. Where there are no locks, a second run is not noticed.
+  // The process owns the lock. Without support for locks, a second run is not detected.
   if (::flock(descriptor_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) refuse("another run writes it");
   written_ = static_cast<uint64_t>(status.st_size);
   if (written_ == 0 || !whole) return;
@@ -53,13 +53,13 @@ AppendFile::~AppendFile() { ::close(descriptor_); }
 
 void AppendFile::add(std::string_view record) {
   if (!waiting_.empty() && waiting_.size() + record.size() > kMostWaiting) {
-    flush();  // throws as long as the disk is full, and so drops the record
+    flush();  // throws while the disk is full, and so drops the record
   }
   waiting_ += record;
   ends_.push_back(waiting_.size());
 }
 
-// Writes at a known offset, so that what an earlier call or an earlier process left there half written is overwritten.
+// Writes at a known offset, so that half-written data of an earlier call or process is overwritten.
 void AppendFile::flush() {
   std::size_t done = 0;
   int error = 0;

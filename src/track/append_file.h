@@ -10,12 +10,12 @@
 
 namespace muster::track {
 
-/// A file that grows by whole records. After an error of the disk it ends with a whole record, and what was not written
-/// waits for the next flush; records beyond a few megabytes that wait are dropped.
+/// A file that grows by whole records. After a disk error it ends with a whole record, and unwritten records wait for
+/// the next flush; when a few megabytes are waiting, further records are dropped.
 /// Thread safety: one thread at a time.
 class AppendFile {
  public:
-  /// Given the end of an existing file, returns how many of its bytes are whole records; the others are cut off.
+  /// Returns how many bytes of an existing file are whole records; the rest is cut off.
   using WholeBytes = std::function<uint64_t(const std::filesystem::path&)>;
 
   /// Opens the file, or creates it. Throws: ConfigError (MU421).
@@ -26,15 +26,15 @@ class AppendFile {
 
   const std::filesystem::path& path() const noexcept { return path_; }
   uint64_t size() const noexcept { return written_ + waiting_.size(); }
-  /// Bytes that are in the file, without what waits for a flush.
+  /// Size of the file in bytes, without records that wait for a flush.
   uint64_t written() const noexcept { return written_; }
   /// Appends a record in memory; flush() writes it.
   void add(std::string_view record);
-  /// Throws: Error (MU422) if not all was written.
+  /// Writes the waiting records. Throws: Error (MU422) if some could not be written.
   void flush();
-  /// Whole lines of the file from `begin` on, about `most` bytes but at least one line; empty at its end.
+  /// Whole lines of the file from `begin` on: about `most` bytes, but at least one line; empty at the end of the file.
   std::string read_lines(uint64_t begin, std::size_t most) const;
-  /// Takes all records out of the file.
+  /// Removes all records from the file.
   void clear();
 
  private:
@@ -42,12 +42,13 @@ class AppendFile {
   int descriptor_;
   uint64_t written_ = 0;
   std::string waiting_;
-  std::vector<std::size_t> ends_;  // of the records in waiting_
+  std::vector<std::size_t> ends_;  // ends of the records in waiting_
 };
 
-/// Writes a whole file under another name first, so that a reader never sees half of it. Throws: Error (MU422).
+/// Replaces a file at once: the content is first written under another name, so that a reader never sees a part of it.
+/// Throws: Error (MU422).
 void replace_file(const std::filesystem::path& path, std::string_view content);
-/// Bytes up to the last line end.
+/// The number of bytes up to the last line end.
 uint64_t whole_lines(const std::filesystem::path& path);
 [[noreturn]] void refuse_write(const std::filesystem::path& path, const std::string& reason);
 

@@ -24,7 +24,7 @@ constexpr Table kTable = make_table();
 
 }  // namespace
 
-// Eight bytes at a time: each has a table of what it adds when the others follow it.
+// Processes eight bytes at a time: each has a table of its contribution when the others follow it.
 uint32_t crc32c(std::string_view bytes) noexcept {
   uint32_t crc = ~0u;
   const auto byte = [&](std::size_t i) { return static_cast<uint32_t>(static_cast<unsigned char>(bytes[i])); };

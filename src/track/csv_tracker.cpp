@@ -26,7 +26,7 @@ std::string field(std::string_view text) {
 std::string cell(const LoggedValue& value) {
   return std::visit(
       Overloaded{[](double number) { return number_text(number); }, [](int64_t number) { return number_text(number); },
-                 [](bool flag) { return std::string(flag ? "True" : "False"); },  // as pandas reads them
+                 [](bool flag) { return std::string(flag ? "True" : "False"); },  // spelling that pandas reads
                  [](std::string_view text) { return field(text); }, [](const auto&) { return std::string(); }},
       value.data);
 }
@@ -37,7 +37,7 @@ std::string line_of(const std::vector<std::string>& fields) {
   return line + '\n';
 }
 
-/// The ends of the records: line ends outside of quotes.
+/// Calls f at the ends of records: line ends outside quotes.
 template <class F>
 void each_record_end(std::string_view text, F&& at) {
   bool quoted = false;

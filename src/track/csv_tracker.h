@@ -12,8 +12,8 @@
 
 namespace muster::track {
 
-/// metrics.csv: a row per call, "step" first, then the names in the order of their first calls. A new name rewrites the
-/// file with one column more. Numbers and text; the other kinds of values are left out.
+/// Writes metrics.csv: a row per call, with "step" first, then the names in the order of their first calls. A new name
+/// rewrites the file with one more column. Numbers and text are written; other kinds of values are left out.
 class CsvTracker final : public Tracker {
  public:
   explicit CsvTracker(const std::filesystem::path& folder);
@@ -30,12 +30,12 @@ class CsvTracker final : public Tracker {
   std::filesystem::path path_;
   std::optional<AppendFile> file_;
   std::vector<std::string> columns_;
-  std::map<std::string, std::size_t, std::less<>> places_;  // of the columns
+  std::map<std::string, std::size_t, std::less<>> places_;  // indices of the columns by name
   std::string row_;
 };
 
 /// Splits the first record of CSV text (RFC 4180) into its fields; `end` becomes the number of bytes read, 0 if the
-/// record has no end.
+/// record is incomplete.
 std::vector<std::string> first_csv_record(std::string_view text, std::size_t& end);
 
 }  // namespace muster::track

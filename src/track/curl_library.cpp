@@ -26,7 +26,7 @@ constexpr const char* kCurlNames[] = {"libcurl.so.4", "libcurl-gnutls.so.4"};
 
 }  // namespace
 
-// Linked, it would bring two dozen libraries into every rank, which few ranks use.
+// Loaded at run time: linking it would bring two dozen libraries into every rank, and few ranks use it.
 CurlLibrary load_curl(std::span<const char* const> names) {
   void* library = nullptr;
   for (const auto* name : names)

@@ -26,10 +26,10 @@ struct CurlLibrary {
   decltype(&curl_slist_free_all) slist_free_all;
 };
 
-/// Loads the first of these libraries that is there, for the rest of the process.
-/// Throws: ConfigError (MU532) if none is, or the first is older than 7.66.
+/// Loads the first of these libraries that exists, for the lifetime of the process.
+/// Throws: ConfigError (MU532) if none exists, or the first is older than 7.66.
 CurlLibrary load_curl(std::span<const char* const> names);
-/// The one of the system, loaded and initialised by the first call. Throws: as load_curl().
+/// The system's libcurl, loaded and initialised by the first call. Throws: as load_curl().
 const CurlLibrary& curl();
 
 }  // namespace muster::track

@@ -11,7 +11,7 @@
 namespace muster::track {
 namespace {
 
-constexpr auto kAtExit = std::chrono::seconds(10);
+constexpr auto kAtExit = std::chrono::seconds(10);  // longest wait for each run
 
 struct LiveRuns {
   std::mutex mutex;
@@ -19,7 +19,7 @@ struct LiveRuns {
   std::terminate_handler handler_before = nullptr;
 };
 
-// Never destroyed, since it is used while the process exits.
+// Never destroyed, since it is used at exit.
 LiveRuns& live_runs() {
   static auto* const runs = new LiveRuns;
   return *runs;
@@ -43,13 +43,13 @@ void finish_at_terminate() {
 
 }  // namespace
 
-// Neither std::exit nor an exception that nothing catches destroys the objects of main.
+// Neither std::exit nor an uncaught exception destroys the objects of main().
 void finish_at_exit(const std::shared_ptr<Run>& run) {
   auto& live = live_runs();
   std::lock_guard lock(live.mutex);
   if (!live.handler_before) live.handler_before = std::set_terminate(finish_at_terminate);
-  // For each run again: what its trackers have loaded since, such as OpenSSL, cleans up at exit, too, and has to be
-  // later.
+  // Registered again for each run, so that it runs before the exit handlers of libraries that its trackers have loaded
+  // since, such as OpenSSL.
   std::atexit([] { finish_all(RunStatus::success); });
   std::erase_if(live.runs, [](const auto& one) { return one.expired(); });
   live.runs.push_back(run);

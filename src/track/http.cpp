@@ -29,11 +29,11 @@ struct HttpConnection::Handles {
 
 namespace {
 
-constexpr std::size_t kLargestReply = std::size_t{16} << 20;
-constexpr long kSecondsWithoutProgress = 30;
-constexpr int kLookForStopMs = 50;
+constexpr std::size_t kLargestReply = std::size_t{16} << 20;  // limit on a reply in bytes
+constexpr long kSecondsWithoutProgress = 30;                  // time-out of a request with a file
+constexpr int kLookForStopMs = 50;                            // time between two checks of the stop flag
 
-/// Headers of one request.
+/// The headers of one request.
 class Headers {
  public:
   Headers() = default;
@@ -136,14 +136,14 @@ HttpReply HttpConnection::send(const HttpRequest& request) {
   if (!request.file.empty() && !file) return {.failure = std::generic_category().message(errno)};
   HttpReply reply;
   Headers headers;
-  headers.add("Expect:");  // waiting for a "continue" costs a second where the server says none
+  headers.add("Expect:");  // waiting for "100 Continue" costs a second if the server never sends it
   const auto& set = curl().easy_setopt;
   curl().easy_reset(easy);
   handles_->access(server_);
   handles_->words.fill('\0');
   set(easy, CURLOPT_CONNECTTIMEOUT_MS, static_cast<long>(timeout_.count()));
   set(easy, CURLOPT_ERRORBUFFER, handles_->words.data());
-  // On a connection that was used before, libcurl would send a request again by itself.
+  // On a reused connection, libcurl would resend a request by itself.
   const long is_alone = request.method == "POST" ? 1 : 0;
   set(easy, CURLOPT_FORBID_REUSE, is_alone);
   set(easy, CURLOPT_FRESH_CONNECT, is_alone);

@@ -10,36 +10,37 @@
 
 namespace muster::track {
 
-/// A server, and how to show it who asks.
+/// A server and the credentials for it.
 struct HttpServer {
-  std::string client_cert = {};  ///< file of the certificate and key to show; empty: none
-  bool insecure_tls = false;     ///< take any certificate of the server
+  std::string client_cert = {};  ///< file with the client certificate and key; empty: none
+  bool insecure_tls = false;     ///< true: accept any certificate of the server
   std::string password = {};
-  Secrets secrets = {};          ///< what is here, in every form in which a message could hold it
-  std::string server_cert = {};  ///< file of the authorities to trust; empty: the system's
+  Secrets secrets = {};          ///< secrets of this struct, in every form that a message could contain
+  std::string server_cert = {};  ///< file of trusted certificate authorities; empty: the system's
   std::string token = {};
-  std::string uri = {};  ///< without user and password, and without '/' at its end
+  std::string uri = {};  ///< URI without user, password and trailing '/'
   std::string username = {};
 };
 
 struct HttpRequest {
-  std::string body = {};            ///< JSON
-  std::filesystem::path file = {};  ///< in place of a body
+  std::string body = {};            ///< JSON body
+  std::filesystem::path file = {};  ///< file to send instead of a body
   std::string method = "GET";
-  std::string path = {};  ///< behind the server's URI
+  std::string path = {};  ///< path relative to the server's URI
 };
 
 struct HttpReply {
   std::string body = {};
-  std::string failure = {};  ///< why there is none, which may hold secrets; empty: there is one
+  std::string failure = {};  ///< reason for a missing reply, which may contain secrets; empty if there is a reply
   long status = 0;
 };
 
-/// Sends requests to a server, one after another. It follows no redirection, so that credentials go to that server
-/// alone, and sends no request twice. Thread safety: one thread at a time.
+/// Sends requests to a server, one after another. It follows no redirects, so that only that server gets the
+/// credentials, and never sends a request twice. Thread safety: one thread at a time.
 class HttpConnection {
  public:
-  /// A request ends after `timeout`, one with a file after 30 s without progress, and any soon after `*stop` is set.
+  /// A request ends after `timeout`, one with a file after 30 s without progress, and any request soon after `*stop` is
+  /// set.
   /// Throws: ConfigError (MU532) without libcurl.
   HttpConnection(HttpServer server, std::chrono::milliseconds timeout, const std::atomic<bool>* stop);
   HttpConnection(HttpConnection&&) noexcept;

@@ -1,7 +1,7 @@
 #include "http.h"
 #include "muster/base/error.h"
 
-// For a build that found no header of libcurl.
+// For builds without the headers of libcurl.
 namespace muster::track {
 
 struct HttpConnection::Handles {};

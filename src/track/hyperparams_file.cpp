@@ -14,12 +14,12 @@
 namespace muster::track {
 namespace {
 
-// A text of JSON in quotes is one of YAML, too.
+// A quoted JSON string is also a YAML string.
 std::string yaml_text(std::string_view text) {
   return nlohmann::json(text).dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
 }
 
-// YAML 1.1 takes 1e-05 for a text, and 1 for an integer.
+// YAML 1.1 takes 1e-05 for text, and 1 for an integer.
 std::string yaml_number(double value) {
   if (std::isnan(value)) return ".nan";
   if (std::isinf(value)) return value > 0 ? ".inf" : "-.inf";
@@ -28,7 +28,7 @@ std::string yaml_number(double value) {
   return text;
 }
 
-// y, no, on, null, ~ and their like are no texts where they are bare.
+// Unquoted y, no, on, null, ~ and similar words are not text.
 std::string yaml_name(std::string_view name) {
   static const std::set<std::string_view> words{"false", "null", "true"};
   const auto plain = [](unsigned char c) { return std::islower(c) || c == '_'; };

@@ -9,7 +9,7 @@
 
 namespace muster::track {
 
-/// hparams.yaml: the hyper-parameters of the run by name, in YAML 1.1.
+/// Writes hparams.yaml: the hyper-parameters of the run by name, in YAML 1.1.
 class HyperparamsFile final : public Tracker {
  public:
   explicit HyperparamsFile(const std::filesystem::path& folder) : path_(folder / "hparams.yaml") {}

@@ -9,9 +9,9 @@
 
 namespace muster::track {
 
-/// metrics.jsonl: one JSON object per call, with "step", "time" (seconds since 1970) and the values by name; and one
-/// with "hyperparameters", one with "status" at the end. Numbers that JSON lacks are "NaN", "Infinity" and "-Infinity",
-/// as in the JSON of Protocol Buffers. Images are left out.
+/// Writes metrics.jsonl: one JSON object per call, with "step", "time" (seconds since 1970) and the values by name; one
+/// with "hyperparameters", and at the end one with "status". Numbers that JSON lacks are "NaN", "Infinity" and
+/// "-Infinity", as in the JSON of Protocol Buffers. Images are left out.
 class JsonLinesTracker final : public Tracker {
  public:
   explicit JsonLinesTracker(const std::filesystem::path& folder) : file_(folder / "metrics.jsonl", whole_lines) {}

@@ -25,7 +25,7 @@ Histogram counted(std::span<const T> values, int buckets) {
     result.sum_squares += value * value;
   }
   if (result.count == 0) return {};
-  // Halved, so that the width of a range from the lowest number to the highest is finite.
+  // Halved, so that the width of the range between the lowest and the highest double is finite.
   const double half = result.max / 2 - result.min / 2;
   const int used = half > 0 ? buckets : 1;
   for (int i = 1; i < used; ++i) result.limits.push_back(result.min + half * (2.0 * i / used));

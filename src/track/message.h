@@ -8,7 +8,7 @@
 
 namespace muster::track {
 
-/// Writes one message of Protocol Buffers, field by field. Source: "Encoding", protobuf.dev.
+/// Writes a Protocol Buffers message, field by field. Source: "Encoding", protobuf.dev.
 class Message {
  public:
   Message& integer(int field, uint64_t value) {

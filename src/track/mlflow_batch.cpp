@@ -9,7 +9,7 @@ namespace {
 
 using nlohmann::json;
 
-/// Whether each item has a name, and what else is read of it later.
+/// Whether each item has a name and the other fields that are read later.
 bool is_list(const json& line, const char* name, bool has_step) {
   const auto found = line.find(name);
   if (found == line.end() || !found->is_array()) return false;
@@ -20,7 +20,7 @@ bool is_list(const json& line, const char* name, bool has_step) {
   return true;
 }
 
-/// Adds the line; false if it is for the next batch.
+/// Adds the line; returns false if it belongs to the next batch.
 bool add_line(MlflowBatch& batch, const json& line) {
   if (!line.is_object()) return ++batch.unreadable > 0;
   if (is_list(line, "metrics", true)) {

@@ -9,15 +9,15 @@
 
 namespace muster::track {
 
-/// Waiting lines that are sent at once: metrics of many lines, or one line of another kind.
+/// Waiting lines that are sent together: metrics of many lines, or one line of another kind.
 struct MlflowBatch {
   std::string artifact = {};
   int64_t end_time = 0;
   nlohmann::json metrics = nlohmann::json::array();
   nlohmann::json params = nlohmann::json::array();
-  std::size_t size = 0;     ///< bytes of its lines
-  std::string status = {};  ///< of the end of the run
-  int unreadable = 0;       ///< lines that are none of ours
+  std::size_t size = 0;     ///< size of its lines in bytes
+  std::string status = {};  ///< final status of the run
+  int unreadable = 0;       ///< number of lines that this tracker did not write
 };
 
 /// The first batch of these whole lines.

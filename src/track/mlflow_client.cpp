@@ -13,12 +13,12 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::size_t kMostShownOfReply = 300;
+constexpr std::size_t kMostShownOfReply = 300;  // limit on a quoted reply in bytes
 constexpr std::string_view kArtifactScheme = "mlflow-artifacts:/";
 
 [[noreturn]] void refuse_reply(long status) { throw MlflowError("it answers with what is no reply of MLflow", status); }
 
-/// What stands there in a reply.
+/// The value at this path in a reply.
 const json& part_of(const json& reply, std::initializer_list<const char*> path) {
   const auto* part = &reply;
   for (const auto* name : path) {
@@ -46,7 +46,7 @@ std::string member(const json& body, const char* name) {
   return body.is_object() && found != body.end() && found->is_string() ? found->get<std::string>() : "";
 }
 
-/// Integers of 64 bits may come as texts.
+/// 64-bit integers may be sent as text.
 bool same_number(const json& found, const json& wanted) {
   if (found.is_string() && wanted.is_number()) return found.get<std::string>() == wanted.dump();
   return found == wanted;
@@ -110,7 +110,7 @@ MlflowClient::Found MlflowClient::find_run(const std::string& experiment_id, con
                   {"filter", "tags.\"" + tag + "\" = '" + value + "'"},
                   {"max_results", 1}};
   const auto reply = call("POST", "runs/search", body);
-  const auto runs = reply.find("runs");  // left out where there is none
+  const auto runs = reply.find("runs");  // "runs" is missing if there is none
   return runs == reply.end() || !runs->is_array() || runs->empty() ? Found() : run_in(runs->front());
 }
 
@@ -142,7 +142,7 @@ void MlflowClient::update_run(const std::string& run_id, std::string_view status
   call("POST", "runs/update", body);
 }
 
-// A server of another name could be anybody's: it would get the credentials.
+// A server with another host name could belong to anybody, and would get the credentials.
 bool MlflowClient::takes_artifacts(std::string_view artifact_uri) const {
   return artifact_uri.starts_with(kArtifactScheme) && !artifact_uri.substr(kArtifactScheme.size()).starts_with("/");
 }
@@ -152,7 +152,7 @@ void MlflowClient::put_artifact(std::string_view artifact_uri, const std::string
   const auto place = std::string(artifact_uri.substr(kArtifactScheme.size())) + "/" + name;
   const auto reply = connection_.send(
       {.file = file, .method = "PUT", .path = "/api/2.0/mlflow-artifacts/artifacts/" + percent_encoded(place, true)});
-  if (reply.status != 200 || !reply.body.empty()) content_of(reply);  // some versions answer with nothing
+  if (reply.status != 200 || !reply.body.empty()) content_of(reply);  // some versions reply without a body
 }
 
 }  // namespace muster::track

@@ -17,14 +17,14 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-constexpr int kMostAttempts = 3;  // for a file; a storage that fails must not hold up the metrics behind it
+constexpr int kMostAttempts = 3;  // limit per file; a storage that fails must not hold up the metrics that follow
 
 json half_of(const json& items, bool second) {
   const auto middle = items.begin() + static_cast<std::ptrdiff_t>(items.size() / 2);
   return second ? json(json::array_t(middle, items.end())) : json(json::array_t(items.begin(), middle));
 }
 
-/// The files of a folder, or the one file, by names below `name`.
+/// The files of a folder, or a single file, with names below `name`.
 std::vector<std::pair<std::string, fs::path>> files_of(const std::string& name, const fs::path& copy) {
   std::error_code error;
   if (!fs::is_directory(copy, error)) return {{name, copy}};
@@ -45,10 +45,10 @@ bool leads_out(const std::string& name) {
 
 MlflowDelivery::MlflowDelivery(MlflowRun run, fs::path folder, MlflowClient client, std::optional<uint64_t> waiting)
     : run_(std::move(run)), folder_(std::move(folder)), client_(std::move(client)), uncertain_(waiting.has_value()) {
-  // The process may have died after it emptied the file and before it noted so.
+  // The process may have died after it emptied the file and before it recorded that.
   if (run_.sent > waiting.value_or(0)) run_.sent = 0;
   if (run_.sending > waiting.value_or(0)) run_.sending = run_.sent;
-  save_run(run_, folder_);  // before lines are added, which would be taken for those that were sent
+  save_run(run_, folder_);  // before lines are added, which would be taken for sent ones
 }
 
 void MlflowDelivery::set_run(const MlflowClient::Found& found) {
@@ -61,7 +61,7 @@ void MlflowDelivery::open(bool is_running) {
   if (open_) return;
   if (run_.run_id.empty()) {
     if (run_.experiment_id.empty()) run_.experiment_id = client_.experiment(run_.experiment_name);
-    // A run may have been made though its reply was lost.
+    // A run may exist although its reply was lost.
     auto found = uncertain_ ? client_.find_run(run_.experiment_id, "muster.run", run_.key) : MlflowClient::Found();
     uncertain_ = true;
     if (found.run_id.empty())
@@ -83,7 +83,7 @@ void MlflowDelivery::open(bool is_running) {
 }
 
 void MlflowDelivery::send(std::string_view lines) {
-  // The same batch again, so that the server can be asked whether it has it.
+  // Sends the same batch again, so that the server can be asked whether it has it.
   const auto batch =
       first_batch(uncertain_ && run_.sending > run_.sent ? lines.substr(0, run_.sending - run_.sent) : lines);
   run_.sending = run_.sent + batch.size;
@@ -127,7 +127,7 @@ void MlflowDelivery::end_killed() {
   save_run(run_, folder_);
 }
 
-// Of a batch that is refused, its halves are sent, down to the values that the server does not take.
+// Splits a refused batch in halves, down to the values that the server does not accept.
 void MlflowDelivery::log(const char* kind, const json& items) {
   try {
     client_.log_batch(run_.run_id, kind, items);

@@ -16,29 +16,31 @@
 
 namespace muster::track {
 
-/// Sends the waiting lines of a run to its server, in order, and notes on the disk what it has, so that another process
-/// can go on. What the server does not take is left out, which is reported once of its kind (MU535, MU536).
+/// Sends the waiting lines of a run to its server, in order, and records on disk what the server has, so that another
+/// process can continue. Values that the server does not accept are left out, which is reported once per kind (MU535,
+/// MU536).
 /// Thread safety: one thread at a time.
 class MlflowDelivery {
  public:
-  /// `waiting`: bytes of the file of waiting lines, of which an earlier process may have sent some; none if there was
-  /// no such process.
+  /// `waiting`: size in bytes of the file of waiting lines, some of which an earlier process may have sent; nullopt if
+  /// there was no such process.
   MlflowDelivery(MlflowRun run, std::filesystem::path folder, MlflowClient client, std::optional<uint64_t> waiting);
 
   const MlflowRun& run() const noexcept { return run_; }
   const HttpServer& server() const noexcept { return client_.server(); }
-  /// Makes the run at the server, or finds it, and says that it runs if `is_running`. A later call does nothing.
+  /// Creates the run on the server, or finds it, and sets its status to running if `is_running`. Later calls do
+  /// nothing.
   /// Throws: MlflowError.
   void open(bool is_running);
   bool is_open() const noexcept { return open_; }
-  /// Sends the first batch of these lines, which are those of the file from run().sent on.
-  /// Throws: MlflowError; Error (MU422) if it cannot be noted.
+  /// Sends the first batch of these lines, which start at run().sent in the file.
+  /// Throws: MlflowError; Error (MU422) if the result cannot be recorded.
   void send(std::string_view lines);
-  /// The file of waiting lines is empty again.
+  /// Notes that the file of waiting lines is empty again.
   void start_over();
-  /// Values and files that the server does not take.
+  /// The number of values and files that the server did not accept.
   int64_t refused() const noexcept { return refused_; }
-  /// Says that the run was killed, if it is not known how it ended. Requires: is_open(). Throws: MlflowError.
+  /// Reports the run as killed if it is not known how it ended. Requires: is_open(). Throws: MlflowError.
   void end_killed();
 
  private:
@@ -55,8 +57,8 @@ class MlflowDelivery {
   const std::filesystem::path folder_;
   MlflowClient client_;
   bool open_ = false;
-  bool uncertain_;    // the server may have what was sent last
-  int attempts_ = 0;  // of the file that is being sent
+  bool uncertain_;    // the server may have the batch that was sent last
+  int attempts_ = 0;  // attempts for the file that is being sent
   int64_t refused_ = 0;
   std::set<std::string> reported_;
 };

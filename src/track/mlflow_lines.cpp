@@ -25,7 +25,7 @@ json number_value(double value) {
   return std::isnan(value) ? "NaN" : value > 0 ? "Infinity" : "-Infinity";
 }
 
-/// The parts of a path without empty ones and ".", and with "_" for "..".
+/// The components of a path without empty ones and ".", and with "_" for "..".
 std::string relative_path(std::string_view path) {
   std::string result;
   while (!path.empty()) {
@@ -57,7 +57,7 @@ std::string param_text(const LoggedValue& value, const Notice& notice) {
   return cut_text(text, kLongestParam);
 }
 
-/// The items in lines of at most `most`, under a key.
+/// Divides the items into lines of at most `most` items, under a key.
 std::vector<std::string> lines_of(const char* key, const json& items, std::size_t most) {
   std::vector<std::string> lines;
   for (std::size_t begin = 0; begin < items.size(); begin += most) {
@@ -77,7 +77,7 @@ int64_t milliseconds_since_1970() {
 
 std::string cut_text(std::string_view text, std::size_t most) {
   if (text.size() <= most) return std::string(text);
-  while (most > 0 && (static_cast<unsigned char>(text[most]) & 0xC0) == 0x80) --most;  // within a character
+  while (most > 0 && (static_cast<unsigned char>(text[most]) & 0xC0) == 0x80) --most;  // inside a character
   return std::string(text.substr(0, most));
 }
 

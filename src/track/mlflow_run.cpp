@@ -38,7 +38,7 @@ std::map<std::string, std::string> tags_of(const MlflowOptions& options, const E
   std::map<std::string, std::string> tags{{"mlflow.source.type", "LOCAL"}};
   std::error_code error;
   const auto program = fs::read_symlink("/proc/self/exe", error);
-  if (!error) tags["mlflow.source.name"] = program.string();  // without arguments, which may hold keys
+  if (!error) tags["mlflow.source.name"] = program.string();  // without arguments, which may contain secrets
   if (const auto user = variables.find("USER")) tags["mlflow.user"] = *user;
   add_tags(tags, variables);
   for (const auto& [name, value] : options.tags) tags[mlflow_name(name)] = value;

@@ -12,7 +12,7 @@
 namespace muster::track {
 namespace {
 
-/// Where user and password stand in a URI, with the '@' behind them.
+/// The position of user and password in a URI, including the '@' after them.
 struct Credentials {
   std::size_t begin = 0;
   std::size_t size = 0;
@@ -31,8 +31,8 @@ Credentials find_credentials(std::string_view uri) {
                                  reason + "; give the URI of an MLflow server, such as http://localhost:5000");
 }
 
-/// `uri` is without what was taken for credentials. Where a password ends cannot be told if more of it is left, so
-/// nothing of it is shown.
+/// `uri` is a URI without its presumed credentials. If it still contains '@', the end of the password is unknown, so
+/// the message shows nothing of it.
 void check_credentials_end(std::string_view uri) {
   if (uri.find('@') == std::string_view::npos) return;
   throw ConfigError("MU530",
@@ -40,7 +40,7 @@ void check_credentials_end(std::string_view uri) {
                     "user and a password as %2F, %3F, %23 and %40, such as http://anna:a%2Fb@localhost:5000");
 }
 
-/// The host and what follows, after a check that it is a server's.
+/// Checks that the URI is that of an HTTP server.
 void check_uri(std::string_view uri) {
   const auto scheme = lower_case(std::string(uri.substr(0, uri.find(':'))));
   if (uri.find("://") == std::string_view::npos || (scheme != "http" && scheme != "https"))
@@ -81,7 +81,7 @@ void set_credentials(HttpServer& server, std::string_view user_and_password, con
     if (colon < user_and_password.size()) server.password = percent_decoded(user_and_password.substr(colon + 1));
     server.secrets.add(user_and_password);
     if (colon < user_and_password.size()) server.secrets.add(user_and_password.substr(colon + 1));
-    else server.secrets.add(server.username);  // a token alone
+    else server.secrets.add(server.username);  // a single token
   } else if (variables.has("MLFLOW_TRACKING_USERNAME") && variables.has("MLFLOW_TRACKING_PASSWORD")) {
     server.username = variable("MLFLOW_TRACKING_USERNAME");
     server.password = variable("MLFLOW_TRACKING_PASSWORD");

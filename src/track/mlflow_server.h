@@ -8,9 +8,10 @@
 
 namespace muster::track {
 
-/// The server of this URI, or of MLFLOW_TRACKING_URI if it is empty; with user and password of the URI, else those of
-/// MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, else MLFLOW_TRACKING_TOKEN; and MLflow's variables on TLS.
-/// Throws: ConfigError (MU530), which shows no key, if there is none or it cannot be used.
+/// The server of this URI, or of MLFLOW_TRACKING_URI if it is empty. Credentials are user and password of the URI,
+/// otherwise MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, otherwise MLFLOW_TRACKING_TOKEN. MLflow's TLS
+/// variables apply.
+/// Throws: ConfigError (MU530), without secrets in the message, if there is no server or it cannot be used.
 HttpServer mlflow_server(std::string_view uri, const Environment& variables);
 /// The URI without user and password.
 std::string without_credentials(std::string_view uri);

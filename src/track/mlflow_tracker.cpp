@@ -13,8 +13,8 @@
 namespace muster::track {
 namespace {
 
-constexpr std::size_t kMostLines = std::size_t{1} << 20;
-constexpr uint64_t kWorthClearing = uint64_t{1} << 20;
+constexpr std::size_t kMostLines = std::size_t{1} << 20;  // bytes of lines that are read at a time
+constexpr uint64_t kWorthClearing = uint64_t{1} << 20;    // size in bytes from which a sent file is emptied
 
 MlflowDelivery delivery_for(const std::filesystem::path& folder, const TrackersOptions& options,
                             const Environment& variables, const AppendFile& file, std::chrono::milliseconds timeout,
@@ -146,17 +146,17 @@ void MlflowTracker::send_all() {
   }
 }
 
-/// So that the file of a long run stays small.
+/// Keeps the file of a long run small.
 void MlflowTracker::clear_what_is_sent() {
   if (sent_end_ < kWorthClearing || sent_end_ != file_.written()) return;
   try {
     file_.clear();
     delivery_.start_over();
-  } catch (const Error&) {}  // it is tried again behind the next lines
+  } catch (const Error&) {}  // tried again after the next lines
   sent_end_ = delivery_.run().sent;
 }
 
-/// Why the lines could not be sent; empty if they were.
+/// Sends the lines. Returns why they could not be sent; empty on success.
 std::string MlflowTracker::failure_of_sending(std::string_view lines) {
   try {
     delivery_.open(true);

@@ -20,20 +20,22 @@
 
 namespace muster::track {
 
-/// How long the tracker waits for what.
+// Why: docs/decisions/0122-a-tracker-with-a-server.md.
+
+/// Time limits and pauses of the tracker.
 struct MlflowTimes {
   std::chrono::milliseconds at_end = std::chrono::seconds(5);
   std::chrono::milliseconds call = std::chrono::seconds(10);
-  std::chrono::milliseconds first_pause = std::chrono::milliseconds(250);  ///< after a failure; each next is longer
+  std::chrono::milliseconds first_pause = std::chrono::milliseconds(250);  ///< pause after a failure; doubles each time
   std::chrono::milliseconds longest_pause = std::chrono::seconds(30);
 };
 
-/// Throws: ConfigError (MU530, MU532) if the options and variables name no server, or there is no libcurl.
+/// Throws: ConfigError (MU530, MU532) if neither options nor variables name a server, or there is no libcurl.
 void check_mlflow(const TrackersOptions& options, const Environment& variables);
 
-/// Logs to a server of MLflow. What is logged goes into mlflow.waiting.jsonl of the run's folder, from which a thread
-/// of its own sends it, so a slow or dead server holds nobody up. What is not sent soon after the end of the run stays
-/// there, and upload_run() sends it.
+/// Logs to an MLflow server. Values go to mlflow.waiting.jsonl in the run's folder, from which a separate thread sends
+/// them, so that a slow or dead server delays nobody. Lines that are not sent soon after the end of the run stay there,
+/// and upload_run() sends them.
 class MlflowTracker final : public Tracker {
  public:
   /// Throws: ConfigError (MU421, MU530, MU532); Error (MU537).
@@ -74,7 +76,7 @@ class MlflowTracker final : public Tracker {
   bool reported_ = false;
   uint64_t sent_end_ = 0;
   bool open_ = false;
-  MlflowDelivery delivery_;  // of the thread
+  MlflowDelivery delivery_;  // used by the thread
   std::thread thread_;
 };
 

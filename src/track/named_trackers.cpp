@@ -16,7 +16,7 @@
 namespace muster {
 namespace {
 
-/// What Accelerate and Lightning know beside these.
+/// Other names that Accelerate and Lightning know.
 constexpr std::array<std::string_view, 10> kOthers{"aim",     "all",     "clearml", "comet",   "comet_ml",
                                                    "dvclive", "neptune", "swanlab", "trackio", "wandb"};
 

@@ -11,10 +11,10 @@ namespace muster::track {
 std::string number_text(double value);
 inline std::string number_text(int64_t value) { return std::to_string(value); }
 
-/// Whether the value is a number, a bool or text.
+/// Whether the value is a number, a boolean or text.
 inline bool is_plain(const LoggedValue& value) noexcept { return value.data.index() < 4; }
 
-/// Functions of the alternatives of LoggedValue::Data in one object.
+/// Combines functions for the alternatives of LoggedValue::Data in one object.
 template <class... F>
 struct Overloaded : F... {
   using F::operator()...;

@@ -42,7 +42,7 @@ void put_chunk(Bytes& file, std::string_view type, const Bytes& content) {
 
 /// The bytes as a zlib stream of stored blocks. Source: RFC 1950 and 1951.
 Bytes stored(const Bytes& bytes) {
-  constexpr std::size_t kBlock = 65535;
+  constexpr std::size_t kBlock = 65535;  // limit on a stored block in bytes (RFC 1951, 3.2.4)
   Bytes stream = {0x78, 0x01};
   for (std::size_t at = 0; at < bytes.size(); at += kBlock) {
     const auto size = static_cast<uint16_t>(std::min(kBlock, bytes.size() - at));

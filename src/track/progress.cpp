@@ -37,7 +37,7 @@ int columns_of(std::FILE* stream) {
   return 100;
 }
 
-constexpr auto kRedraw = std::chrono::milliseconds(100);
+constexpr auto kRedraw = std::chrono::milliseconds(100);  // time between two live updates
 
 }  // namespace
 
@@ -91,7 +91,7 @@ void Progress::advance(int64_t count, std::string_view note) {
 
 bool Progress::shows_after(int64_t count) const { return !options_.quiet && !finished_ && due(done_ + count); }
 
-// The last state is finish()'s.
+// The last state is shown by finish().
 bool Progress::due(int64_t done) const {
   if (total_ >= 0 && done >= total_) return false;
   if (live_) return std::chrono::steady_clock::now() - drawn_ >= kRedraw;
@@ -111,7 +111,7 @@ void Progress::show(bool last) {
   if (!note_.empty()) note += (note.empty() ? "" : "  ") + note_;
   auto line = progress_line(title_, done_, total_, passed.count(), options_.unit, note,
                             live_ ? columns_of(options_.stream) - 1 : 100, skipped_);
-  // Live: back to the start of the line, clear it, draw.
+  // Live: return to the start of the line, clear it, draw.
   if (live_) line = "\r\x1b[2K" + line + (last ? "\n" : "");
   else line += "\n";
   std::fputs(line.c_str(), options_.stream);

@@ -8,7 +8,7 @@
 
 namespace muster::track {
 
-/// A thread that takes no signals: these are for the threads of the program.
+/// A thread that blocks all signals: they are for the threads of the program.
 template <class Task>
 std::thread quiet_thread(Task&& task) {
   sigset_t all, before;

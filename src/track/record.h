@@ -11,12 +11,12 @@
 
 namespace muster::track {
 
-/// What was logged in one call, as bytes for the queue and its file: the bytes begin with their count.
+/// The values of one call, encoded as bytes for the queue and its file; the bytes begin with their count.
 struct Record {
   enum class Kind : uint8_t { artifact, hyperparams, values };
 
   Kind kind = Kind::values;
-  int32_t only = -1;  ///< index of the one tracker, or all
+  int32_t only = -1;  ///< index of the only tracker that gets them; -1: all
   int64_t step = 0;
   double time = 0;
   std::vector<LoggedValue> values;
@@ -25,13 +25,13 @@ struct Record {
 /// Appends the record to `bytes`. Requires: images and names were checked.
 void encode(const Record& head, std::span<const LoggedValue> values, std::string& bytes);
 
-/// Reads records from bytes that hold whole ones. What it returns refers to the bytes, and to the reader.
+/// Reads records from bytes that contain whole records. Results refer to the bytes and to the reader.
 class RecordReader {
  public:
   explicit RecordReader(std::string_view bytes) : rest_(bytes) {}
 
   bool done() const noexcept { return rest_.empty(); }
-  /// The next one, until the next call.
+  /// The next record, valid until the next call.
   const Record& next();
 
  private:
@@ -46,7 +46,7 @@ class RecordReader {
   std::deque<Histogram> histograms_;
 };
 
-/// Bytes of the whole records at the beginning of `bytes`.
+/// The size in bytes of the whole records at the beginning of `bytes`.
 std::size_t whole_records(std::string_view bytes);
 
 }  // namespace muster::track

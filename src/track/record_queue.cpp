@@ -14,7 +14,7 @@
 namespace muster::track {
 namespace {
 
-constexpr uint64_t kSpillPiece = uint64_t{1} << 20;
+constexpr uint64_t kSpillPiece = uint64_t{1} << 20;  // bytes that are read from the file at a time
 
 }  // namespace
 
@@ -26,7 +26,7 @@ bool RecordQueue::push(std::string_view record) {
     std::lock_guard lock(mutex_);
     if (closed_) return false;
     pushed_ += record.size();
-    // What was spilled is older than what comes now, so it is written before memory takes anything again.
+    // Spilled records are older than new ones, so they are written before memory accepts records again.
     if (has_spilled() || (!memory_.empty() && memory_.size() + record.size() > capacity_)) {
       spill(record);
     } else {
@@ -111,7 +111,7 @@ void RecordQueue::read_spilled(std::string& bytes, std::unique_lock<std::mutex>&
     if (!bytes.empty() || size == end - begin) break;
   }
   lock.lock();
-  spill_read_ = bytes.empty() ? end : begin + bytes.size();  // a file that cannot be read any more is given up
+  spill_read_ = bytes.empty() ? end : begin + bytes.size();  // a file that has become unreadable is given up
   if (bytes.empty()) pushed_ -= end - begin;
   if (spill_read_ == spill_written_) end_spill();
 }

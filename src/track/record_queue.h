@@ -13,7 +13,7 @@
 namespace muster::track {
 
 /// Records on their way from the threads that log to the one that writes, in order. Beyond `capacity` bytes they wait
-/// in a file, which is there only as long as it is needed. Thread safety: push(), close() and wait_until_written() from
+/// in a file, which exists only as long as it is needed. Thread safety: push(), close() and wait_until_written() from
 /// any thread; the others from one.
 class RecordQueue {
  public:
@@ -22,12 +22,12 @@ class RecordQueue {
   RecordQueue& operator=(const RecordQueue&) = delete;
   ~RecordQueue();
 
-  /// Returns false if the queue is closed. A record that neither memory nor the file takes is dropped and counted.
+  /// Returns false if the queue is closed. A record that fits neither in memory nor in the file is dropped and counted.
   bool push(std::string_view record);
-  /// Waits for records, and then a little for more of them; replaces `bytes` by whole records. Returns false once the
-  /// queue is closed and empty.
+  /// Waits for records, and then up to `gather` for more of them; replaces `bytes` by whole records. Returns false once
+  /// the queue is closed and empty.
   bool take(std::string& bytes, std::chrono::milliseconds gather);
-  /// What was taken is written.
+  /// Notes that the records that were taken have been written.
   void mark_written();
   bool wait_until_written(std::chrono::milliseconds timeout);
   void close();
@@ -48,7 +48,7 @@ class RecordQueue {
   uint64_t spill_read_ = 0;
   uint64_t spill_written_ = 0;
   bool closed_ = false;
-  bool hurry_ = false;  // a caller waits, or memory fills up: do not gather
+  bool hurry_ = false;  // true: do not gather, since a caller waits or memory fills up
   uint64_t pushed_ = 0;
   uint64_t taken_ = 0;
   uint64_t finished_ = 0;

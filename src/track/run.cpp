@@ -20,22 +20,22 @@
 
 namespace muster::track {
 
-/// What the thread works on; it outlives a Run that gave up waiting for the disk.
+/// The data of the writing thread; it outlives a Run that stopped waiting for the disk.
 struct Writing {
   Writing(std::size_t capacity, const std::filesystem::path& spill) : queue(capacity, spill) {
     std::error_code ignored;
-    std::filesystem::remove(spill, ignored);  // of a run that was killed
+    std::filesystem::remove(spill, ignored);  // left by a run that was killed
   }
 
   RecordQueue queue;
   std::vector<std::shared_ptr<Tracker>> trackers;
-  std::vector<char> warned;  // by tracker
+  std::vector<char> warned;  // one flag per tracker
   std::atomic<RunStatus> status{RunStatus::success};
 };
 
 namespace {
 
-constexpr auto kGather = std::chrono::milliseconds(200);
+constexpr auto kGather = std::chrono::milliseconds(200);  // wait for more records before they are written
 
 double seconds_now() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
@@ -102,7 +102,7 @@ std::vector<std::string> names_of(const Writing& writing) {
 
 Run::Run(const TrackersOptions& options)
     : timeout_(options.timeout), exceptions_before_(std::uncaught_exceptions()), process_(::getpid()) {
-  for (const auto& choice : options.log_with)  // before there is a folder
+  for (const auto& choice : options.log_with)  // checked before the folder is created
     if (const auto* name = std::get_if<std::string>(&choice)) check_tracker(*name, options);
   folder_ = make_run_folder({.name = options.name, .root = options.root, .version = options.version});
   writing_ = std::make_shared<Writing>(options.capacity, folder_ / "waiting.records");
@@ -120,7 +120,7 @@ Run::Run(const TrackersOptions& options)
 
 Run::~Run() { finish(std::uncaught_exceptions() > exceptions_before_ ? RunStatus::failed : RunStatus::success); }
 
-// A child of fork() has no such thread.
+// A child of fork() does not have the writing thread.
 bool Run::is_elsewhere() const { return ::getpid() != process_; }
 
 void Run::add(Record::Kind kind, int only, std::span<const LoggedValue> values, std::optional<int64_t> step) {
@@ -147,7 +147,7 @@ void Run::add_artifact(int only, const std::filesystem::path& file, const std::s
 
 int Run::index_of(std::string_view name) const {
   auto names = names_of(*writing_);
-  names.pop_back();  // hparams.yaml
+  names.pop_back();  // not hparams.yaml
   for (std::size_t i = 0; i < names.size(); ++i)
     if (names[i] == name) return static_cast<int>(i);
   throw ConfigError("MU420", "the run has no tracker " + in_quotes(name) + known_names(name, names));

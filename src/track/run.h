@@ -22,7 +22,8 @@ namespace muster::track {
 
 struct Writing;
 
-/// What copies of a Trackers share: the run's folder, the queue, and the thread that hands records to the trackers.
+/// The state that copies of a Trackers share: the run's folder, the queue, and the thread that passes records to the
+/// trackers.
 class Run {
  public:
   explicit Run(const TrackersOptions& options);
@@ -52,7 +53,7 @@ class Run {
   std::thread thread_;
 };
 
-/// Has the run finished when the process exits or an uncaught exception ends it.
+/// Makes the run finish when the process exits or an uncaught exception ends it.
 void finish_at_exit(const std::shared_ptr<Run>& run);
 
 }  // namespace muster::track

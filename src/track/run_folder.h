@@ -5,16 +5,16 @@
 
 namespace muster {
 
-/// Where a run's files lie: root/name/version_N, as Lightning has them.
+/// The location of a run's files: root/name/version_N, as in Lightning.
 struct RunFolderOptions {
-  std::string name = {};  ///< of the experiment; empty: root/version_N
+  std::string name = {};  ///< name of the experiment; empty: root/version_N
   std::filesystem::path root = "logs";
-  /// Empty: "version_N", with N one more than the highest there is. Otherwise the folder's name, which may exist: the
-  /// files of the earlier run are then continued.
+  /// Name of the version's folder. Empty: "version_N", with N one more than the highest existing number. A folder that
+  /// exists already is used again, and the files of the earlier run are continued.
   std::string version = {};
 };
 
-/// Creates the folder and returns it. Two programs that ask at once get different ones.
+/// Creates the folder and returns it. Two programs that ask at the same time get different ones.
 /// Throws: ConfigError (MU421) if it cannot be created; (MU425) if name or version would lead out of the root.
 std::filesystem::path make_run_folder(const RunFolderOptions& options);
 

@@ -6,13 +6,13 @@
 
 namespace muster::track {
 
-/// Passwords, tokens and their like, which no message and no file of ours holds.
+/// Passwords, tokens and the like, which must not appear in any message or file of Muster.
 class Secrets {
  public:
   void add(std::string_view secret) {
     if (!secret.empty()) secrets_.emplace_back(secret);
   }
-  /// The text with *** in place of each of them.
+  /// The text with *** in place of each secret.
   std::string hidden_in(std::string text) const {
     for (const auto& secret : secrets_)
       for (auto at = text.find(secret); at != std::string::npos; at = text.find(secret, at + 3))

@@ -19,7 +19,7 @@ constexpr uint64_t kStringType = 7;  // DT_STRING
 
 double now() { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); }
 
-// Two files of one process in one second differ by the last number.
+// The last number distinguishes two files of one process in the same second.
 std::string file_name(double time) {
   static std::atomic<int> count{0};
   std::array<char, 256> host{};
@@ -58,7 +58,7 @@ Message image_value(std::string_view name, const PngImage& image) {
   const auto proto = Message()
                          .integer(1, static_cast<uint64_t>(size.height))
                          .integer(2, static_cast<uint64_t>(size.width))
-                         .integer(3, 3)  // colorspace RGB; readers take it from the image
+                         .integer(3, 3)  // RGB colour space; readers use the image's
                          .bytes(4, bytes);
   return Message().bytes(1, name).message(4, proto);
 }
@@ -101,7 +101,7 @@ TensorBoardTracker::TensorBoardTracker(const std::filesystem::path& folder)
   file_.flush();
 }
 
-// The tab takes the metrics from the scalars where no experiment is described.
+// If no experiment is described, the HPARAMS tab takes the metrics from the scalars.
 void TensorBoardTracker::log_hyperparams(std::span<const LoggedValue> values) {
   for (const auto& value : values) hyperparams_[std::string(value.name)] = hyperparam(value).text();
   Message info;

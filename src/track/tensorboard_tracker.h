@@ -12,8 +12,8 @@
 
 namespace muster::track {
 
-/// events.out.tfevents.*, which TensorBoard reads: scalars, text, histograms, images, and hyper-parameters for its
-/// HPARAMS tab. Text has the tag name/text_summary, as that of torch.utils.tensorboard.
+/// Writes events.out.tfevents.* for TensorBoard: scalars, text, histograms, images, and hyper-parameters for its
+/// HPARAMS tab. Text has the tag name/text_summary, as in torch.utils.tensorboard.
 class TensorBoardTracker final : public Tracker {
  public:
   explicit TensorBoardTracker(const std::filesystem::path& folder);

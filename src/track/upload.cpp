@@ -21,8 +21,8 @@ namespace {
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
-constexpr std::size_t kLinesAtOnce = std::size_t{1} << 20;
-constexpr auto kUploadCall = std::chrono::seconds(30);
+constexpr std::size_t kLinesAtOnce = std::size_t{1} << 20;  // bytes of lines that are read at a time
+constexpr auto kUploadCall = std::chrono::seconds(30);      // time-out of one request
 constexpr auto kUploadPause = std::chrono::milliseconds(250), kLongestUploadPause = std::chrono::milliseconds(5000);
 
 MlflowRun run_of_folder(const fs::path& folder) {
@@ -32,7 +32,7 @@ MlflowRun run_of_folder(const fs::path& folder) {
                                 "trackers.folder() returns, such as logs/digits/version_0");
 }
 
-// MLFLOW_TRACKING_URI may have the password that mlflow.json has not.
+// MLFLOW_TRACKING_URI may have the password that mlflow.json lacks.
 HttpServer server_of(const MlflowRun& run, const std::string& given, const Environment& variables) {
   if (!given.empty()) return mlflow_server(given, variables);
   if (const auto uri = variables.find("MLFLOW_TRACKING_URI");
@@ -41,7 +41,7 @@ HttpServer server_of(const MlflowRun& run, const std::string& given, const Envir
   return mlflow_server(run.tracking_uri, variables);
 }
 
-/// Calls `step`, again after failures of the server, with pauses. Returns once it succeeds.
+/// Calls `step` until it succeeds, with pauses after failures of the server.
 class Patience {
  public:
   Patience(std::chrono::milliseconds timeout, const fs::path& folder) : timeout_(timeout), folder_(folder) {}

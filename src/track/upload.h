@@ -10,23 +10,23 @@
 namespace muster {
 
 struct UploadOptions {
-  std::chrono::milliseconds timeout = std::chrono::minutes(1);  ///< how long a server that cannot be used is asked
-  std::string tracking_uri = {};                                ///< empty: that of the run
+  std::chrono::milliseconds timeout = std::chrono::minutes(1);  ///< time to retry an unavailable server
+  std::string tracking_uri = {};                                ///< URI of the server; empty: the run's
 };
 
-/// What an upload did.
+/// The result of an upload.
 struct UploadReport {
-  int64_t lines = 0;    ///< of the file of waiting lines, each with what one call logged
-  int64_t refused = 0;  ///< values and files that the server did not take
+  int64_t lines = 0;    ///< number of waiting lines that were sent, each with the values of one call
+  int64_t refused = 0;  ///< number of values and files that the server did not accept
   std::string run_id = {};
-  std::string tracking_uri = {};  ///< without user and password
+  std::string tracking_uri = {};  ///< URI without user and password
 };
 
-/// Sends to MLflow what waits in the folder of a run whose program has ended, with user, password or token of MLflow's
-/// variables, and takes the file of waiting lines away. What was sent before is not sent again. A run of which nobody
-/// said how it ended was killed, and becomes so at the server.
-/// Throws: UsageError (MU537) if the folder is that of no such run, or its program still writes; ConfigError (MU530,
-/// MU532); Error (MU538) if the server cannot be used for as long as `timeout`: another call goes on from there.
+/// Sends the waiting lines in the folder of a run whose program has ended to MLflow, with user, password or token from
+/// MLflow's variables, and removes the file of waiting lines. Lines that were sent before are not sent again. A run
+/// without a final status was killed, and gets this status on the server.
+/// Throws: UsageError (MU537) if the folder does not belong to such a run, or its program still writes; ConfigError
+/// (MU530, MU532); Error (MU538) if the server is unavailable for `timeout`: another call continues from there.
 UploadReport upload_run(const std::filesystem::path& folder, const UploadOptions& options,
                         const Environment& variables);
 

@@ -13,13 +13,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Where training stood; empty where another program wrote the checkpoint.
+/// The position of training in the checkpoint; empty if another program wrote it.
 State trainer_entry(const State& shared) {
   const auto* entry = shared.find(kTrainerEntry);
   return entry ? *entry : State();
 }
 
-/// A state that was empty when the run began may turn out to have the key of another one.
+/// Checks the key again: callbacks whose state was empty when the run began may turn out to have equal keys.
 void add_callback(State& callbacks, const Callback& callback, State own) {
   if (callbacks.find(callback.state_key())) refuse_equal_keys(callback);
   callbacks.set(callback.state_key(), std::move(own));
@@ -86,7 +86,7 @@ void Core::load_callbacks(State& state) {
     if (const auto* own = state.at("callbacks").find(callback->state_key())) callback->load_state_dict(*own);
 }
 
-/// What a program of Accelerator's or Fabric's saved: it does not say where a Trainer's loops stood.
+/// Loads a checkpoint of an Accelerator or Fabric program, which has no position of a Trainer's loops.
 void Core::load_foreign() {
   if (runtime.is_main())
     log::info(resumed_checkpoint_->folder().string(),
@@ -97,7 +97,7 @@ void Core::load_foreign() {
   resumed_checkpoint_.reset();
 }
 
-/// Weights and counters of a checkpoint of Python's Lightning; an epoch that it has begun begins again.
+/// Loads weights and counters of a checkpoint of Lightning in Python; an epoch that it has begun starts over.
 void Core::load_lightning(const fs::path& file) {
   const auto saved = read_lightning_file(file);
   if (runtime.is_main())
@@ -160,7 +160,7 @@ void Core::load_position(const State& state) {
                  "ckpt_path = \"last\" chooses the newest that was written between batches");
 }
 
-/// Requires: the loaders of training are prepared. Those of validation may come later: what they continue with follows
+/// Requires: the loaders of training are prepared. Those of validation may be prepared later: their position follows
 /// from the progress.
 void Core::load_progress() {
   resumed_checkpoint_->load_progress(/*fewer_loaders=*/true);

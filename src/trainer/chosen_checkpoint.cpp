@@ -24,7 +24,7 @@ struct Candidate {
   fs::file_time_type written;
 };
 
-/// `depth`: how many folders deep, for names of metrics with slashes.
+/// `depth`: how many levels of folders to search, since names of metrics may contain slashes.
 void add_candidates(const fs::path& folder, int depth, std::vector<Candidate>& all) {
   std::error_code ignored;
   for (const auto& entry : fs::directory_iterator(folder, ignored)) {
@@ -34,7 +34,8 @@ void add_candidates(const fs::path& folder, int depth, std::vector<Candidate>& a
   }
 }
 
-/// How far training was, in a checkpoint that it can be resumed from without repeating a part of a batch.
+/// How far training was, for a checkpoint from which it can resume without repeating part of a batch; nullopt for
+/// others.
 std::optional<std::tuple<int64_t, int64_t, std::size_t>> whole_position(const Runtime& runtime,
                                                                         const fs::path& folder) {
   try {
@@ -44,11 +45,11 @@ std::optional<std::tuple<int64_t, int64_t, std::size_t>> whole_position(const Ru
     return std::tuple(entry->at("total_batches").integer(), entry->at("epoch").integer(),
                       static_cast<std::size_t>(point));
   } catch (const Error&) {
-    return std::nullopt;  // of another kind, or not whole
+    return std::nullopt;  // written by another program, or incomplete
   }
 }
 
-/// The one that was written last; of those of one time stamp the one that is farther.
+/// The checkpoint that was written last; among equal time stamps, the one that is farthest in training.
 fs::path newest_of(const Runtime& runtime, std::vector<Candidate> all) {
   std::ranges::sort(all, std::greater(), &Candidate::written);
   fs::path newest;
@@ -77,9 +78,9 @@ bool holds_weights_only(const fs::path& folder) {
   return std::ranges::any_of(kNames, [&](const char* name) { return fs::exists(folder / name); });
 }
 
-/// Without those written before `since`.
+/// The newest checkpoint that was not written before `since`.
 fs::path Core::newest_checkpoint(fs::file_time_type since) const {
-  static constexpr int kDepth = 3;
+  static constexpr int kDepth = 3;  // levels of folders that are searched
   std::vector<fs::path> folders = {options.default_root_dir / "checkpoints"};
   for (const auto& callback : hooks.callbacks())
     if (const auto* saver = dynamic_cast<const ModelCheckpoint*>(callback.get())) folders.push_back(saver->folder_);
@@ -98,7 +99,7 @@ fs::path Core::checkpoint_after_restart() {
   const auto start = runtime::start_of_restarted_job(runtime);
   if (std::exchange(has_fitted_, true) || !start || options.fast_dev_run > 0) return {};
   fs::path found;
-  // What an earlier job has left in the folder is none of this one's.
+  // Ignore what an earlier job has left in the folder.
   if (runtime.is_main()) found = newest_checkpoint(std::chrono::file_clock::from_sys(*start));
   found = runtime.broadcast_object(found.string());
   if (runtime.is_main() && found.empty())

@@ -35,7 +35,7 @@ namespace muster::trainer {
 
 using KeepOutput = std::function<void(StepOutput&, int64_t dataloader_idx)>;
 
-/// What a Trainer owns, and its loops; each loop has a source of its own.
+/// The state and the loops of a Trainer; each loop has its own source file.
 class Core {
  public:
   Core(Trainer& trainer, const TrainerOptions& options);
@@ -45,7 +45,7 @@ class Core {
   void save_checkpoint(const std::filesystem::path& folder, const SaveCheckpointOptions& how);
   std::optional<int64_t> estimated_stepping_batches();
 
-  // Called by modules and their optimizers.
+  // called by modules and their optimizers
   void backward(const at::Tensor& loss);
   at::Tensor step(TrainedOptimizer& trained, const ModuleOptimizer::Closure& closure);
   void clip(ModuleOptimizer& optimizer, const GradientClipOptions& how);
@@ -56,16 +56,16 @@ class Core {
   void manual_backward(const at::Tensor& loss);
   muster::runtime::NoSyncScope no_sync();
 
-  /// Updates of all optimizers. The host waits where the last one is not known yet, as on a device under loss scaling.
+  /// Updates of all optimizers. The host waits if the last one is not known yet, as on a device under loss scaling.
   int64_t global_step() { return trained_module->wait_for_steps(), progress.global_step; }
   std::vector<int64_t> batch_indices() const;
-  /// Whether the values of the current training batch go to the logger.
+  /// Whether values of the current training batch are sent to the logger.
   bool logs_this_step() const noexcept;
-  /// Batches of each loader that a pass takes; nullopt: unknown. Makes the loaders.
+  /// Number of batches of each loader in a pass; nullopt: unknown. Makes the loaders.
   std::vector<std::optional<int64_t>> batches_of_pass(StepKind kind);
   bool validates() const;
   bool validates_in_epoch() const;
-  bool inside_batch() const noexcept;  // resuming from a checkpoint that is saved now would not be bit-identical
+  bool inside_batch() const noexcept;  // a checkpoint saved now could not be resumed bit-exactly
   const std::optional<Stage>& stage() const noexcept { return stage_; }
 
   Trainer& trainer;
@@ -74,7 +74,7 @@ class Core {
   HookCalls hooks;
   Progress progress;
   StopVote stop{runtime};
-  bool sanity_checking = false, training = false;  // training: fit() has loaded all
+  bool sanity_checking = false, training = false;  // training: fit() has loaded everything
   LatestMetrics latest;
   ExperimentLog experiment;
   const std::shared_ptr<TrainedModule> trained_module = std::make_shared<TrainedModule>();
@@ -125,7 +125,7 @@ class Core {
   void finish_validation();
   // evaluation_loop.cpp
   void validate_in_fit();
-  /// `most`: batches of each loader at most.
+  /// `most`: the most batches to take of each loader.
   std::vector<Metrics> evaluation_epoch(StepKind kind, std::optional<int64_t> most, const KeepOutput& keep);
   void evaluate_loader(StepKind kind, std::size_t index, int64_t first, std::optional<int64_t> most,
                        const KeepOutput& keep);
@@ -151,8 +151,9 @@ class Core {
   void load_callbacks(State& state);
   // chosen_checkpoint.cpp
   std::filesystem::path newest_checkpoint(std::filesystem::file_time_type since) const;
-  std::filesystem::path checkpoint_after_restart();  // where fit() goes on; empty: from the beginning
-  /// What ckpt_path names, the same on every rank; empty: nothing, or, unless `required`, what is not there.
+  std::filesystem::path checkpoint_after_restart();  // where fit() continues; empty: at the beginning
+  /// The checkpoint that ckpt_path names, equal on every rank; empty if it names none or, unless `required`, a missing
+  /// one.
   std::filesystem::path resolved(const std::string& ckpt_path, bool required) const;
   // resuming.cpp
   std::string modes_text() const;
@@ -160,7 +161,7 @@ class Core {
   State state_of_rank();
   State states_of_ranks();
   void load_states_of_ranks(const State::List& all, bool restarts_window);
-  /// Calls the callbacks that monitor a metric or save; continue_monitors(): those that had not been called yet.
+  /// Calls the callbacks that monitor a metric or save. After a resume, continue_monitors() calls those that remain.
   void call_monitors(SavePoint point, Hook hook, c10::function_ref<void(Callback&)> call);
   void continue_monitors();
   void finish_savers();
@@ -170,31 +171,31 @@ class Core {
   void handle_votes();
   void save_for_signal(int signal);
   // callback.cpp
-  bool is_barebones();  // says once that nothing is logged
+  bool is_barebones();  // warns once that nothing is logged
   LogContext context_of_hook() const;
   LogBook& book() { return evaluating_ ? evaluation_book_ : training_book_; }
   RunInputs inputs_;
   std::optional<Stage> stage_;
   std::array<PreparedLoaders, kStepKinds> prepared_loaders_;
-  std::optional<OpenedCheckpoint> resumed_checkpoint_;  // while fit() resumes
+  std::optional<OpenedCheckpoint> resumed_checkpoint_;  // set while fit() resumes
   LogBook training_book_{latest}, evaluation_book_{latest};
   LogContext context_;
   BatchPlace place_;
   AccumulationWindow window_;
   RunClock clock_;
-  const data::Pass* evaluated_pass_ = nullptr;   // while an evaluation takes batches of it
-  std::optional<TerminationScope> termination_;  // during fit()
-  bool failed_ = false;                          // an exception ends the run, other than Terminated
-  const Callback* monitor_ = nullptr;            // that is called now
-  std::string resumed_saver_;                    // the key of the callback that wrote the checkpoint
-  State resumed_ranks_, resumed_loaders_;        // of the checkpoint, until the loaders are prepared
-  std::string modes_;                            // of the submodules, while a validation changes them
-  std::set<StepKind> prepared_kinds_;            // of loaders that exist and are in checkpoints
-  std::optional<int64_t> validation_loaded_;     // the epoch that the loaders of validation were made in, or for
-  int64_t first_epoch_ = 0;                      // of this fit()
-  bool filler_ = false;                          // the current batch has no real sample: nothing of it is kept
+  const data::Pass* evaluated_pass_ = nullptr;   // pass that an evaluation takes batches from
+  std::optional<TerminationScope> termination_;  // set during fit()
+  bool failed_ = false;                          // an exception other than Terminated ends the run
+  const Callback* monitor_ = nullptr;            // callback that is being called
+  std::string resumed_saver_;                    // key of the callback that wrote the checkpoint
+  State resumed_ranks_, resumed_loaders_;        // states from the checkpoint, until the loaders are prepared
+  std::string modes_;                            // modes of the submodules, while a validation changes them
+  std::set<StepKind> prepared_kinds_;            // kinds of loaders that exist and are in checkpoints
+  std::optional<int64_t> validation_loaded_;     // epoch in which, or for which, the loaders of validation were made
+  int64_t first_epoch_ = 0;                      // first epoch of the current fit()
+  bool filler_ = false;                          // the current batch has no real sample, so nothing of it is kept
   bool evaluating_ = false, has_fitted_ = false, said_barebones_ = false;
-  bool validation_interval_passed_ = false;  // as the main rank's clock says
+  bool validation_interval_passed_ = false;  // by the main rank's clock
 };
 
 }  // namespace muster::trainer

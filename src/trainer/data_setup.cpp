@@ -36,7 +36,7 @@ PreparedLoaders& Core::setup_data(StepKind kind) {
   prepared.combined = hooks.run(names.loader, inputs_.loaders[index]);
   if (prepared.combined.parts.empty())
     throw UsageError("MU444", std::string("the list of loaders for ") + names.call + "() is empty; give at least one");
-  // A checkpoint that is resumed may be of a run that did not validate: it knows nothing of these loaders.
+  // A resumed checkpoint of a run without validation has no entry for these loaders.
   const auto is_kind = [&](const State& one) { return one.integer() == static_cast<int64_t>(kind); };
   const bool saved =
       stage_ == Stage::fit && (!resumed_checkpoint_ || std::ranges::any_of(resumed_loaders_.list(), is_kind));
@@ -58,8 +58,8 @@ PreparedLoaders& Core::setup_data(StepKind kind) {
   return prepared;
 }
 
-/// A sanity check's serve the current epoch only if that validates. An epoch that is resumed at its start makes its
-/// loaders anew, as it would have without the interruption.
+/// Loaders that a sanity check made serve the current epoch only if that epoch validates. An epoch that is resumed at
+/// its start makes its loaders again, as it would have without the interruption.
 void Core::note_validation_loaders() {
   const bool in_epoch = progress.batches > 0;
   validation_loaded_ = progress.epoch - (resumed_checkpoint_ && !in_epoch ? 1 : 0);

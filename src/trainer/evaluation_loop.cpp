@@ -16,14 +16,14 @@ using M = TrainerModule;
 using C = Callback;
 using enum Hook;
 
-/// A hook that callbacks and the module have.
+/// A hook of both callbacks and the module.
 struct BothHook {
   Hook hook;
   void (C::*of_callbacks)(Trainer&, M&);
   void (M::*of_module)();
 };
 
-/// The hooks and the options of one kind of evaluation.
+/// Hooks and options of one kind of evaluation.
 struct EvaluationNames {
   Hook eval_hook;
   void (M::*eval)();
@@ -87,7 +87,7 @@ const EvaluationNames& names_of(StepKind kind) {
   return kind == StepKind::predict ? kPredict : kValidation;
 }
 
-/// The mode of every submodule, parents before their children.
+/// Modes of all submodules, parents before their children.
 using Modes = std::vector<std::pair<torch::nn::Module*, bool>>;
 
 Modes modes_of(torch::nn::Module& module) {
@@ -138,10 +138,10 @@ std::vector<Metrics> Core::evaluation_epoch(StepKind kind, std::optional<int64_t
   auto& prepared = setup_data(kind);
   const auto modes = modes_of(*inputs_.module);
   modes_ = modes_text();
-  auto keeps_modes = c10::make_scope_exit([&] { restore(modes); });  // where a hook throws, too
+  auto keeps_modes = c10::make_scope_exit([&] { restore(modes); });  // also if a hook throws
   hooks.module(names.eval_hook, names.eval);
   const c10::NoGradGuard no_grad;
-  // Within fit() autograd may still need what evaluation makes; collectives refuse tensors of inference mode.
+  // Not in fit(): autograd may still need tensors that evaluation makes, and collectives refuse inference tensors.
   std::optional<c10::InferenceMode> inference;
   if (options.inference_mode && stage_ != Stage::fit && runtime.world_size() == 1) inference.emplace();
   const auto context = context_;

@@ -11,7 +11,7 @@ namespace {
 
 using Kind = State::Kind;
 
-/// Bools, numbers and texts of a state, by their path.
+/// Booleans, numbers and texts of a state, by path.
 using Leaves = std::vector<std::pair<std::string, const State*>>;
 
 void collect(const State& state, const std::string& path, Leaves& leaves) {
@@ -50,7 +50,7 @@ std::string shown(const State& value) {
 }  // namespace
 
 ExperimentLog::~ExperimentLog() {
-  if (status_ == RunStatus::failed) trackers_.finish(status_);  // otherwise they end themselves
+  if (status_ == RunStatus::failed) trackers_.finish(status_);  // otherwise the trackers finish by themselves
 }
 
 void ExperimentLog::open(const Runtime& runtime, const TrainerOptions& options) {

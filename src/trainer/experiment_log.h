@@ -16,8 +16,10 @@
 
 namespace muster::trainer {
 
-/// What the runs of a Trainer send to its trackers, on the main rank, and under which steps. A step of training is the
-/// number of batches before it whose accumulation window has ended; a step of an evaluation counts its batches.
+// Why: docs/decisions/0101-the-trainers-logger.md.
+
+/// The values that a Trainer's runs send to its trackers, on the main rank, with their steps. The step of training is
+/// the number of batches so far whose accumulation window has ended; the step of an evaluation counts its batches.
 class ExperimentLog {
  public:
   ExperimentLog() = default;
@@ -27,7 +29,7 @@ class ExperimentLog {
 
   /// Makes the trackers. Collective.
   void open(const Runtime& runtime, const TrainerOptions& options);
-  /// Whether there are trackers, on any rank.
+  /// Whether any rank has trackers.
   bool active() const noexcept { return !folder_.empty(); }
   const Trackers& trackers() const noexcept { return trackers_; }
   const std::filesystem::path& folder() const noexcept { return folder_; }
@@ -35,26 +37,26 @@ class ExperimentLog {
 
   /// The step of the current training batch.
   int64_t step() const noexcept { return steps_; }
-  /// That of the last one, to which the values of a training epoch belong.
+  /// The step of the previous training batch, under which values of a training epoch are logged.
   int64_t last_step() const noexcept { return steps_ > 0 ? steps_ - 1 : 0; }
   void count_step() noexcept { ++steps_; }
-  /// Whether values of the current training batch are written.
+  /// Whether values of the current training batch are to be written.
   bool due(bool run_ends) const noexcept { return every_ > 0 && ((steps_ + 1) % every_ == 0 || run_ends); }
 
-  /// Writes those that are new or have changed.
+  /// Writes hyper-parameters that are new or have changed.
   void log_hyperparams(const State& values);
-  /// A row with the epoch in it, or under another step, if "step" is among the values.
+  /// Writes a row with the epoch in it. A value named "step" replaces the step.
   void log(Metrics values, int64_t step, int64_t epoch);
-  /// A row of a training step or of a callback.
+  /// Writes a row of a training step or of a callback.
   void log(const Metrics& values, int64_t step);
-  /// Values of the next batch of an evaluation; `key` says of which. Values on a device are read later.
+  /// Adds values of the next batch of an evaluation of this kind. Values on a device are read later.
   void log_evaluation_step(std::size_t kind, int64_t loader, LateValues values);
-  /// Reads values that wait for a device.
+  /// Reads values that wait for a device, and writes their rows.
   void read_waiting();
-  /// Ends a run: all is written.
+  /// Ends a run and flushes the trackers.
   void end_run(RunStatus status);
 
-  /// The steps so far; values that wait for a device are read, so that none is lost.
+  /// The steps so far. Values that wait for a device are read first, so that none is lost.
   State state_dict();
   void load_state_dict(const State& state);
 
@@ -67,18 +69,18 @@ class ExperimentLog {
 
   bool main_ = false;
   int64_t every_ = 0;
-  int64_t steps_ = 0;  // training batches so far that ended a window
+  int64_t steps_ = 0;  // number of training batches so far that ended a window
   RunStatus status_ = RunStatus::success;
   std::filesystem::path folder_;
-  std::map<std::pair<std::size_t, int64_t>, int64_t> evaluated_;  // batches by kind and loader
-  std::map<std::string, std::string> hyperparams_;                // logged so far, as text
+  std::map<std::pair<std::size_t, int64_t>, int64_t> evaluated_;  // number of batches by kind and loader
+  std::map<std::string, std::string> hyperparams_;                // logged hyper-parameters, as text
   std::vector<Row> waiting_;
   Metrics logged_;
   Trackers trackers_;
 };
 
-/// Throws: UsageError (MU434) if hyper-parameters of a module and of its data module differ in one of the same name, or
-/// hold what cannot be logged.
+/// Throws: UsageError (MU434) if a module and its data module have different values for one hyper-parameter, or values
+/// that cannot be logged.
 void check_hyperparameters(const State& of_module, const State& of_data);
 
 }  // namespace muster::trainer

@@ -45,7 +45,7 @@ void Core::log_epoch(LogBook& book, int64_t step) {
 
 void Core::log_evaluation_step(StepKind kind) {
   if (sanity_checking || !experiment.active()) return;
-  // Fits and validate() count on their own.
+  // Validation inside fit() and validate() have separate counts.
   const auto key = static_cast<std::size_t>(stage_ == Stage::fit ? StepKind::training : kind);
   experiment.log_evaluation_step(key, place_.dataloader_idx, evaluation_book_.take_step_values());
 }

@@ -17,7 +17,7 @@
 namespace muster::trainer {
 namespace {
 
-/// A step without a loader, or a loader without a step, is left out.
+/// Warns of a step without a loader, or a loader without a step: both are ignored.
 void warn_of_missing_halves(const RunInputs& inputs, const TrainerOptions& options) {
   constexpr auto kind = static_cast<std::size_t>(StepKind::validation);
   if (options.limit_val_batches.none()) return;
@@ -40,7 +40,7 @@ void Core::fit(RunInputs inputs, const FitOptions& how) {
   auto begins = how;
   if (begins.ckpt_path.empty() && has_callback<OnExceptionCheckpoint>(options.callbacks)) begins.ckpt_path = "last";
   latest.clear();
-  progress.batches = 0;  // those of an epoch that an exception ended
+  progress.batches = 0;  // may be left from an epoch that an exception ended
   progress.epoch_done = progress.last_batch = false;
   if (options.fast_dev_run == 0) termination_.emplace(runtime);
   const auto finish = c10::make_scope_exit([&] { termination_.reset(); });
@@ -87,7 +87,7 @@ void Core::sanity_check() {
   sanity_checking = false;
 }
 
-/// Waits only where the last step would be the last of all.
+/// Waits for the last step only if it could be the last of the run.
 bool Core::steps_done() {
   const StopRule rule(options);
   return rule.steps_done(progress.global_step + trained_module->pending_steps()) && rule.steps_done(global_step());
@@ -101,7 +101,7 @@ bool Core::may_stop() {
   return StopRule(options).may_stop(progress.epoch + (progress.epoch_done ? 1 : 0), global_step());
 }
 
-/// Why there is nothing to train; empty: there is something.
+/// Why there is nothing to train; empty if there is something.
 std::string Core::nothing_to_train() {
   const StopRule rule(options);
   if (rule.epochs_done(progress.epoch))
@@ -118,7 +118,7 @@ void Core::train() {
   if (resumed_checkpoint_) load_progress();
   training = true;
   if (resumed_checkpoint_) resume_epoch_end();
-  // An epoch that is resumed at its start makes its loaders anew, as it would have without the interruption.
+  // An epoch that is resumed at its start makes its loaders again, as it would have without the interruption.
   first_epoch_ = resumed_checkpoint_ ? -1 : progress.epoch;
   resumed_checkpoint_.reset();
   read_clock();

@@ -46,7 +46,7 @@ void GradientAccumulationScheduler::teardown(Trainer& trainer, TrainerModule&, S
   if (std::exchange(active_, false)) trainer.set_accumulate_grad_batches(1);
 }
 
-// Before the open window of a resumed checkpoint is read, which must be of the same length.
+// Must run before the open window of a resumed checkpoint is read: the lengths of both windows must be equal.
 void GradientAccumulationScheduler::on_fit_start(Trainer& trainer, TrainerModule&) {
   trainer.set_accumulate_grad_batches(accumulate_grad_batches(trainer.current_epoch()));
 }

@@ -7,7 +7,7 @@
 
 namespace muster::trainer {
 
-/// What log() may do in a hook: which level is its default, and whether the other one may be chosen.
+/// What log() may do in a hook: the default level, and whether the other level may be chosen.
 enum class LogLevel : std::uint8_t { none, step, epoch, epoch_only };
 
 /// Every hook of a module, in the order in which a run first calls it.

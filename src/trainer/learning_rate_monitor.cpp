@@ -21,7 +21,7 @@ namespace {
 
 namespace lib = torch::optim;
 
-/// The optimizer's type without namespaces, as "SGD".
+/// The optimizer's type without namespaces, such as "SGD".
 std::string type_of(const lib::Optimizer& optimizer) {
   const auto name = c10::demangle(typeid(optimizer).name());
   const auto colon = name.rfind("::");

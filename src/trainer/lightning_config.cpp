@@ -19,11 +19,11 @@ using options::RawOptions;
 
 constexpr std::string_view kSubcommands[] = {"fit", "validate", "test", "predict"};
 
-/// What Python's timedelta takes, in milliseconds.
+/// Units of Python's timedelta, in milliseconds.
 constexpr std::pair<std::string_view, double> kUnits[] = {{"weeks", 6048e5}, {"days", 864e5},  {"hours", 36e5},
                                                           {"minutes", 6e4},  {"seconds", 1e3}, {"milliseconds", 1}};
 
-/// Adds a part of a time, `unit`, to what `sum` holds: {hours: 3, minutes: 30}.
+/// Adds one part of a time, in `unit`, to the time in `sum`: {hours: 3, minutes: 30}.
 void add_part(std::string unit, const Found& part, Found& sum) {
   if (unit.starts_with("init_args.")) unit.erase(0, 10);
   if (unit == "class_path" && part.text.ends_with("timedelta")) return;
@@ -45,7 +45,7 @@ void add_part(std::string unit, const Found& part, Found& sum) {
   sum.text = options::Value<Time>::write(time + Time(std::llround(count * known->second)));
 }
 
-/// Arguments of Lightning's Trainer that are no options here, and the values that ask for nothing.
+/// Arguments of Lightning's Trainer that are not options here, with the values that ask for nothing.
 struct OnlyInCode {
   std::string_view name;
   std::vector<std::string_view> idle;
@@ -98,7 +98,7 @@ class LightningTranslator {
       if (value.form != options::ValueForm::none) of_strategy_[name.substr(9)] = value.found;
       return;
     }
-    const auto* whole = option_of(name);  // "grad_scaler.init_scale" is one name
+    const auto* whole = option_of(name);  // "grad_scaler.init_scale" is a single name
     const auto* option = whole ? whole : option_of(first);
     const auto* in_code = std::find_if(std::begin(kOnlyInCode), std::end(kOnlyInCode),
                                        [&](const auto& one) { return one.name == first; });

@@ -9,7 +9,7 @@
 namespace muster::trainer {
 namespace {
 
-/// The state that these names lead to; nullptr if there is none.
+/// The state at this path of names; nullptr if there is none.
 const State* inside(const State& state, std::initializer_list<std::string_view> names) {
   const State* found = &state;
   for (const auto name : names) {

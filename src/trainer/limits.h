@@ -13,36 +13,36 @@
 
 namespace muster::trainer {
 
-/// The options in force: fast_dev_run and unset values resolved.
-/// Throws: ConfigError (MU440), which names everything that is wrong.
+/// The effective options: fast_dev_run and unset values are resolved.
+/// Throws: ConfigError (MU440) with everything that is wrong.
 TrainerOptions checked(TrainerOptions options);
 
-/// Whether one of the callbacks is of this class.
+/// Whether any callback is of this class.
 template <class C>
 bool has_callback(const std::vector<std::shared_ptr<Callback>>& callbacks) {
   return std::ranges::any_of(callbacks, [](const auto& one) { return dynamic_cast<const C*>(one.get()) != nullptr; });
 }
 
-/// Batches to take of a loader with `size` batches (nullopt: unknown); nullopt: all, however many there are.
-/// `option` is its name for messages. Throws: ConfigError (MU445) for a part that is less than one batch, or of an
-/// unknown size.
+/// The number of batches to take from a loader with `size` batches (nullopt: unknown); nullopt: all of them. `option`
+/// names the limit in messages.
+/// Throws: ConfigError (MU445) for a fraction that is less than one batch, or of an unknown size.
 std::optional<int64_t> batches_of(const BatchLimit& limit, std::optional<int64_t> size, const std::string& option);
 
-/// Which batches an evaluation of this kind takes of each loader.
+/// The limit on batches of each loader in an evaluation of this kind.
 const BatchLimit& evaluation_limit(const TrainerOptions& options, StepKind kind);
 
-/// After how many batches validation runs; nullopt: at the end of the epoch only, or when a clock says so.
-/// `batches`: of an epoch, if known. `across`: counted through all epochs.
+/// The number of batches after which validation runs; nullopt: only at the end of the epoch, or by the clock.
+/// `batches`: number of batches in an epoch, if known. `across`: count through all epochs.
 /// Throws: ConfigError (MU445) for an interval longer than the epoch, unless `across`.
 std::optional<int64_t> validation_interval(const CheckInterval& interval, std::optional<int64_t> batches, bool across);
 
-/// Updates of one optimizer in a whole run whose epochs have so many batches (nullopt: unknown); nullopt: without end.
-/// Requires: options in force.
+/// Updates of one optimizer in a whole run whose epochs have `batches` batches (nullopt: unknown); nullopt: no limit.
+/// Requires: effective options, as checked() returns them.
 std::optional<int64_t> estimated_steps(const TrainerOptions& options, std::optional<int64_t> batches);
 
-/// Whether a run must end, may end, and is asked to.
+/// Decides whether a run must end and whether a request to stop is granted.
 struct StopRule {
-  std::optional<int64_t> max_epochs, min_epochs, min_steps;  ///< max: nullopt: no limit
+  std::optional<int64_t> max_epochs, min_epochs, min_steps;  ///< nullopt: no limit
   int64_t max_steps = -1;
 
   explicit StopRule(const TrainerOptions& options);

@@ -21,28 +21,28 @@
 
 namespace muster::trainer {
 
-/// Where in a run a value is logged.
+/// The place in a run where a value is logged.
 struct LogContext {
   Hook hook = Hook::none;
   int64_t batch_size = 1;
-  int64_t loader = -1;  ///< its index; -1: the loop has one loader, or the hook belongs to none
-  int64_t step = 0;     ///< changes from batch to batch
+  int64_t loader = -1;  ///< index of the loader; -1: the loop has one loader, or the hook has none
+  int64_t step = 0;     ///< number that changes with every batch
   bool evaluates = false;
-  bool filler = false;  ///< the batch has no real sample: nothing of it counts
+  bool filler = false;  ///< the batch has no real sample, so its values do not count
 };
 
-/// What is logged: a number, or a tensor of one element that a device may still compute.
+/// A logged value: a number, or a tensor of one element that a device may still compute.
 class LoggedNumber {
  public:
   explicit LoggedNumber(double value) : number_(value) {}
-  /// Waits for no device.
+  /// Does not wait for a device.
   explicit LoggedNumber(const at::Tensor& value);
   double number() const noexcept { return number_; }
-  /// Waits for the device.
+  /// The number; waits for the device.
   double get() const;
-  /// Undefined if the number is known.
+  /// The tensor on the device; undefined if the number is known.
   const at::Tensor& late() const noexcept { return late_; }
-  /// Without dimensions, where it is, in the dtype in which values are added there.
+  /// The value as a tensor without dimensions, on its device, in the dtype in which values are summed there.
   at::Tensor tensor() const;
 
  private:
@@ -50,30 +50,29 @@ class LoggedNumber {
   at::Tensor late_;
 };
 
-/// A number that may still be on its way from a device, which computes it in the order in which the host would, so that
-/// both have the same bits.
+/// A number that a device may still compute. The device computes in the host's order, so the bits are equal.
 class LateNumber {
  public:
   void set(double value) { number_ = value, pending_.reset(); }
   void set(const at::Tensor& value) { number_ = 0, pending_ = value; }
   void add(double value);
-  /// `weight` times the value; waits for no device.
+  /// Adds `weight` times the value; does not wait for a device.
   void add(const LoggedNumber& value, double weight);
   void extend(const LoggedNumber& value, bool largest);
-  /// The quotient; waits for no device.
+  /// The quotient; does not wait for a device.
   LoggedNumber over(double divisor) const;
   double get() const;
-  /// Whether get() waits for no device.
+  /// Whether get() returns without waiting for a device.
   bool ready() const { return !pending_.defined(); }
 
  private:
   double number_ = 0;
-  at::Tensor pending_;  // on a device: in place of the number
+  at::Tensor pending_;  // value on a device; replaces the number
 };
 
 using LateValues = std::vector<std::pair<std::string, LateNumber>>;
 
-/// The last value of everything logged, by name.
+/// The last value of each logged name.
 class LatestMetrics {
  public:
   void set(const std::string& name, double value) { pending_.erase(name), numbers_[name] = value; }
@@ -81,14 +80,14 @@ class LatestMetrics {
   void clear() { numbers_.clear(), pending_.clear(); }
   State state_dict() const;
   void load_state_dict(const State& state);
-  /// Waits for the devices that still compute values.
+  /// All last values; waits for devices that still compute them.
   const Metrics& get() const;
-  /// The last value of this name, which was set.
+  /// The last value of this name. Requires: it was set.
   LateNumber late(const std::string& name) const;
-  /// From now on, the progress bar shows this name.
+  /// Makes the progress bar show this name from now on.
   void show(const std::string& name) { shown_.insert(name); }
   bool shows_any() const { return !shown_.empty(); }
-  /// Values for the progress bar, as far as they are known without waiting.
+  /// Values for the progress bar that are known without waiting.
   Metrics shown() const;
 
  private:
@@ -97,7 +96,7 @@ class LatestMetrics {
   std::set<std::string> shown_;
 };
 
-/// What one loop logs in one epoch, and how it becomes one value per name.
+/// Collects the values that one loop logs in an epoch, and reduces them to one value per name.
 class LogBook {
  public:
   explicit LogBook(LatestMetrics& latest) : latest_(&latest) {}
@@ -109,27 +108,28 @@ class LogBook {
            const comm::Communicator& group) {
     keep(context, name, options, group, [&] { return LoggedNumber(value); });
   }
-  /// Reduces what was logged since the last call over ranks, in one message, and adds the values to the latest metrics.
+  /// Reduces the values logged since the last call over ranks, in one message, and adds the results to the latest
+  /// metrics.
   /// Collective.
   void close(const comm::Communicator& group);
-  /// The values of the epoch by loader, from all close() since begin(); those of no loader count for each.
+  /// The values of the epoch by loader, from all close() since begin(); values without a loader appear for each loader.
   std::vector<Metrics> results(std::size_t loaders) const;
-  /// What the logger is to get of the values of steps since the last call.
+  /// The step values for the logger since the last call.
   LateValues take_step_values();
-  /// What the logger is to get of all close() since the last call.
+  /// The epoch values for the logger from all close() since the last call.
   Metrics take_epoch_values() { return std::exchange(epoch_values_, {}); }
-  /// What was logged for the epoch since the last close() on this rank, and which values of steps wait for the logger.
+  /// The values logged for the epoch since the last close() on this rank, and the step values that wait for the logger.
   State state_dict() const;
-  /// Adds what another book had; `own`: that of this rank, whose values of steps it is to give to the logger.
+  /// Adds the values of another book. `own`: it is this rank's, so its waiting step values go to this rank's logger.
   void add_state_dict(const State& state, bool own = true);
-  /// Values of the epoch that wait for the logger; empty: none.
+  /// Epoch values that wait for the logger; empty if none.
   State waiting_state() const;
   void load_waiting_state(const State& state);
-  /// The same book, as it stands now, without its metric objects.
+  /// A copy of the book without its metric objects.
   LogBook snapshot() const;
   /// Begins an epoch.
   void begin() { entries_.clear(), results_.clear(), epoch_values_.clear(), metrics_.clear(); }
-  /// Metric objects, whose epochs close() ends, too.
+  /// Metric objects; close() also ends their epochs.
   MetricLog& metrics() { return metrics_; }
   const MetricLog& metrics() const { return metrics_; }
 
@@ -140,11 +140,11 @@ class LogBook {
   };
   struct Entry {
     LogOptions options = {};
-    std::string plain = {}, on_step = {}, on_epoch = {};  // names
+    std::string plain = {}, on_step = {}, on_epoch = {};  // names under which values are logged
     bool step = false, epoch = false;
     Sum of_step = {}, of_epoch = {};
     int64_t loader = -1, last_step = -1;
-    bool fresh = false;  // take_step_values() has not returned it yet
+    bool fresh = false;  // take_step_values() has not returned the value yet
   };
   using Key = std::tuple<Hook, int64_t, std::string>;
 
@@ -157,8 +157,7 @@ class LogBook {
   void reduce(const comm::Communicator& group);
   void keep(const LogContext& context, std::string_view name, const LogOptions& options,
             const comm::Communicator& group, c10::function_ref<LoggedNumber()> read);
-  /// The reduction of a value of a step over ranks, in which a batch without real samples does not count. What is on a
-  /// device stays there.
+  /// Reduces a step value over ranks; a batch without real samples does not count. A value on a device stays there.
   static LoggedNumber of_ranks(const LogContext& context, const LoggedNumber& number, LogReduction how,
                                const comm::Communicator& group);
   static void add(Sum& sum, const LoggedNumber& value, double weight, LogReduction how);
@@ -167,9 +166,9 @@ class LogBook {
   LatestMetrics* latest_;
   MetricLog metrics_;
   std::map<Key, Entry> entries_;
-  std::map<std::pair<int64_t, std::string>, double> results_;  // of the epoch, by loader and name
+  std::map<std::pair<int64_t, std::string>, double> results_;  // values of the epoch, by loader and name
   Metrics epoch_values_;
-  std::vector<std::string> agreed_;  // keys of Shared that every rank reduces, sorted
+  std::vector<std::string> agreed_;  // sorted keys of Shared that every rank reduces
 };
 
 }  // namespace muster::trainer

@@ -24,13 +24,14 @@
 #include "muster/cluster/cluster.h"
 #include "muster/trainer/trainer.h"
 
+// Why: docs/decisions/0119-a-program-of-one-line.md.
 namespace muster::trainer {
 namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kUsage = 2;  // exit code for a wrong call
-/// By Stage.
+constexpr int kUsage = 2;  // exit code for a usage error
+/// What each run needs, indexed by Stage.
 constexpr const char* kNeeds[] = {"training_step in the module and train_dataloader in the data",
                                   "validation_step in the module and val_dataloader in the data",
                                   "test_step in the module and test_dataloader in the data",
@@ -118,7 +119,7 @@ class CallReader {
     const auto given = sources.own.find("seed_everything");
     if (given == sources.own.end()) return;
     const auto& [text, place, is_list] = given->second.found;
-    bool asks = given->second.form != options::ValueForm::none;  // "null" in a file
+    bool asks = given->second.form != options::ValueForm::none;  // false for "null" in a file
     uint64_t number = 0;
     if (asks && options::Value<uint64_t>::read(text, number).empty()) call_.seed = number;
     else if (asks && !options::Value<bool>::read(text, asks).empty())
@@ -128,7 +129,7 @@ class CallReader {
     seed_text_ = text.empty() ? "false" : text;
   }
 
-  /// What the checkpoint says of the module is its options' default.
+  /// The module's options in the checkpoint become the defaults of the program's options.
   void take_checkpoint(const MainSources& sources) {
     if (const auto given = sources.own.find("ckpt_path"); given != sources.own.end()) {
       const auto& [text, place, is_list] = given->second.found;
@@ -183,7 +184,7 @@ class CallReader {
   const Environment& variables_;
 };
 
-/// Every rank of a launcher reads the same call, so one of them prints what is no error.
+/// Every rank under a launcher parses the same command line, so only one prints output that is not an error.
 bool is_main_rank() {
   try {
     return read_cluster_environment().is_main();
@@ -197,7 +198,7 @@ void print_error(const std::string& message) {
   try {
     page = read_cluster_environment().report_fd;
   } catch (const Error&) {}
-  // The launcher prints it once for all ranks.
+  // The launcher prints the error once for all ranks.
   if (cluster::write_error_message(cluster::Report::open(page), message)) return;
   std::fprintf(stderr, "muster: %s\n", message.c_str());
 }

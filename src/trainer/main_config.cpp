@@ -23,7 +23,7 @@ std::string value_of(const ConfigLine& line) {
   if (!line.is_list) return options::yaml_text(line.text);
   std::vector<std::string> items;
   read_items(line.text, items);
-  // An item that holds a comma is told apart in the text alone.
+  // Only the text form keeps an item that contains a comma in one piece.
   if (std::any_of(items.begin(), items.end(), [](const auto& item) { return item.find(',') != std::string::npos; }))
     return options::yaml_text(line.text);
   std::string result;

@@ -10,10 +10,10 @@ struct ConfigLine {
   std::string key;
   std::string text;
   bool is_list = false;
-  bool may_be_none = false;  ///< then the text "none" is null
+  bool may_be_none = false;  ///< the text "none" means null
 };
 
-/// The file of these lines; those of one section follow one another.
+/// The file with these lines. Requires: lines of one section are adjacent.
 std::string config_text(const std::vector<ConfigLine>& lines);
 
 }  // namespace muster::trainer

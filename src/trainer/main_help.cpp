@@ -9,13 +9,13 @@
 namespace muster::trainer {
 namespace {
 
-constexpr std::size_t kFlagColumns = 38;
+constexpr std::size_t kFlagColumns = 38;  // width of the flags' column in characters
 
 constexpr const char* kCommandHelp[] = {"train, and validate meanwhile", "validate once, and print what was logged",
                                         "test once, and print what was logged",
                                         "predict, for callbacks and hooks that take predictions"};
 
-/// One line, or two where the flag is long.
+/// One line, or two if the flag is long.
 std::string row(const std::string& flag, const std::string& help) {
   const auto head = "  " + flag;
   const bool fits = head.size() + 1 < kFlagColumns;

@@ -8,7 +8,7 @@
 
 namespace muster::trainer {
 
-/// What --help prints; with a command, the arguments of the Trainer, too. `name` is the program's.
+/// The output of --help. With a command, it includes the arguments of the Trainer. `name` is the program's.
 std::string main_help(const std::string& name, const std::string& command, const MainProgram& program,
                       const std::vector<options::Description>& trainer_arguments);
 

@@ -6,24 +6,24 @@
 
 namespace muster::trainer {
 
-/// A flag of a line: --model.lr 0.1.
+/// A flag on the command line: --model.lr 0.1.
 struct LineFlag {
-  std::string name;                 ///< with underscores, without dashes: "model.lr"
-  std::string place;                ///< as it was written: "flag --model.lr"
-  std::optional<std::string> text;  ///< unset: no value stands there
+  std::string name;                 ///< name with underscores and without dashes: "model.lr"
+  std::string place;                ///< place as written: "flag --model.lr"
+  std::optional<std::string> text;  ///< value; unset if there is none
 };
 
-/// The words of a program with subcommands, in order.
+/// The arguments of a program with subcommands, in order.
 struct MainLine {
-  std::string command = {};  ///< "fit"; empty: none stands there
+  std::string command = {};  ///< subcommand such as "fit"; empty if there is none
   std::vector<std::string> config = {};
   std::vector<LineFlag> flags = {};
   bool help = false;
   bool print_config = false;
-  std::vector<std::string> problems = {};  ///< each a sentence
+  std::vector<std::string> problems = {};  ///< complete sentences about what is wrong
 };
 
-/// Splits the words after the program's name. A flag takes the next word as its value unless that begins with two
+/// Splits the words after the program's name. A flag takes the next word as its value unless that word begins with two
 /// dashes, so -1 is a value.
 MainLine split_line(const std::vector<std::string>& words);
 

@@ -22,10 +22,10 @@ using options::ValueForm;
 
 constexpr std::string_view kTopKeys[] = {"ckpt_path", "seed_everything"};
 
-/// Arguments that a file may give in parts.
+/// Arguments that a file may give in several parts.
 constexpr std::string_view kWholes[] = {"trainer.max_time.", "trainer.strategy.", "trainer.val_check_interval."};
 
-/// Keys of LightningCLI's files that the commands here do not have, and the text that asks for nothing.
+/// Keys of LightningCLI's files that the commands here lack, with the value that asks for nothing.
 constexpr std::pair<std::string_view, std::string_view> kIdleKeys[] = {
     {"return_predictions", ""}, {"verbose", "true"}, {"weights_only", ""}};
 
@@ -45,7 +45,7 @@ const options::Description* trainer_option(const std::string& name) {
   return nullptr;
 }
 
-/// What a text can set.
+/// The options that text can set.
 const std::vector<options::Description>& settable_options() {
   static const auto all = [] {
     auto options = runtime::program_options();
@@ -89,7 +89,7 @@ class SourceReader {
     }
     const auto section = value.key.substr(0, dot);
     const bool is_section = section == "trainer" || section == "model" || section == "data";
-    if (section == "run") return;  // that of `muster run`
+    if (section == "run") return;  // for `muster run`
     if (is_section && dot == std::string::npos) return require_empty(value);
     if (section == "trainer") of_trainer.push_back(std::move(value));
     else if (is_section || is_among(kTopKeys, value.key)) sources_.own[value.key] = std::move(value);
@@ -116,7 +116,8 @@ class SourceReader {
            known_names(key, {"ckpt_path", "data", "model", "seed_everything", "trainer"}));
   }
 
-  /// One by one, so that all that is wrong is named; the parts of a strategy or of a time belong together.
+  /// Translates values one by one, so that every error is reported; parts of one strategy or time are translated
+  /// together.
   void translate(const std::vector<FileValue>& values, RawOptions& into) {
     std::map<std::string_view, std::vector<FileValue>> parts;
     for (const auto& value : values) {
@@ -210,7 +211,7 @@ std::string unknown_option(const std::string& section, const std::string& name, 
                    : "");
 }
 
-/// What is wanted, or "".
+/// Reads the value into the field. Returns the expected form if it does not fit, otherwise "".
 std::string read_value(const OptionField& field, const FileValue& value) {
   switch (value.form) {
     case ValueForm::none:

@@ -17,7 +17,7 @@ namespace {
 using options::Description;
 using options::RawOptions;
 
-/// An option that the runtime reads: what the program says of it gives way to what was found.
+/// An option that the runtime reads, for which a value that was found replaces the program's.
 struct OfRuntime {
   std::string_view name;
   void (*reset)(TrainerOptions& options, const RuntimeOptions& defaults);
@@ -92,7 +92,7 @@ class RequestReader {
   }
 
  private:
-  /// `place`: where the value was found, unless the message says so itself.
+  /// Collects an error of f. `place`: where the value was found, added unless the message already has it.
   template <class F>
   void attempt(const F& f, const std::string& place = "") {
     try {
@@ -103,19 +103,19 @@ class RequestReader {
     }
   }
 
-  /// "auto", "-1", the number itself, or as many devices.
+  /// True for "auto", "-1", the number itself, or a list of that many devices.
   static bool is_count(const std::string& text, int count) {
     if (text == "auto" || text == "-1" || text == std::to_string(count)) return true;
     return count > 1 && std::count(text.begin(), text.end(), ',') == count - 1;
   }
 
-  /// A file is written for a program that starts its own ranks; where a launcher has started them, it has decided.
+  /// A file is written for a program that starts its own ranks; a launcher that has started them takes precedence.
   void leave_ranks_to_launcher(RawOptions& in_file) {
     ClusterEnvironment cluster;
     try {
       cluster = read_cluster_environment(variables_);
     } catch (const Error&) {
-      return;  // the Trainer says so
+      return;  // the Trainer reports the error
     }
     if (cluster.launcher == LauncherKind::none) return;
     const auto leave = [&](const char* name, int count) {
@@ -156,7 +156,7 @@ class RequestReader {
     const auto found = given_.find("strategy");
     if (found == given_.end()) return;
     const auto requested = Strategy::parse(found->second.text);
-    // The same name keeps what the program says of it in code.
+    // With an unchanged name, the program's own strategy options apply.
     if (values.strategy.custom() || requested.name() != values.strategy.name()) values.strategy = "auto";
   }
 

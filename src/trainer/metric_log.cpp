@@ -15,10 +15,10 @@ std::string logged_in(std::string_view name, Hook hook) {
   return "log(\"" + std::string(name) + "\", metric) in " + std::string(info(hook).name);
 }
 
-/// The order of metrics on every rank.
+/// Sort key of metrics, equal on every rank.
 constexpr auto place_of = [](const auto& entry) { return std::tie(entry.loader, entry.name); };
 
-/// The metrics whose values are those of all ranks, and those of this rank alone.
+/// Metrics that are reduced over all ranks, and metrics of this rank alone.
 struct Parted {
   std::vector<Metric*> shared = {}, own = {};
   std::string label = {};
@@ -68,7 +68,7 @@ void MetricLog::add(const LogContext& context, std::string_view name, Metric& me
   take_up(entries_.back());
 }
 
-/// What a checkpoint has of a metric, once it is known.
+/// Applies the saved state from a checkpoint once the metric is known.
 void MetricLog::take_up(const Entry& entry) {
   const bool by_module = entry.metric->loaded();
   std::erase_if(saved_, [&](const Saved& saved) {
@@ -91,7 +91,7 @@ void MetricLog::begin_filler() {
 
 void MetricLog::end_filler() {
   in_filler_ = false;
-  for (const auto& entry : entries_) entry.metric->reset();  // one that is new had no real batch before
+  for (const auto& entry : entries_) entry.metric->reset();  // a new metric had no real batch before
   for (const auto& [metric, state] : before_filler_)
     metric->loaded() ? metric->add_state_dict(state) : metric->load_state_dict(state);
   before_filler_.clear();

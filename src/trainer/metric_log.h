@@ -15,35 +15,37 @@ namespace muster::trainer {
 
 struct LogContext;
 
-/// The number that a metric object came to in an epoch.
+// Why: docs/decisions/0105-metric-objects.md.
+
+/// The value of a metric object for an epoch.
 struct MetricValue {
   std::string name;
-  int64_t loader;  ///< -1: none
+  int64_t loader;  ///< index of the loader; -1: none
   double value;
-  bool logger, prog_bar;  ///< who gets it, beside callbacks
+  bool logger, prog_bar;  ///< receivers of the value besides callbacks
 };
 
 /// The metric objects that one loop logs in an epoch. Thread safety: one thread at a time.
 class MetricLog {
  public:
-  /// Throws: UsageError (MU441) in a hook that cannot log, (MU458) for a metric that is logged under another name, too,
-  /// for on_step, or after a batch without real samples that may have changed it.
+  /// Throws: UsageError (MU441) in a hook that cannot log, (MU458) for a metric that is already logged under another
+  /// name, for on_step, or after a batch without real samples that may have changed it.
   void add(const LogContext& context, std::string_view name, Metric& metric, const LogOptions& options);
-  /// Between these runs a batch without real samples: what it changes is undone.
+  /// begin_filler() and end_filler() enclose a batch without real samples: its changes are undone.
   void begin_filler();
   void end_filler();
   /// Ends the epoch of all metrics logged since the last call, over all ranks in one message. Returns the values that
-  /// are numbers. Collective.
+  /// are single numbers. Collective.
   std::vector<MetricValue> close(const comm::Communicator& group);
   void clear() { *this = {}; }
-  /// Gives the metrics logged since the last close() their initial values: their epoch does not end.
+  /// Resets the metrics logged since the last close() to their initial values, without ending their epoch.
   void reset();
-  /// The metrics logged since the last close(), on this rank. `values`: with what they would come to, for an epoch that
-  /// has no further batch to log them. Collective: with `values`.
+  /// The metrics logged since the last close(), on this rank. `values`: include their results, for an epoch in which no
+  /// further batch logs them. Collective: with `values`.
   State state_dict(const comm::Communicator& group, bool values) const;
-  /// Adds what another log had: a metric takes it up when it is first logged, unless its module has loaded it itself.
+  /// Adds the state of another log. A metric takes its state when it is first logged, unless its module has loaded it.
   void add_state_dict(const State& state);
-  /// The same log, as it stands now, without its metrics.
+  /// A copy of the log without its metrics.
   MetricLog snapshot() const;
 
  private:
@@ -53,7 +55,7 @@ class MetricLog {
     int64_t loader;
     bool shared, logger, prog_bar;
   };
-  /// A metric of a checkpoint, which is not known yet.
+  /// The saved state of a metric that has not been logged yet.
   struct Saved {
     std::string name;
     int64_t loader;

@@ -23,7 +23,7 @@ namespace fs = std::filesystem;
 
 constexpr const char* kEnd = ".ckpt";
 
-/// A value as a field like "{loss:.2f}" or "{epoch:02d}" wants it; `format` is what stands behind the colon.
+/// A value formatted for a field such as "{loss:.2f}" or "{epoch:02d}"; `format` is the part after the colon.
 std::string field_text(double value, const std::string& format) {
   const bool plain = format.empty() && value == std::floor(value) && std::abs(value) < 1e15;
   char kind = format.empty() ? (plain ? 'd' : 'g') : format.back();
@@ -33,7 +33,7 @@ std::string field_text(double value, const std::string& format) {
     throw ConfigError("MU451", "\"" + format +
                                    "\" in the file name of a ModelCheckpoint is no number format; write {name:.2f} or "
                                    "{name:02d}");
-  if (kind == 'd' && !(std::abs(value) < 9e18)) kind = 'g';  // NaN and infinity are no whole numbers
+  if (kind == 'd' && !(std::abs(value) < 9e18)) kind = 'g';  // NaN and infinity are not integers
   std::array<char, 512> text{};
   if (kind == 'd') std::snprintf(text.data(), text.size(), ("%" + body + "lld").c_str(), static_cast<long long>(value));
   else std::snprintf(text.data(), text.size(), ("%" + body + kind).c_str(), value);
@@ -123,7 +123,7 @@ void ModelCheckpoint::on_train_start(Trainer&, TrainerModule&) {
 }
 
 void ModelCheckpoint::on_train_end(Trainer& trainer, TrainerModule&) {
-  // Counts as no save: a run that goes on from here ends as one that was never interrupted.
+  // Does not count as a save: a run that continues from here must end as an uninterrupted one.
   if (options_.save_last && last_step_ == 0 && trainer.global_step() > 0 && saves_in(trainer)) {
     name_last(trainer);
     trainer.save_checkpoint(last_path_, how());
@@ -147,7 +147,7 @@ void ModelCheckpoint::on_train_batch_end(Trainer& trainer, TrainerModule&, const
   after_batch(trainer);
 }
 
-/// No validation has logged it yet, or the validation that follows this batch logs a newer one.
+/// True if no validation has logged the metric yet, or if the validation after this batch logs a newer value.
 bool ModelCheckpoint::waits_for_metric(const Trainer& trainer) const {
   if (options_.monitor.empty()) return false;
   return (!saves_at_train_epoch_end(trainer) && trainer.validates_after_last_batch()) ||
@@ -210,7 +210,7 @@ Metrics ModelCheckpoint::metrics_of(const Trainer& trainer) {
 
 bool ModelCheckpoint::saves_in(const Trainer& trainer) { return trainer.options().fast_dev_run == 0; }
 
-/// The score of a checkpoint that is kept; nullopt: it is not. Every rank decides by rank 0's value of the metric.
+/// The score of a checkpoint if it is to be kept, else nullopt. Every rank decides by rank 0's value of the metric.
 std::optional<double> ModelCheckpoint::score_to_keep(const Trainer& trainer, const Metrics& metrics) {
   if (options_.save_top_k == 0) return std::nullopt;
   if (options_.monitor.empty()) return 0.0;
@@ -267,7 +267,7 @@ void ModelCheckpoint::finish_save(Trainer& trainer) {
   if (!options_.asynchronous) remove_replaced(trainer);
 }
 
-/// The path of a new checkpoint, as rank 0 sees the folder; `going` counts as free.
+/// The path for a new checkpoint, as rank 0 sees the folder; `going`, which is about to be removed, may be reused.
 fs::path ModelCheckpoint::free_name(const Trainer& trainer, const std::string& name,
                                     const std::optional<fs::path>& going) const {
   auto path = folder_ / (name + kEnd);

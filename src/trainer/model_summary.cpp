@@ -13,6 +13,7 @@
 #include "muster/runtime/loop_access.h"
 #include "muster/trainer/trainer.h"
 
+// Why: docs/decisions/0102-what-the-trainer-shows.md.
 namespace muster {
 namespace {
 
@@ -34,7 +35,7 @@ int64_t count_in(const torch::nn::Module& module) {
   return count;
 }
 
-/// "torch::nn::LinearImpl" as "Linear".
+/// The class name without namespace and Impl: "Linear" for "torch::nn::LinearImpl".
 std::string type_of(const torch::nn::Module& module) {
   auto name = module.name();
   if (const auto arguments = name.find('<'); arguments != name.npos) name.resize(arguments);
@@ -52,7 +53,7 @@ void add_parts(ModuleSummary& summary, const torch::nn::Module& module, const st
   }
 }
 
-/// As Lightning shows numbers: 123, 1.2 K, 12.3 M.
+/// A count in Lightning's format: 123, 1.2 K, 12.3 M.
 std::string shown(int64_t count) {
   constexpr std::array kUnits = {"", "K", "M", "B", "T"};
   auto number = static_cast<double>(count);

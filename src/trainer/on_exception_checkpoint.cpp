@@ -9,7 +9,7 @@
 
 namespace muster {
 
-// NOLINTNEXTLINE(bugprone-throw-keyword-missing): no exception, but a callback
+// NOLINTNEXTLINE(bugprone-throw-keyword-missing): a callback, not an exception
 OnExceptionCheckpoint::OnExceptionCheckpoint(OnExceptionCheckpointOptions options) : options_(std::move(options)) {
   if (options_.filename.empty())
     throw ConfigError("MU451", "the options of OnExceptionCheckpoint do not work: filename is empty; give a name");
@@ -26,7 +26,7 @@ void OnExceptionCheckpoint::on_exception(Trainer& trainer, TrainerModule&, const
   trainer.save_checkpoint(trainer.saves_inside_batch() ? inside_batch() : path_);
 }
 
-// The whole one of an earlier start may be all that "last" can choose.
+// A separate name: a complete checkpoint of an earlier start may be the only one that "last" can choose.
 std::filesystem::path OnExceptionCheckpoint::inside_batch() const {
   return path_.parent_path() / (options_.filename + "-in-batch.ckpt");
 }

@@ -15,7 +15,7 @@
 namespace muster::trainer {
 namespace {
 
-/// Leaves the step() of an optimizer that runs the closure: there is nothing to update by.
+/// Thrown to leave the step() of an optimizer that runs the closure, if there are no gradients.
 struct NoGradients {};
 
 [[noreturn]] void refuse_unused_closure(const torch::optim::Optimizer& optimizer) {
@@ -109,12 +109,12 @@ runtime::NoSyncScope Core::no_sync() {
   return runtime.no_sync(trained_module->model);
 }
 
-/// Of the window. The flags of the reduction say what other ranks have.
+/// Whether any rank had a loss in the window; the flags of the reduction tell what other ranks had.
 bool Core::some_rank_has_loss(const TrainedOptimizer& trained) {
   return runtime.world_size() == 1 ? window_.has_loss : any_rank_has_gradients(runtime, trained.prepared);
 }
 
-/// Runs the closure, and what may change gradients before an update. Returns false if no rank has any.
+/// Runs the closure and the hooks that may change gradients before an update. Returns false if no rank has gradients.
 bool Core::make_gradients(TrainedOptimizer& trained, const ModuleOptimizer::Closure& closure, at::Tensor& loss) {
   const bool automatic = inputs_.module->automatic_optimization;
   loss = closure ? closure() : at::Tensor();
@@ -145,7 +145,7 @@ bool Core::step_by_closure(TrainedOptimizer& trained, const ModuleOptimizer::Clo
       if (!make_gradients(trained, closure, own)) throw NoGradients();
     };
     if (automatic) make();
-    else runtime::in_forward_scope(*model.prepared(), make);  // that of training_step(), which is closed here
+    else runtime::in_forward_scope(*model.prepared(), make);  // training_step()'s forward scope is closed here
     return own;
   };
   try {
@@ -168,14 +168,14 @@ at::Tensor Core::step(TrainedOptimizer& trained, const ModuleOptimizer::Closure&
     if (!step_by_closure(trained, closure, loss)) return {};
   } else {
     if (!make_gradients(trained, closure, loss)) return loss;
-    trained.wait_for_step();  // the host waits for the step before this one, whose backward is queued behind it
+    trained.wait_for_step();  // the host waits for the previous step, while this backward is queued behind it
     outside_forward(trained_module->model, [&] { trained.prepared.step(); });
   }
   trained.note_step();
   return loss;
 }
 
-/// Names schedules that were made for another number of steps than this training has.
+/// Warns of schedules that were made for another number of steps than this training has.
 void Core::compare_schedules() {
   if (!inputs_.module->automatic_optimization || options.fast_dev_run > 0 || options.max_time.value()) return;
   for (const auto& trained : trained_module->optimizers)
@@ -190,7 +190,7 @@ void Core::compare_schedules() {
 
 void Core::clip(ModuleOptimizer& optimizer, const GradientClipOptions& how) {
   std::vector<at::Tensor> parameters;
-  for (const auto& group : optimizer.trained_->own->param_groups())  // no rate is read
+  for (const auto& group : optimizer.trained_->own->param_groups())  // avoids reading a rate
     parameters.insert(parameters.end(), group.params().begin(), group.params().end());
   if (how.algorithm == ClipAlgorithm("norm")) runtime.clip_grad_norm_(parameters, how.value);
   else runtime.clip_grad_value_(parameters, how.value);
@@ -199,7 +199,7 @@ void Core::clip(ModuleOptimizer& optimizer, const GradientClipOptions& how) {
 void Core::step_plateau_schedules(ScheduleInterval interval) {
   if (!inputs_.module->automatic_optimization) return;
   for (const auto& trained : trained_module->optimizers) {
-    // A batch without an update, as one that loss scaling skips, is none for them either.
+    // A batch whose update was skipped, for example by loss scaling, does not step these schedules either.
     const bool by_step = interval == ScheduleInterval("step");
     const auto watches = [&](const auto& one) { return one.plateau && one.config.interval == interval; };
     if (std::ranges::none_of(trained->schedules, watches)) continue;

@@ -68,7 +68,7 @@ void TrainedOptimizer::wait_for_step() {
 }
 
 void TrainedOptimizer::step_schedules(bool epoch_ends) {
-  if (epoch_ends) wait_for_step();  // so that schedules step in their order
+  if (epoch_ends) wait_for_step();  // so that schedules step in order
   const auto follows = [](const Schedule& one) {
     return !one.plateau && one.config.interval == ScheduleInterval("step");
   };

@@ -19,7 +19,7 @@ class Problems {
   void add_if(bool wrong, std::string text) {
     if (wrong) all_.push_back(std::move(text));
   }
-  /// Values that do not go together.
+  /// Records a contradiction between these options if `wrong`.
   void contradiction(std::initializer_list<const char*> names, bool wrong, std::string text) {
     add_if(wrong && std::ranges::all_of(names, asks_), std::move(text));
   }

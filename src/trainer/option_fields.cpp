@@ -16,7 +16,7 @@ namespace {
 
 using options::Description;
 
-/// Lightning's variable for an argument of its Trainer.
+/// Lightning's environment variable for an argument of its Trainer.
 std::string lightnings_variable(const std::string& name) { return "PL_TRAINER_" + upper_case(name); }
 
 /// Collects the fields of the table.
@@ -34,7 +34,7 @@ struct Fields {
 
 using O = TrainerOptions;
 
-/// Lightning's switch is a number here: true is one.
+/// Accepts Lightning's boolean for an option that is a number here: true means 1.
 void take_booleans(options::Option<TrainerOptions>& option) {
   option.description.type = "whole number, true (1) or false (0)";
   option.read = [read = option.read](TrainerOptions& values, const std::string& text) {
@@ -187,7 +187,7 @@ RuntimeOptions runtime_options(const TrainerOptions& options) {
        .strategy = options.strategy,
        .timeout = options.timeout,
        .two_level_sums = options.two_level_sums});
-  result.step_scheduler_with_optimizer = false;  // the loops know when
+  result.step_scheduler_with_optimizer = false;  // the loops step schedulers
   return result;
 }
 

@@ -6,15 +6,16 @@
 
 namespace muster::trainer {
 
-/// The options of TrainerOptions that the runtime does not have, each described once. Those that both have, such as
+/// The options of TrainerOptions that the runtime does not have, each described once. Options of both, such as
 /// `strategy`, are the runtime's. To add an option, add its line in option_fields.cpp.
+/// Why: docs/decisions/0079-options-are-described-once.md.
 const options::Table<TrainerOptions>& option_table();
 
-/// `values` with what the launcher requests in place of defaults.
+/// `values` with the launcher's requests in place of defaults.
 /// Throws: ConfigError (MU171) for a contradiction, and as runtime::find_given_options().
 TrainerOptions with_given_options(TrainerOptions values, const Environment& variables);
 
-/// Those of the runtime's options that TrainerOptions has, and what the loops decide themselves.
+/// The runtime's options from TrainerOptions, and those that the loops decide.
 RuntimeOptions runtime_options(const TrainerOptions& options);
 
 /// Every option as text.

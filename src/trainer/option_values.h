@@ -8,7 +8,7 @@
 #include "muster/base/detail/options.h"
 #include "muster/trainer/options.h"
 
-/// Text of the types that only TrainerOptions has.
+/// Conversions to and from text for types that only TrainerOptions has.
 namespace muster::options {
 
 template <>
@@ -21,7 +21,7 @@ struct Value<std::filesystem::path> {
   static std::string write(const std::filesystem::path& value) { return value.string(); }
 };
 
-/// A number that may be unset.
+/// An optional number.
 template <class T>
 struct OptionalNumber {
   static std::string read(const std::string& text, std::optional<T>& value, const char* wanted) {
@@ -53,7 +53,7 @@ struct Value<std::optional<double>> : OptionalNumber<double> {
 template <>
 struct Value<ClipAlgorithm> : WordValue<trainer::ClipWords> {};
 
-/// A number with a point is a part, one without it a number of batches.
+/// A number with a decimal point is a fraction, one without it a number of batches.
 template <>
 struct Value<BatchLimit> {
   static constexpr const char* kType = "batches, or a part such as 0.5";

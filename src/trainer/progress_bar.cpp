@@ -8,10 +8,11 @@
 #include "muster/track/progress.h"
 #include "muster/trainer/trainer.h"
 
+// Why: docs/decisions/0102-what-the-trainer-shows.md.
 namespace muster {
 namespace {
 
-/// Batches of all loaders; -1: unknown.
+/// Number of batches of all loaders; -1 if unknown.
 int64_t total_of(const Trainer& trainer, Stage stage) {
   int64_t total = 0;
   for (const auto& batches : trainer.num_batches(stage)) {
@@ -67,7 +68,7 @@ void TrainerProgressBar::set_metrics(Bar& bar, const Trainer& trainer) const {
 void TrainerProgressBar::setup(Trainer& trainer, TrainerModule&, Stage) { main_ = trainer.runtime().is_main(); }
 void TrainerProgressBar::teardown(Trainer&, TrainerModule&, Stage) { evaluation_ = training_ = {}; }
 
-// A resumed epoch begins with a later batch.
+// A resumed epoch starts with a later batch.
 void TrainerProgressBar::on_train_batch_start(Trainer& trainer, TrainerModule&, const BatchView&, BatchPlace place) {
   if (training_.shown || !shows()) return;
   begin(training_, trainer, "Epoch " + std::to_string(trainer.current_epoch()), Stage::fit);

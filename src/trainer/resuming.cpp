@@ -15,7 +15,7 @@ std::string Core::modes_text() const {
   return modes;
 }
 
-/// The mode of every submodule; that of another module is left alone.
+/// Sets the mode of every submodule, unless the modes belong to another module.
 void Core::load_modes(const std::string& modes) {
   if (modes.size() != modes_text().size()) return;
   std::size_t i = 0;
@@ -28,14 +28,14 @@ State Core::state_of_rank() {
                            {"training", training_book_.state_dict()}};
   if (auto waiting = evaluation_book_.waiting_state(); !waiting.empty()) state.set("evaluation_row", waiting);
   if (auto waiting = training_book_.waiting_state(); !waiting.empty()) state.set("training_row", waiting);
-  // After the last batch of an epoch, no other one logs its metric objects; a validation may be near its end, too.
+  // After the last batch of an epoch no batch logs its metric objects again; a validation may be near its end, too.
   state.set("evaluation_objects", evaluation_book_.metrics().state_dict(runtime.group(), /*values=*/true));
   state.set("metric_objects", training_book_.metrics().state_dict(runtime.group(), progress.last_batch));
   if (!window_.begins && window_.begin.book) state.set("window", window_.begin.state_dict());
   return state;
 }
 
-/// Those of all ranks; a rank whose state is that of rank 0 has none of its own.
+/// The states of all ranks; a rank whose state equals rank 0's has an empty one.
 State Core::states_of_ranks() {
   State::List all = runtime.gather_object(std::vector{state_of_rank()});
   for (std::size_t rank = 1; rank < all.size(); ++rank)
@@ -43,7 +43,7 @@ State Core::states_of_ranks() {
   return all;
 }
 
-/// `restarts_window`: the open accumulation window begins again.
+/// `restarts_window`: the open accumulation window is begun again.
 void Core::load_states_of_ranks(const State::List& all, bool restarts_window) {
   const auto rank = static_cast<std::size_t>(runtime.rank()), world = static_cast<std::size_t>(runtime.world_size());
   const auto of = [&](std::size_t r) -> const State& { return all[r].empty() ? all[0] : all[r]; };
@@ -53,7 +53,7 @@ void Core::load_states_of_ranks(const State::List& all, bool restarts_window) {
   evaluation_book_.begin();
   if (const auto* row = own.find("evaluation_row")) evaluation_book_.load_waiting_state(*row);
   if (const auto* row = own.find("training_row")) training_book_.load_waiting_state(*row);
-  // On another number of ranks the first one takes up what all had logged.
+  // On another number of ranks, rank 0 takes what all ranks had logged.
   const std::size_t first = all.size() == world ? rank : 0;
   const std::size_t end = all.size() == world ? rank + 1 : rank == 0 ? all.size() : 0;
   for (std::size_t r = first; r < end; ++r) {
@@ -61,7 +61,7 @@ void Core::load_states_of_ranks(const State::List& all, bool restarts_window) {
     const auto& from = window ? *window : of(r);
     training_book_.add_state_dict(from.at("training"), r == rank);
     if (const auto* objects = from.find("metric_objects")) training_book_.metrics().add_state_dict(*objects);
-    if (restarts_window) continue;  // so does a validation in it
+    if (restarts_window) continue;  // a validation in the window is begun again, too
     evaluation_book_.add_state_dict(of(r).at("evaluation"), r == rank);
     if (const auto* objects = of(r).find("evaluation_objects")) evaluation_book_.metrics().add_state_dict(*objects);
   }
@@ -82,8 +82,7 @@ void Core::call_monitors(SavePoint point, Hook hook, c10::function_ref<void(Call
   });
 }
 
-/// Calls the callbacks that watch or save and had not been called when the checkpoint was written that training is
-/// resumed from.
+/// Calls the callbacks that watch or save and that had not been called when the resumed checkpoint was written.
 void Core::continue_monitors() {
   const auto over = c10::make_scope_exit([&] { monitor_ = nullptr; });
   bool reached = resumed_saver_.empty();
@@ -95,7 +94,7 @@ void Core::continue_monitors() {
       reached = callback->state_key() == resumed_saver_;
       if (reached && saver) saver->finish_save(trainer);
     } else if (progress.point == SavePoint::batch_end) {
-      if (saver) saver->after_batch(trainer);  // for others the batch would be missing
+      if (saver) saver->after_batch(trainer);  // other callbacks would need the batch
     } else if (progress.point == SavePoint::validation_end) {
       hooks.run(Hook::on_validation_end, [&] { callback->on_validation_end(trainer, *inputs_.module); });
     } else if (progress.point == SavePoint::epoch_end) {
@@ -104,13 +103,13 @@ void Core::continue_monitors() {
   }
 }
 
-/// Training ends where it is resumed: asynchronous saves had left what they replaced.
+/// Called if training ends where it resumes: removes the checkpoints that asynchronous saves had replaced.
 void Core::finish_savers() {
   for (const auto& callback : hooks.callbacks())
     if (auto* saver = dynamic_cast<ModelCheckpoint*>(callback.get())) saver->finish_asynchronous_save(trainer);
 }
 
-/// What the checkpoint left of the end of an epoch. Requires: load_progress().
+/// Does what remained of the end of an epoch when the checkpoint was saved. Requires: load_progress().
 void Core::resume_epoch_end() {
   if (progress.point != SavePoint::epoch_hooks && progress.point != SavePoint::epoch_end) return;
   --progress.epoch;
@@ -122,7 +121,7 @@ void Core::resume_epoch_end() {
   progress.point = SavePoint::none;
 }
 
-/// What the checkpoint left of the batch that it was saved after.
+/// Does what remained after the batch at which the checkpoint was saved.
 void Core::resume_batch_end(const std::optional<int64_t>& interval) {
   if (progress.point == SavePoint::batch_hooks) {
     log_training_step();

@@ -4,13 +4,13 @@
 
 namespace muster::trainer {
 
-/// How long fit() has run, and how long ago validation was. Thread safety: one thread at a time.
+/// Measures how long fit() has run, and the time since the last validation. Thread safety: one thread at a time.
 class RunClock {
  public:
   using Time = std::chrono::steady_clock::time_point;
   using Span = std::chrono::milliseconds;
 
-  /// fit() begins. `earlier`: what ran before the checkpoint from which it resumes.
+  /// Starts the clock of fit(). `earlier`: running time before the checkpoint from which it resumes.
   void begin(Time now, Span earlier = {}) { began_ = validated_ = now, earlier_ = earlier; }
   void note_validation(Time now) { validated_ = now; }
   Span elapsed(Time now) const { return earlier_ + std::chrono::duration_cast<Span>(now - began_); }

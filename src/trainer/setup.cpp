@@ -39,7 +39,7 @@ bool is_terminated(const std::exception_ptr& error) {
   }
 }
 
-/// The runtime's messages speak of prepare(), which the program of a Trainer does not call.
+/// Adds when preparation happens: the runtime's messages name prepare(), which a Trainer's program does not call.
 void say_when_prepared(const std::function<void()>& f) {
   try {
     f();
@@ -58,7 +58,7 @@ bool is_model_checkpoint(const std::shared_ptr<Callback>& callback) {
   return dynamic_cast<const ModelCheckpoint*>(callback.get()) != nullptr;
 }
 
-/// Adds a callback of this class unless there is one.
+/// Adds a callback of this class unless one exists.
 template <class C>
 void add_default(TrainerOptions& options) {
   if (!has_callback<C>(options.callbacks)) options.callbacks.push_back(std::make_shared<C>());
@@ -85,7 +85,7 @@ Core::Core(Trainer& trainer, const TrainerOptions& given)
   if (options.enable_model_summary) add_default<ModelSummary>(options);
   if (options.enable_checkpointing) add_default<ModelCheckpoint>(options);
   runtime.launch();
-  options.accumulate_grad_batches = runtime.gradient_accumulation_steps();  // as the launcher may have requested
+  options.accumulate_grad_batches = runtime.gradient_accumulation_steps();  // the launcher may have set it
   if (options.fast_dev_run == 0) experiment.open(runtime, options);
 }
 
@@ -131,7 +131,7 @@ void Core::begin(Stage stage) {
   progress.point = SavePoint::none;
   training_book_.begin();
   evaluation_book_.begin();
-  if (stage == Stage::fit) runtime.free_memory();  // a window that the last fit() left open would go on
+  if (stage == Stage::fit) runtime.free_memory();  // drops a window that the last fit() left open
   window_.begins = true;
   window_.has_loss = evaluating_ = filler_ = sanity_checking = training = false;
   hooks.begin(inputs_.module.get(), all_callbacks());
@@ -143,7 +143,7 @@ void Core::begin(Stage stage) {
   log_hyperparameters();
 }
 
-/// Everything is torn down once, whatever of it throws; then the first of that is thrown.
+/// Calls every teardown once, even if some throw, then rethrows the first exception.
 void Core::end(Stage stage) {
   std::exception_ptr first;
   const auto attempt = [&](const auto& f) {
@@ -184,7 +184,7 @@ void Core::fail(Stage stage, const std::exception_ptr& error, bool torn_down) no
   if (!torn_down) attempt("teardown", [&] { end(stage); });
 }
 
-/// Before anything of the run in hand is changed.
+/// Called before the current run's state is changed.
 void Core::refuse_nested_run(const RunInputs& inputs) const {
   if (stage_)
     throw UsageError("MU436",
@@ -197,7 +197,7 @@ void Core::refuse_nested_run(const RunInputs& inputs) const {
 }
 
 void Core::run(RunInputs inputs, Stage stage, const std::function<void()>& body) {
-  // What is saved after an evaluation is still where training stood.
+  // A checkpoint saved after an evaluation still holds the position of training.
   std::array<PreparedLoaders, kStepKinds> of_fit;
   if (stage != Stage::fit) of_fit = std::exchange(prepared_loaders_, {});
   inputs_ = std::move(inputs);

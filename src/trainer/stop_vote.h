@@ -4,22 +4,22 @@
 
 namespace muster::trainer {
 
-/// Whether training is to end. One rank's request is enough; all ranks end at the same place. On several ranks requests
-/// are votes, which come with gradients. Thread safety: one thread at a time.
+/// The decision to end training. One rank's request is enough; all ranks end at the same place. On several ranks
+/// requests are votes, which travel with gradients. Thread safety: one thread at a time.
 class StopVote {
  public:
   explicit StopVote(const Runtime& runtime) : runtime_(runtime) {}
 
   void request();
-  /// A run begins: no vote of the one before counts, which an exception may have left in its gradients.
+  /// Begins a run and drops votes of the previous run, which an exception may have left among its gradients.
   void begin();
-  /// What ranks have agreed on otherwise.
+  /// Sets a decision that ranks agreed on by other means.
   void set(bool agreed);
-  /// Combines the requests of all ranks where no gradients follow that would bring them. Collective.
+  /// Combines the requests of all ranks where no gradients follow to carry them. Collective.
   void agree();
-  /// What the ranks agreed on last; the same on all of them.
+  /// The last decision of the ranks, equal on all of them.
   bool agreed() const noexcept { return agreed_; }
-  /// Whether this rank has made a request, or all have agreed.
+  /// Whether this rank has requested a stop, or all ranks have agreed on one.
   bool requested() const noexcept { return agreed_ || requested_; }
 
  private:

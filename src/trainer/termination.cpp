@@ -21,7 +21,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::terminate_handler terminate_before = nullptr;  // as process-wide as the handler itself
+std::terminate_handler terminate_before = nullptr;  // process-wide, like the terminate handler itself
 
 [[noreturn]] void end_terminated() {
   if (const auto current = std::current_exception()) {
@@ -29,7 +29,7 @@ std::terminate_handler terminate_before = nullptr;  // as process-wide as the ha
       std::rethrow_exception(current);
     } catch (const Terminated&) {
       std::exit(Terminated::kExitCode);  // NOLINT(concurrency-mt-unsafe)
-    } catch (...) {}                     // that of the handler from before
+    } catch (...) {}                     // left to the previous handler
   }
   if (const auto before = std::exchange(terminate_before, nullptr)) before();
   std::abort();
@@ -46,7 +46,7 @@ int64_t hpc_number(const fs::path& folder) {
   return problem == std::errc() && rest == end ? number : 0;
 }
 
-/// As the program says, else by SLURM, if it runs the job.
+/// Requeues the job: by the program's function if set, otherwise through SLURM if it runs the job.
 void queue_again(const TrainerOptions& options, const fs::path& folder) {
   if (options.requeue) return options.requeue(folder);
   const auto job = cluster::slurm_job(Environment::of_process());
@@ -71,7 +71,7 @@ fs::path newest_hpc_checkpoint(const fs::path& folder) {
   return newest;
 }
 
-/// Acts on what ranks vote on: stops, signals, and checkpoints that are due by time.
+/// Acts on the votes of ranks: stops, signals, and checkpoints that are due by time.
 void Core::handle_votes() {
   if (termination_ && runtime.is_main())
     for (const auto& callback : hooks.callbacks())

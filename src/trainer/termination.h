@@ -4,7 +4,9 @@
 
 namespace muster::trainer {
 
-/// While it lives, signals are recorded. From its begin on, an uncaught Terminated ends the process with its exit code.
+/// Records signals during its lifetime. From its construction on, an uncaught Terminated ends the process with its exit
+/// code.
+/// Why: docs/decisions/0108-how-a-signal-ends-training.md.
 class TerminationScope {
  public:
   explicit TerminationScope(const Runtime& runtime);

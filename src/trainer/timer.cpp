@@ -56,7 +56,7 @@ void Timer::check(Trainer& trainer) const {
   trainer.stop();
 }
 
-// A resumed run may have used up its time before.
+// A resumed run may already have used up its time.
 void Timer::on_fit_start(Trainer& trainer, TrainerModule&) {
   if (before_ > Duration()) check(trainer);
 }

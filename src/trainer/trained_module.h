@@ -9,24 +9,27 @@
 
 namespace muster::trainer {
 
-/// The module that a Trainer has prepared, and its optimizers. The module refers to it, so that another Trainer can
-/// take the module over.
+// Why: docs/decisions/0118-a-module-goes-from-one-trainer-to-another.md.
+
+/// The module that a Trainer has prepared, and its optimizers. The module keeps a reference to this object, so that
+/// another Trainer can take the module over.
 struct TrainedModule {
-  const TrainerModule* module = nullptr;  ///< that `model` was made of
+  const TrainerModule* module = nullptr;  ///< module that `model` was made from
   Model<torch::nn::Module> model = {};
   std::vector<std::unique_ptr<TrainedOptimizer>> optimizers = {};
-  std::vector<ModuleOptimizer> handles = {};  ///< of `optimizers`
-  std::vector<Scheduler> schedulers = {};     ///< of all of them
+  std::vector<ModuleOptimizer> handles = {};  ///< handles of `optimizers`
+  std::vector<Scheduler> schedulers = {};     ///< schedulers of all optimizers
 
-  /// Waits until the last step of each optimizer is known, and counts it.
+  /// Waits until it is known whether the last step of each optimizer was made, and counts it.
   void wait_for_steps();
-  /// Optimizers whose last step is not counted yet.
+  /// Number of optimizers whose last step is not counted yet.
   int64_t pending_steps() const;
   void drop_optimizers();
   void drop();
-  /// Throws: UsageError (MU446) where there is none.
+  /// Throws: UsageError (MU446) if there is no model.
   const Model<torch::nn::Module>& required_model(const char* call) const;
-  /// Gives the module up, whole. Collective: where parameters are sharded. Throws: as runtime::release_model().
+  /// Releases the module with its full parameters. Collective: where parameters are sharded. Throws: as
+  /// runtime::release_model().
   void release();
 };
 

@@ -12,8 +12,10 @@ namespace muster::trainer {
 
 class Core;
 
-/// An optimizer in a run, with its schedulers. On a device under loss scaling, whether a step was made is known when
-/// the next one begins, or when somebody asks; the count of steps and the schedules that follow it wait for that.
+// Why: docs/decisions/0149-a-trainer-learns-of-a-step-late.md.
+
+/// An optimizer in a run, with its schedulers. On a device under loss scaling, it is known whether a step was made only
+/// when the next one begins, or when somebody asks; the step count and the schedules that follow it wait for that.
 class TrainedOptimizer {
  public:
   struct Schedule {
@@ -23,28 +25,28 @@ class TrainedOptimizer {
   };
   TrainedOptimizer(Core& core, std::shared_ptr<torch::optim::Optimizer> own, Optimizer prepared)
       : core(&core), own(std::move(own)), prepared(std::move(prepared)) {}
-  /// Updates that were made. The host waits where that of the last step is not known yet.
+  /// Number of updates made. The host waits if the last step is not known yet.
   int64_t made_steps() { return wait_for_step(), steps; }
-  /// A step() of `prepared` has returned.
+  /// Notes that a step() of `prepared` has returned.
   void note_step();
   /// Counts the last step if it was made, and steps the schedules that wait for it.
   void wait_for_step();
-  /// The same, if schedulers wait for it.
+  /// As wait_for_step(), if schedulers wait for the step.
   void step_deferred_schedulers() {
     if (schedulers_deferred) wait_for_step();
   }
-  /// At the end of a batch: steps what is due, now or when the last step is known.
+  /// Called at the end of a batch: steps the schedules that are due, now or when the last step is known.
   void step_schedules(bool epoch_ends);
 
   Core* core;
   std::shared_ptr<torch::optim::Optimizer> own;
   Optimizer prepared;
   std::vector<Schedule> schedules = {};
-  int64_t steps = 0;                 // that are counted
-  int64_t plateau_steps = 0;         // when schedules that watch a metric by steps looked last
-  bool updated = false;              // in this batch, and its schedules have not followed
+  int64_t steps = 0;                 // number of counted steps
+  int64_t plateau_steps = 0;         // number of steps when the plateau schedules last looked
+  bool updated = false;              // an update was made in this batch, and the schedules have not followed yet
   bool pending = false;              // the last step is not counted yet
-  bool schedulers_deferred = false;  // until the last step is known
+  bool schedulers_deferred = false;  // schedules wait until the last step is known
 
  private:
   void step_due_schedules(bool after_update, bool epoch_ends);

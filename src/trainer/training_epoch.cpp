@@ -8,7 +8,7 @@
 namespace muster::trainer {
 namespace {
 
-/// Epochs without a batch would follow each other for ever.
+/// Throws if epochs without batches would repeat forever.
 void require_an_end(const TrainerOptions& options) {
   if (StopRule(options).max_epochs) return;
   throw UsageError("MU437",
@@ -18,7 +18,7 @@ void require_an_end(const TrainerOptions& options) {
 
 }  // namespace
 
-/// Loaders of training that are to be made anew for this epoch; those of validation are when it begins.
+/// Remakes the training loaders if this epoch needs it; the validation loaders are remade when validation begins.
 void Core::reload_dataloaders() {
   const auto every = options.reload_dataloaders_every_n_epochs;
   if (every == 0 || progress.epoch % every != 0 || progress.epoch == first_epoch_) return;
@@ -79,7 +79,7 @@ bool Core::training_batch(const StepTable& steps, void* batch, bool last) {
     if (module.automatic_optimization && options.accumulate_grad_batches > 1)
       output.loss = output.loss / options.accumulate_grad_batches;
   }
-  ++progress.batches;  // before callbacks that save
+  ++progress.batches;  // before the callbacks that save
   ++progress.total_batches;
   progress.last_batch = last;
   progress.point = SavePoint::batch_hooks;
@@ -92,7 +92,7 @@ bool Core::training_batch(const StepTable& steps, void* batch, bool last) {
   return true;
 }
 
-/// What follows a batch before the next one.
+/// Does what follows a batch and precedes the next one.
 void Core::finish_batch(const std::optional<int64_t>& interval) {
   progress.point = SavePoint::batch_done;
   if (window_.begins) handle_votes();
@@ -125,7 +125,7 @@ void Core::end_epoch() {
   progress.point = SavePoint::none;
 }
 
-/// What follows the hooks at the end of an epoch.
+/// Does what follows the hooks at the end of an epoch.
 void Core::finish_epoch() {
   training_book_.close(runtime.group());
   log_epoch(training_book_, experiment.last_step());

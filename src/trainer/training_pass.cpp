@@ -62,7 +62,7 @@ void* TrainingPass::next_in_sequence() {
 void* TrainingPass::next_side_by_side() {
   if (length_ && returned_ >= *length_) return nullptr;
   const auto mode = prepared_.combined.mode;
-  if (mode == LoaderMode::min_size && std::ranges::any_of(ended_, std::identity())) return nullptr;  // before resuming
+  if (mode == LoaderMode::min_size && std::ranges::any_of(ended_, std::identity())) return nullptr;  // after a resume
   std::vector<void*> batches;
   for (std::size_t i = 0; i < passes_.size(); ++i) {
     const bool ends_for_good = mode == LoaderMode::max_size;
@@ -70,7 +70,7 @@ void* TrainingPass::next_side_by_side() {
     if (!box && mode == LoaderMode::min_size) return nullptr;
     if (!box && mode == LoaderMode::max_size_cycle) {
       if (all_true(ended_)) return nullptr;
-      box = next_of(i);  // a shorter loader restarts, in its next epoch
+      box = next_of(i);  // a shorter loader starts over with its next epoch
       if (!box) return nullptr;
     }
     batches.push_back(box ? prepared_.combined.parts[i].batch_in(*box) : nullptr);

@@ -17,21 +17,21 @@ struct PreparedLoaders {
   bool made = false;
 };
 
-/// Batches of this rank in a training epoch; nullopt if loaders of unknown size decide.
+/// Batches of this rank in a training epoch; nullopt if it depends on loaders of unknown size.
 std::optional<int64_t> batches_in(const PreparedLoaders& prepared);
 
 /// One pass over the batches of training, of one loader or several. Thread safety: one thread at a time.
 class TrainingPass {
  public:
-  /// `done`: batches of this epoch that were returned before, when the loaders stand where they stood then.
+  /// `done`: number of batches of this epoch that were returned before; the loaders are then positioned behind them.
   TrainingPass(PreparedLoaders& prepared, int64_t epoch, int64_t done);
   /// The next batch, valid until the next call; nullptr at the end.
   void* next();
   /// Whether the current batch is the last one, as far as that is known.
   bool at_end() const;
-  /// What belongs to the current batch.
+  /// The steps for the current batch.
   const StepTable& steps() const;
-  /// The index of its loader; 0 where loaders are side by side.
+  /// The index of the current batch's loader; 0 for loaders side by side.
   int64_t loader() const;
 
  private:
@@ -43,7 +43,7 @@ class TrainingPass {
   std::vector<std::unique_ptr<data::Pass>> passes_;
   std::vector<bool> ended_;
   std::optional<int64_t> length_;
-  std::size_t current_ = 0;  // in sequence
+  std::size_t current_ = 0;  // index of the current loader in sequential mode
   int64_t returned_;
 };
 

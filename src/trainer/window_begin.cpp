@@ -42,7 +42,7 @@ void Core::note_window() {
     window_.begin.loaders.push_back(loader->save_position());
 }
 
-/// The open window's batches come again, and what followed the last of them.
+/// Goes back to the beginning of the open window: its batches, and what followed the last of them, are repeated.
 void Core::go_back_to_window_begin() {
   const auto& loaders = setup_data(StepKind::training).loaders;
   for (std::size_t i = 0; i < loaders.size() && loaders.size() == window_.begin.loaders.size(); ++i)
@@ -54,7 +54,7 @@ void Core::go_back_to_window_begin() {
   progress.point = SavePoint::none;
 }
 
-/// Batches of the current epoch that are done, as loaders say: another number of ranks has other batches.
+/// Sets the number of completed batches of the current epoch from the loaders: it depends on the number of ranks.
 void Core::count_batches_done() {
   const auto& prepared = setup_data(StepKind::training);
   if (progress.batches == 0) return;

@@ -11,8 +11,8 @@
 namespace muster::tree {
 namespace {
 
-constexpr int64_t kAlignment = 64;
-constexpr uint64_t kMark = 0x3152544e55534d55ull;
+constexpr int64_t kAlignment = 64;                 // alignment of tensors in bytes
+constexpr uint64_t kMark = 0x3152544e55534d55ull;  // first word of packed bytes
 
 int64_t aligned(int64_t n) { return (n + kAlignment - 1) / kAlignment * kAlignment; }
 
@@ -60,7 +60,7 @@ at::Tensor Packer::finish() const {
   std::memset(to + sizeof head + structure, 0, static_cast<size_t>(start - structure) - sizeof head);
   for (const auto& [tensor, place] : tensors_) {
     auto plain = tensor.detach().resolve_conj().resolve_neg().to(at::kCPU).contiguous();
-    // Where only an operator makes values available, as of a parameter that is being gathered, it copies them.
+    // Copies where values become available only through an operator, as for a parameter that is being gathered.
     if (plain.numel() > 0 &&
         !plain.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl()->_mutable_data_ptr_no_checks().get())
       plain = plain.clone();
@@ -75,7 +75,7 @@ Unpacker::Unpacker(const at::Tensor& packed) : packed_(packed) {
   uint64_t head[2];
   if (packed_.scalar_type() != at::kByte || packed_.dim() != 1 || packed_.numel() < static_cast<int64_t>(sizeof head))
     refuse_bytes();
-  // Tensors are views of these bytes, so each must begin where its dtype may.
+  // Tensors are views of these bytes, so each must start at an address aligned for its dtype.
   if (!packed_.is_contiguous() || packed_.storage_offset() % kAlignment != 0) packed_ = packed_.clone();
   std::memcpy(head, packed_.const_data_ptr(), sizeof head);
   position_ = sizeof head;

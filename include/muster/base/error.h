@@ -7,8 +7,8 @@
 namespace muster {
 
 /// Base class of all exceptions that the library throws.
-/// A message says what happened, where, and what to do. Its id ("MU151") names a page under docs/errors/,
-/// printed by `muster explain MU151`.
+/// The message tells what happened, where, and what to do. The id ("MU151") names a page under docs/errors/, which
+/// `muster explain MU151` prints.
 class Error : public std::runtime_error {
  public:
   Error(std::string_view id, const std::string& message)

@@ -10,8 +10,8 @@ namespace muster {
 
 [[noreturn]] void this_is_no_time_span_of_days_hours_minutes_seconds();
 
-/// How long something may take, or none: a std::chrono duration, or "DD:HH:MM:SS". A literal is checked by the
-/// compiler; what is known only at run time goes through parse().
+/// A length of time, or none: a std::chrono duration, or "DD:HH:MM:SS". The compiler checks literals; use parse() for
+/// text that is known only at run time.
 class TimeSpan {
  public:
   using Value = std::optional<std::chrono::milliseconds>;
@@ -35,7 +35,7 @@ class TimeSpan {
   }
   constexpr const Value& value() const noexcept { return value_; }
   constexpr explicit operator bool() const noexcept { return value_.has_value(); }
-  /// As "DD:HH:MM:SS", rounded down to seconds; "none" for none. Requires: it is not negative.
+  /// The time as "DD:HH:MM:SS", rounded down to seconds; "none" if it is not set. Requires: it is not negative.
   std::string text() const {
     if (!value_) return "none";
     const int64_t all = std::chrono::duration_cast<std::chrono::seconds>(*value_).count();
@@ -56,7 +56,7 @@ class TimeSpan {
   }
   static consteval Value literal(const char* text) {
     if (const auto time = parse(text)) return time->value_;
-    this_is_no_time_span_of_days_hours_minutes_seconds();  // not constexpr: such a literal does not compile
+    this_is_no_time_span_of_days_hours_minutes_seconds();  // not constexpr: an invalid literal does not compile
   }
   Value value_ = {};
 };

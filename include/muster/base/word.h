@@ -8,8 +8,8 @@ namespace muster {
 
 [[noreturn]] void this_is_none_of_the_known_words();
 
-/// One of a few words, as Python's libraries write them: `.mode = "min"`. A literal is checked by the compiler; what is
-/// known only at run time goes through parse(). `Words::kAll` lists them.
+/// One word out of a fixed set, for options that Python's libraries take as strings: `.mode = "min"`. The compiler
+/// checks literals; use parse() for text that is known only at run time. `Words::kAll` lists the set.
 template <class Words>
 class Word {
  public:
@@ -29,7 +29,7 @@ class Word {
   static consteval std::string_view find(std::string_view text) {
     for (const auto word : Words::kAll)
       if (word == text) return word;
-    this_is_none_of_the_known_words();  // not constexpr: such a literal does not compile
+    this_is_none_of_the_known_words();  // not constexpr: an unknown literal does not compile
   }
   std::string_view text_;
 };

@@ -20,45 +20,45 @@ namespace muster {
 
 /// What one rank gives to a checkpoint.
 struct CheckpointContents {
-  State shared = {};    ///< The same on all ranks: written from rank 0, ignored elsewhere.
-  State per_rank = {};  ///< The state of this rank alone.
+  State shared = {};    ///< State that is equal on all ranks; only that of rank 0 is written.
+  State per_rank = {};  ///< State that differs between ranks; each rank writes its own.
   /// The shards that all ranks give under one name cover their tensor exactly once; `order` and `replica` are not used.
   std::vector<TensorShard> shards = {};
 };
 
 /// Writes a checkpoint: a folder, or files in options.storage. It appears under its name complete or not at all, and
 /// replaces an earlier checkpoint of that name. Each rank plans and writes its own files without the others; then the
-/// ranks report, and rank 0 publishes. Whatever kills a rank or the machine, the earlier checkpoint or the new one can
-/// be loaded (see Durability). The tensors' memory is read while the call runs; tensors of a State that share their
-/// memory are written once.
-/// Returns its path: `folder`, or, if `options.numbered`, a new one in it: "checkpoint_7" after "checkpoint_6". In a
-/// storage it is the name, without "." and "..".
+/// ranks report, and rank 0 publishes. If a rank or the machine dies at any point, either the earlier checkpoint or the
+/// new one can be loaded (see Durability). The tensors' memory is read while the call runs; tensors of a State that
+/// share memory are written once.
+/// Returns its path: `folder`, or, if `options.numbered`, a new folder in it: "checkpoint_7" after "checkpoint_6". In a
+/// storage the path is the name, without "." and "..".
 /// Throws, on all ranks alike: CheckpointError MU202 (cannot be written), MU203 (a tensor that the format cannot hold),
 /// MU211 (another writer is writing it), MU212 (the path is something other than a checkpoint), MU214 (shards do not
-/// fit together), MU313 (the storage failed), MU316 (not all ranks have a storage), MU317 (no name for a storage);
-/// CommError if ranks are lost.
+/// fit together), MU313 (the storage failed), MU316 (not all ranks have a storage), MU317 (the path leads above the
+/// storage); CommError if ranks are lost.
 /// Collective: every rank of the group. All ranks must see the same folder, or the same storage.
 std::filesystem::path write_checkpoint(const CheckpointContents& contents, const std::filesystem::path& folder,
                                        const comm::Communicator& group = {},
                                        const WriteCheckpointOptions& options = {});
 
-/// Writes checkpoints while training continues. One at a time: a second start() waits for the first save.
+/// Writes checkpoints while training continues, one at a time: a second start() waits for the first save.
 /// Thread safety: one thread at a time.
 class CheckpointWriter {
  public:
-  /// Makes a separate group for its thread.
+  /// Creates a separate group for the writer's thread.
   /// Collective: every rank of the group.
   explicit CheckpointWriter(const comm::Communicator& group = {}, const WriteCheckpointOptions& options = {});
-  /// Waits for a running save, no longer than the group's time-out, then ends it. Failures are logged.
+  /// Waits for a running save for at most the group's time-out, then ends it. Failures are logged.
   ~CheckpointWriter();
   CheckpointWriter(const CheckpointWriter&) = delete;
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;
 
-  /// Returns when the tensors are copied to host memory; they may be changed from then on. Tensors on a device are
-  /// copied by its current stream, which changes them only afterwards; the calling thread does not wait. The next save
-  /// of the same tensors reuses that memory. The save itself then runs in the background, as in write_checkpoint. The
-  /// next call throws its errors, MU565 among them if there is not enough pinned memory.
-  /// Throws: what wait() throws about the previous save, and then starts nothing.
+  /// Copies the tensors to host memory and returns; the caller may then change them. Tensors on a device are copied on
+  /// its current stream, so work that is queued there afterwards does not affect the copy; the calling thread does not
+  /// wait. The next save of the same tensors reuses the host memory. The save itself runs in the background, as in
+  /// write_checkpoint. The next call throws its errors, including MU565 if there is not enough pinned memory.
+  /// Throws: what wait() throws about the previous save; then no save is started.
   /// Collective: every rank of the group. It does not wait for the others.
   void start(const CheckpointContents& contents, const std::filesystem::path& folder);
 
@@ -68,7 +68,8 @@ class CheckpointWriter {
 
   /// Whether a save is running.
   bool busy() const;
-  /// Of host memory that the last save was copied to; pinned if it came from a device.
+  /// The size, in bytes, of the host memory that holds the copy of the last save; pinned if the tensors came from a
+  /// device.
   std::uint64_t staging_bytes() const;
 
  private:
@@ -85,42 +86,43 @@ struct ShardedTensorMetadata {
   std::int64_t numel() const;
 };
 
-/// A checkpoint on disk or in a storage, open for reading. Nothing is returned from it before it was found complete: a
-/// missing, truncated, edited or foreign file is an error that names it. A cheap handle; copies share the open files.
+/// A checkpoint on disk or in a storage, open for reading. It returns data only after a check that it is complete: a
+/// missing, truncated, edited or foreign file is an error that names the file. A cheap handle; copies share the open
+/// files.
 /// Thread safety: all functions from any thread.
 class Checkpoint {
  public:
   /// Throws: CheckpointError MU210 (no checkpoint, or its manifest cannot be trusted), MU213 (one of its files cannot
   /// be trusted), MU216 (a newer version), MU314 (the storage failed), MU200, MU201, MU207.
-  /// Collective: none; any number of ranks may open the same one.
+  /// Collective: none; any number of ranks may open the same checkpoint.
   explicit Checkpoint(const std::filesystem::path& folder, const ReadCheckpointOptions& options = {});
 
   const std::filesystem::path& path() const;
-  /// The id of the save that wrote it: different in each save.
+  /// The id of the save that wrote the checkpoint; every save has a different one.
   const std::string& id() const;
-  /// The number of ranks that wrote it.
+  /// The number of ranks that wrote the checkpoint.
   int world_size() const;
 
-  /// The state that is the same on all ranks. Its tensors are on the CPU. Unless options.map is false, or the
-  /// checkpoint is in a storage, they share the kernel's memory of the file (copy-on-write, page by page).
+  /// The state that all ranks share. Its tensors are on the CPU. Unless options.map is false or the checkpoint is in a
+  /// storage, they map the file (copy-on-write, page by page).
   State shared() const;
-  /// One entry of shared(), if that is a map and has the name: only its tensors are read.
+  /// One entry of shared(), if that is a map with this name. Only the tensors of the entry are read.
   std::optional<State> shared_entry(std::string_view name) const;
-  /// The state that this rank wrote.
-  /// Throws: CheckpointError MU215 for a rank that did not exist.
+  /// The state that the given rank wrote.
+  /// Throws: CheckpointError MU215 if the checkpoint has no such rank.
   State per_rank(int rank) const;
 
   /// The tensors that are sharded over the files, sorted by name.
   const std::vector<ShardedTensorMetadata>& sharded() const;
-  /// Throws: CheckpointError MU215, listing the existing names.
+  /// Throws: CheckpointError MU215, listing the existing names, for an unknown name.
   const ShardedTensorMetadata& sharded(std::string_view name) const;
 
-  /// Fills `to` with the elements [begin, begin + to.numel()) of a sharded tensor, reading only their bytes (and, if
-  /// blocks are checked as they are read, the rest of the blocks at either end); on a device, in pieces through pinned
-  /// memory. Requires: `to` is contiguous, and on the CPU or the accelerator. Throws: CheckpointError MU215 for another
-  /// dtype, an unknown name, or a range beyond the tensor's end; MU213, MU314, MU200.
+  /// Fills `to` with the elements [begin, begin + to.numel()) of a sharded tensor. Reads only their bytes (and, if
+  /// blocks are checked as they are read, the rest of the blocks at either end); for a tensor on a device, in pieces
+  /// through pinned memory. Requires: `to` is contiguous, and on the CPU or the accelerator. Throws: CheckpointError
+  /// MU215 for another dtype, an unknown name, or a range beyond the tensor's end; MU213, MU314, MU200.
   void read(std::string_view name, std::int64_t begin, const at::Tensor& to) const;
-  /// The same into a new 1-D tensor.
+  /// Reads the elements [begin, end) into a new 1-D tensor.
   at::Tensor read(std::string_view name, std::int64_t begin, std::int64_t end) const;
 
   /// Bytes of sharded tensors that read() has read from files so far.
@@ -131,11 +133,11 @@ class Checkpoint {
   std::shared_ptr<Files> files_;
 };
 
-/// The checkpoint with the highest number in a folder of numbered ones that is complete by its manifest, its ranks'
-/// indexes and the sizes of their files; nothing if there is none. For each one with a higher number that is skipped, a
-/// warning gives the reason.
+/// The complete checkpoint with the highest number in a folder of numbered checkpoints; nullopt if there is none.
+/// Complete: judged by the manifest, the ranks' indexes and the file sizes. For each skipped checkpoint with a higher
+/// number, a warning gives the reason.
 /// Throws: CheckpointError MU216 (a newer version), MU314 (the storage failed).
-/// Collective: none; where ranks load together, let one of them choose.
+/// Collective: none; if several ranks load together, let one of them choose.
 std::optional<std::filesystem::path> latest_checkpoint(const std::filesystem::path& folder,
                                                        const std::shared_ptr<CheckpointStorage>& storage = {});
 

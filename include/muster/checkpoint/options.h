@@ -14,7 +14,7 @@ namespace muster {
 /// Options for writing a folder of weights.
 struct SaveWeightsOptions {
   Durability durability = Durability::full;
-  ByteSize max_shard_size = 10'000'000'000;  ///< Limit per file, or "10GB"; a larger tensor gets a file of its own.
+  ByteSize max_shard_size = 10'000'000'000;  ///< Limit per file, or "10GB"; a larger tensor gets its own file.
   std::map<std::string, std::string> metadata = {{"format", "pt"}};  ///< Stored in every file's header.
 };
 
@@ -24,7 +24,7 @@ struct LoadStateDictOptions {
   bool strict = true;       ///< A name that only one side has is an error.
 };
 
-/// The names that loading did not match. Both empty if strict.
+/// The names that loading did not match. Both lists are empty if strict.
 struct IncompatibleKeys {
   std::vector<std::string> missing_keys;     ///< Destinations for which the files have no value.
   std::vector<std::string> unexpected_keys;  ///< Tensors of the files without a destination.
@@ -50,7 +50,7 @@ struct LoadIntoOptions {
 
 /// Options for writing a checkpoint.
 struct WriteCheckpointOptions {
-  Durability durability = Durability::full;  ///< Of a folder; a storage decides for itself.
+  Durability durability = Durability::full;  ///< Durability of a folder; a storage decides for itself.
   bool numbered = false;  ///< The given folder contains numbered checkpoints; the new one follows the highest number.
   std::shared_ptr<CheckpointStorage> storage = {};  ///< Where to write; unset: folders that all ranks see.
   int total_limit = 0;  ///< If numbered: how many to keep; 0 keeps all. The lowest are removed once the new one is
@@ -71,7 +71,7 @@ enum class CheckpointCheck : std::uint8_t {
 /// Options for reading a checkpoint.
 struct ReadCheckpointOptions {
   CheckpointCheck check = CheckpointCheck::everything;
-  bool map = true;  ///< Share the kernel's memory of the files (copy-on-write, page by page). A storage has none.
+  bool map = true;  ///< Share the kernel's memory of the files (copy-on-write, page by page). Not used with a storage.
   int part = 0;     ///< With CheckpointCheck::share: index of the share, from 0 to parts - 1.
   int parts = 1;    ///< With CheckpointCheck::share: number of shares. Each block of the files is in exactly one.
   std::shared_ptr<CheckpointStorage> storage = {};  ///< Where the checkpoint is; unset: in a folder.
@@ -81,7 +81,7 @@ struct ReadCheckpointOptions {
 struct LoadPythonOptions {
   bool leave_out = false;  ///< Leave out objects that are not understood, with a warning, instead of failing.
   bool map = true;         ///< Share the kernel's memory of the file (copy-on-write, page by page).
-  bool verify = false;     ///< Compare the checksums of all tensors, as Python does not. Reads the whole file.
+  bool verify = false;     ///< Compare the checksums of all tensors, which Python does not. Reads the whole file.
 };
 
 /// Options for writing a torch.save file.

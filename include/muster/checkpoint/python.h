@@ -7,16 +7,17 @@
 
 /// Converts files of Python's torch.save to states and back. Only the calling rank reads or writes; no other rank takes
 /// part.
-/// Both functions may be called from any thread, also at once. docs/formats/python.md says what is read and refused.
+/// Thread safety: both functions from any thread, also concurrently. docs/formats/python.md lists what is read and what
+/// is refused.
 namespace muster {
 
 /// Reads a file of Python's torch.save (of any version) or of LibTorch's torch::save; or a folder with
-/// pytorch_model.bin, or its index, as one file. Nothing in a file is executed.
-/// Dictionaries become named states in their order, integers as keys decimal text; lists, tuples and sets become lists;
-/// dtypes and devices become text ("torch.float32", "cuda:0"). All tensors are on the CPU, do not require gradients,
-/// and share memory if they did when saved. Names from a LibTorch archive are those that Python would give. Mapped
-/// tensors may be written to (the file does not change) and keep the file's memory alive. A mapped file may be replaced
-/// but must not be truncated in place meanwhile.
+/// pytorch_model.bin or its index, as if it were one file. Nothing in a file is executed.
+/// Dictionaries become named states in their order, integer keys become decimal text; lists, tuples and sets become
+/// lists; dtypes and devices become text ("torch.float32", "cuda:0"). All tensors are on the CPU, do not require
+/// gradients, and share memory if they did when saved. Names from a LibTorch archive are those that Python would give.
+/// Mapped tensors may be written to (the file does not change) and keep the mapping alive. While a file is mapped, it
+/// may be replaced but must not be truncated in place.
 /// Throws: CheckpointError MU200 (cannot be read), MU205 (files that do not fit their index), MU225 (damaged or
 /// hostile), MU226 (holds an object that is not understood; the message names it and its place).
 /// Collective: none.

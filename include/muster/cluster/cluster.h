@@ -38,7 +38,7 @@ enum class RendezvousKind {
 /// The place of this process among the ranks of its job. A plain value.
 struct ClusterEnvironment {
   int device_index = -1;  ///< the accelerator that the launcher chose for this rank; -1: none chosen, take local_rank
-  std::string job;        ///< the launcher's name for the job; the same on every rank, empty when alone
+  std::string job;        ///< the launcher's name for the job; equal on every rank, empty when alone
   LauncherKind launcher = LauncherKind::none;
   int local_rank = 0;        ///< 0 to local_world_size - 1
   int local_world_size = 1;  ///< ranks on this node
@@ -54,7 +54,7 @@ struct ClusterEnvironment {
   /// True if another process (torchrun's agent) runs the store at main_port: rank 0 joins as a client too.
   bool store_is_external = false;
   /// A listening socket bound to main_port that rank 0's store server takes over, or -1.
-  /// The code that takes it over owns it, and unsets cluster::kStoreFd so that it is taken only once.
+  /// The code that takes over the socket owns it, and unsets cluster::kStoreFd so that this happens only once.
   int store_listen_fd = -1;
   std::string
       store_path;  ///< file for a FileStore; a relative path is in private_folder(); empty unless rendezvous is file
@@ -65,22 +65,22 @@ struct ClusterEnvironment {
   bool is_local_main() const noexcept { return local_rank == 0; }
 };
 
-/// Reads a launcher's variables: torchrun's, ours, RANK and WORLD_SIZE alone, Lightning's, Kubernetes', Open MPI's,
-/// MVAPICH's, PMI's, SLURM's, LSF's, Kubeflow's, SageMaker's; it uses the first family that is set, and the files that
-/// its variables name. If none is set, the world size is 1. Throws: ConfigError for variables that are incomplete
-/// (MU020), not a number (MU021) or contradict each other (MU022), for a launcher that it does not support (MU023), for
-/// several nodes without an address (MU024), for a node list that it cannot read (MU025), and for several ranks of a
-/// pod that it was started alone in (MU493), for SageMaker's libraries of distributed training (MU492) and its file of
-/// hosts (MU494). Every message names its source.
+/// Reads a launcher's environment variables: those of torchrun, Muster, RANK and WORLD_SIZE alone, Lightning,
+/// Kubernetes, Open MPI, MVAPICH, PMI, SLURM, LSF, Kubeflow and SageMaker. Uses the first family that is set, and the
+/// files that its variables name. If no family is set, the world size is 1. Throws: ConfigError for variables that are
+/// incomplete (MU020), not a number (MU021) or contradict each other (MU022), for a launcher that it does not support
+/// (MU023), for several nodes without an address (MU024), for a node list that it cannot read (MU025), for several
+/// ranks of a pod in which only this process was started (MU493), for SageMaker's distributed training libraries
+/// (MU492) and for its hosts file (MU494). Every message names its source.
 ClusterEnvironment read_cluster_environment(const Environment& variables);
 
-/// The same, after asking `reader`. Its result is used, as LauncherKind::custom unless it names another kind. If it is
-/// empty or returns nullopt, the function above is called.
-/// Throws: as above; ConfigError (MU022) if ranks and sizes that `reader` returns contradict each other, (MU340) if
-/// they are several and it does not say where they rendezvous; and what `reader` throws.
+/// Asks `reader` first. Its result is used, as LauncherKind::custom unless it names another kind. If `reader` is empty
+/// or returns nullopt, the variables are read by read_cluster_environment(variables).
+/// Throws: as read_cluster_environment(variables); ConfigError (MU022) if ranks and sizes that `reader` returns
+/// contradict each other, (MU340) if it returns several ranks without a rendezvous; what `reader` throws.
 ClusterEnvironment read_cluster_environment(const Environment& variables, const ClusterReader& reader);
 
-/// The same for this process's variables, without a reader.
+/// Reads the variables of this process, without a reader.
 ClusterEnvironment read_cluster_environment();
 
 }  // namespace muster

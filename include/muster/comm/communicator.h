@@ -27,9 +27,9 @@ struct OperationEvent {
   int64_t sequence = 0;        ///< counts the operations of the group from 0
   int64_t bytes = 0;           ///< payload of this rank
   at::ScalarType dtype = at::kByte;
-  std::chrono::steady_clock::time_point start;  ///< when the caller asked for it
-  std::chrono::steady_clock::time_point end;    ///< when it was done; on a device, when it was queued
-  bool staged = false;  ///< tensors of a device went through host memory, for which the caller waited
+  std::chrono::steady_clock::time_point start;  ///< when the caller started the operation
+  std::chrono::steady_clock::time_point end;    ///< when the operation was done; on a device, when it was queued
+  bool staged = false;                          ///< tensors of a device went through host memory, and the caller waited
 };
 
 /// A started operation. Copyable; a default-constructed one is done.
@@ -37,14 +37,14 @@ struct OperationEvent {
 /// Thread safety: one thread at a time.
 class Work {
  public:
-  /// What a started operation knows of itself.
+  /// The state of a started operation.
   class State;
   /// An operation that is done.
   Work() = default;
   /// The handle that a start_* function returns.
   explicit Work(std::shared_ptr<State> state);
-  /// Blocks until the operation is done. Where a backend of the device runs it, the current stream waits for it, and
-  /// the thread does not. Throws: CommError on failure, mismatch or time-out.
+  /// Blocks until the operation is done. If a device backend runs it, the current stream waits instead of the thread.
+  /// Throws: CommError on failure, mismatch or time-out.
   void wait();
   /// Whether wait() would return at once.
   bool is_completed() const;
@@ -58,62 +58,62 @@ class Group;
 /// A group of ranks and the operations on it: a cheap handle to shared state.
 /// Every operation takes float64/32/16, bfloat16, int64/32/16/8, uint8 and bool, empty and non-contiguous tensors; the
 /// start_* forms need contiguous tensors, which they fill in place.
-/// Tensors may be in host memory or on the accelerator; all of one operation are on one device. In a world of one, and
-/// with a backend for this device, operations on its tensors are ordered by the current stream, as any operator. All
-/// other backends stage them through pinned host memory, and the caller waits. What scatter() gives to ranks other than
-/// the root is in host memory.
+/// Tensors may be in host memory or on the accelerator; all tensors of one operation are on one device. In a world of
+/// one, and with a backend for this device, the current stream orders operations on its tensors, as for any operator.
+/// All other backends stage them through pinned host memory, and the caller waits. scatter() returns host memory on
+/// ranks other than the root.
 /// Ranks that disagree in operation, order, shape, dtype or label all get a CommError that names both sides, before a
-/// wrong value can be used. Every wait ends within the time-out of the group. A sum is taken in rank order on every
-/// rank, so all ranks and all runs get identical bits; only which NaN a NaN is may depend on where tensors are.
+/// wrong value can be used. Every wait ends within the time-out of the group. Every rank adds in rank order,
+/// so all ranks and all runs get identical bits, except that the payload of a NaN may depend on where the tensors are.
 /// Thread safety: operations may be started from one thread at a time; they run in the order in which they were
 /// started.
 class Communicator {
  public:
   /// A world of one: every operation is the identity.
   Communicator();
-  /// The handle of a group that was formed.
+  /// A handle to an existing group.
   explicit Communicator(std::shared_ptr<Group> group);
 
   /// This rank's number in the group, from 0.
   int rank() const noexcept;
   /// How many ranks the group has.
   int size() const noexcept;
-  /// "gloo", "shm", "hierarchical", "mpi", "mpi_collectives", "threads", "fake", the name of a transport of the
-  /// program's, or "none" for a world of one.
+  /// "gloo", "shm", "hierarchical", "mpi", "threads", "fake", the name of a custom transport, or
+  /// "none" for a world of one.
   std::string_view backend() const noexcept;
   std::string_view backend_reason() const noexcept;  ///< why this backend was chosen; empty if the options name it
-  /// The group's name in messages: "world" for that of all ranks.
+  /// The group's name in messages; the group of all ranks is "world".
   const std::string& name() const noexcept;
   /// How long an operation may wait for other ranks.
   std::chrono::milliseconds timeout() const noexcept;
 
-  /// The label of this handle's operations, which says what they are for; by default, that the user called them.
+  /// The label of this handle's operations, which tells what they are for. By default: called by the user.
   const OperationLabel& label() const noexcept { return label_; }
-  /// The same group; operations of the returned handle carry `label`.
+  /// A handle to this group whose operations carry `label`.
   Communicator with_label(OperationLabel label) const;
-  /// The same group for the library's own messages; `label` says what they are for. They never match the program's
-  /// own collectives.
+  /// A handle to this group for the library's own messages; `label` tells what they are for. They never match
+  /// collectives that the program calls.
   Communicator internal(std::string label, int64_t gradient_step = -1) const;
 
-  // Collective: all of the below, by every rank of the group, in the same order.
+  // Collective: all functions from here to duplicate(), by every rank of the group, in the same order.
 
   /// Reduces the tensors of all ranks, in place. Throws: ConfigError for the mean of integers or bool.
   void all_reduce(const at::Tensor& tensor, ReduceOp op = ReduceOp::sum) const;
   /// Starts all_reduce() and returns.
   [[nodiscard]] Work start_all_reduce(const at::Tensor& tensor, ReduceOp op = ReduceOp::sum) const;
 
-  /// Shapes are equal. The result has one more dimension in front, of the size of the group.
+  /// Stacks the tensors of all ranks, whose shapes are equal, along a new first dimension of the size of the group.
   at::Tensor all_gather(const at::Tensor& tensor) const;
-  /// Shapes may differ in every dimension; one tensor per rank, in rank order.
+  /// Returns one tensor per rank, in rank order; shapes may differ in every dimension.
   std::vector<at::Tensor> all_gatherv(const at::Tensor& tensor) const;
-  /// `out` has size() times the elements of `in`; rank r's part is the r-th piece of it. `in` may be this rank's
-  /// piece itself. Throws: ConfigError (MU060) if it lies elsewhere in `out`.
+  /// Gathers `in` of all ranks into `out`, which has size() times as many elements; rank r's part is its r-th piece.
+  /// `in` may be this rank's piece of `out`. Throws: ConfigError (MU060) if it overlaps `out` elsewhere.
   void all_gather_into(const at::Tensor& out, const at::Tensor& in) const;
   /// Starts all_gather_into() and returns.
   [[nodiscard]] Work start_all_gather_into(const at::Tensor& out, const at::Tensor& in) const;
 
-  /// `in` has size() times the elements of `out`; rank r receives the reduction of all ranks' r-th pieces. `out` may be
-  /// this rank's piece itself. Throws: ConfigError (MU060) if it lies elsewhere in `in`.
+  /// Reduces the r-th pieces of all ranks' `in` into `out` on rank r; `in` has size() times as many elements as `out`.
+  /// `out` may be this rank's piece of `in`. Throws: ConfigError (MU060) if it overlaps `in` elsewhere.
   void reduce_scatter(const at::Tensor& out, const at::Tensor& in, ReduceOp op = ReduceOp::sum) const;
   /// Starts reduce_scatter() and returns.
   [[nodiscard]] Work start_reduce_scatter(const at::Tensor& out, const at::Tensor& in,
@@ -126,9 +126,9 @@ class Communicator {
 
   /// Reduces the tensors of all ranks, in place on `root`; other ranks' tensors keep their values.
   void reduce(const at::Tensor& tensor, int root = 0, ReduceOp op = ReduceOp::sum) const;
-  /// One tensor per rank on `root`, shapes may differ; empty elsewhere.
+  /// Returns one tensor per rank on `root`, an empty list elsewhere; shapes may differ.
   std::vector<at::Tensor> gather(const at::Tensor& tensor, int root = 0) const;
-  /// `parts` is read on `root` only, one per rank, shapes may differ. Returns this rank's part.
+  /// Returns this rank's part of `parts`, which is read on `root` only and has one tensor per rank; shapes may differ.
   at::Tensor scatter(const std::vector<at::Tensor>& parts, int root = 0) const;
   /// Sends parts[r] to rank r; shapes may differ. Returns at [r] what rank r sent.
   std::vector<at::Tensor> all_to_all(const std::vector<at::Tensor>& parts) const;
@@ -145,7 +145,7 @@ class Communicator {
   /// A group of some of these ranks (ranks of this group, ascending). Collective: every rank of this group, member or
   /// not; a rank that is not a member gets a world of one.
   Communicator subgroup(const std::vector<int>& ranks) const;
-  /// A group of the same ranks, whose operations have a sequence of their own.
+  /// A group of the same ranks with a separate sequence of operations.
   Communicator duplicate() const;
 
   // Not collective: only the two ranks concerned.
@@ -158,9 +158,9 @@ class Communicator {
   /// Ends every running and later operation of the group, on all ranks, with this cause. Never blocks.
   void abort(const std::string& cause) const;
 
-  /// Called on the thread that ran the operation, after it. Thread safety: up to the observer.
+  /// Called after an operation, on the thread that ran it. Thread safety: left to the observer.
   using Observer = std::function<void(const OperationEvent&)>;
-  /// Has this observer called for every later operation of the group, beside those that were given before.
+  /// Adds an observer that is called for every later operation of the group.
   void observe(Observer observer) const;
 
   /// The group behind the handle, for Muster's own functions.

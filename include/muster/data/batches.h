@@ -13,9 +13,9 @@
 
 namespace muster {
 
-/// Ready-made batches, which a DataLoader returns as they are; see from_batches(). Batches are distributed to ranks in
-/// turn, as those of a BatchSampler. The first tensor of a batch, or its first list, has a row per sample. A batch
-/// shares its tensors with the list, unless it is moved to another device.
+/// Ready-made batches, which a DataLoader returns as they are; see from_batches(). Ranks get batches in turn, as with a
+/// BatchSampler. The first tensor of a batch, or its first list, has a row per sample. A batch shares its tensors with
+/// the list, unless it is moved to another device.
 template <class Batch>
 class Batches {
  public:
@@ -26,8 +26,8 @@ class Batches {
   std::vector<Batch> batches_;
 };
 
-/// For a loader of ready-made batches: DataLoader(from_batches(list), {.shuffle = true}). (A list by itself is a
-/// dataset, whose elements are samples.)
+/// Marks a list as ready-made batches: DataLoader(from_batches(list), {.shuffle = true}). (A plain list is a dataset
+/// whose elements are samples.)
 template <class Batch>
 Batches<Batch> from_batches(std::vector<Batch> batches) {
   return Batches<Batch>(std::move(batches));
@@ -63,8 +63,7 @@ struct RowCounter {
   }
 };
 
-/// The samples of each of some ready-made batches, numbered in their order: batch i has the samples [ends[i - 1],
-/// ends[i]).
+/// Numbers the samples of ready-made batches in order: batch i has the samples [ends[i - 1], ends[i]).
 class ReadyBatchEnds {
  public:
   /// Throws: ConfigError (MU323) for a batch without samples.

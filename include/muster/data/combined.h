@@ -11,18 +11,18 @@
 #include "muster/data/loader.h"
 #include "muster/data/sequenced.h"
 
-/// combine() and combine_longest() run loaders side by side; in_sequence(), which comes with this header, one after the
-/// other.
+/// combine() and combine_longest() iterate loaders in parallel; in_sequence(), which this header includes, iterates
+/// them one after the other.
 namespace muster {
 
 /// When a pass over several loaders in parallel ends.
 enum class CombineMode {
-  min_size,        ///< with the shortest
-  max_size_cycle,  ///< with the longest; the others restart, in their next epoch
+  min_size,        ///< it ends with the shortest loader
+  max_size_cycle,  ///< it ends with the longest loader; the others restart in their next epoch
 };
 
 namespace data {
-/// Ends the pass of one loader and advances its epoch, also if the pass stopped early because another loader ended.
+/// Ends the pass of one loader and advances its epoch, even if the pass stopped early because another loader ended.
 template <class Batch>
 void end_pass(DataLoader<Batch>& loader, typename DataLoader<Batch>::iterator& at, int64_t epoch) {
   at = {};
@@ -31,8 +31,8 @@ void end_pass(DataLoader<Batch>& loader, typename DataLoader<Batch>::iterator& a
 }  // namespace data
 
 /// Several loaders in parallel, as a range of tuples of references to their batches:
-/// `for (auto [a, b] : combine(mode, x, y))`. It holds handles: positions, epochs and the sample counts of the current
-/// batch are those of the loaders. A complete pass advances the epoch of every loader.
+/// `for (auto [a, b] : combine(mode, x, y))`. It holds handles, so positions, epochs and the sample counts of the
+/// current batch are read from the loaders. A complete pass advances the epoch of every loader.
 /// Thread safety: one thread at a time; one pass at a time.
 template <class... Batch>
 class CombinedLoaders {
@@ -121,8 +121,8 @@ class CombinedLoaders<Batch...>::iterator {
   std::array<bool, sizeof...(Batch)> was_through_{};
 };
 
-/// Several loaders in parallel until the longest ends, as a range of tuples of pointers to their batches: nullptr for a
-/// loader that has ended, where CombineMode::max_size_cycle restarts it. Lightning's mode "max_size".
+/// Several loaders in parallel until the longest ends, as a range of tuples of pointers to their batches. A loader that
+/// has ended gives nullptr (CombineMode::max_size_cycle restarts it instead). Lightning's mode "max_size".
 /// `for (auto [a, b] : combine_longest(x, y))`. It holds handles, as CombinedLoaders does.
 /// Thread safety: one thread at a time; one pass at a time.
 template <class... Batch>
@@ -171,7 +171,7 @@ class LongestLoaders<Batch...>::iterator {
  private:
   template <class At>
   static void next(At& at) {
-    if (at != std::default_sentinel && ++at == std::default_sentinel) at = {};  // ends its threads
+    if (at != std::default_sentinel && ++at == std::default_sentinel) at = {};  // ends the threads of the loader
   }
 
   std::tuple<typename DataLoader<Batch>::iterator...> at_;

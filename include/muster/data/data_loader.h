@@ -19,19 +19,19 @@ using data::LoaderPosition;
 
 /// This rank's batches of a map-style dataset or a stream, as a range: `for (auto& [image, label] : loader)`.
 ///
-/// A copy is a handle to the same loader. The loader keeps its dataset: it copies a named one; std::move(), a
+/// A copy is a handle to the same loader. The loader keeps its dataset: it copies a named object; std::move(), a
 /// shared_ptr or std::ref() avoids the copy; see data/detail/kept_dataset.h. data/detail/dataset.h and data/stream.h
 /// list the interfaces of datasets.
-/// All workers share a dataset that is read through const members, so concurrent reads must be safe. Of any other
-/// dataset each worker has a copy, as in torch::data.
+/// All workers share a dataset that is read through const members, so concurrent reads must be safe. Any other dataset
+/// is copied for each worker, as in torch::data.
 /// A batch belongs to the loader until the iterator advances. Then its memory is reused, except for tensors that are
 /// still referenced elsewhere.
-/// The order and the content of batches depend on (seed, epoch, index in that order) alone: never on workers, and the
-/// shuffle never on the world size. Random LibTorch operators in a dataset draw numbers that depend on (seed, epoch,
-/// sample), not those of the default generator.
-/// A complete pass advances the epoch. A pass that is stopped early does not: the next begin() repeats it from its
+/// The order and the content of batches depend on (seed, epoch, index in that order) alone, never on workers; the
+/// shuffle does not depend on the world size. Random LibTorch operators in a dataset draw numbers that depend on (seed,
+/// epoch, sample) instead of using the default generator.
+/// A complete pass advances the epoch. A pass that is stopped early does not: the next begin() repeats it from the
 /// start, unless seek() sets another batch.
-/// A default-constructed loader is empty until another one is assigned to it.
+/// A default-constructed loader is empty until another loader is assigned to it.
 /// Thread safety: one thread at a time; one pass at a time.
 /// Throws: UsageError (MU322), from every function, if the loader is empty.
 template <class Batch>
@@ -46,7 +46,7 @@ class DataLoader {
   DataLoader() = default;
   /// Whether the loader is not empty.
   explicit operator bool() const noexcept { return static_cast<bool>(state_); }
-  /// The loader itself, as of a loader that torch::data::make_data_loader returned: for (auto& batch : *loader).
+  /// The loader itself, so that loops written for torch::data::make_data_loader compile: for (auto& batch : *loader).
   DataLoader& operator*() noexcept { return *this; }
   /// The loader itself.
   const DataLoader& operator*() const noexcept { return *this; }
@@ -55,24 +55,24 @@ class DataLoader {
   /// The loader itself.
   const DataLoader* operator->() const noexcept { return this; }
 
-  /// Over a dataset, which the loader keeps. Throws: ConfigError (MU104, MU107) for a dataset without a size or for
-  /// invalid options; (MU128) for a dataset that cannot be kept.
+  /// Makes a loader over a dataset, which it keeps. Throws: ConfigError (MU104, MU107) for a dataset without a size or
+  /// for invalid options; (MU128) for a dataset that cannot be kept.
   template <class D>
     requires std::same_as<batch_of_t<D>, Batch>
   explicit DataLoader(D&& dataset, DataLoaderOptions options = {})
       : DataLoader(data::keep_dataset(std::forward<D>(dataset)), std::nullopt, options) {}
-  /// Over a dataset that the program shares. Throws: as for a dataset that the loader keeps.
+  /// Makes a loader over a dataset that the program shares. Throws: ConfigError (MU104, MU107, MU128).
   template <class D>
     requires std::same_as<batch_of_t<D>, Batch>
   explicit DataLoader(std::shared_ptr<D> dataset, DataLoaderOptions options = {})
       : DataLoader(std::move(dataset), std::nullopt, options) {}
 
-  /// In the order of a user-defined Sampler, or with the batches of a user-defined BatchSampler.
+  /// Makes a loader that uses the order of a custom Sampler, or the batches of a custom BatchSampler.
   template <class D>
     requires std::same_as<batch_of_t<D>, Batch>
   DataLoader(D&& dataset, data::AnySampler sampler, DataLoaderOptions options = {})
       : DataLoader(data::keep_dataset(std::forward<D>(dataset)), std::optional(std::move(sampler)), options) {}
-  /// Over a dataset that the program shares, in the order of a user-defined Sampler or BatchSampler.
+  /// Makes a loader over a dataset that the program shares, with a custom Sampler or BatchSampler.
   template <class D>
     requires std::same_as<batch_of_t<D>, Batch>
   DataLoader(std::shared_ptr<D> dataset, data::AnySampler sampler, DataLoaderOptions options = {})
@@ -87,7 +87,7 @@ class DataLoader {
                   "muster::DataLoader loader(dataset, options)");
   }
 
-  /// Over a function that maps an index [and SampleRandom&] to a sample, or indices to a batch.
+  /// Makes a loader over a function that maps an index [and SampleRandom&] to a sample, or indices to a batch.
   template <class F>
     requires data::dataset_function<F> && std::same_as<batch_of_t<data::Function<F>>, Batch>
   DataLoader(F function, int64_t size, DataLoaderOptions options = {})
@@ -98,7 +98,7 @@ class DataLoader {
   /// The end of a pass.
   std::default_sentinel_t end() const noexcept { return {}; }
 
-  /// A new loader over this rank's shard of the same data, at the same epoch and position.
+  /// Returns a new loader over this rank's shard of the data, at this loader's epoch and position.
   /// Collective: if shard.group is set; all ranks then use rank 0's seed.
   /// Throws: ConfigError (MU107) if split_batches cannot divide the batch size, (MU115) if the ranks' loaders differ.
   DataLoader distributed(const data::ShardSpec& shard) const { return DataLoader(state_->distributed(shard)); }
@@ -121,13 +121,13 @@ class DataLoader {
   /// Batches returned in the current pass, or in the last one if it was stopped early, including the current batch; 0
   /// after a complete pass.
   int64_t num_yielded() const { return state_->num_yielded(); }
-  /// The next pass begins at this batch. Built-in samplers seek in constant time; a user-defined sampler seeks or steps
-  /// there. Data of a map-style dataset is not read; a stream skips samples.
+  /// Makes the next pass begin at this batch. Built-in samplers seek in constant time; a custom sampler seeks or steps
+  /// there. Map-style data before the batch is not read; a stream skips samples.
   /// Throws: UsageError (MU108) for a batch beyond size().
   void seek(int64_t batch) { state_->seek(batch); }
   /// The position of the loader: after the current batch.
   LoaderPosition save_position() const { return state_->save_position(); }
-  /// The next pass resumes at this position, with any number of workers. A stream that is not stateful skips all
+  /// Makes the next pass resume at this position, with any number of workers. A stream that is not stateful skips all
   /// samples before it. Throws: UsageError (MU114) for a position below 0.
   void load_position(const LoaderPosition& saved) { state_->load_position(saved); }
 
@@ -145,11 +145,11 @@ class DataLoader {
 
   /// The options with which the loader was made.
   const DataLoaderOptions& options() const { return state_->options(); }
-  /// Which part of the data this loader has.
+  /// The part of the data that this loader returns.
   const data::ShardSpec& shard() const { return state_->shard(); }
   /// One line: order, sizes, world size, workers, device.
   std::string describe() const { return state_->describe(); }
-  /// The state that the copies of this loader share.
+  /// The state that all copies of this loader share.
   const std::shared_ptr<data::LoaderState>& state() const { return state_.pointer(); }
 
  private:

@@ -1,7 +1,7 @@
 #pragma once
 
-/// The DataLoader with every kind of data: datasets, streams, ready-made batches, and sample orders of one's own.
-/// accelerator.h and fabric.h bring the DataLoader for datasets.
+/// The DataLoader for every kind of data: datasets, streams, ready-made batches, and custom samplers. accelerator.h and
+/// fabric.h include this header.
 #include "muster/data/batches.h"
 #include "muster/data/data_loader.h"
 #include "muster/data/dataset_error.h"

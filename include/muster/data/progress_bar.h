@@ -28,7 +28,7 @@ void set(muster::Progress& progress, std::string_view name, double value);
 void set(muster::Progress& progress, std::string_view name, std::string_view text);
 void skip(muster::Progress& progress, int64_t count);
 
-/// Of the first loader, whose shard knows this rank.
+/// This rank's number, from the shard of the (first) loader.
 template <class L>
 int rank_of(const L& loader) {
   if constexpr (requires { loader.state(); }) return loader.state()->rank();
@@ -47,7 +47,7 @@ int64_t batches_of(const L& loader) {
   }
 }
 
-/// Batches of this pass that a position skipped, once its first batch is there.
+/// The number of batches that a loaded position skipped; valid once the pass has its first batch.
 template <class L>
 int64_t skipped_by(const L& loader) {
   if constexpr (requires { loader.num_yielded(); }) return loader.num_yielded() > 0 ? loader.num_yielded() - 1 : 0;
@@ -74,7 +74,7 @@ class ProgressBar {
   }
   std::default_sentinel_t end() const noexcept { return {}; }
 
-  /// Shows a metric from now on in this pass. Does nothing between passes.
+  /// Shows a metric for the rest of this pass. Does nothing between passes.
   void set(std::string_view name, double value) {
     if (progress_) data::set(*progress_, name, value);
   }
@@ -119,8 +119,9 @@ class ProgressBar<L>::iterator {
   std::shared_ptr<Progress> progress_;
 };
 
-/// A range over the loader's batches that shows a bar on stderr: the share that is done, the rate, the time left, and
-/// the metrics given to set(); plain lines if stderr is no terminal. Only the main rank of a prepared loader shows it.
+/// Returns a range over the loader's batches that shows a bar on stderr: the share done, the rate, the time left, and
+/// the metrics given to set(). Prints plain lines if stderr is not a terminal. Only the main rank of a prepared loader
+/// shows it.
 ///
 ///     auto bar = muster::progress(batches, "epoch 1");
 ///     for (auto& [image, label] : bar) bar.set("loss", train_step(image, label));

@@ -7,10 +7,10 @@
 
 namespace muster {
 
-/// The random numbers of one sample in one epoch: the same for any worker or rank that makes the sample, in any order.
-/// Counter-based (SplitMix64 over a key mixed from seed, epoch and index; Steele, Lea, Flood 2014). Works as the
-/// generator of the distributions in <random>. LibTorch operators take generator(); without a generator argument they
-/// also draw numbers that belong to the sample, not those of the default generator.
+/// The random numbers of one sample in one epoch, independent of which worker or rank makes the sample, and when.
+/// Counter-based (SplitMix64 over a key mixed from seed, epoch and index; Steele, Lea, Flood 2014). Works as a
+/// generator for the distributions in <random>. LibTorch operators take generator(); without a generator argument they
+/// also draw the sample's numbers instead of using the default generator.
 class SampleRandom {
  public:
   using result_type = uint64_t;
@@ -19,9 +19,9 @@ class SampleRandom {
   static constexpr uint64_t min() { return 0; }
   static constexpr uint64_t max() { return std::numeric_limits<uint64_t>::max(); }
   uint64_t operator()();
-  /// In [0, 1).
+  /// A number in [0, 1).
   double uniform() { return static_cast<double>((*this)() >> 11) * 0x1p-53; }
-  /// In [0, bound), unbiased. Requires: bound > 0.
+  /// An unbiased integer in [0, bound). Requires: bound > 0.
   uint64_t below(uint64_t bound);
   /// A new CPU generator for this sample, seeded with the next number. Costs about a microsecond.
   at::Generator generator();
@@ -35,7 +35,7 @@ class EpochRandom {
  public:
   EpochRandom(uint64_t seed, int64_t epoch) : epoch_(epoch), seed_(seed) {}
   SampleRandom at(int64_t index) const { return {seed_, epoch_, index}; }
-  /// From now on, random LibTorch operators that a dataset runs on this thread draw the numbers of this sample.
+  /// Makes random LibTorch operators that a dataset runs on this thread draw the numbers of this sample from now on.
   void seed_operators(int64_t index) const noexcept;
   int64_t epoch() const noexcept { return epoch_; }
 

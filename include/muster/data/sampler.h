@@ -9,9 +9,9 @@
 
 namespace muster {
 
-/// Base class of user-defined sample orders. Every rank runs its own copy over the whole pass, so all ranks must return
-/// the same indices: derive them from the epoch, not from a clock. Called by one thread at a time, which may be a
-/// worker.
+/// Base class of custom sample orders. Every rank runs its own copy over the whole pass, so all ranks must return equal
+/// indices: derive them from the epoch, not from a clock.
+/// Thread safety: called by one thread at a time, which may be a worker.
 class Sampler {
  public:
   virtual ~Sampler() = default;
@@ -19,7 +19,7 @@ class Sampler {
   virtual int64_t size() const = 0;
   /// Begins a pass at its first index. May be called several times for one pass.
   virtual void start(int64_t epoch) = 0;
-  /// The next index of the pass. A pass has exactly size() of them.
+  /// The next index of the pass. Called exactly size() times in a pass.
   virtual int64_t next() = 0;
   /// Called right after start(): the following next() must return the index at `position`.
   /// The default steps there; override it if the index can be computed directly.
@@ -28,9 +28,9 @@ class Sampler {
   }
 };
 
-/// Base class of user-defined batches of varying size. The rules of Sampler hold, with whole batches in place of
-/// indices. Batches are assigned to ranks round-robin; with even_batches the last round is completed with the first
-/// batches of the pass.
+/// Base class of custom batches of varying size. The rules of Sampler apply to whole batches instead of indices.
+/// Batches are assigned to ranks round-robin; with even_batches the last round is completed with the first batches of
+/// the pass.
 class BatchSampler {
  public:
   virtual ~BatchSampler() = default;
@@ -43,7 +43,7 @@ class BatchSampler {
   }
 };
 
-/// These batches in this order, in every epoch: BatchListSampler({{0, 1}, {2}}).
+/// The given batches in the given order, in every epoch: BatchListSampler({{0, 1}, {2}}).
 class BatchListSampler : public BatchSampler {
  public:
   /// Throws: ConfigError (MU120) for a batch without an index.
@@ -59,7 +59,7 @@ class BatchListSampler : public BatchSampler {
   int64_t position_ = 0;
 };
 
-/// 0, 1, 2, ...
+/// The indices 0, 1, 2, ...
 class SequentialSampler : public Sampler {
  public:
   explicit SequentialSampler(int64_t size) : size_(size) {}
@@ -110,12 +110,12 @@ class WeightedRandomSampler : public Sampler {
 
   int64_t count_;
   int64_t epoch_ = 0;
-  std::vector<int64_t> order_;  // without replacement: the order of epoch `raced_`
+  std::vector<int64_t> order_;  // without replacement: the order in epoch `raced_`
   int64_t position_ = 0;
   std::optional<int64_t> raced_;
   bool replacement_;
   uint64_t seed_;
-  std::vector<double> weights_;  // with replacement: their running sums
+  std::vector<double> weights_;  // with replacement: running sums of the weights
 };
 
 }  // namespace muster

@@ -33,6 +33,7 @@ class SequencedLoaders {
 
   iterator begin() const { return iterator(loaders_); }
   std::default_sentinel_t end() const noexcept { return {}; }
+  /// Batches of all loaders in a pass.
   /// Throws: UsageError (MU113) with a stream of unknown length.
   int64_t size() const {
     return std::apply([](const auto&... l) { return (l.size() + ...); }, loaders_);

@@ -12,17 +12,18 @@
 ///   std::optional<Raw> next()                              std::nullopt at the end of the pass
 ///   a function from an epoch to a range of Raw             called for every pass
 ///   void reset(); std::optional<std::vector<Raw>> get_batch(size_t)   a stateful dataset of torch::data
-/// A stream may also have these members, and should where it can:
+/// A stream may also have these members, and should if it can:
 ///   void start(int64_t epoch)                              begins a pass at its first sample; without it, a pass
 ///                                                          continues where the last one ended
 ///   size()                                                 samples in a pass, as a number or std::optional of one
 ///   int64_t skip(int64_t n)                                skips n samples without making them; returns how many
 ///   std::string state() const; void load_state(const std::string&)   the position; it is loaded after start()
 ///   Sample transform(const Raw& [, SampleRandom&]) const   run by workers, many at a time; does not change Raw
-/// The members that read are called by one thread at a time and in order, with any number of workers. Raw is copyable.
+/// The members that read are called in order, by one thread at a time, with any number of workers. Raw is copyable. See
+/// docs/decisions/0032-streams.md.
 namespace muster::data {
 
-/// A stream whose samples are transformed by `f`, in workers if there are any: see map_stream().
+/// A stream whose samples are transformed by `f`, in the workers if there are any; see map_stream().
 template <class S, class F>
 class MappedStream {
  public:
@@ -69,7 +70,7 @@ class MappedStream {
 }  // namespace muster::data
 
 namespace muster {
-/// The stream with a transform f(raw [, SampleRandom&]) in place of its own.
+/// The stream with its transform replaced by f(raw [, SampleRandom&]).
 template <data::stream_dataset S, class F>
 data::MappedStream<S, F> map_stream(S stream, F f) {
   return {std::make_shared<S>(std::move(stream)), std::move(f)};

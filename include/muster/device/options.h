@@ -25,7 +25,7 @@ constexpr std::size_t keep_memory_named(std::string_view name) {
 }
 }  // namespace device
 
-/// Whether a process keeps memory that CPU tensors free, for the next step, instead of returning it to the system:
+/// Whether a process keeps the memory of freed CPU tensors for the next step instead of returning it to the system:
 /// "on", "off", or "auto". "auto" is on in ranks that a launcher started, unless the process has a memory limit
 /// (RLIMIT_DATA, RLIMIT_AS) or is near its container's limit; it is off in a process started alone.
 class KeepMemory {
@@ -42,17 +42,17 @@ class KeepMemory {
   std::size_t place_;
 };
 
-/// What carries tensors of the accelerator between ranks:
-/// "auto": NCCL, if the ranks' devices are CUDA's and Muster's object for it is there; else they are staged through
-/// host memory, and plan() says so. "none": they are staged. Another name, such as "nccl": the backend in the shared
-/// object libmuster_NAME.so; a path with a slash: the one in that object. Or an entry of the program's own, which
-/// stands aside where ranks have another type of device.
+/// The backend that carries tensors of the accelerator between ranks.
+/// "auto": NCCL, if the ranks have CUDA devices and Muster's NCCL library is installed; otherwise tensors are staged
+/// through host memory, and plan() reports it. "none": they are staged. Another name, such as "nccl": the backend in
+/// the shared library libmuster_NAME.so. A path with a slash: the backend in that library. Or a custom entry, which is
+/// not used if ranks have another type of device.
 class DeviceBackend {
  public:
   DeviceBackend() = default;
   DeviceBackend(const char* name) : name_(name) {}
   DeviceBackend(std::string name) : name_(std::move(name)) {}
-  /// Null is "none".
+  /// A custom entry; null is "none".
   template <class Entry>
   DeviceBackend(std::shared_ptr<Entry> own) : name_(own ? "custom" : "none"), own_(std::move(own)) {}
 

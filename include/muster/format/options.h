@@ -6,8 +6,8 @@
 namespace muster {
 
 /// How much of a written file must be on the medium before it replaces the earlier one.
-/// With every choice, a process that dies leaves the old file or the new one, never a torn one; the choice determines
-/// what is left when the machine loses power.
+/// With every choice, a process that dies leaves the old file or the new file, never a torn one. The choice determines
+/// what remains after the machine loses power.
 enum class Durability : std::uint8_t {
   none,  ///< Leave it to the kernel: the fastest, and what most savers do.
   file,  ///< The bytes are on the medium before the name points at them.

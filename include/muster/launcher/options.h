@@ -10,7 +10,7 @@ namespace muster {
 /// How launch() starts the ranks of this node from inside a program.
 struct LaunchOptions {
   ClusterReader cluster_reader = {};  ///< asked before Muster's own readers whether a launcher started this process
-  std::chrono::milliseconds exit_timeout = std::chrono::seconds(30);  ///< rank 0 waits so long for the others at exit
+  std::chrono::milliseconds exit_timeout = std::chrono::seconds(30);  ///< how long rank 0 waits for the others at exit
   std::chrono::milliseconds grace = std::chrono::seconds(1);  ///< between SIGTERM and SIGKILL when a rank has failed
   std::string main_address = {};                              ///< host of rank 0; needed for several nodes
   int main_port = 0;                                          ///< 0: a free one (one node), 29400 (several)
@@ -20,7 +20,7 @@ struct LaunchOptions {
   int threads = 0;    ///< OMP_NUM_THREADS of each rank; 0: cores / processes, unless the variable is set
 };
 
-/// On how many nodes a job runs: on as many as are there, between two limits. A plain value.
+/// The number of nodes of a job: as many as are available, within two limits. A plain value.
 struct NodeRange {
   int min = 1;
   int max = 1;
@@ -35,23 +35,23 @@ struct RunOptions {
   std::string accelerator = {};             ///< kind of the devices; empty: an accelerator if there is one
   std::string devices = "auto";             ///< a count, a list of indices ("0,2"), or "auto"
   std::string devices_place = "--devices";  ///< where `devices` was given, for messages
-  bool fork_ranks = true;                   ///< from one process that has loaded the program, if it links Muster
+  bool fork_ranks = true;                   ///< fork from one process that has loaded the program, if it links Muster
   std::chrono::milliseconds grace = std::chrono::seconds(1);  ///< between SIGTERM and SIGKILL
   std::chrono::milliseconds heartbeat_timeout =
-      std::chrono::seconds(15);  ///< a node without a sign of life for so long is lost; as below
+      std::chrono::seconds(15);  ///< a node that sends no sign of life for this long is lost
   std::chrono::milliseconds join_timeout =
       std::chrono::minutes(10);  ///< how long the launchers of several nodes wait for each other
   std::chrono::milliseconds last_call_timeout =
-      std::chrono::seconds(30);   ///< how long they wait for more nodes once the least number is there
+      std::chrono::seconds(30);   ///< how long they wait for more nodes once the minimum has joined
   std::string log_dir = {};       ///< folder for a file rank_<r>.log per rank; empty: none
   std::string main_address = {};  ///< host of rank 0; needed for several nodes
   int main_port = 0;              ///< 0: a free one (one node), 29400 (several)
-  int max_restarts = 0;           ///< how often all ranks are started again after one has failed or a node was lost
+  int max_restarts = 0;           ///< how often all ranks are restarted after a rank failed or a node was lost
   int node_rank = 0;
   NodeRange nodes = 1;
-  std::string options = {};      ///< options of the program in one line, passed on to the ranks; empty: not passed
+  std::string options = {};      ///< the program's options in one line, passed on to the ranks; empty: none
   bool prefix = true;            ///< "[rank] " before each line of output
-  std::string secret_file = {};  ///< holds the job's secret, mode 0600; empty: MUSTER_SECRET, or on one node a new one
+  std::string secret_file = {};  ///< file of the job's secret, mode 0600; empty: MUSTER_SECRET, or a new one (one node)
   int threads = 0;               ///< OMP_NUM_THREADS of each rank; 0: cores / ranks, unless the variable is set
 };
 

@@ -44,8 +44,8 @@ struct ElementwiseState : torch::optim::OptimizerParamState {
       tensors;  ///< in the order of state_names(); undefined before the first update
 };
 
-/// One update of elements that are contiguous in memory. All tensors are 1-D, of one length, dtype and device. The
-/// layout of parameters determines which elements of which parameters they are.
+/// One update of elements that are contiguous in memory. All tensors are 1-D and have equal length, dtype and device.
+/// The parameter layout determines which elements of which parameters they hold.
 struct ElementwiseUpdate {
   at::Tensor value;     ///< to be changed in place
   at::Tensor gradient;  ///< not to be changed
@@ -54,9 +54,9 @@ struct ElementwiseUpdate {
   int64_t step = 1;  ///< the number of this update, from 1
 };
 
-/// Base of a user-defined optimizer whose update of an element depends only on that element's value, gradient and
-/// states, the number of updates and the options. Deriving from this class declares this: Muster runs update() on the
-/// part of the parameters that a rank holds, whole or sharded, with equal results.
+/// Base class of a custom optimizer whose update of an element depends only on that element's value, gradient and
+/// states, the number of updates and the options. Muster relies on this: it runs update() on the part of the parameters
+/// that a rank holds, whole or sharded, with equal results.
 ///
 ///   struct Lion : muster::ElementwiseOptimizer {
 ///     explicit Lion(std::vector<at::Tensor> parameters, double lr)
@@ -68,13 +68,13 @@ struct ElementwiseUpdate {
 ///     }
 ///   };
 ///
-/// It is an ordinary LibTorch optimizer and also works without Muster. state_dict() saves its state under the state
-/// names.
+/// The class is an ordinary LibTorch optimizer and also works without Muster. state_dict() saves its state under the
+/// state names.
 class ElementwiseOptimizer : public torch::optim::Optimizer {
  public:
   static constexpr size_t kMaxStates = 8;
 
-  /// `state_names`: one for each tensor that is kept per parameter.
+  /// `state_names`: the name of each tensor that is kept per parameter.
   /// Throws: ConfigError (MU199) for more than kMaxStates or equal names, for options without "lr", or for a group with
   /// options of another class.
   ElementwiseOptimizer(std::vector<torch::optim::OptimizerParamGroup> groups, const ElementwiseOptions& defaults,

@@ -11,17 +11,17 @@
 
 namespace muster {
 
-/// A norm of gradients. That of gradients on a device stays there until somebody looks at it: converted to a number it
-/// is read, once, and the host waits for the device. Thread safety: one thread at a time.
+/// A norm of gradients. The norm of gradients on a device stays there until it is converted to a number; the first
+/// conversion reads it, and the host waits for the device. Thread safety: one thread at a time.
 class GradNorm {
  public:
   GradNorm(double value = 0) : value_(value) {}
-  /// `on_device`: one number.
+  /// `on_device`: a tensor with one element.
   explicit GradNorm(at::Tensor on_device) : on_device_(std::move(on_device)) {}
   operator double() const;
-  /// The number where it is, for which nothing waits; undefined where it was on the host from the first.
+  /// The norm on its device, without waiting; undefined if it was computed on the host.
   const at::Tensor& on_device() const noexcept { return on_device_; }
-  /// As a tensor with one element has them, which norms are in Python.
+  /// numel() and item(), as of a tensor with one element, which is what norms are in Python.
   static constexpr int64_t numel() noexcept { return 1; }
   template <class T = double>
   T item() const {
@@ -33,7 +33,7 @@ class GradNorm {
   at::Tensor on_device_;
 };
 
-/// One for each parameter group.
+/// One norm for each parameter group.
 class GradNorms : public std::vector<GradNorm> {
  public:
   using std::vector<GradNorm>::vector;

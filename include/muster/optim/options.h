@@ -6,7 +6,7 @@ namespace muster {
 
 enum class AveragingKind { ema, swa };
 
-/// How weights are averaged.
+/// How weights are averaged. The default decay is that of PyTorch's get_ema_avg_fn().
 struct AveragingOptions {
   double decay = 0.999;                     ///< ema: the weight of the old average in each update
   AveragingKind kind = AveragingKind::ema;  ///< exponential moving average, or the equal mean of all updates
@@ -16,7 +16,7 @@ struct AveragingOptions {
 /// What clipping does if the norm is infinite or NaN.
 enum class NonFinite {
   error,  ///< throw
-  pass,   ///< clip anyway, which spreads it
+  pass,   ///< clip with that norm anyway, which spoils the gradients
   skip,   ///< clear the gradients, so that the next step updates nothing
 };
 

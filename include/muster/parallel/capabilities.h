@@ -13,15 +13,15 @@
 #include "muster/shard/tensor_shard.h"
 #include "muster/tree/state.h"
 
-/// What some models can do and others cannot. ManagedModel has a function for each, which returns nullptr if the model
-/// cannot. Thread safety: as ManagedModel.
+/// Capabilities that only some models have. For each of them ManagedModel has a function, which returns nullptr if the
+/// model lacks it. Thread safety: as ManagedModel.
 namespace muster::parallel {
 
 class ReductionRecord;
 class JoinSession;
 class ManagedModel;
 
-/// What this rank holds of a parameter. Tied parameters are listed under each of their names. `local` is 1-D, and
+/// This rank's part of a parameter. Tied parameters are listed under each of their names. `local` is 1-D, and is
 /// written only in optim::write_parameters().
 struct ParameterShard : TensorShard {
   at::Tensor parameter;
@@ -38,13 +38,13 @@ class GradientReductions {
   /// Throws: as backward. Collective, as backward: every rank calls these or runs backward.
   virtual void start_reduction() = 0;
   virtual void finish_reduction() = 0;
-  /// How many such reductions have ended here, including those of backward.
+  /// The number of reductions that have ended on this rank, including those of backward.
   virtual int64_t reduction_count() const = 0;
-  /// Some parameter has a gradient.
+  /// Whether any parameter has a gradient.
   virtual bool has_gradients() const = 0;
-  /// Registers the model with this index, the same on every rank, among the models of `record`. Its reductions carry
-  /// index and step, so that those of models of the same layout, or of ranks in different steps, do not match each
-  /// other; and they record their order.
+  /// Registers the model in `record` under this index, which is equal on every rank. Its reductions carry index and
+  /// step, so that reductions of models of equal layout, or of ranks in different steps, do not match; and they record
+  /// their order.
   virtual void register_with(const std::shared_ptr<ReductionRecord>& record, int64_t index) = 0;
 
  protected:
@@ -54,21 +54,21 @@ class GradientReductions {
 /// A model whose parameters or gradients are sharded over ranks.
 class ShardedParameters {
  public:
-  /// What this rank holds of sharded parameters.
+  /// This rank's parts of the sharded parameters.
   virtual std::vector<ParameterShard> shards() = 0;
-  /// The dtype in which a parameter or buffer of the module is stored and saved, whatever dtype it is used in.
+  /// The dtype in which a parameter or buffer of the module is stored and saved, which may differ from the dtype in
+  /// which it is used.
   virtual at::ScalarType stored_dtype(const at::Tensor& tensor) const = 0;
   /// How the inputs and outputs of forwards are cast.
   virtual precision::ForwardCasts forward_casts() const = 0;
-  /// Runs f while the module has its full parameters, outside of forward and backward. Collective.
+  /// Runs f while the module has its full parameters; call it outside forward and backward. Collective.
   virtual void summon_full_params(const std::function<void()>& f, const FullParamsOptions& options) = 0;
 
  protected:
   ~ShardedParameters() = default;
 };
 
-/// A model whose gradient communication keeps something on this rank from one backward to the next: a communication
-/// hook's state.
+/// A model whose gradient communication keeps state on this rank between backwards: the state of a communication hook.
 class CommHookState {
  public:
   virtual State save_comm_hook_state() const = 0;
@@ -78,26 +78,27 @@ class CommHookState {
   ~CommHookState() = default;
 };
 
-/// What a rank announces: its loop has ended, a model is about to communicate gradients, or its loop threw.
+/// An announcement of a rank: its loop has ended, a model is about to communicate gradients, or its loop threw.
 enum class JoinEvent : int64_t { finished, gradients, failed };
 
 /// A model in whose communication other ranks can take part without batches.
 class Joinable {
  public:
   virtual ~Joinable() = default;
-  /// From now on announces what it communicates; nullptr: stops.
+  /// Makes the model announce what it communicates from now on; nullptr: stops.
   virtual void set_session(JoinSession* session, int64_t model) = 0;
-  /// Takes part in what the active ranks have announced; sums of gradients are divided by `divisor`. Collective.
+  /// Takes part in the communication that the active ranks have announced; sums of gradients are divided by `divisor`.
+  /// Collective.
   virtual void shadow(JoinEvent event, int root, double divisor) = 0;
-  /// Why it cannot be joined after all, as text that follows "since"; empty if it can.
+  /// The reason why the model cannot be joined after all, as text that follows "since"; empty if it can.
   virtual std::string obstacle() const { return {}; }
-  /// All ranks get the root's parameters and buffers. Collective.
+  /// Copies the root's parameters and buffers to all ranks. Collective.
   virtual void sync_final_model(int root) = 0;
 };
 
-/// What this rank holds of the model's parameters; empty where they are whole.
+/// This rank's parts of the model's parameters; empty if parameters are not sharded.
 std::vector<ParameterShard> shards_of(ManagedModel& model);
-/// As ShardedParameters::stored_dtype(); the tensor's own dtype where parameters are whole.
+/// ShardedParameters::stored_dtype() of the model; the tensor's own dtype if parameters are not sharded.
 at::ScalarType stored_dtype(ManagedModel& model, const at::Tensor& tensor);
 
 }  // namespace muster::parallel

@@ -24,29 +24,29 @@ struct GradientBucket {
   std::vector<at::Tensor> matrices;  ///< each gradient with at least two dimensions: its view of `flat`, as rows
                                      ///< x columns
   std::vector<at::Tensor> rest;      ///< the views of all other gradients, 1-D
-  std::vector<std::string> names;    ///< of the parameters, in the order in which their gradients lie in `flat`
+  std::vector<std::string> names;    ///< parameter names, in the order of their gradients in `flat`
 };
 
-/// Communicates the gradients of a replicated model in place of its all_reduce. One object serves one model.
-/// Both calls run below autograd, in the same order on every rank. The reducer calls start() for each bucket as it
-/// fills, while backward goes on. When backward has ended, it calls what start() returned for each bucket, in the order
-/// in which they started. On a device both run on a stream of the reducer's, after the gradients, and the program waits
-/// for that stream.
+/// Communicates the gradients of a replicated model in place of its all_reduce. One object serves one model. See
+/// docs/decisions/0052-communication-hooks.md.
+/// Both calls run below autograd, in an order that is equal on all ranks. The reducer calls start() for each bucket as
+/// it fills, while backward continues. When backward has ended, it calls the function that start() returned for each
+/// bucket, in the order of the starts. On a device both run on a stream of the reducer, after the gradients, and the
+/// program waits for that stream.
 class CommHook {
  public:
   using Finish = std::function<void()>;
   virtual ~CommHook() = default;
-  /// Starts the communication of a bucket. The returned function waits for it and leaves the sum in bucket.flat, the
-  /// same on every rank; it may communicate more. The bucket outlives that function. Collective.
+  /// Starts the communication of a bucket. The returned function waits for it and leaves the sum in bucket.flat, equal
+  /// on every rank; it may communicate more. The bucket outlives that function. Collective.
   virtual Finish start(const GradientBucket& bucket, const comm::Communicator& group) = 0;
   /// The name that plan() shows: "bf16".
   virtual std::string_view name() const = 0;
 
-  /// What this rank's hook keeps from one backward to the next, such as the error for error feedback; nothing by
-  /// default.
+  /// The state that this rank's hook keeps between backwards, such as the error for error feedback; empty by default.
   virtual State state_dict() const { return {}; }
-  /// Restores it. Throws: CheckpointError (MU208, MU209) if it is not the state of such a hook; nothing is changed
-  /// then.
+  /// Restores that state. Throws: CheckpointError (MU208, MU209), changing nothing, if it is not the state of such a
+  /// hook.
   virtual void load_state_dict(const State&) {}
 };
 
@@ -54,13 +54,13 @@ class CommHook {
 std::shared_ptr<CommHook> make_comm_hook(
     std::function<CommHook::Finish(const GradientBucket&, const comm::Communicator&)> start);
 
-/// Gradients are communicated and summed in this dtype: half the bytes of float32.
+/// Makes a hook that communicates and sums gradients in this dtype, such as bfloat16: half the bytes of float32.
 std::shared_ptr<CommHook> make_cast_hook(at::ScalarType dtype);
 
-/// PowerSGD (Vogels, Karimireddy and Jaggi 2019): for each gradient M of n x m elements, P = M Q and Q = M^T P are
-/// communicated, each with `rank` columns; P is made orthonormal in between. Vectors are communicated whole, and so are
-/// matrices that it would not make smaller. A reduction whose gradients are not all finite changes nothing in the state
-/// that the hook keeps.
+/// Makes a hook for PowerSGD (Vogels, Karimireddy and Jaggi 2019): for each gradient M of n x m elements, P = M Q and Q
+/// = M^T P are communicated, each with `rank` columns; P is made orthonormal in between. Vectors are communicated
+/// uncompressed, and so are matrices that compression would not make smaller. A reduction whose gradients are not all
+/// finite does not change the hook's state.
 /// Throws: ConfigError (MU158) for impossible options.
 std::shared_ptr<CommHook> make_power_sgd_hook(const PowerSgdOptions& options);
 

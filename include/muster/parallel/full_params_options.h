@@ -8,7 +8,7 @@ namespace parallel {
 struct FullParamsOptions {
   /// Only the first rank gets full parameters; the others keep their shards. Off: all ranks.
   bool rank0_only = false;
-  /// What is written to parameters becomes their value: with rank0_only what the first rank wrote, otherwise each
+  /// Values that are written to parameters persist: with rank0_only those that the first rank wrote, otherwise each
   /// rank's own shard of what it wrote. Off: a write is an error.
   bool writeback = true;
 };

@@ -28,8 +28,8 @@ struct LocalSgdOptions {
   int64_t local_sgd_steps = 8;
 };
 
-/// Training in which each rank updates its parameters locally; they are averaged every few optimizer steps (Stich
-/// 2019), instead of averaging gradients in every step. While this object exists, gradients stay local.
+/// Local SGD (Stich 2019): each rank updates its parameters locally, and parameters are averaged every few optimizer
+/// steps instead of gradients in every step. While this object exists, gradients stay local.
 /// Optimizer states stay local. When parameters are averaged, buffers get the values of rank 0.
 /// Thread safety: one thread at a time.
 class LocalSGD {
@@ -44,10 +44,10 @@ class LocalSGD {
       : LocalSGD(*model, *managed_by(*model.prepared()), group, options) {}
   LocalSGD(const LocalSGD&) = delete;
   LocalSGD& operator=(const LocalSGD&) = delete;
-  /// Gradients are communicated again. Averages nothing: call finish() first.
+  /// Communicates gradients again from now on. Averages nothing: call finish() first.
   ~LocalSGD();
 
-  /// Call it after each optimizer step. Collective: every local_sgd_steps-th time.
+  /// Counts an optimizer step; call it after each one. Collective: every local_sgd_steps-th call.
   void step();
   /// Averages the updates since the last averaging, so that all ranks end with equal parameters. Collective.
   void finish();

@@ -10,15 +10,15 @@ namespace muster::parallel {
 
 class CommHook;
 
-/// Options of PowerSGD; see comm_hook.h.
+/// Options of PowerSGD, with the defaults of PyTorch's PowerSGDState; see comm_hook.h.
 struct PowerSgdOptions {
-  /// A gradient is compressed if that makes it smaller by more than this factor.
+  /// A gradient is compressed if compression makes it smaller by more than this factor.
   double min_compression_rate = 2;
-  /// Columns of the two factors: more approximate the gradient better and cost more bytes.
+  /// Columns of the two factors. More columns approximate the gradient better and cost more bytes.
   int64_t rank = 1;
-  /// Seed of the first factors; the same on every rank.
+  /// Seed of the first factors; equal on every rank.
   uint64_t seed = 0;
-  /// Full gradients are communicated in backwards before this one.
+  /// The first backward, counted from 0, that compresses gradients; earlier ones communicate them in full.
   int64_t start_iteration = 1000;
   /// The compression error is added to the next gradient.
   bool use_error_feedback = true;
@@ -26,7 +26,8 @@ struct PowerSgdOptions {
   bool warm_start = true;
 };
 
-/// Options of replicated training. A Strategy throws ConfigError (MU347) for sizes that are negative or no number.
+/// Options of replicated training. The bucket sizes are PyTorch's defaults. A Strategy throws ConfigError (MU347) for
+/// sizes that are negative or NaN.
 struct DdpOptions {
   /// At the end of each backward that communicates gradients, buffers (running statistics) get the values of rank 0.
   /// Evaluation communicates nothing.
@@ -35,15 +36,15 @@ struct DdpOptions {
   double bucket_cap_mb = 25;
   /// How gradients are communicated: "none" (as they are), "fp16", "bf16" or "powersgd".
   std::string comm_hook = "none";
-  /// A hook of your own, for one model; comm_hook stays "none" then. See comm_hook.h.
+  /// A custom hook, for one model; comm_hook must then be "none". See comm_hook.h.
   std::shared_ptr<CommHook> custom_hook = {};
-  /// Allows parameters to get no gradient in a step. Off: such a step is an error that names them.
+  /// Allows steps in which some parameters get no gradient. Off: such a step is an error that names them.
   bool find_unused_parameters = false;
-  /// The size of the first bucket to be ready, in MiB: smaller, so that communication starts early.
+  /// The size of the first bucket to be ready, in MiB; smaller than the others, so that communication starts early.
   double first_bucket_mb = 1;
   /// Used with comm_hook "powersgd".
   PowerSgdOptions power_sgd = {};
-  /// The same parameters get gradients in every step; those without gradients are found in the first.
+  /// Declares that every step gives gradients to exactly the parameters that got them in the first step.
   bool static_graph = false;
 };
 

@@ -15,7 +15,7 @@ class Module;
 
 namespace muster::parallel {
 
-/// What is sharded over the ranks. Each stage also shards what the stages before it do.
+/// What is sharded over the ranks. Each stage also shards what the earlier stages shard.
 enum class ShardStage {
   none,       ///< nothing: replicated training
   optimizer,  ///< the optimizer's state and its step (ZeRO-1)
@@ -28,11 +28,11 @@ enum class ShardStage {
 class ReshardAfterForward {
  public:
   constexpr ReshardAfterForward(bool frees = true) noexcept : ranks_(frees ? 0 : 1) {}
-  /// Requires: at least 1, which means the same as false. Checked where it is used.
+  /// Requires: at least 1, which means false. Checked where it is used.
   constexpr ReshardAfterForward(int ranks) noexcept : ranks_(ranks == 0 ? -1 : ranks) {}
-  /// Whether the gathered parameters do not all stay on each rank.
+  /// Whether gathered parameters are resharded.
   constexpr explicit operator bool() const noexcept { return ranks_ != 1; }
-  /// 0: over all ranks that parameters are sharded over.
+  /// The number of ranks over which they stay sharded; 0: all ranks that parameters are sharded over.
   constexpr int ranks() const noexcept { return ranks_; }
   friend constexpr bool operator==(ReshardAfterForward, ReshardAfterForward) = default;
 
@@ -40,13 +40,14 @@ class ReshardAfterForward {
   int ranks_;
 };
 
-/// wrap() and all the unit_* fields together define the units; a submodule that several of them name is one unit.
+/// Options of sharded training. wrap() and all unit_* fields together define the units; a submodule that several of
+/// them select is one unit.
 struct ShardedOptions {
-  /// If nothing else defines units: make units of the repeated blocks found in the module, and of layers outside of
-  /// them that have at least as many elements as the smallest of these. Off: the whole module is one unit.
+  /// If nothing else defines units: the repeated blocks found in the module become units, and so do layers outside of
+  /// them that have at least as many elements as the smallest block. Off: the whole module is one unit.
   bool auto_wrap = true;
-  /// Floating-point buffers are used in this dtype, and saved in the dtype the module was built in; the statistics of
-  /// norms keep theirs. Empty: the dtype the module was built in.
+  /// Floating-point buffers are used in this dtype, and saved in the dtype the module was built in; the running
+  /// statistics of norms keep their dtype. Empty: the dtype the module was built in.
   DtypeName buffer_dtype = "";
   /// With param_dtype: floating-point inputs of the prepared model's forwards are converted to it.
   bool cast_forward_inputs = true;
@@ -54,18 +55,19 @@ struct ShardedOptions {
   /// whole names. Their gradients are not communicated, so a prepared optimizer takes their parameters only if they are
   /// frozen (MU178).
   std::vector<std::string> ignored_modules = {};
-  /// Units that are needed soon are prefetched as long as at most this much is gathered, in MiB. 0: the unit in use and
-  /// the next.
+  /// Limit of gathered parameters, in MiB, up to which units that are needed soon are prefetched. 0: the unit in use
+  /// and the next one.
   double limit_gathered_mb = 0;
-  /// Where the ranks that parameters are sharded over are on one host and share memory, they have one copy of the full
-  /// parameters in common: nothing is gathered, and steps are collective. Off: each rank gathers its own.
+  /// If the ranks that parameters are sharded over are on one host and share memory, they share one copy of the full
+  /// parameters: nothing is gathered, and steps are collective. Off: each rank gathers its own copy. See
+  /// docs/decisions/0128-one-copy-of-the-parameters-per-host.md.
   bool one_copy_per_host = true;
-  /// Floating-point outputs of the prepared model's forwards are converted to this dtype. Empty: as the precision sets
-  /// it.
+  /// Floating-point outputs of the prepared model's forwards are converted to this dtype. Empty: the dtype that the
+  /// precision sets.
   DtypeName output_dtype = "";
   /// Parameters are gathered and used in this dtype ("bf16", "f16", "f32", "f64", or torch::kBFloat16 and so on), while
   /// each rank updates its shard in the dtype the module was built in. Norms with running statistics (BatchNorm,
-  /// InstanceNorm) are used in the latter. Empty: all parameters are.
+  /// InstanceNorm) are used in the latter. Empty: all parameters are used in the dtype the module was built in.
   DtypeName param_dtype = "";
   /// Gradients are divided by this before they are summed over ranks, and by the number of ranks over this factor
   /// afterwards. 0: by the number of ranks before the sum, except in "f16": by about its square root, so that neither
@@ -73,8 +75,8 @@ struct ShardedOptions {
   double predivide_factor = 0;
   /// Gradients are summed over ranks in this dtype. Empty: the dtype the module was built in.
   DtypeName reduce_dtype = "";
-  /// The required number of groups of shard_group_size ranks: another number is refused (MU198). 0: as many as the
-  /// ranks make.
+  /// The required number of groups of shard_group_size ranks; any other number is an error (MU198). 0: as many as there
+  /// are ranks for.
   int replicas = 0;
   /// Stage full: parameters are freed after forward and gathered again in backward, except the root's. Off: they stay
   /// until their gradients have arrived, for less traffic and more memory. A number that divides the number of ranks
@@ -88,12 +90,12 @@ struct ShardedOptions {
   /// Submodules of these classes are units: "TransformerEncoderLayer", without namespace, with or without "Impl".
   std::vector<std::string> unit_classes = {};
   /// From the innermost submodule outwards, a submodule is a unit if it has at least this many elements, not counting
-  /// those of units within it. By size, lists and dictionaries of modules are never units, nor is anything within a
+  /// those of units within it. This rule never selects lists and dictionaries of modules, or anything within a
   /// MultiheadAttention. 0: size defines no units.
   int64_t unit_min_elements = 0;
-  /// These submodules are units: names, or regular expressions that match whole names.
+  /// Submodules that are units: names, or regular expressions that match whole names.
   std::vector<std::string> unit_names = {};
-  /// Submodules for which this returns true are units. It must return the same on every rank.
+  /// Submodules for which this returns true are units. It must return equal results on every rank.
   std::function<bool(const std::string& name, const torch::nn::Module& module)> unit_predicate = {};
   /// Submodules of exactly these classes are units: typeid(BlockImpl).
   std::vector<std::type_index> unit_types = {};

@@ -8,7 +8,7 @@
 
 namespace muster {
 
-/// How an autocast scope differs from the precision's own settings.
+/// How an autocast scope differs from the settings of the precision.
 struct AutocastOptions {
   bool cache_enabled = true;  ///< keep the cast copies of weights until the outermost scope closes
   bool enabled = true;        ///< off: operators run in the dtype of their inputs, also inside an autocast scope
@@ -19,9 +19,9 @@ namespace precision {
 /// are dropped when the outermost one closes. Thread safety: belongs to the thread that made it.
 class [[nodiscard("name the scope: auto cast = ...")]] AutocastScope {
  public:
-  /// Does nothing for a precision that is not mixed, unless it switches autocast off. A policy of the program's own
-  /// enters its forward scope, too, unless autocast is switched off.
-  /// Throws: what enter_forward() of such a policy throws; autocast is as before then.
+  /// Does nothing for a precision that is not mixed, unless it switches autocast off. A custom policy also enters its
+  /// forward scope, unless autocast is switched off.
+  /// Throws: what enter_forward() of a custom policy throws; autocast then stays as it was.
   AutocastScope(const Precision& precision, c10::DeviceType device, const AutocastOptions& options = {});
   ~AutocastScope();
 

@@ -9,7 +9,7 @@
 
 namespace muster {
 
-/// The state of a loss scale, to be saved and loaded.
+/// The state of a loss scale, for saving and loading.
 struct GradScalerState {
   int64_t growth_tracker = 0;  ///< steps in a row with finite gradients
   double scale = 1.0;
@@ -28,7 +28,7 @@ class GradScaler {
 
   double scale() const noexcept { return state_.scale; }
 
-  /// Divides the gradients in place by `made_with`, the scale of their loss, and records whether one of them is
+  /// Divides the gradients in place by `made_with`, the scale of their loss, and records whether any of them is
   /// infinite or NaN. Takes floating-point tensors of any dtypes on any devices.
   void unscale(const std::vector<at::Tensor>& gradients, double made_with);
   /// True if a gradient that was unscaled since the last update() is not finite. Waits for the device.
@@ -36,13 +36,14 @@ class GradScaler {
   /// Ends a step: the scale shrinks if gradients were not finite, and grows after enough steps in a row with finite
   /// gradients. If `made_with` is smaller than the scale, finite gradients are not counted, and gradients that are not
   /// finite shrink the scale from `made_with`.
-  /// Throws: UsageError (MU318) if the scale would become so small that float32 does not hold its inverse.
+  /// Throws: UsageError (MU318) if the scale would become so small that float32 cannot represent its inverse.
   void update(bool found_inf, double made_with);
 
   GradScalerState state_dict() const noexcept { return state_; }
-  /// Throws: ConfigError (MU147) for a scale that float32 does not hold with its inverse, or a negative count.
+  /// Throws: ConfigError (MU147) for a scale that float32 cannot represent together with its inverse, or a negative
+  /// count.
   void load_state_dict(const GradScalerState& state);
-  /// Takes over what update() made elsewhere. Throws: UsageError (MU318) as update().
+  /// Adopts a state that update() computed elsewhere. Throws: UsageError (MU318) as update().
   void follow(const GradScalerState& next);
 
  private:

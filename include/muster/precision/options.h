@@ -14,21 +14,21 @@ class PrecisionPlugin;
 enum class PrecisionKind { f32_true, f64_true, bf16_true, bf16_mixed, f16_true, f16_mixed, custom };
 
 /// Dynamic loss scaling under "16-mixed": losses are multiplied by a scale before backward, so that small gradients
-/// survive in float16, and gradients are divided by it before the step.
+/// survive in float16, and gradients are divided by it before the step. The defaults are those of PyTorch's GradScaler.
 struct GradScalerOptions {
   double backoff_factor = 0.5;  ///< the scale is multiplied by this after gradients that are not finite
-  bool enabled = true;          ///< off: losses are not scaled, and gradients that are not finite skip no step
+  bool enabled = true;          ///< off: losses are not scaled, and non-finite gradients do not skip a step
   double growth_factor = 2.0;   ///< and by this after growth_interval steps in a row with finite gradients
   int64_t growth_interval = 2000;
   double init_scale = 65536.0;
 };
 
-/// at::ScalarType, known by its enumerators, since a header of options includes no Torch.
+/// at::ScalarType, recognised by its enumerators, since headers of options do not include Torch.
 template <class T>
 concept TorchDtype = std::is_enum_v<T> && requires { T::BFloat16 != T::Double&& T::Float != T::Half; };
 
 namespace precision {
-/// A shared pointer that a constant can hold, empty: a std::shared_ptr cannot be destroyed in a constant expression.
+/// A shared pointer that may be empty in a constant expression, in which a std::shared_ptr cannot be destroyed.
 class PluginPointer {
  public:
   constexpr PluginPointer() noexcept = default;
@@ -48,7 +48,7 @@ struct PrecisionName {
   std::string_view name;
   PrecisionKind kind;
 };
-/// All accepted names; the first of each kind is the one that is printed.
+/// All accepted names; the first name of each kind is printed.
 inline constexpr PrecisionName kPrecisionNames[] = {
     {"32-true", PrecisionKind::f32_true},    {"64-true", PrecisionKind::f64_true},
     {"bf16-true", PrecisionKind::bf16_true}, {"bf16-mixed", PrecisionKind::bf16_mixed},
@@ -84,22 +84,24 @@ constexpr PrecisionKind kind_of(T dtype) {
 
 /// The dtypes of parameters and of computation, by name: "32-true" (also "no"), "64-true", "bf16-true", "16-true",
 /// "bf16-mixed" (also "bf16") and "16-mixed" (also "fp16"): parameters stay float32, forward runs under autocast, and
-/// "16-mixed" scales losses. Numbers are Lightning's, and dtypes mean the same: 16 and torch::kHalf "16-mixed",
-/// kBFloat16 "bf16-mixed", 32 and kFloat "32-true", 64 and kDouble "64-true". A literal is checked by the compiler;
-/// what is known only at run time goes through parse().
+/// "16-mixed" scales losses. Numbers mean what they mean in Lightning, and so do dtypes: 16 and torch::kHalf
+/// "16-mixed", kBFloat16 "bf16-mixed", 32 and kFloat "32-true", 64 and kDouble "64-true". The compiler checks literals;
+/// use parse() for values that are known only at run time.
 class Precision {
  public:
   consteval Precision(const char* name) : kind_(precision::kind_of(name)) {}
   consteval Precision(int bits) : kind_(precision::kind_of(bits)) {}
   template <TorchDtype T>
   consteval Precision(T dtype) : kind_(precision::kind_of(dtype)) {}
-  /// A policy of the program's own, std::make_shared<Mine>(); see precision/plugin.h. Any request of a launcher
-  /// contradicts it (MU171). Throws: UsageError (MU310) if it is empty, or has no name of its own.
+  /// A custom policy, std::make_shared<Mine>(); see precision/plugin.h. Any precision that a launcher requests
+  /// contradicts it (MU171). Throws: UsageError (MU310) if it is empty, or if its name is empty or that of a built-in
+  /// precision.
   Precision(std::shared_ptr<PrecisionPlugin> own);
   template <class P>
     requires std::convertible_to<P*, PrecisionPlugin*>
   Precision(std::shared_ptr<P> own) : Precision(std::shared_ptr<PrecisionPlugin>(std::move(own))) {}
-  /// Of a name, a number or a dtype. Throws: ConfigError (MU130) for an unknown one, listing the known ones.
+  /// Makes a precision from a name, a number or a dtype. Throws: ConfigError (MU130), listing the known values, for an
+  /// unknown one.
   template <class T>
   static Precision parse(const T& given) {
     return Precision(precision::kind_of(given));

@@ -12,16 +12,16 @@
 
 namespace muster {
 
-/// How find_executable_batch_size() searches for a batch size that fits into memory.
+/// How find_executable_batch_size() searches for a batch size that fits into memory. The defaults are Accelerate's.
 struct BatchSizeOptions {
-  /// Returns the next size to try, given the last; unset: nine tenths of it.
+  /// Returns the next size to try, given the last one; unset: nine tenths of the last size.
   std::function<int64_t(int64_t)> reduce_batch_size = {};
   int64_t starting_batch_size = 128;
 };
 
 namespace runtime {
 
-/// True for an exception that says that memory ran out, on a CPU or an accelerator.
+/// Whether the exception reports that memory ran out, on a CPU or an accelerator.
 bool is_out_of_memory(const std::exception_ptr& error);
 /// Releases cached memory of accelerators.
 void empty_device_cache();
@@ -30,13 +30,13 @@ void empty_device_cache();
 enum class Trial { fits, too_large, failed };
 
 /// Agrees on the outcome of a trial. `error`: the exception of this rank's trial, if any. Throws: that exception,
-/// unless it is an out-of-memory error; UsageError (MU176) if another rank's trial failed for another reason than
+/// unless it is an out-of-memory error; UsageError (MU176) if another rank's trial failed for a reason other than
 /// memory. Collective.
 Trial agree_on_trial(const comm::Communicator& group, const std::exception_ptr& error);
 /// Throws: UsageError (MU185) if no smaller size is left to try.
 int64_t smaller_batch_size(int64_t size, const BatchSizeOptions& options);
 
-/// Opens and closes a group for one trial; abandon() ends what waits in it on other ranks.
+/// Opens and closes a group for one trial; abandon() ends waits in it on other ranks.
 struct TrialGroup {
   std::function<void()> open, abandon, close;
 };

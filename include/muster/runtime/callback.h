@@ -19,8 +19,8 @@ class FabricCallback {
   virtual ~FabricCallback() = default;
   /// Called after a module was prepared.
   virtual void on_after_setup(torch::nn::Module&) {}
-  /// Called after a prepared optimizer made an update, but not after a skipped step. A program with callbacks waits in
-  /// each step for a device that decides about it, as under loss scaling.
+  /// Called after a prepared optimizer made an update, but not after a skipped step. If a device decides whether to
+  /// skip, as under loss scaling, a program with callbacks waits for it in each step.
   virtual void on_after_optimizer_step(Optimizer&) {}
 };
 

@@ -12,9 +12,10 @@
 
 namespace muster {
 
-/// While it lives, modules are in eval mode and the thread that made it records no gradients. Its end, by an exception
-/// too, gives every submodule the mode from before, and the thread its gradient mode.
-/// Submodules that are registered meanwhile keep their mode. Thread safety: destroy it on the thread that made it.
+/// Keeps modules in eval mode, and its thread without gradient recording, while it lives. Its destructor restores the
+/// mode of every submodule and the gradient mode of the thread, also after an exception. Submodules that are registered
+/// while it lives keep their mode.
+/// Thread safety: destroy it on the thread that created it.
 class [[nodiscard("name the scope: auto scope = evaluation(model)")]] EvaluationScope {
  public:
   explicit EvaluationScope(const std::vector<std::shared_ptr<torch::nn::Module>>& modules);
@@ -23,7 +24,7 @@ class [[nodiscard("name the scope: auto scope = evaluation(model)")]] Evaluation
   ~EvaluationScope();
 
  private:
-  std::vector<std::pair<std::shared_ptr<torch::nn::Module>, bool>> before_;  // parents before their children
+  std::vector<std::pair<std::shared_ptr<torch::nn::Module>, bool>> before_;  // with earlier modes; parents first
   c10::NoGradGuard no_grad_;
 };
 
@@ -39,7 +40,7 @@ std::shared_ptr<torch::nn::Module> evaluated(M& module) {
 }  // namespace runtime
 
 /// Opens an evaluation of models or modules: `auto scope = evaluation(model);`. It communicates nothing.
-/// Throws: what a module's own train() throws, with all modes as they were.
+/// Throws: what train() of a module throws, after restoring all modes.
 template <class... M>
 EvaluationScope evaluation(M&&... models) {
   static_assert(sizeof...(M) > 0, "evaluation takes at least one model");

@@ -5,9 +5,9 @@
 
 namespace muster {
 
-/// Floating-point operations of what `f` runs on this thread: those of matrix products, convolutions and attention, as
-/// LibTorch's dispatcher calls them, with a multiplication and an addition counted as two. Other operators are few
-/// beside these, and count nothing. A backward on the CPU counts its matrix products, too.
+/// Runs `f` and returns its floating-point operations on this thread: those of matrix products, convolutions and
+/// attention that go through LibTorch's dispatcher; a multiplication and an addition count as two. Other operators
+/// contribute little and are not counted. Matrix products of a backward on the CPU are counted, too.
 int64_t measure_flops(const std::function<void()>& f);
 
 }  // namespace muster

@@ -11,7 +11,7 @@
 
 namespace muster::runtime {
 
-/// Makes the trackers on the main rank, and on the others ones that do nothing.
+/// Creates the trackers on the main rank, and trackers that do nothing on the others.
 template <class Program, class Config>
 Trackers trackers_on_main(const Program& program, std::string name, const Config& config, TrackersOptions options) {
   const bool is_main = program.group().rank() == 0;
@@ -28,8 +28,8 @@ Trackers trackers_on_main(const Program& program, std::string name, const Config
 
 namespace muster {
 
-/// The trackers of a program under Accelerator or Fabric: those of the main rank write, those of the other ranks do
-/// nothing, not even read a tensor. `name` is the experiment's, `config` its hyper-parameters:
+/// Creates the trackers of a program under Accelerator or Fabric. Those of the main rank write; those of other ranks do
+/// nothing, and do not even read tensors. `name`: the experiment's name; `config`: its hyper-parameters.
 /// init_trackers(accelerator, "digits", {{"lr", 0.1}}, {.log_with = {"tensorboard"}}).
 /// Collective. Throws, on all ranks: as the constructor of Trackers; and as its log_hyperparams().
 template <class Program>

@@ -11,20 +11,21 @@
 
 namespace muster {
 
-/// How one loader is prepared, in place of what the options of the program and of the loader say.
+/// How one loader is prepared; overrides the options of the program and of the loader.
 struct PrepareLoaderOptions {
-  /// Unset: as both options say.
+  /// Unset: as set in those options.
   std::optional<bool> even_batches = {};
-  /// Instead of even batches: a rank that has no batch in the last step gets a whole one without a real sample, so that
-  /// all ranks make as many forwards, and no other batch repeats a sample. local_real_samples() is 0 there. Batches of
-  /// a batch sampler and ready-made ones are whole already, and filled up by even_batches.
+  /// Instead of even batches: a rank that has no batch in the last step gets a whole batch of padding, so that all
+  /// ranks run equally many forwards, and no other batch repeats a sample. local_real_samples() is 0 for that batch.
+  /// A batch sampler and ready-made batches always give whole batches, so for them the last step is filled up as by
+  /// even_batches.
   bool filler_batches = false;
-  /// In the order of the data, also where the loader's options shuffle. A sampler keeps its own order.
+  /// Keep the order of the data, even if the loader's options shuffle. A sampler keeps its own order.
   bool in_order = false;
   /// Off: batches stay in host memory.
   bool move_to_device = true;
-  /// Checkpoints have the positions of loaders of a lower place first, and of one place in the order in which they were
-  /// prepared. nullopt: they do not have its position.
+  /// Order of the loader's position in checkpoints: lower places come first, equal places in the order of preparation.
+  /// nullopt: checkpoints do not contain the position.
   std::optional<int64_t> place = 0;
 };
 
@@ -34,11 +35,11 @@ std::shared_ptr<const data::ShardSpec> shard_of(RuntimeState& state, const data:
                                                 const PrepareLoaderOptions& options);
 }  // namespace runtime
 
-/// As Runtime::prepare() of a loader, by its state, whatever its batches are. Collective.
+/// Prepares a loader, given by its type-erased state, as Runtime::prepare() does. Collective.
 /// Throws: as prepare(); ConfigError (MU432) for even_batches together with filler_batches.
 std::shared_ptr<data::LoaderState> prepare_loader(const Runtime& runtime, const data::LoaderState& loader,
                                                   const PrepareLoaderOptions& options = {});
-/// The same, of a loader of known type.
+/// Prepares a loader of known batch type.
 template <class Batch>
 DataLoader<Batch> prepare_loader(const Runtime& runtime, const DataLoader<Batch>& loader,
                                  const PrepareLoaderOptions& options = {}) {

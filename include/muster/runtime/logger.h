@@ -15,14 +15,14 @@ namespace muster {
 /// Writes lines to the diagnostic log: by default on the main rank only, so that a line appears once for all ranks.
 ///   log.info("epoch {}", epoch);   log.everywhere().warning("rank is slow");   log.in_order().info("{} samples",
 ///   seen);
-/// Lines below the log's level are not even formatted. Thread safety: one thread at a time.
+/// Lines below the log's level are not formatted. Thread safety: one thread at a time.
 class Logger {
  public:
   Logger(std::string name, const comm::Communicator& group);
 
   /// Returns a logger that writes on every rank.
   Logger everywhere() const { return with(Where::every); }
-  /// Returns a logger that writes on every rank, one rank after another. Collective: every line.
+  /// Returns a logger that writes on every rank, one rank after another. Collective: each line.
   Logger in_order() const { return with(Where::in_order); }
 
   template <class... A>

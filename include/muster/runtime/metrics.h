@@ -29,7 +29,7 @@ class MetricsCollector {
       : group_(std::move(group)), step_(std::move(step)) {}
 
   /// Adds values of the current batch: tensors and lists with one row per sample, in any nesting. Values that do not
-  /// belong to the batch have a type PerRank<V> and come back as V. Not collective.
+  /// belong to the batch have a type PerRank<V>, and gathered() returns them as V. Not collective.
   void add(const T&... values) {
     std::tuple<T...> row{values...};
     const auto step = step_();
@@ -37,8 +37,8 @@ class MetricsCollector {
     rows_.push_back(std::move(row));
   }
 
-  /// Returns everything that all ranks have added since the last call, on the CPU, joined along the first dimension; a
-  /// single value comes back bare. If no rank has added anything, lists and maps come back empty. Throws: UsageError
+  /// Returns everything that all ranks have added since the last call, on the CPU, joined along the first dimension: a
+  /// tuple, or a single value bare. If no rank has added anything, lists and maps are empty. Throws: UsageError
   /// (MU254), on every rank, if no rank has added anything and a value is a tensor.
   /// Collective.
   auto gathered() {
@@ -68,7 +68,7 @@ class MetricsCollector {
     }
   };
 
-  /// Orders by step, then by rank.
+  /// Returns the rows ordered by step, then by rank.
   static std::vector<std::tuple<T...>> in_order(std::vector<std::vector<std::tuple<T...>>> by_rank) {
     std::vector<std::tuple<T...>> all;
     bool more = true;

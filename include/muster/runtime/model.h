@@ -32,7 +32,7 @@ namespace runtime {
 template <class M>
 concept ModuleType = std::derived_from<M, torch::nn::Module>;
 
-/// Where an optimizer or an average finds the parameters of the model; borrowed from it.
+/// The flat parameters of the model, for an optimizer or an average; borrowed from the model.
 optim::FlatParameters* flat_parameters_of(const PreparedModel& model);
 
 /// Calls `forward` in the scope of one forward of the model: autocast is on, parameters are in place.
@@ -43,8 +43,8 @@ GradNorm grad_norm_of(const PreparedModel& model);
 }  // namespace runtime
 
 /// A prepared module: call it like the module itself. A cheap handle to shared state.
-/// `model(x...)` and `model.run(...)` enter the forward scope of the strategy; `->`, `*` and ptr() give the bare
-/// module, with no scope and no communication, for everything that is not a forward.
+/// `model(x...)` and `model.run(...)` enter the forward scope of the strategy; `->`, `*` and ptr() return the bare
+/// module, without scope or communication, for everything that is not a forward.
 /// A default-constructed handle is empty until the result of prepare() is assigned to it; M may then be incomplete, so
 /// that Model<NetImpl> can be a member of NetImpl. Thread safety: one thread at a time.
 /// Throws: UsageError (MU322), from every function, if the handle is empty.
@@ -69,7 +69,7 @@ class Model {
   /// Runs any other function of the module: run(&Net::encode, x), or run([](Net& net, Tensor x) { ... }, x).
   /// Floating-point tensors in the inputs are converted as PrecisionPolicy::convert_input() does, alone and in tuples,
   /// lists, maps and optionals of tensors. Inputs of any other class, and inputs that the function takes by T&, are
-  /// passed unchanged; a tensor that it takes by Tensor& is a copy where the precision converts it.
+  /// passed unchanged; a tensor that it takes by Tensor& is a copy if the precision converts it.
   /// Collective: as operator().
   template <class F, class... A>
     requires runtime::ModuleType<M>
@@ -77,9 +77,9 @@ class Model {
     return call(std::forward<F>(entry), std::forward<A>(inputs)...);
   }
 
-  /// Returns the 2-norm of all gradients of the module together, after unscaling; under every strategy that of the
-  /// full gradients. That of gradients on a device goes to the host only when it is read. Before the last micro-batch
-  /// of an accumulation window: 0, as clipping. Call it between backward and the optimizer's step.
+  /// Returns the 2-norm of all gradients of the module together, after unscaling; under every strategy, the norm of the
+  /// full gradients. The norm of gradients on a device goes to the host only when it is read. Returns 0, as clipping
+  /// does, before the last micro-batch of an accumulation window. Call it between backward and the optimizer's step.
   /// Collective: if the strategy shards gradients, and if a rank's loss did not use the model (see Optimizer::step()).
   /// Throws: UsageError (MU324) if the object that prepared the model no longer exists.
   GradNorm grad_norm() const { return runtime::grad_norm_of(*prepared_); }
@@ -90,9 +90,9 @@ class Model {
   M& operator*() const { return *module_; }
   /// The module itself, shared.
   const std::shared_ptr<M>& ptr() const { return module_.pointer(); }
-  /// The parameters of the module, as its parameters(): shards, where the strategy shards them.
+  /// The parameters of the module, as its parameters() returns them; shards, if the strategy shards parameters.
   std::vector<at::Tensor> parameters() const { return module_->parameters(); }
-  /// What prepare() made of the module, for Muster's own functions.
+  /// The prepared module, for Muster's internal functions.
   const std::shared_ptr<runtime::PreparedModel>& prepared() const { return prepared_.pointer(); }
 
  protected:
@@ -116,7 +116,7 @@ class Model {
   Shared<HandleType::model, runtime::PreparedModel> prepared_;
 };
 
-/// A prepared torch::nn::AnyModule. `->`, `*` and ptr() give the module that it holds.
+/// A prepared torch::nn::AnyModule. `->`, `*` and ptr() return the module that it holds.
 template <class M>
   requires std::same_as<M, torch::nn::AnyModule>
 class Model<M> : public Model<torch::nn::Module> {
@@ -127,12 +127,12 @@ class Model<M> : public Model<torch::nn::Module> {
   Model(M any, std::shared_ptr<runtime::PreparedModel> prepared)
       : Model<torch::nn::Module>(any.ptr(), std::move(prepared)), any_(std::make_shared<M>(std::move(any))) {}
 
-  /// Runs the forward of the module in it. Collective: as Model::operator().
+  /// Runs the forward of the held module. Collective: as Model::operator().
   template <class... A>
   auto operator()(A&&... inputs) const {
     return forward(std::forward<A>(inputs)...);
   }
-  /// As above, for a forward that returns an R: model.forward<std::tuple<Tensor, Tensor>>(x).
+  /// Runs a forward that returns an R: model.forward<std::tuple<Tensor, Tensor>>(x). Collective: as Model::operator().
   template <class R = at::Tensor, class... A>
   R forward(A&&... inputs) const {
     return this->call(

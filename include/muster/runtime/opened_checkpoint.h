@@ -16,11 +16,11 @@ class Module;
 
 namespace muster {
 
-/// A checkpoint of save_state() that is loaded in phases, for programs that prepare some objects only after others are
-/// loaded: models; optimizers; progress. It is opened and checked once, and the load_state hooks are called then.
-/// Thread safety: one thread at a time. Requires: the runtime lives longer.
-/// Throws: as load_state(), from each phase for what it loads. A phase that fails changes nothing; those before it
-/// remain.
+/// A checkpoint of save_state() that is loaded in phases (models, optimizers, progress), for programs that prepare some
+/// objects only after others are loaded. The constructor opens and checks it, and calls the load_state hooks.
+/// Thread safety: one thread at a time. Requires: the runtime outlives it.
+/// Throws: as load_state(), from each phase for what it loads. A phase that fails changes nothing; earlier phases stay
+/// loaded.
 class OpenedCheckpoint {
  public:
   /// `folder`: as in load_state(). Collective.
@@ -31,17 +31,17 @@ class OpenedCheckpoint {
   ~OpenedCheckpoint();
 
   const std::filesystem::path& folder() const;
-  /// Weights, and what communication hooks keep. Requires: models are prepared. Collective.
+  /// Loads weights and the state of communication hooks. Requires: models are prepared. Collective.
   void load_models();
-  /// Optimizers, loss scales, and schedulers. Requires: as load_models(), of these. Collective.
+  /// Loads optimizers, loss scales and schedulers. Requires: optimizers and schedulers are prepared. Collective.
   void load_optimizers();
-  /// Loaders, registered objects, the accumulation window with its gradients, random generators, and the epoch of
-  /// epochs(). `fewer_loaders`: only the first of the checkpoint's loaders may be prepared. Requires: load_optimizers()
-  /// was called, if gradients wait in an open window. Collective.
+  /// Loads loaders, registered objects, the accumulation window with its gradients, random generators, and the epoch of
+  /// epochs(). `fewer_loaders`: allows that only the first of the checkpoint's loaders are prepared. Requires:
+  /// load_optimizers() was called, if the checkpoint has gradients in an open window. Collective.
   void load_progress(bool fewer_loaders = false);
 
-  /// Each entry of the state that is the same on all ranks, without the sharded weights; what a hook of save_state()
-  /// added is among them.
+  /// The entries of the state that all ranks share, without the sharded weights, including entries that hooks of
+  /// save_state() added.
   const State& shared() const;
 
  private:
@@ -49,18 +49,18 @@ class OpenedCheckpoint {
   std::unique_ptr<Impl> impl_;
 };
 
-/// One entry of the state that all ranks share, of a checkpoint of save_state() or save(); nullopt if it has none of
-/// this name. Reads no weights, and checks names, sizes and indexes alone. Not collective.
+/// One entry of the state that all ranks share, from a checkpoint of save_state() or save(); nullopt if there is no
+/// entry of this name. Reads no weights, and checks only names, sizes and indexes. Not collective.
 /// Throws: CheckpointError as Checkpoint.
 std::optional<State> checkpoint_entry(const Runtime& runtime, const std::filesystem::path& folder,
                                       const std::string& name);
 
 namespace runtime {
-/// The full weights of one model of a checkpoint of save_state(), by name, sharded ones joined. Not collective.
+/// The full weights of one model in a checkpoint of save_state(), by name; shards are joined. Not collective.
 /// Throws: CheckpointError as Checkpoint; MU209 for a checkpoint without such a model.
 State checkpoint_weights(const std::filesystem::path& folder, std::size_t model = 0);
-/// The weights of a file or a folder of bare weights, as load_model() takes them for this module: what is beside them
-/// is left out. Throws: CheckpointError, as load_model().
+/// The weights in a file or a folder of bare weights that load_model() would load into this module, without other
+/// contents. Throws: CheckpointError, as load_model().
 State bare_weights(const std::filesystem::path& path, const torch::nn::Module& module);
 }  // namespace runtime
 

@@ -44,9 +44,9 @@ struct WarnWords {
 };
 }  // namespace runtime
 
-/// How float32 matrices are multiplied, as torch.set_float32_matmul_precision has it: "highest", in float32; "high", in
-/// TF32 where the device has it; "medium", in bfloat16 or TF32 where it has them. "auto": as LibTorch has it, which the
-/// program may have set itself.
+/// How float32 matrices are multiplied, with the names of torch.set_float32_matmul_precision: "highest", in float32;
+/// "high", in TF32 if the device has it; "medium", in bfloat16 or TF32 if the device has them. "auto": LibTorch's
+/// current setting, which the program may have changed.
 using MatmulPrecision = Word<runtime::MatmulPrecisionWords>;
 
 /// Whether only deterministic kernels are used: true, false, or "warn".
@@ -67,7 +67,7 @@ class Deterministic {
 
 /// How the gradients of a window of micro-batches on all ranks are combined.
 enum class GradientWeighting {
-  fixed,  ///< 1/num_steps per micro-batch, all ranks alike: Accelerate's rule, which gives short windows too little
+  fixed,  ///< 1/num_steps per micro-batch on all ranks: Accelerate's rule, which gives short windows too little weight
   mean,   ///< the mean over all samples of the window, if every loss is a mean over its micro-batch's samples
   sum,    ///< the sum, if every loss is a sum over samples
 };
@@ -85,55 +85,56 @@ struct GradientAccumulationOptions {
   GradientWeighting weighting = GradientWeighting::mean;
 };
 
-/// Where a program keeps its checkpoints.
+/// Where and how many checkpoints a program keeps.
 struct ProjectOptions {
   /// Without a folder, save_state() and load_state() use numbered folders in directory/checkpoints.
   bool automatic_checkpoint_naming = false;
   std::string directory = ".";
   /// Where checkpoints are kept; unset: in folders that all ranks see. save_model() and load_model() use files only.
   std::shared_ptr<class CheckpointStorage> storage = {};
-  /// Number of numbered checkpoints to keep; 0: all. Older ones, and nothing else, go once a new one is complete.
+  /// Number of numbered checkpoints to keep; 0: all. Older ones, and no other files, are removed once a new one is
+  /// complete.
   int total_limit = 0;
 };
 
 /// How the state of a job is saved.
 struct SaveStateOptions {
-  /// Training goes on while the files are written.
+  /// Training continues while the files are written.
   bool asynchronous = false;
   Durability durability = Durability::full;
 };
 
 /// How the state of a job is loaded.
 struct LoadStateOptions {
-  /// It is an error if the checkpoint lacks weights of the program, or holds weights or objects that the program lacks.
+  /// Makes it an error if the checkpoint lacks weights of the program, or has weights or objects that the program
+  /// lacks.
   bool strict = true;
 };
 
 /// Options of muster::Accelerator, with Accelerate's names and defaults.
 struct AcceleratorOptions {
-  /// The threads of a rank whose GPU is near some of the cores keep to these; ranks near the same cores share them out.
+  /// Binds the threads of a rank to the cores near its GPU; ranks near the same cores divide them.
   bool affinity = true;
   std::string backend = "auto";  ///< the first of "shm", "hierarchical" (hosts that have shm) and "gloo" that works
-  /// cuDNN tries its kernels for each new shape and takes the fastest. Unset: as LibTorch has it, but off if only
-  /// deterministic kernels are used.
+  /// Whether cuDNN tries its kernels for each new shape and uses the fastest one. Unset: LibTorch's setting, but off
+  /// with `deterministic`.
   std::optional<bool> benchmark = {};
   std::vector<std::shared_ptr<FabricCallback>> callbacks = {};  ///< called by the runtime and by call()
-  /// Asked before Muster's own readers who this process is among the ranks; for a launcher that Muster does not know.
+  /// Reads the variables of a launcher that Muster does not know; called before Muster's own readers.
   ClusterReader cluster_reader = {};
   bool cpu = false;  ///< use the CPU even if there is an accelerator
-  /// Use only deterministic kernels; an operation that has none throws, or under "warn" warns.
+  /// Use only deterministic kernels; an operation without one throws, or with "warn" logs a warning.
   Deterministic deterministic = false;
-  /// Over what ranks exchange tensors of the accelerator: "auto", which takes NCCL for CUDA if its object is there,
-  /// "none" (through host memory), "nccl" or another object's name, or std::make_shared<comm::BackendEntry>(...), see
+  /// The backend for tensors of the accelerator: "auto" (NCCL for CUDA, if its library is installed), "none" (through
+  /// host memory), "nccl" or the name of another library, or std::make_shared<comm::BackendEntry>(...); see
   /// muster/comm/rendezvous.h.
   DeviceBackend device_backend = {};
-  /// "auto": as many as the launcher started. Otherwise launch() starts them.
+  /// "auto": as many ranks as the launcher started. Otherwise launch() starts the ranks.
   Devices devices = {};
-  /// True: rank 0 alone reads the data and sends each rank its batches. False: every rank reads. Unset: as each
-  /// loader's options say.
+  /// True: only rank 0 reads the data, and sends each rank its batches. False: every rank reads. Unset: as set in each
+  /// loader's options.
   std::optional<bool> dispatch_batches = {};
-  /// Every rank gets the same number of batches of the same size: the first samples are repeated to fill the last
-  /// batches.
+  /// Every rank gets equally many batches of equal size: the first samples are repeated to fill the last batches.
   bool even_batches = true;
   /// Submodules whose parameters stay in float32 where the precision casts the others; see in_fp32().
   std::vector<std::string> fp32_modules = {};
@@ -146,15 +147,16 @@ struct AcceleratorOptions {
   Precision mixed_precision = "no";
   int num_nodes = 1;
   ProjectOptions project = {};
-  /// A loader's batch_size is that of all ranks together, split into one part per rank, instead of each rank's.
+  /// A loader's batch_size counts all ranks together: each batch is split into one part per rank.
   bool split_batches = false;
   bool step_scheduler_with_optimizer = true;  ///< off: step() of a scheduler always steps, whatever the optimizer does
   Strategy strategy = "auto";
-  /// Which generators of LibTorch get rank 0's state whenever a pass over a prepared loader begins: Accelerate's
+  /// The generators of LibTorch that get rank 0's state whenever a pass over a prepared loader begins: Accelerate's
   /// rng_types.
   SyncedGenerators synced_generators = {};
-  /// How long a rank waits at most for the others, in a collective and in the rendezvous. `muster run --timeout` and
-  /// MUSTER_TIMEOUT, in seconds, replace the default; they must not contradict another value of the program (MU171).
+  /// The longest wait for other ranks, in a collective and in the rendezvous. `muster run --timeout` and
+  /// MUSTER_TIMEOUT, in seconds, replace the default; they must not contradict another value that the program sets
+  /// (MU171).
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
   bool two_level_sums = false;  ///< "hierarchical" adds up on each host first: other bits than gloo's
 };
@@ -167,9 +169,9 @@ struct BackwardOptions {
 
 /// How gradients are clipped by norm.
 struct ClipOptions {
-  /// Throw (MU175) if the norm is infinite or NaN, instead of spoiling the parameters. Of gradients on a device the
-  /// host learns it later: then the step changes nothing, and the next one throws, or what asks before it
-  /// (step_was_skipped(), save_state()).
+  /// Throw (MU175) if the norm is infinite or NaN, instead of spoiling the parameters. For gradients on a device, the
+  /// host learns it later: the step changes nothing, and the next step throws, or an earlier call that waits for the
+  /// device (step_was_skipped(), save_state()).
   bool error_if_nonfinite = false;
   double norm_type = 2.0;
   /// If the norm is infinite or NaN, the next step of the optimizers that hold these parameters updates nothing, on all
@@ -177,7 +179,8 @@ struct ClipOptions {
   bool skip_if_nonfinite = false;
 };
 
-/// Options of muster::Fabric, with Fabric's names and defaults; what Fabric does not have is as in AcceleratorOptions.
+/// Options of muster::Fabric, with Fabric's names and defaults. AcceleratorOptions describes the options that it also
+/// has.
 struct FabricOptions {
   /// "auto", "cpu", "cuda" or "gpu".
   std::string accelerator = "auto";
@@ -224,7 +227,7 @@ struct RuntimeOptions {
   ClusterReader cluster_reader = {};
   Deterministic deterministic = false;
   DeviceBackend device_backend = {};
-  /// Unset: as many as the launcher started. Otherwise launch() starts them.
+  /// Unset: as many ranks as the launcher started. Otherwise launch() starts the ranks.
   std::optional<Devices> devices = {};
   std::optional<bool> dispatch_batches = {};
   bool even_batches = true;

@@ -16,11 +16,12 @@ namespace runtime {
 void outside_forward_scope(PreparedModel& model, c10::function_ref<void()> f);
 }  // namespace runtime
 
-/// Runs `f` with the open forward scopes of the model closed, and opens them again: for code inside of model.run() that
-/// is no forward, such as an optimizer's step. If no scope is open, it just calls `f`. backward() closes and opens the
-/// scopes of all models itself.
-/// Requires: autocast scopes that were opened inside of the forward have ended.
-/// Throws: what `f` throws; what opening a forward throws. The scopes then stay closed: let the exception leave them.
+/// Closes the open forward scopes of the model, runs `f`, and reopens them: for code inside model.run() that is not
+/// part of a forward, such as an optimizer's step. If no scope is open, it only calls `f`. backward() closes and
+/// reopens the scopes of all models itself.
+/// Requires: autocast scopes that were opened inside the forward have ended.
+/// Throws: what `f` throws; what opening a forward throws. The scopes then stay closed: let the exception propagate out
+/// of them.
 /// Collective: as the forward, under strategies that shard parameters.
 template <class M, std::invocable<> F>
 auto outside_forward(const Model<M>& model, F&& f) {

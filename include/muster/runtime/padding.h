@@ -10,9 +10,9 @@ namespace muster {
 
 /// How pad_across_processes() pads tensors.
 struct PadOptions {
-  int64_t dim = 0;         ///< along which tensors differ
+  int64_t dim = 0;         ///< the dimension in which tensors differ
   bool pad_first = false;  ///< put the padding in front instead of behind
-  double value = 0;        ///< of the elements that are added
+  double value = 0;        ///< the value of the padding
 };
 
 namespace runtime {

@@ -6,10 +6,10 @@
 
 namespace muster {
 
-/// How the objects of one call of prepare(), setup() or setup_dataloaders() are prepared.
+/// How one call of prepare(), setup() or setup_dataloaders() prepares its objects.
 struct PrepareOptions {
-  /// Off: modules, and batches of loaders, stay where they are. One answer for all objects, or one for each: {true,
-  /// false}. What is given for optimizers and schedulers does not count.
+  /// Off: modules, and batches of loaders, stay where they are. One value for all objects, or one for each: {true,
+  /// false}. Values for optimizers and schedulers are ignored.
   PerGroup<bool> move_to_device = true;
 };
 
@@ -17,11 +17,11 @@ namespace runtime {
 
 class RuntimeState;
 
-/// What is prepared while it lives is moved as the options say.
+/// Makes the options apply to all objects that are prepared while it lives.
 class PlacementScope {
  public:
   /// `placed`: which objects of the call are modules or loaders.
-  /// Throws: ConfigError (MU566) unless there is one answer, or one for each object.
+  /// Throws: ConfigError (MU566) unless there is one value, or one for each object.
   PlacementScope(RuntimeState& state, const PrepareOptions& options, const std::vector<bool>& placed);
   ~PlacementScope();
   PlacementScope(const PlacementScope&) = delete;

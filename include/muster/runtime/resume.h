@@ -11,19 +11,21 @@ namespace muster {
 
 namespace runtime {
 
-/// The newest complete checkpoint of the project's folder, or storage; nullopt: there is none. The log names it.
+/// The newest complete checkpoint in the project's folder or storage, which it names in the log; nullopt if there is
+/// none.
 /// Collective. Throws: ConfigError (MU244) if the options name no folder.
 std::optional<std::filesystem::path> checkpoint_to_resume(const Runtime& runtime);
 
-/// When the job began, if `muster run` has started its ranks again since; nullopt: it has not. Not collective.
+/// The time when the job began, if `muster run` has restarted its ranks since; nullopt if not. Not collective.
 std::optional<std::chrono::system_clock::time_point> start_of_restarted_job(const Runtime& runtime);
 
 }  // namespace runtime
 
-/// Loads the newest complete checkpoint of the project's folder, as load_state() does, if there is one. Returns whether
-/// there was: false at the first start of a program. So one command starts a job and goes on with it, by hand or by
+/// Loads the newest complete checkpoint in the project's folder, as load_state() does, if there is one. Returns whether
+/// it loaded one: false at the first start of a program. So one command both starts and continues a job, by hand or by
 /// `muster run --max-restarts`.
-/// Requires: what is to be loaded is prepared and registered. Collective.
+/// Requires: the objects to load are prepared and registered.
+/// Collective.
 /// Throws: ConfigError (MU244) if the options name no folder; as load_state().
 bool resume(Runtime& runtime, const LoadStateOptions& options = {});
 

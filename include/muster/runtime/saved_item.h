@@ -21,9 +21,9 @@ struct TensorShard;
 namespace runtime {
 class AtomicLoad;
 
-/// Where a state was read, and how it is loaded.
+/// Where a state comes from, and how it is loaded.
 struct LoadFrom {
-  const Checkpoint* checkpoint = nullptr;  ///< holds the sharded tensors; borrowed
+  const Checkpoint* checkpoint = nullptr;  ///< the checkpoint with the sharded tensors; borrowed
   bool strict = true;                      ///< a name that only the checkpoint or only the program has is an error
 };
 }  // namespace runtime
@@ -44,7 +44,7 @@ class SavedItem {
       : SavedItem(
             std::move(name), [&object]() -> State { return object.state_dict(); },
             [&object](const State& state) { object.load_state_dict(state); }) {}
-  /// Does not compile; the message says what the functions are called.
+  /// Does not compile; the message gives the names of the functions.
   template <FormerlyStateful T>
   SavedItem(std::string, T&) {
     static_assert(!FormerlyStateful<T>,
@@ -64,12 +64,12 @@ class SavedItem {
         load_at_end([&value](const State& state) { return [&value, taken = taken_as<V>(state)] { value = taken; }; });
     }
   }
-  /// An object by two functions of its own.
+  /// An item that is saved and loaded by two functions.
   SavedItem(std::string name, const std::function<State()>& save, const std::function<void(const State&)>& load);
   SavedItem(std::string name, const char* text) : SavedItem(std::move(name), std::string(text)) {}
 
   const std::string& name() const noexcept { return name_; }
-  /// Sharded tensors go to `shards`.
+  /// Returns the state, and appends sharded tensors to `shards`.
   State save(std::vector<TensorShard>& shards) const { return save_(shards); }
   /// Throws: CheckpointError (MU240, MU131, MU208, MU209), UsageError (MU114, MU138) if the state is not that of such
   /// an item, UsageError (MU245) for a temporary or a constant, and what the object's own load_state_dict() throws. The
@@ -81,7 +81,7 @@ class SavedItem {
   using Load = std::function<void(const State&, const runtime::LoadFrom&, runtime::AtomicLoad&)>;
   SavedItem(std::string name, Save save, Load load)
       : name_(std::move(name)), save_(std::move(save)), load_(std::move(load)) {}
-  /// `read` checks a state and returns the function that takes it over.
+  /// Loads by `read`, which checks a state and returns the function that applies it.
   void load_at_end(std::function<std::function<void()>(const State&)> read);
   static SavedItem of(const std::string& name, const std::shared_ptr<runtime::PreparedModel>& model);
   static SavedItem of(std::string name, const std::shared_ptr<data::LoaderState>& loader);

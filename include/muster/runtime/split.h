@@ -13,7 +13,7 @@ namespace muster {
 
 /// How a value is split over ranks.
 struct SplitOptions {
-  /// Ranks with fewer elements get the last element once more, so that all ranks have the same number.
+  /// Ranks with fewer elements get the last element once more, so that all ranks have equally many.
   bool apply_padding = false;
 };
 
@@ -26,7 +26,7 @@ struct SplitPart {
   int64_t repeated = 0;
 };
 
-/// Contiguous parts; if `length` is not divisible by `world`, the first ranks get one element more.
+/// Returns a contiguous part; if `length` is not divisible by `world`, the first ranks get one element more.
 SplitPart split_part(int64_t length, int rank, int world, const SplitOptions& options);
 at::Tensor split_tensor(const at::Tensor& tensor, const SplitPart& part);
 /// Throws: UsageError (MU184) if `length` differs from that of an earlier call, kept in `known`.

@@ -7,7 +7,7 @@ namespace muster {
 
 /// What profile() records and where it writes.
 struct ProfileOptions {
-  bool operators = false;                     ///< record LibTorch's operators, too; they make the trace long
+  bool operators = false;                     ///< record LibTorch's operators, too, which makes the trace long
   std::filesystem::path path = "trace.json";  ///< written by the main rank
 };
 
@@ -16,7 +16,7 @@ struct UnevenInputsOptions {
   /// Sums of gradients are always divided by the world size; off: by the number of ranks that still have a batch. Leave
   /// it on with accumulate(), which weights by samples.
   bool divide_by_initial_world_size = true;
-  /// Whether prepared loaders meanwhile repeat samples to give all ranks the same number of batches. Unset: as they
+  /// Whether prepared loaders repeat samples during the call, to give all ranks equally many batches. Unset: as they
   /// were prepared.
   std::optional<bool> even_batches = {};
 };

@@ -13,19 +13,19 @@ namespace muster {
 /// Makes the scheduler that these options describe.
 std::unique_ptr<LRScheduler> make_scheduler(OptimizerRates optimizer, const Schedule& schedule);
 
-/// A scheduler made of others, which share the optimizer's initial rates.
+/// A scheduler composed of others, which share the optimizer's initial rates.
 class ComposedScheduler : public LRScheduler {
  public:
   SchedulerState state_dict() const override;
 
  protected:
-  /// Throws: ConfigError (MU135) for no schedules.
+  /// Throws: ConfigError (MU135) for an empty list of schedules.
   ComposedScheduler(OptimizerRates optimizer, const std::vector<Schedule>& schedules);
   double next_lr(size_t, double lr) override { return lr; }
   void load(const SchedulerState& state) override;
   void begin() override;
   void restart() override;
-  /// Back to the state before the first step, with the initial rates.
+  /// Goes back to the state before the first step, with the initial rates.
   void rewind();
   void begin_part(size_t index) { parts_[index]->begin(); }
   void restart_part(size_t index) { parts_[index]->restart(); }
@@ -34,9 +34,9 @@ class ComposedScheduler : public LRScheduler {
   std::vector<std::unique_ptr<LRScheduler>> parts_;
 };
 
-/// One schedule after another: the next one starts at each milestone. As in Python, a schedule starts over at a
-/// milestone from the initial rate if it can compute its rate at step 0 directly, and from the current rate otherwise
-/// (MultiplicativeLR).
+/// Runs schedules one after another: at each milestone the next schedule starts. As in Python, a schedule starts over
+/// at a milestone from the initial rate if it can compute its rate at step 0 directly, and from the current rate
+/// otherwise (MultiplicativeLR).
 /// SequentialLR(adam, {.milestones = {500}, .schedules = {LinearLROptions{...}, CosineAnnealingLROptions{...}}}).
 class SequentialLR final : public ComposedScheduler {
  public:
@@ -50,7 +50,7 @@ class SequentialLR final : public ComposedScheduler {
   std::vector<int64_t> milestones_;
 };
 
-/// Several schedules at once: each changes the rate that the previous one set.
+/// Runs several schedules at once: each changes the rate that the previous one set.
 class ChainedScheduler final : public ComposedScheduler {
  public:
   ChainedScheduler(OptimizerRates optimizer, const ChainedSchedulerOptions& options);
@@ -60,7 +60,7 @@ class ChainedScheduler final : public ComposedScheduler {
 /// Multiplies the rate by factor when a metric has not improved for more than `patience` steps.
 class ReduceLROnPlateau final : public LRScheduler {
  public:
-  /// Throws: ConfigError (MU135) for impossible options.
+  /// Throws: ConfigError (MU135) for invalid options.
   explicit ReduceLROnPlateau(OptimizerRates optimizer, ReduceLROnPlateauOptions options = {});
   /// Not collective: the metric must be equal on all ranks for equal rates; a prepared scheduler ensures this.
   void step(double metric);

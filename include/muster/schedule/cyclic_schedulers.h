@@ -51,8 +51,8 @@ class CyclicLR final : public LRScheduler {
 };
 
 /// One cycle over total_steps steps: up to max_lr, then down to far below the initial rate, with the momentum in the
-/// opposite direction (Smith and Topin 2017). Step total_steps keeps the last rate. Throws: UsageError (MU136) from a
-/// step after that.
+/// opposite direction (Smith and Topin 2017). Step total_steps keeps the last rate. Throws: UsageError (MU136) from any
+/// later step.
 class OneCycleLR final : public LRScheduler {
  public:
   OneCycleLR(OptimizerRates optimizer, OneCycleLROptions options);
@@ -71,7 +71,7 @@ class OneCycleLR final : public LRScheduler {
   void advance() override;
   void load(const SchedulerState& state) override;
   double rate(size_t group, Rate which) const;
-  /// The phase at last_epoch(), and the fraction of it that is over.
+  /// The phase at last_epoch(), and the completed fraction of it.
   std::pair<Phase, double> place() const;
   double anneal(double from, double to, double part) const;
 

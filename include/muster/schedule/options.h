@@ -15,8 +15,8 @@
 namespace muster {
 
 // The options of learning-rate schedules, with the names and defaults of Python's torch.optim.lr_scheduler. An option
-// without a default there has an invalid value here, which the scheduler refuses. See schedulers.h for what the
-// schedulers do.
+// that has no default in Python has an invalid value here, which the scheduler refuses. schedulers.h describes the
+// schedulers.
 
 class LRScheduler;
 class OptimizerRates;
@@ -94,7 +94,7 @@ struct OneCycleLROptions {
   PerGroup<double> base_momentum = 0.85;
   bool cycle_momentum = true;
   double div_factor = 25.0;
-  int64_t epochs = 0;  ///< with steps_per_epoch, instead of total_steps
+  int64_t epochs = 0;  ///< epochs; with steps_per_epoch an alternative to total_steps
   double final_div_factor = 1e4;
   PerGroup<double> max_lr = {};  ///< required
   PerGroup<double> max_momentum = 0.95;
@@ -107,7 +107,7 @@ struct OneCycleLROptions {
 enum class WarmupDecay { constant, cosine, linear };
 
 struct WarmupLROptions {
-  WarmupDecay decay = WarmupDecay::cosine;  ///< what follows the warm-up
+  WarmupDecay decay = WarmupDecay::cosine;  ///< the schedule after the warm-up
   double end_factor = 0.0;                  ///< the final rate, as a fraction of the base rate, reached at
                                             ///< total_steps
   int64_t total_steps = 0;                  ///< warm-up included; required unless the rate stays constant

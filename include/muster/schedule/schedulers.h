@@ -11,8 +11,8 @@
 #include "muster/schedule/scheduler.h"
 
 // The schedulers of Python's torch.optim.lr_scheduler, with its formulas; n is last_epoch(), "base" the initial rate.
-// Each takes any optimizer of LibTorch. All throw, from the constructor: ConfigError (MU135) for impossible options,
-// among them a list of values whose length is not the number of parameter groups.
+// Each takes any optimizer of LibTorch. All constructors throw ConfigError (MU135) for invalid options, including a
+// list of values whose length is not the number of parameter groups.
 
 namespace muster {
 
@@ -58,7 +58,7 @@ class MultiStepLR final : public LRScheduler {
   MultiStepLROptions options_;
 };
 
-/// Multiplies the rate by factor until total_iters.
+/// Multiplies the rate by factor until step total_iters.
 class ConstantLR final : public LRScheduler {
  public:
   explicit ConstantLR(OptimizerRates optimizer, ConstantLROptions options = {});
@@ -103,7 +103,7 @@ class PolynomialLR final : public LRScheduler {
   PolynomialLROptions options_;
 };
 
-/// From base to eta_min along half a cosine wave of T_max steps, and back (Loshchilov and Hutter 2016, without
+/// Goes from base to eta_min along half a cosine wave of T_max steps, and back (Loshchilov and Hutter 2016, without
 /// restarts).
 class CosineAnnealingLR final : public LRScheduler {
  public:
@@ -116,8 +116,8 @@ class CosineAnnealingLR final : public LRScheduler {
   CosineAnnealingLROptions options_;
 };
 
-/// From base to eta_min along half a cosine wave of T_0 steps, then again over T_mult times as many, and so on (same
-/// paper).
+/// Goes from base to eta_min along half a cosine wave of T_0 steps, then again over T_mult times as many steps, and so
+/// on (Loshchilov and Hutter 2016).
 class CosineAnnealingWarmRestarts final : public LRScheduler {
  public:
   CosineAnnealingWarmRestarts(OptimizerRates optimizer, CosineAnnealingWarmRestartsOptions options);
@@ -131,9 +131,9 @@ class CosineAnnealingWarmRestarts final : public LRScheduler {
   int64_t T_cur_ = 0, T_i_ = 0;
 };
 
-/// Linear from 0 to base over warmup_steps steps, then constant, or to end_factor * base at total_steps along a line or
-/// half a cosine wave, and constant from there. The rates of a LambdaLR with the factors that Hugging Face Transformers
-/// uses.
+/// Grows linearly from 0 to base over warmup_steps steps. Then stays constant, or goes to end_factor * base at
+/// total_steps along a line or half a cosine wave and stays there. Equals a LambdaLR with the factors that Hugging Face
+/// Transformers uses.
 class WarmupLR final : public LRScheduler {
  public:
   WarmupLR(OptimizerRates optimizer, WarmupLROptions options);

@@ -8,11 +8,11 @@
 
 namespace muster {
 
-/// What one rank holds of a tensor that is sharded over ranks: a run of its elements, counted in row-major order of
-/// `shape`.
+/// One rank's shard of a tensor: a run of its elements, counted in row-major order of `shape`. See
+/// docs/decisions/0077-one-type-for-a-ranks-part.md.
 struct TensorShard {
-  std::string name;                      ///< of the full tensor; the same on all ranks that hold some of it
-  std::vector<std::int64_t> shape;       ///< of the full tensor, its dims in `order`
+  std::string name;                      ///< name of the full tensor; equal on all ranks that hold a part of it
+  std::vector<std::int64_t> shape;       ///< sizes of the full tensor, with its dims in `order`
   std::int64_t begin = 0;                ///< the first element of the run
   at::Tensor local;                      ///< the elements [begin, begin + local.numel()), in any shape
   std::vector<std::int64_t> order = {};  ///< dims of the tensor, from the outermost in memory; empty: 0, 1, 2, ...
@@ -29,11 +29,11 @@ struct Run {
 
 /// Dims from the outermost in memory to the innermost.
 std::vector<std::int64_t> memory_order(const at::Tensor& tensor);
-/// The sizes in this order of dims.
+/// The sizes, permuted to this order of dims.
 std::vector<std::int64_t> permuted(at::IntArrayRef sizes, const std::vector<std::int64_t>& order);
-/// The order that undoes this one.
+/// The inverse permutation of `order`.
 std::vector<std::int64_t> inverse(const std::vector<std::int64_t>& order);
-/// The elements of the shard in a full tensor, which has the unpermuted shape: 1-D.
+/// The elements of the shard, 1-D, taken from a full tensor of the unpermuted shape.
 at::Tensor select(const at::Tensor& whole, const TensorShard& shard);
 
 }  // namespace shard

@@ -10,18 +10,18 @@
 namespace muster::sim {
 
 struct BackendOptions {
-  /// As NCCL's: operations on which ranks disagree, and those for which a rank is missing, stand still until abort(),
-  /// which ends this rank's own and leaves their results unwritten. Otherwise both are errors.
+  /// Imitate NCCL: operations on which ranks disagree, or for which a rank is missing, hang until abort(), which ends
+  /// this rank's operations without writing their results. Off: both cases are errors.
   bool hangs = false;
-  std::vector<c10::ScalarType> refused = {};                    ///< dtypes that it does not take
-  std::chrono::milliseconds timeout = std::chrono::minutes(1);  ///< of meeting the other ranks
+  std::vector<c10::ScalarType> refused = {};                    ///< dtypes that the backend does not support
+  std::chrono::milliseconds timeout = std::chrono::minutes(1);  ///< longest wait for the other ranks to arrive
 };
 
-/// Collectives among ranks of one host, threads or processes, each with a device of its own. As NCCL's they are queued:
-/// they run on a stream of the communicator, after what the caller's current stream holds, and Work::wait() lets the
-/// current stream wait. The host waits only where a time-out is given, and in a barrier.
-/// Ranks that disagree (MU554) and a rank that has ended or left (MU555) are errors where the host waits next. Sums are
-/// made in the order of ranks, those of half-precision numbers in float.
+/// Creates a backend for collectives among ranks of one host, threads or processes, each with its own device.
+/// Operations are queued, as with NCCL: they run on a stream of the communicator, after the work in the caller's
+/// current stream, and Work::wait() makes the current stream wait. The host waits only if a time-out is given, and in a
+/// barrier. If ranks disagree (MU554) or a rank has ended or left (MU555), the host's next wait throws. Sums are
+/// computed in rank order, for half-precision dtypes in float.
 /// Collective: every rank of `store`, which no other group uses. Requires: install().
 c10::intrusive_ptr<c10d::Backend> make_backend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
                                                const BackendOptions& options = {});

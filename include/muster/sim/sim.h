@@ -9,21 +9,21 @@
 #include <c10/core/Device.h>
 
 /// A simulated accelerator on LibTorch's PrivateUse1, for tests on machines without one: memory that the host cannot
-/// access, streams whose work runs later than the host asks for it and in an order drawn from a seed, events, pinned
-/// memory, generators, autocast. Its kernels are the CPU's, so a program that orders its streams correctly has the
-/// CPU's bits under every seed.
+/// access, streams whose work is delayed and runs in an order drawn from a seed, events, pinned memory, generators,
+/// autocast. Its kernels are the CPU's, so a program that orders its streams correctly gets the bits of a CPU run under
+/// every seed. See docs/decisions/0133-a-simulated-accelerator.md.
 namespace muster::sim {
 
 struct Options {
-  int64_t bytes_per_device = int64_t{1} << 34;  ///< more is an at::OutOfMemoryError; at most 16 GiB
+  int64_t bytes_per_device = int64_t{1} << 34;  ///< more throws at::OutOfMemoryError; at most 16 GiB
   int devices = 4;
-  std::string name = "sim";                                      ///< of the device: "sim:0", `--accelerator sim`
-  std::chrono::milliseconds patience = std::chrono::minutes(1);  ///< how long the host waits while nothing can run
+  std::string name = "sim";                                      ///< name of the device: "sim:0", `--accelerator sim`
+  std::chrono::milliseconds patience = std::chrono::minutes(1);  ///< how long the host waits while no command can run
 };
 
 /// Registers the accelerator with LibTorch for the rest of the process. A second call with the same options does
-/// nothing. Requires: before the first tensor is made on an accelerator, and before the first backward, at which
-/// autograd starts its threads, one per device.
+/// nothing. Requires: no tensor was made on an accelerator and no backward has run, since the first backward makes
+/// autograd start one thread per device.
 /// Throws: ConfigError (MU550) if another PrivateUse1 backend is registered, the options differ from those of the first
 /// call, or they are out of range.
 void install(const Options& options = {});
@@ -31,17 +31,17 @@ void install(const Options& options = {});
 /// The device of an index below Options::devices.
 inline c10::Device device(int index) { return {c10::DeviceType::PrivateUse1, static_cast<c10::DeviceIndex>(index)}; }
 
-/// The order of what runs from now on: which stream runs ahead, which crawls, which stands still until a host waits.
-/// 0: every command at once, as under CUDA_LAUNCH_BLOCKING; what fails there is no missing order. Waits for the devices
-/// first. Throws: as any wait of the host.
+/// Sets the seed of the order in which commands run from now on: which streams run ahead, which are slow, and which
+/// stop until a host waits. 0: every command runs immediately, as under CUDA_LAUNCH_BLOCKING, so a failure is not
+/// caused by missing synchronisation. Waits for the devices first. Throws: as any wait of the host.
 void set_seed(uint64_t seed);
 
-/// Two accesses of the same bytes, of which one writes, and neither of which is known to come before the other: a wait
-/// is missing. What a stream or the host has waited for is followed call by call, so a program has the same races under
-/// every seed. The memory of a tensor is written where it is allocated and where it is released, so the other streams
-/// that use it must be ordered after the one and before the other, or recorded (Tensor::record_stream). Threads of the
-/// host count as one, so what one of them has waited for counts for all. Tensors whose elements lie in more than 1024
-/// separate places count as all bytes between them.
+/// A missing wait: two accesses of the same bytes, at least one of them a write, of which neither is ordered before the
+/// other. Waits of streams and of the host are tracked call by call, so the races of a program do not depend on the
+/// seed. Allocation and release count as writes of a tensor's memory, so other streams that use it must be ordered
+/// after the allocation and before the release, or recorded (Tensor::record_stream). All host threads count as one: a
+/// wait of one thread counts for all. A tensor whose elements lie in more than 1024 separate runs counts as all bytes
+/// between them.
 struct Race {
   struct Access {
     std::string what;    ///< "aten::mm", "copy to the device", "ALLREDUCE 3", "the release of the memory", "the host"
@@ -49,20 +49,20 @@ struct Race {
     std::string stream;  ///< "sim:0 stream 3"
     bool writes = false;
   };
-  Access first, second;  ///< as the host called them
+  Access first, second;  ///< in the order of the host's calls
   std::string text() const;
 };
 
 enum class OnRace {
   raise,    ///< the host's next wait for a device throws UsageError (MU556)
   collect,  ///< take_races() returns them
-  ignore,   ///< none is looked for, which costs less
+  ignore,   ///< races are not detected, which costs less
 };
 void set_on_race(OnRace on_race);
-/// Those found since the last call or error.
+/// Returns the races found since the last call or error.
 std::vector<Race> take_races();
 
-/// What happened since the program began or reset_stats().
+/// Counts since the program began or since reset_stats().
 struct Stats {
   std::map<std::string, int64_t> host_waits;  ///< by cause: "item", "copy to the host", "event", "aten::nonzero", ...
   std::map<std::string, int64_t> guessed;     ///< operators whose shapes were found by running them on ones

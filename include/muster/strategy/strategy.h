@@ -19,29 +19,30 @@ class Module;
 
 namespace muster {
 
-/// A module managed by a strategy: what a program's own TrainingStrategy makes. DelegatingModel is the shortest way to
-/// one. One that holds no flat memory answers expects() for the module's parameters.
+/// A module managed by a strategy; a custom TrainingStrategy creates it. The shortest way is to derive from
+/// DelegatingModel. A model without flat memory must return true from expects() for the module's parameters.
 using ManagedModel = parallel::ManagedModel;
 
-/// A training strategy: makes a managed model of a module. Derive from it to train in a way of your own, and pass the
-/// object as the option `strategy`. Immutable and thread-safe.
+/// Base class of training strategies, which turn a module into a managed model. Derive from it for a custom strategy,
+/// and pass the object as the option `strategy`. Immutable and thread-safe. See
+/// docs/decisions/0085-parts-of-a-programs-own.md.
 class TrainingStrategy {
  public:
   virtual ~TrainingStrategy() = default;
-  /// For plan() and messages. It stays valid as long as the strategy.
+  /// The name for plan() and messages. It must stay valid as long as the strategy.
   virtual std::string_view name() const = 0;
   /// Why this strategy was chosen, for plan().
   virtual std::string reason() const { return "given by the program"; }
-  /// Called once for each module that is prepared. The module is on its device already, its parameters have the dtype
-  /// of the precision, and it outlives the result. Every rank starts from the parameters of rank 0 if the strategy
-  /// makes it so. The runtime throws UsageError (MU341) for an empty result. Collective: every rank of the group, with
-  /// the same module.
+  /// Called once for each prepared module. The module is already on its device, its parameters have the dtype of the
+  /// precision, and it outlives the result. Every rank starts from the parameters of rank 0 only if the strategy copies
+  /// them. The runtime throws UsageError (MU341) for an empty result. Collective: every rank of the group, with the
+  /// same module.
   virtual std::shared_ptr<ManagedModel> setup_module(torch::nn::Module& module,
                                                      const comm::Communicator& group) const = 0;
 };
 
-/// A managed model that does what another one does. Derive from it and override what is to be different.
-/// Requires: the other one is not empty.
+/// A managed model that forwards every call to another model. Derive from it and override the functions that differ.
+/// Requires: the other model is not null.
 class DelegatingModel : public ManagedModel {
  public:
   explicit DelegatingModel(std::shared_ptr<ManagedModel> model) : model_(std::move(model)) {}
@@ -94,9 +95,10 @@ class DelegatingModel : public ManagedModel {
   std::shared_ptr<ManagedModel> model_;
 };
 
-/// Makes the strategy of this name and these options; "auto" is replicated training, or none in a world of one. A
-/// strategy of the program's own is returned as it is.
-/// Throws: ConfigError (MU198) if parameters are to be sharded over groups whose size does not divide the world size.
+/// Creates the strategy of this name and these options; "auto" is replicated training, or no strategy in a world of
+/// one. A custom strategy is returned unchanged.
+/// Throws: ConfigError (MU198) if the size of the groups that parameters are sharded over does not divide the world
+/// size.
 std::shared_ptr<const TrainingStrategy> make_strategy(const Strategy& strategy, int world_size, int ranks_per_node);
 
 }  // namespace muster

@@ -12,8 +12,8 @@
 
 namespace muster::testing {
 
-/// run_processes() for the current GoogleTest test: `body` runs on every rank, connected to the others; a failed
-/// assertion there fails the rank.
+/// Calls run_processes() for the current GoogleTest test: `body` runs on every rank, connected to the others; a failed
+/// assertion in it fails the rank.
 inline std::vector<RankResult> run_test_processes(int size, const std::function<void(comm::Communicator)>& body,
                                                   const std::string& label = {}, const GroupOptions& group = {},
                                                   std::chrono::milliseconds timeout = std::chrono::minutes(1)) {
@@ -29,7 +29,7 @@ inline std::vector<RankResult> run_test_processes(int size, const std::function<
   return run_processes(size, as_rank, options);
 }
 
-/// The same, and expects that every rank succeeds.
+/// Calls run_test_processes() and expects that every rank succeeds.
 inline void expect_processes(int size, const std::function<void(comm::Communicator)>& body,
                              const std::string& label = {}, const GroupOptions& group = {}) {
   auto results = run_test_processes(size, body, label, group);

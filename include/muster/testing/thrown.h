@@ -18,7 +18,7 @@ std::string thrown(Call&& call) {
   return "no error";
 }
 
-/// The id of that error alone, such as "MU054"; "no error" if `call` returns.
+/// The id of the muster::Error that `call` throws, such as "MU054"; "no error" if it returns.
 template <class Call>
 std::string thrown_id(Call&& call) {
   try {

@@ -11,9 +11,9 @@
 
 namespace muster {
 
-/// The line of a progress bar as text, for a width of `columns`; pure, so that it can be tested.
-/// Times are in seconds; `note` is shown as it is. A negative total is unknown. `skipped`: how many units were done
-/// before; the rate leaves them out.
+/// Returns the line of a progress bar, for a width of `columns`. A pure function, so that it can be tested.
+/// Times are in seconds; `note` is shown unchanged. A negative total means unknown. `skipped`: the number of units that
+/// were done before; the rate excludes them.
 std::string progress_line(std::string_view title, int64_t done, int64_t total, double seconds, std::string_view unit,
                           std::string_view note, int columns, int64_t skipped = 0);
 
@@ -21,7 +21,7 @@ std::string progress_line(std::string_view title, int64_t done, int64_t total, d
 /// plain lines. Thread safety: one thread at a time.
 class Progress {
  public:
-  /// A negative total is unknown: the line then shows no share and no time left.
+  /// A negative total means unknown: the line then shows no share and no time left.
   Progress(std::string title, int64_t total, ProgressOptions options = {});
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
@@ -29,9 +29,9 @@ class Progress {
 
   /// Counts `count` more units as done. `note` is shown after the bar, such as "loss 0.123".
   void advance(int64_t count, std::string_view note = {});
-  /// Whether advance(count) would draw or print, so that metrics are worth being set before.
+  /// Whether advance(count) would draw or print, so that it is worth setting metrics first.
   bool shows_after(int64_t count) const;
-  /// Shows a metric after the bar, in the order of the first calls, until it is set again.
+  /// Shows a metric after the bar until it is set again. Metrics appear in the order of their first calls.
   void set(std::string_view name, double value);
   void set(std::string_view name, std::string_view text);
   /// Counts units that were done before this pass began, such as those before the position of a checkpoint.

@@ -15,7 +15,7 @@ struct ProgressOptions {
   std::FILE* stream = stderr;
   /// automatic: live on a terminal, or under `muster run` on one (MUSTER_TERMINAL=1); else lines.
   Style style = Style::automatic;
-  /// What one unit is called in the rate, such as "images".
+  /// The name of a unit in the rate, such as "images".
   std::string unit = "steps";
 };
 

@@ -26,7 +26,7 @@ class Trace {
   /// Clears the recorded spans and starts recording.
   void start();
   void stop() noexcept { on_.store(false, std::memory_order_relaxed); }
-  /// Drops the span while off.
+  /// Records a span; drops it while the trace is off.
   void add(Span span);
   std::vector<Span> spans() const;
 
@@ -55,8 +55,9 @@ class TraceScope {
   Trace::Clock::time_point begin_;
 };
 
-/// The spans as events of Chrome's trace format, separated by commas: rank `rank` is a process, each track a thread of
-/// it. `origin` becomes time 0. Enclosed in {"traceEvents":[ and ]} they open in chrome://tracing and ui.perfetto.dev.
+/// The spans as events of Chrome's trace format, separated by commas: rank `rank` is a process, and each track is one
+/// of its threads. `origin` becomes time 0. Enclosed in {"traceEvents":[ and ]} they open in chrome://tracing and
+/// ui.perfetto.dev.
 /// Source: "Trace Event Format", complete events (X) and metadata (M).
 std::string chrome_events(const std::vector<Trace::Span>& spans, int rank, Trace::Clock::time_point origin);
 

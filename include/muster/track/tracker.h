@@ -12,23 +12,24 @@ namespace muster {
 /// How a run ended.
 enum class RunStatus { failed, success };
 
-/// Base class of experiment loggers, such as one that sends values to a service: override log(), and what else it
-/// needs. Thread safety: Trackers calls all functions of all trackers on one background thread, in the order in which
-/// they were logged. What a function throws is logged once, as a warning, and later calls go on.
+/// Base class of experiment loggers, such as one that sends values to a service: override log(), and other functions as
+/// needed. An exception of a function is logged once, as a warning, and later calls continue.
+/// Thread safety: Trackers calls all functions of all trackers on one background thread, in the order of logging.
 class Tracker {
  public:
   virtual ~Tracker() = default;
   /// The name by which Trackers::get_tracker() finds it.
   virtual std::string name() const { return "tracker"; }
-  /// The hyper-parameters of the run. Later calls add to those, or replace those of the same name.
+  /// The hyper-parameters of the run. Later calls add to them, or replace those of equal name.
   virtual void log_hyperparams(std::span<const LoggedValue>) {}
-  /// The values of one step. They are gone after the call. It skips what it has no place for, such as images.
+  /// Logs the values of one step, which are valid only during the call. Skips values that the logger does not support,
+  /// such as images.
   virtual void log(const LoggedStep& step) = 0;
-  /// A file or a folder that was copied into the run's folder.
+  /// Logs a file or a folder that was copied into the run's folder.
   virtual void log_artifact(std::string_view /*name*/, const std::filesystem::path& /*copy*/) {}
-  /// Called at least every second while there are new values: write what is buffered.
+  /// Writes buffered values. Called at least every second while there are new values.
   virtual void flush() {}
-  /// The run is over. No call follows.
+  /// Ends the run. It is the last call.
   virtual void finish(RunStatus) {}
 };
 

@@ -30,21 +30,21 @@ concept NamedValues = std::ranges::input_range<const R> && requires(std::ranges:
 };
 
 /// The trackers of a run. log() copies the values, which takes about a microsecond; one background thread writes them,
-/// in order, within a fifth of a second. Copies refer to the same run. The last one finishes it: as failed, if an
-/// exception destroys it. std::exit and an uncaught exception finish it too; SIGKILL loses what was logged in the last
-/// fifth of a second, and the files can be read up to their last whole record.
-/// If a file cannot be written, a warning says so once (MU422), and training goes on.
+/// in order, within a fifth of a second. Copies refer to one run. The destructor of the last copy finishes the run, as
+/// failed if an exception destroys it. std::exit and an uncaught exception also finish it. SIGKILL loses values of the
+/// last fifth of a second; the files remain readable up to their last complete record.
+/// If a file cannot be written, one warning is logged (MU422), and training continues.
 /// Thread safety: all functions from any thread.
 class Trackers {
  public:
-  /// Tracks nothing, as on ranks other than the main one.
+  /// Tracks nothing; used on ranks other than the main one.
   Trackers() = default;
   /// Creates the run's folder and starts the thread.
   /// Throws: ConfigError (MU420, MU531) for an unknown tracker; (MU421, MU425) if the folder cannot be made; (MU530,
   /// MU532) if "mlflow" has no server or no libcurl.
   explicit Trackers(const TrackersOptions& options);
 
-  /// Hyper-parameters: numbers, bools and texts; they are saved in the run's hparams.yaml, too.
+  /// Logs hyper-parameters: numbers, bools and texts. They are also saved in the run's hparams.yaml.
   /// Throws: as log().
   void log_hyperparams(std::initializer_list<LoggedValue> values) const { add_hyperparams(as_span(values)); }
   void log_hyperparams(std::span<const LoggedValue> values) const { add_hyperparams(values); }
@@ -53,8 +53,8 @@ class Trackers {
     add_hyperparams(as_list(values));
   }
 
-  /// Values at a step: log({{"loss", loss}, {"lr", lr}}, step). A call without step counts such calls from 0.
-  /// Throws: UsageError (MU423) for a value without name, or an image that is no PNG; (MU424) after finish();
+  /// Logs values at a step: log({{"loss", loss}, {"lr", lr}}, step). Calls without a step are numbered from 0.
+  /// Throws: UsageError (MU423) for a value without a name, or an image that is not a PNG; (MU424) after finish();
   /// (MU427) for a tensor with several elements.
   void log(std::initializer_list<LoggedValue> values, std::optional<int64_t> step = {}) const {
     add(as_span(values), step);
@@ -66,19 +66,19 @@ class Trackers {
   }
 
   /// Copies a file or a folder into the run's folder, as artifacts/name, and hands the copy to Tracker::log_artifact().
-  /// Empty name: its own. A copy of the same name is replaced.
-  /// Throws: ConfigError (MU457) if it cannot be copied, or for a name that would lead out of the folder.
+  /// Empty name: that of the file. An existing copy of this name is replaced.
+  /// Throws: ConfigError (MU457) if it cannot be copied, or for a name that leads out of the folder.
   void log_artifact(const std::filesystem::path& file, const std::string& name = {}) const;
 
-  /// The tracker of that name alone: what is logged to it goes to no other.
-  /// Throws: ConfigError (MU420), listing the names, if there is none.
+  /// Returns the tracker of this name alone: values that are logged to it go to no other tracker.
+  /// Throws: ConfigError (MU420), listing the names, for an unknown name.
   Trackers get_tracker(std::string_view name) const;
   /// The run's folder; empty if nothing is tracked.
   std::filesystem::path folder() const;
-  /// Waits until all that was logged is written, for MLflow into the file that it is sent from. Returns false after the
-  /// time-out.
+  /// Waits until all logged values are written (for MLflow: to the file from which they are sent). Returns false after
+  /// the time-out.
   bool flush() const;
-  /// Writes what is left and ends the run. A second call does nothing.
+  /// Writes the remaining values and ends the run. A second call does nothing.
   void finish(RunStatus status = RunStatus::success) const;
 
  private:
@@ -95,7 +95,7 @@ class Trackers {
   void add_hyperparams(std::span<const LoggedValue> values) const;
 
   std::shared_ptr<track::Run> run_;
-  int only_ = -1;  // index of the one tracker, or all
+  int only_ = -1;  // index of the one tracker; -1: all trackers
 };
 
 }  // namespace muster

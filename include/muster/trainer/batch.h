@@ -10,7 +10,7 @@
 namespace muster {
 
 namespace trainer {
-/// What is known of a batch's type where it is erased.
+/// The type information of a type-erased batch.
 struct BatchType {
   const std::type_info* type;
   void (*visit)(void* batch, const std::function<void(at::Tensor&)>& f);
@@ -24,7 +24,7 @@ struct BatchPlace {
   int64_t dataloader_idx = 0;
 };
 
-/// A batch as a callback sees it, of a type that only the module needs to know. Valid in the hook that receives it.
+/// A type-erased view of a batch, for callbacks. Valid only in the hook that receives it.
 class BatchView {
  public:
   BatchView(void* batch, const trainer::BatchType& type) : batch_(batch), type_(&type) {}
@@ -46,8 +46,8 @@ class BatchView {
 
 /// What a step returned.
 struct StepOutput {
-  at::Tensor loss = {};  ///< undefined: there is none, and a training batch is left out
-  std::any value = {};   ///< all of it, as the type that the step returned; empty where that is a tensor alone
+  at::Tensor loss = {};  ///< undefined: no loss, and a training batch is left out
+  std::any value = {};   ///< the returned value, with its type; empty if it is only a tensor
   template <class T>
   const T* get_if() const noexcept {
     return std::any_cast<T>(&value);

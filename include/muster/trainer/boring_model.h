@@ -15,12 +15,12 @@
 
 namespace muster {
 
-/// Lightning's BoringModel, to try a Trainer on, and to report what goes wrong: one layer that learns to answer 1, with
-/// random data of its own. Derive from it to change something:
+/// Lightning's BoringModel, for trying a Trainer and for bug reports: one layer that learns to output 1, with its own
+/// random data. Derive from it to change something:
 ///   struct Mine : muster::BoringModel {
 ///     torch::Tensor training_step(torch::Tensor batch, int64_t) { return 2 * loss(forward(batch)); }
 ///   };
-/// At one rank its rate is too high: the loss grows for an epoch, until the schedule has lowered it.
+/// On one rank the learning rate is too high: the loss grows for an epoch, until the schedule has lowered the rate.
 struct BoringModel : TrainerModule {
   torch::nn::Linear layer = register_module("layer", torch::nn::Linear(32, 2));
 
@@ -40,7 +40,7 @@ struct BoringModel : TrainerModule {
     return {sgd, StepLR(*sgd, {.step_size = 1})};
   }
 
-  /// 64 rows of 32 numbers.
+  /// 64 rows of 32 random numbers.
   static auto random() {
     return DataLoader([rows = at::randn({64, 32})](int64_t i) { return rows[i]; }, 64);
   }

@@ -14,21 +14,21 @@ class ModuleOptimizer;
 class Trainer;
 class TrainerModule;
 
-/// Base class of callbacks: what wants to follow a run, whatever module is trained. A hook of a callback is called
-/// before the module's hook of the same name, in the order of the callbacks.
+/// Base class of callbacks, which follow a run of any module. A callback's hook is called before the module's hook of
+/// that name, in the order of the callbacks.
 /// Thread safety: all hooks are called on the thread that called the Trainer. Every rank calls them.
 class Callback {
  public:
   virtual ~Callback() = default;
 
-  /// Where the callback stands among others. Those of `last` watch metrics or write checkpoints: at the end of a
-  /// training batch, a training epoch and a validation they come after the module.
+  /// The position among other callbacks. Callbacks with `last` watch metrics or write checkpoints: at the end of a
+  /// training batch, a training epoch and a validation they are called after the module.
   enum class Place : std::uint8_t { first, usual, last };
   virtual Place place() const { return Place::usual; }
-  /// The name under which its state is saved; by default the name of its class. Two callbacks with a state must differ
-  /// in it (MU452).
+  /// The name under which the state is saved; by default the name of the class. Callbacks with a state must have
+  /// different keys (MU452).
   virtual std::string state_key() const;
-  /// What is saved in checkpoints; empty: nothing.
+  /// The state that checkpoints save; empty: none.
   virtual State state_dict() const { return {}; }
   virtual void load_state_dict(const State&) {}
 
@@ -66,7 +66,7 @@ class Callback {
   virtual void on_before_backward(Trainer&, TrainerModule&, const at::Tensor& /*loss*/) {}
   virtual void on_after_backward(Trainer&, TrainerModule&) {}
   virtual void on_before_optimizer_step(Trainer&, TrainerModule&, ModuleOptimizer&) {}
-  /// Called where a run ends by an exception, before teardown().
+  /// Called if an exception ends a run, before teardown().
   virtual void on_exception(Trainer&, TrainerModule&, const std::exception_ptr&) {}
   virtual void on_save_checkpoint(Trainer&, TrainerModule&, State& /*checkpoint*/) {}
   virtual void on_load_checkpoint(Trainer&, TrainerModule&, State& /*checkpoint*/) {}

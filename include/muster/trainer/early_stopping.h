@@ -9,7 +9,7 @@
 
 namespace muster {
 
-/// When EarlyStopping ends training, with Lightning's names and defaults.
+/// Options of EarlyStopping, with Lightning's names and defaults.
 struct EarlyStoppingOptions {
   bool check_finite = true;                           ///< stop if the metric is infinite or NaN
   std::optional<bool> check_on_train_epoch_end = {};  ///< unset: if validation runs at the end of epochs only
@@ -22,17 +22,17 @@ struct EarlyStoppingOptions {
   bool strict = true;                             ///< a missing metric is an error
 };
 
-/// Ends training once a metric no longer improves. If any rank decides to stop, all stop; a rank that has not logged
+/// Ends training when a metric stops improving. If any rank decides to stop, all ranks stop; a rank that has not logged
 /// the metric has no vote. Collective.
 class EarlyStopping : public Callback {
  public:
-  /// Throws: ConfigError (MU451) with all that is wrong with the options.
+  /// Throws: ConfigError (MU451), listing everything that is wrong with the options.
   explicit EarlyStopping(EarlyStoppingOptions options);
   Place place() const override { return Place::last; }
   std::string state_key() const override;
   State state_dict() const override;
   void load_state_dict(const State& state) override;
-  /// Throws: UsageError (MU449) if no rank has logged the metric, listing those that were.
+  /// Throws: UsageError (MU449), listing the logged metrics, if no rank has logged this one.
   void on_train_epoch_end(Trainer& trainer, TrainerModule& module) override;
   void on_validation_end(Trainer& trainer, TrainerModule& module) override;
 
@@ -48,7 +48,7 @@ class EarlyStopping : public Callback {
  private:
   bool checks_at_train_epoch_end(const Trainer& trainer) const;
   void check(Trainer& trainer);
-  /// Takes a value of the metric; returns why training ends, or nothing.
+  /// Checks a value of the metric; returns the reason to stop, or an empty string.
   std::string judge(double value);
 
   EarlyStoppingOptions options_;

@@ -8,18 +8,18 @@
 
 namespace muster {
 
-/// Changes accumulate_grad_batches at the start of epochs: of {{4, 2}, {8, 4}} epochs 4 to 7 accumulate 2 batches and
-/// later ones 4, and those before the first one named do not accumulate. Afterwards the Trainer is as before.
+/// Changes accumulate_grad_batches at the start of epochs: with {{4, 2}, {8, 4}} epochs 0 to 3 do not accumulate,
+/// epochs 4 to 7 accumulate 2 batches, and later epochs 4. Afterwards the Trainer's setting is restored.
 class GradientAccumulationScheduler : public Callback {
  public:
-  /// `scheduling`: batches of a window from an epoch on, counted from 0.
-  /// Throws: ConfigError (MU451) for an empty map, an epoch below 0 or fewer batches than 1.
+  /// `scheduling`: maps an epoch, counted from 0, to the number of batches in a window from that epoch on.
+  /// Throws: ConfigError (MU451) for an empty map, an epoch below 0 or fewer than 1 batch.
   explicit GradientAccumulationScheduler(std::map<int64_t, int> scheduling);
 
-  /// Batches of a window in this epoch.
+  /// The number of batches in a window of this epoch.
   int accumulate_grad_batches(int64_t epoch) const;
 
-  /// Throws: UsageError (MU435) if the Trainer's own accumulate_grad_batches is not 1, or in manual optimization.
+  /// Throws: UsageError (MU435) if accumulate_grad_batches of the Trainer is not 1, or in manual optimization.
   void setup(Trainer& trainer, TrainerModule& module, Stage stage) override;
   void teardown(Trainer& trainer, TrainerModule& module, Stage stage) override;
   void on_fit_start(Trainer& trainer, TrainerModule& module) override;

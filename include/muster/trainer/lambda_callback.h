@@ -9,7 +9,8 @@
 
 namespace muster {
 
-/// Functions to call in hooks, each with the parameters that the hook of Callback has. Empty ones are not called.
+/// Functions to call in hooks, with the parameters of the hook of that name in Callback. Empty functions are not
+/// called.
 struct LambdaHooks {
   using Hook = std::function<void(Trainer&, TrainerModule&)>;
   using BatchStart = std::function<void(Trainer&, TrainerModule&, const BatchView&, BatchPlace)>;

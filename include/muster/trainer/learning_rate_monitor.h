@@ -19,16 +19,17 @@ using LoggingInterval = Word<trainer::LoggingIntervalWords>;
 
 /// What a LearningRateMonitor logs, with Lightning's names and defaults.
 struct LearningRateMonitorOptions {
-  std::string log_key_prefix = {};  ///< in front of every name
-  bool log_momentum = false;        ///< "lr-SGD-momentum", too: the momentum, or the first of betas
-  bool log_weight_decay = false;    ///< "lr-SGD-weight_decay", too
-  /// "step": as log_every_n_steps says; "epoch": at its start; "schedule": each schedule by its own interval.
+  std::string log_key_prefix = {};  ///< prefix of every name
+  bool log_momentum = false;        ///< also log "lr-SGD-momentum": the momentum, or the first beta
+  bool log_weight_decay = false;    ///< also log "lr-SGD-weight_decay"
+  /// "step": every log_every_n_steps; "epoch": at the start of each epoch; "schedule": at the interval of each
+  /// schedule.
   LoggingInterval logging_interval = "schedule";
 };
 
-/// Gives the logger the learning rates as "lr-SGD": of several optimizers of one type "lr-SGD", "lr-SGD-1"; of several
-/// parameter groups "lr-SGD/pg1", "lr-SGD/pg2"; under its name if an LRSchedulerConfig has one. Watching callbacks find
-/// them in callback_metrics(), too. Optimizers without scheduler are logged as well.
+/// Logs the learning rates as "lr-SGD"; several optimizers of one type as "lr-SGD", "lr-SGD-1"; several parameter
+/// groups as "lr-SGD/pg1", "lr-SGD/pg2"; or under the name in the LRSchedulerConfig. The rates are also in
+/// callback_metrics(). Optimizers without a scheduler are logged as well.
 class LearningRateMonitor : public Callback {
  public:
   explicit LearningRateMonitor(LearningRateMonitorOptions options = {});

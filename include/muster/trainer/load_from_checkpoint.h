@@ -11,9 +11,9 @@
 namespace muster {
 
 namespace trainer {
-/// Empty if the checkpoint has none.
+/// The hyper-parameters in a checkpoint; empty if it has none.
 State saved_hyperparameters(const std::filesystem::path& checkpoint);
-/// Throws: CheckpointError (MU465) if the checkpoint has none.
+/// The hyper-parameters in a checkpoint. Throws: CheckpointError (MU465) if it has none.
 State hyperparameters_in(const std::filesystem::path& checkpoint);
 void load_weights(TrainerModule& module, const std::filesystem::path& checkpoint);
 
@@ -31,11 +31,11 @@ template <class M>
 using options_of = typename OptionsOf<M>::type;
 }  // namespace trainer
 
-/// A module as a checkpoint of a Trainer has it: made from nothing or, if its class has a plain struct `Options`, from
-/// the options that its constructor gave to save_hyperparameters(); with the saved weights. `change` may change options
-/// before. A file that Lightning wrote in Python is read as well. It needs no Trainer and no other rank, whatever
-/// strategy wrote the checkpoint. Throws: CheckpointError (MU465) if no options were saved; MU228 for weights that do
-/// not fit; as Checkpoint; for a file, MU466.
+/// Creates a module from a checkpoint of a Trainer and loads the saved weights. The module is default-constructed or,
+/// if its class has a plain struct `Options`, constructed from the options that were passed to save_hyperparameters();
+/// `change` may change these options first. Files that Lightning wrote in Python are read, too. Works without a Trainer
+/// and without other ranks, for checkpoints of any strategy. Throws: CheckpointError (MU465) if no options were saved;
+/// MU228 for weights that do not fit; as Checkpoint; for a file, MU466.
 template <class M>
 std::shared_ptr<M> load_from_checkpoint(
     const std::filesystem::path& checkpoint,

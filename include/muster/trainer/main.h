@@ -19,10 +19,10 @@ namespace muster {
 
 namespace trainer {
 
-/// The data of a program whose module has the loaders.
+/// Stands for the data module of a program whose module has the loaders.
 struct NoData {};
 
-/// The options of T, if it has some, and how T is made.
+/// The options of T, if it has any, and how to create a T.
 template <class T>
 struct HeldOptions {
   options_of<T> values = {};
@@ -83,17 +83,19 @@ void run_main(Trainer& trainer, const MainCall& call, const std::shared_ptr<M>& 
 
 }  // namespace trainer
 
-/// A whole program, as Lightning's LightningCLI is one:
+/// Runs a whole program, like Lightning's LightningCLI:
 ///   int main(int argc, char** argv) { return muster::trainer_main<Lit, Data>(argc, argv); }
-/// Its subcommands are fit, validate, test and predict, of which those are there that the module M has the step for and
-/// the data module D the loader; without D, the module has the loaders. A class with a plain struct `Options` is made
-/// of one, and the fields are options of the program: --model.rate 0.1, --data.batch_size 32. Those of the Trainer are
-/// --trainer.max_epochs 3. `--config FILE` reads LightningCLI's files, `--print_config` writes one, `--help` shows all.
-/// A flag counts more than a variable, that more than a file, that more than `defaults`, which code alone can give
-/// callbacks in. Predictions are for callbacks and hooks; validate and test print what was logged.
-/// Returns the exit code: 0, or 2 after a message (MU500) that names all that is wrong with the call, before a Trainer
-/// or another rank is there. Requires: it is called first in main(), before another thread is started.
-/// Throws: as the Trainer; what the program's own classes throw. Nobody need catch it.
+/// The subcommands are fit, validate, test and predict: those for which the module M has the step and the data module D
+/// has the loader (without D, the module has the loaders). A class with a plain struct `Options` is constructed from
+/// it, and the fields are options of the program: --model.rate 0.1, --data.batch_size 32. Options of the Trainer are
+/// --trainer.max_epochs 3. `--config FILE` reads files of LightningCLI, `--print_config` writes one, `--help` shows all
+/// options. A flag overrides a variable, which overrides a file, which overrides `defaults`; callbacks can be given
+/// only in `defaults`. Predictions go to callbacks and hooks only; validate and test print the logged metrics. See
+/// docs/decisions/0119-a-program-of-one-line.md.
+/// Returns the exit code: 0, or 2 after a message (MU500) that lists everything that is wrong with the call, before a
+/// Trainer is created or another rank is started.
+/// Requires: it is called first in main(), before another thread is started.
+/// Throws: as the Trainer; what the program's classes throw. The program need not catch it.
 template <class M, class D = M>
 int trainer_main(int argc, char** argv, const TrainerOptions& defaults = {}) {
   static_assert(std::derived_from<M, TrainerModule>, "trainer_main<M> takes a class derived from TrainerModule");

@@ -17,35 +17,35 @@ namespace trainer {
 class Core;
 }
 
-/// What a ModelCheckpoint watches and keeps, with Lightning's names and defaults.
+/// Options of ModelCheckpoint, with Lightning's names and defaults.
 struct ModelCheckpointOptions {
-  bool asynchronous = false;                        ///< training goes on while files are written
+  bool asynchronous = false;                        ///< training continues while files are written
   bool auto_insert_metric_name = true;              ///< "{epoch}" becomes "epoch=3" instead of "3"
   std::filesystem::path dirpath = {};               ///< empty: "checkpoints" in the Trainer's default_root_dir
-  bool enable_version_counter = true;               ///< a name in use gets "-v1"; off: it is replaced
-  std::optional<int64_t> every_n_epochs = {};       ///< unset: 1, unless steps or time say when
+  bool enable_version_counter = true;               ///< a name in use gets "-v1"; off: the checkpoint is replaced
+  std::optional<int64_t> every_n_epochs = {};       ///< unset: 1, unless steps or a time interval are set
   std::optional<int64_t> every_n_train_steps = {};  ///< updates of all optimizers
   std::string filename = {};  ///< empty: "{epoch}-{step}"; fields may be any metric, as "{loss:.2f}"
   MonitorMode mode = "min";
-  std::string monitor = {};  ///< the metric that says which checkpoints are best; empty: the newest is
-  /// "last.ckpt", or "last-v1.ckpt" beside another run's, is written with each checkpoint that is kept; each time where
-  /// steps or time say when; and at the end of training, if nothing was written before.
+  std::string monitor = {};  ///< the metric that ranks checkpoints; empty: the newest is best
+  /// Write "last.ckpt" ("last-v1.ckpt" if another run has one) with each checkpoint that is kept, or each time if steps
+  /// or a time interval are set; and at the end of training, if nothing was written before.
   bool save_last = false;
-  /// Also if an exception ends fit(); "last.ckpt" stays as it is. "last" does not choose a checkpoint that was written
-  /// inside of a batch.
+  /// Also save if an exception ends fit(); "last.ckpt" does not change. "last" does not choose a checkpoint that was
+  /// written inside a batch.
   bool save_on_exception = false;
   std::optional<bool> save_on_train_epoch_end = {};  ///< unset: if validation runs at the end of epochs only
-  int64_t save_top_k = 1;                            ///< how many are kept; -1: all; 0: none but "last.ckpt"
+  int64_t save_top_k = 1;                            ///< how many are kept; -1: all; 0: only "last.ckpt"
   bool save_weights_only = false;                    ///< model.safetensors alone, which training cannot resume from
-  /// Save when so much time has passed since the last save, by the clock of the main rank.
+  /// Save when this time has passed since the last save, by the clock of the main rank.
   std::optional<std::chrono::microseconds> train_time_interval = {};
 };
 
-/// Saves checkpoints during fit() and keeps the best. Each is a folder that holds all that resuming needs.
-/// It never saves twice at the same global_step, nor in the sanity check.
+/// Saves checkpoints during fit() and keeps the best. Each is a folder with everything that resuming needs. It never
+/// saves twice at one global_step, and never in the sanity check.
 class ModelCheckpoint : public Callback {
  public:
-  /// Throws: ConfigError (MU451) with all that is wrong with the options.
+  /// Throws: ConfigError (MU451), listing everything that is wrong with the options.
   explicit ModelCheckpoint(ModelCheckpointOptions options = {});
   Place place() const override { return Place::last; }
   std::string state_key() const override;
@@ -62,7 +62,7 @@ class ModelCheckpoint : public Callback {
 
   const std::filesystem::path& best_model_path() const noexcept { return best_path_; }
   const std::optional<double>& best_model_score() const noexcept { return best_score_; }
-  /// "last.ckpt", or else the newest; empty if nothing was saved.
+  /// The path of "last.ckpt", or else of the newest checkpoint; empty if nothing was saved.
   const std::filesystem::path& last_model_path() const noexcept { return last_path_; }
   /// The checkpoints kept, with their scores.
   const std::map<std::filesystem::path, double>& best_k_models() const noexcept { return kept_; }
@@ -81,7 +81,7 @@ class ModelCheckpoint : public Callback {
   void save_now_or_when_due(Trainer& trainer);
   bool time_is_up() const;
   void save_by_time(Trainer& trainer);
-  /// What an interruption may have left of save().
+  /// Completes what an interruption may have left of save().
   void finish_save(Trainer& trainer);
   SaveCheckpointOptions how() const;
   static Metrics metrics_of(const Trainer& trainer);
@@ -105,9 +105,9 @@ class ModelCheckpoint : public Callback {
   std::optional<double> best_score_;
   int64_t last_step_ = 0;           // global_step of the last save
   bool due_ = false;                // a save waits for the metric of the next validation
-  bool validated_ = false;          // in this fit()
+  bool validated_ = false;          // whether this fit() has validated
   bool last_due_ = false;           // "last.ckpt" is still to be written
-  std::filesystem::path replaced_;  // goes once the next one is complete
+  std::filesystem::path replaced_;  // removed once the next one is complete
   Clock::time_point saved_at_;
 };
 

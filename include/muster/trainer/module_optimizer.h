@@ -22,15 +22,17 @@ class ModuleOptimizer {
   explicit ModuleOptimizer(trainer::TrainedOptimizer& trained) : trained_(&trained) {}
 
   /// Makes one update, after the hooks before it. In automatic optimization it must be given the closure of
-  /// optimizer_step(), which runs training_step() and backward(). Returns the loss of the closure; undefined without.
-  /// Collective. Throws: UsageError (MU448) without closure in automatic optimization; as Optimizer::step().
+  /// optimizer_step(), which runs training_step() and backward(). Returns the loss of the closure; undefined without a
+  /// closure.
+  /// Collective. Throws: UsageError (MU448) without a closure in automatic optimization; as Optimizer::step().
   at::Tensor step(const Closure& closure = nullptr) const;
   void zero_grad(bool set_to_none = true) const;
-  /// Updates made so far. On a device under loss scaling the host waits until the last step is known.
+  /// The number of updates so far. On a device under loss scaling, waits until it is known whether the last step was
+  /// skipped.
   int64_t steps() const;
-  /// The host waits as in steps(), where a schedule waits for the last step.
+  /// The user's parameter groups. If a schedule waits for the last step, this function waits as steps() does.
   std::vector<torch::optim::OptimizerParamGroup>& param_groups() const;
-  /// The user's optimizer, for its options and its state. The host waits as in steps().
+  /// The user's optimizer, for its options and its state. Waits as steps() does.
   torch::optim::Optimizer& inner() const;
   torch::optim::Optimizer* operator->() const { return &inner(); }
 
@@ -39,7 +41,7 @@ class ModuleOptimizer {
   trainer::TrainedOptimizer* trained_;
 };
 
-/// While it lives, parameters that belong to other optimizers only require no gradients.
+/// Makes parameters that belong only to other optimizers require no gradients while it lives.
 class [[nodiscard("name the scope: auto only = toggled_optimizer(g)")]] ToggledOptimizer {
  public:
   ToggledOptimizer(const ModuleOptimizer& one, const std::vector<ModuleOptimizer>& all);

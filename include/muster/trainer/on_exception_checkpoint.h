@@ -9,16 +9,16 @@
 
 namespace muster {
 
-/// Where an OnExceptionCheckpoint saves.
+/// Options of OnExceptionCheckpoint.
 struct OnExceptionCheckpointOptions {
   std::filesystem::path dirpath = {};  ///< empty: "checkpoints" in the Trainer's default_root_dir
   std::string filename = "on_exception";
 };
 
-/// Saves a checkpoint where fit() ends by an exception, and removes it once a fit() ends well. One from inside of a
-/// batch has a name of its own, "on_exception-in-batch", so that it replaces none that training can go on from. With
-/// it, fit() begins as with ckpt_path = "last" where none is given, so that a program that is started again goes on.
-/// All ranks must throw: where only some do, no checkpoint is written, and a warning says so.
+/// Saves a checkpoint if an exception ends fit(), and removes it once a fit() succeeds. A checkpoint from inside a
+/// batch is named "on_exception-in-batch", so that it does not replace one from which training can continue. With this
+/// callback, fit() without a ckpt_path uses "last", so that a restarted program continues. All ranks must throw: if
+/// only some do, no checkpoint is written, and a warning is logged.
 class OnExceptionCheckpoint : public Callback {
  public:
   /// Throws: ConfigError (MU451) for an empty filename.
@@ -36,7 +36,7 @@ class OnExceptionCheckpoint : public Callback {
 
   OnExceptionCheckpointOptions options_;
   std::filesystem::path path_;
-  bool fits_ = false;  // in a fit()
+  bool fits_ = false;  // set during a fit()
 };
 
 }  // namespace muster

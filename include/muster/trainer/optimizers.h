@@ -29,7 +29,7 @@ concept SchedulerObject = std::derived_from<std::remove_cvref_t<T>, LRScheduler>
 
 }  // namespace trainer
 
-/// A scheduler of Muster's or of LibTorch's, by value or shared.
+/// A scheduler of Muster or LibTorch, by value or shared.
 class AnyLRScheduler {
  public:
   using Held = std::variant<std::monostate, std::shared_ptr<LRScheduler>, std::shared_ptr<torch::optim::LRScheduler>,
@@ -49,16 +49,16 @@ class AnyLRScheduler {
 
 /// When a scheduler steps.
 struct LRSchedulerConfig {
-  int64_t frequency = 1;  ///< in epochs, or in updates of its optimizer
+  int64_t frequency = 1;  ///< interval, in epochs or in updates of its optimizer
   ScheduleInterval interval = "epoch";
   std::string monitor = {};  ///< the metric that ReduceLROnPlateau watches
-  std::string name = {};     ///< what LearningRateMonitor calls it; empty: "lr-" and the optimizer's type
+  std::string name = {};     ///< its name in LearningRateMonitor; empty: "lr-" and the optimizer's type
   AnyLRScheduler scheduler = {};
   bool strict = true;  ///< a missing metric is an error, not a warning
 };
 
-/// What configure_optimizers() returns: optimizers, each by value or shared; after an optimizer its schedulers, alone
-/// or in a config; or another Optimizers.
+/// The result of configure_optimizers(): optimizers, each by value or shared; after an optimizer its schedulers, bare
+/// or in an LRSchedulerConfig; or another Optimizers.
 ///   return torch::optim::SGD(parameters(), 0.1);
 ///   return {adam, muster::StepLR(*adam, {.step_size = 10})};
 class Optimizers {
@@ -68,8 +68,8 @@ class Optimizers {
     std::vector<LRSchedulerConfig> schedulers = {};
   };
 
-  Optimizers() = default;  ///< none: nothing is updated
-  /// Throws: UsageError (MU443) for a scheduler before the first optimizer, or for no optimizer (nullptr).
+  Optimizers() = default;  ///< no optimizers: nothing is updated
+  /// Throws: UsageError (MU443) for a scheduler before the first optimizer, or for a null optimizer.
   template <class... T>
     requires(sizeof...(T) > 0 && !(std::same_as<std::remove_cvref_t<T>, Optimizers> && ...))
   Optimizers(T&&... parts) {  // NOLINT(google-explicit-constructor)

@@ -45,18 +45,18 @@ using LogReduction = Word<trainer::ReduceWords>;
 /// Names and values of what was logged.
 using Metrics = std::map<std::string, double>;
 
-/// What a run is for. fit validates too.
+/// The purpose of a run. fit also validates.
 enum class Stage : std::uint8_t { fit, validate, test, predict };
 
-/// So many batches, or such a part of all batches: 1 and 1.0 differ. 0 leaves the stage out.
+/// A number of batches (1), or a fraction of all batches (1.0). 0 leaves the stage out.
 class BatchLimit {
  public:
   template <std::integral T>
   constexpr BatchLimit(T batches) : value_(static_cast<int64_t>(batches)) {}  // NOLINT(google-explicit-constructor)
   constexpr BatchLimit(double part) : value_(part) {}                         // NOLINT(google-explicit-constructor)
-  /// The number of batches; nullptr if a part was given.
+  /// The number of batches; nullptr if a fraction was given.
   constexpr const int64_t* count() const noexcept { return std::get_if<int64_t>(&value_); }
-  /// The part; nullptr if a number was given.
+  /// The fraction; nullptr if a number was given.
   constexpr const double* part() const noexcept { return std::get_if<double>(&value_); }
   constexpr bool none() const noexcept { return count() ? *count() == 0 : *part() == 0; }
   friend constexpr bool operator==(const BatchLimit&, const BatchLimit&) = default;
@@ -65,8 +65,8 @@ class BatchLimit {
   std::variant<int64_t, double> value_;
 };
 
-/// When validation runs: after so many batches, after such a part of an epoch, or once so much time has passed since
-/// the last validation: a std::chrono duration, or "DD:HH:MM:SS".
+/// When validation runs: after a number of batches, after a fraction of an epoch, or when a time has passed since the
+/// last validation (a std::chrono duration, or "DD:HH:MM:SS").
 class CheckInterval : public BatchLimit {
  public:
   using BatchLimit::BatchLimit;
@@ -75,7 +75,7 @@ class CheckInterval : public BatchLimit {
   constexpr CheckInterval(std::chrono::duration<Count, Period> time)  // NOLINT(google-explicit-constructor)
       : CheckInterval(TimeSpan(time)) {}
   consteval CheckInterval(const char* text) : CheckInterval(TimeSpan(text)) {}  // NOLINT(google-explicit-constructor)
-  /// None if batches or a part were given.
+  /// The time; none if batches or a fraction were given.
   constexpr const TimeSpan& time() const noexcept { return time_; }
 
  private:
@@ -85,94 +85,94 @@ class CheckInterval : public BatchLimit {
 /// Options of muster::Trainer, with Lightning's names and defaults.
 struct TrainerOptions {
   std::string accelerator = "auto";
-  int accumulate_grad_batches = 1;  ///< the optimizer steps once for so many batches, and at the end of an epoch
-  bool affinity = true;             ///< as in AcceleratorOptions
-  std::string backend = "auto";     ///< "shm", shared memory of one host, where all ranks can; else "gloo"
-  /// Nothing but training: no checkpoints, no sanity check, and log() does nothing. Callbacks still run.
+  int accumulate_grad_batches = 1;  ///< batches per optimizer step; an epoch's end also steps
+  bool affinity = true;             ///< bind threads to the cores near the GPU; see AcceleratorOptions
+  std::string backend = "auto";     ///< the first of "shm", "hierarchical" and "gloo" that works
+  /// Only train: no checkpoints, no sanity check, and log() does nothing. Callbacks still run.
   bool barebones = false;
-  std::optional<bool> benchmark = {};  ///< as in AcceleratorOptions
+  std::optional<bool> benchmark = {};  ///< let cuDNN try its kernels; see AcceleratorOptions
   std::vector<std::shared_ptr<Callback>> callbacks = {};
-  /// Validate in epochs whose number, from 1, divides by this; unset: val_check_interval counts through all epochs.
+  /// Validate in epochs whose number, from 1, is a multiple of this; unset: val_check_interval counts across epochs.
   std::optional<int64_t> check_val_every_n_epoch = 1;
   std::filesystem::path default_root_dir = ".";
   bool detect_anomaly = false;  ///< backward names the operator that made a gradient NaN; slow
   Deterministic deterministic = false;
-  DeviceBackend device_backend = {};  ///< as in AcceleratorOptions
+  DeviceBackend device_backend = {};  ///< backend for tensors of the accelerator; see AcceleratorOptions
   Devices devices = {};
   bool enable_checkpointing = true;  ///< a ModelCheckpoint is added if `callbacks` has none
   bool enable_model_summary = true;  ///< a ModelSummary is added if `callbacks` has none
   bool enable_progress_bar = true;   ///< a TrainerProgressBar is added if `callbacks` has none
-  int64_t fast_dev_run = 0;          ///< so many batches of every kind, one epoch, nothing written; 0: off
+  int64_t fast_dev_run = 0;          ///< batches of each kind in a test run of one epoch that writes nothing; 0: off
   GradScalerOptions grad_scaler = {};
   ClipAlgorithm gradient_clip_algorithm = "norm";
   std::optional<double> gradient_clip_val = {};
-  /// fixed: every loss is divided by accumulate_grad_batches, as in Lightning, also in a shorter last window.
+  /// fixed: every loss is divided by accumulate_grad_batches, as in Lightning, even in a shorter last window.
   GradientWeighting gradient_weighting = GradientWeighting::mean;
-  /// validate(), test() and predict() of one rank run in inference mode: faster, but autograd refuses what they make.
+  /// validate(), test() and predict() of one rank run in inference mode: faster, but autograd refuses their tensors.
   bool inference_mode = true;
   KeepMemory keep_memory = "auto";
   BatchLimit limit_predict_batches = 1.0;
   BatchLimit limit_test_batches = 1.0;
   BatchLimit limit_train_batches = 1.0;
   BatchLimit limit_val_batches = 1.0;
-  int64_t log_every_n_steps = 50;  ///< batches between two rows of values of a step; 0: none
-  /// What log() writes to: {.log_with = {"csv", "tensorboard"}}; empty: nothing. A relative root is taken from
-  /// default_root_dir.
+  int64_t log_every_n_steps = 50;  ///< batches between two rows of step values; 0: none
+  /// The trackers that log() writes to: {.log_with = {"csv", "tensorboard"}}; empty: none. A relative root is relative
+  /// to default_root_dir.
   TrackersOptions logger = {.log_with = {}};
-  MatmulPrecision matmul_precision = "auto";  ///< as in AcceleratorOptions
+  MatmulPrecision matmul_precision = "auto";  ///< how float32 matrices are multiplied
   /// Unset: 1000, unless max_steps or max_time is given; -1: no limit.
   std::optional<int64_t> max_epochs = {};
   int64_t max_steps = -1;  ///< updates of all optimizers; -1: no limit
-  /// Training ends after so much time, that before resuming included: a duration, or "DD:HH:MM:SS".
+  /// The longest training time, including time before resuming: a duration, or "DD:HH:MM:SS".
   TimeSpan max_time = {};
   std::optional<int64_t> min_epochs = {};
   std::optional<int64_t> min_steps = {};
   int num_nodes = 1;
   int64_t num_sanity_val_steps = 2;  ///< validation batches before training; -1: all
-  /// Train and validate on these batches only, in the order of the data; 0.0: off. Replaces both limits.
+  /// Train and validate only on these first batches, in the order of the data; 0.0: off. Replaces both limits.
   BatchLimit overfit_batches = 0.0;
   Precision precision = "32-true";
   int64_t reload_dataloaders_every_n_epochs = 0;  ///< 0: the loaders are made once
-  /// Called on the main rank after SIGUSR1, with the checkpoint that was saved, to queue the job again. Unset: under
-  /// SLURM `scontrol requeue` is called.
+  /// Called on the main rank after SIGUSR1, with the saved checkpoint, to requeue the job. Unset: under SLURM `scontrol
+  /// requeue` is called.
   std::function<void(const std::filesystem::path& checkpoint)> requeue = {};
   Strategy strategy = "auto";
   bool sync_batchnorm = false;
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
-  bool two_level_sums = false;             ///< as in AcceleratorOptions
-  CheckInterval val_check_interval = 1.0;  ///< batches, a part of an epoch, or a time since the last validation
+  bool two_level_sums = false;             ///< "hierarchical" adds up on each host first: other bits than gloo's
+  CheckInterval val_check_interval = 1.0;  ///< batches, a fraction of an epoch, or a time since the last validation
 };
 
-/// How a value is logged. Fields that are unset: as the calling hook has it by default.
+/// How a value is logged. Unset fields take the default of the calling hook.
 struct LogOptions {
-  bool add_dataloader_idx = true;          ///< with several loaders the name gets "/dataloader_idx_N"
+  bool add_dataloader_idx = true;          ///< with several loaders, append "/dataloader_idx_N"
   std::optional<int64_t> batch_size = {};  ///< the weight in a mean; unset: the size of the current batch
-  bool logger = true;                      ///< the Trainer's logger gets it
+  bool logger = true;                      ///< send the value to the Trainer's logger
   std::optional<bool> on_epoch = {};
   std::optional<bool> on_step = {};
-  bool prog_bar = false;  ///< the progress bar shows it
+  bool prog_bar = false;  ///< show the value in the progress bar
   bool rank_zero_only = false;
   LogReduction reduce_fx = "mean";
-  std::optional<bool> sync_dist = {};  ///< unset: values of an epoch are reduced over ranks, those of a step are not
+  std::optional<bool> sync_dist = {};  ///< unset: epoch values are reduced over ranks, step values are not
 };
 
 /// How fit() begins.
 struct FitOptions {
-  /// The checkpoint to resume from: its folder; "last" or "hpc", or none if none is there yet; "best"; "none"; empty:
-  /// none, but in ranks that `muster run` has started again, the newest that this job has saved.
+  /// The checkpoint to resume from: its folder; "last" or "hpc" (none if it does not exist yet); "best"; "none". Empty:
+  /// none, except in ranks that `muster run` has restarted, which take the newest checkpoint of this job.
   std::string ckpt_path = {};
 };
 
 /// How Trainer::save_checkpoint() saves.
 struct SaveCheckpointOptions {
-  bool asynchronous = false;  ///< training goes on while the files are written
+  bool asynchronous = false;  ///< training continues while the files are written
   bool weights_only = false;  ///< model.safetensors alone
 };
 
 /// How validate(), test() and predict() begin.
 struct EvaluateOptions {
-  std::string ckpt_path = {};      ///< whose weights are loaded first: a folder, "last", "hpc" or "best"; empty: none
-  bool return_predictions = true;  ///< of predict(); off: a PredictionWriter has them
+  std::string ckpt_path = {};      ///< source of the weights: a folder, "last", "hpc" or "best"; empty: none
+  bool return_predictions = true;  ///< off: predict() returns none; a PredictionWriter gets them
 };
 
 /// How gradients are clipped.

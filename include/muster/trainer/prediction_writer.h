@@ -17,14 +17,14 @@ struct WriteIntervalWords {
 
 using WriteInterval = Word<trainer::WriteIntervalWords>;
 
-/// Base class of callbacks that write what predict() predicts: override one of the functions, or both. Every rank
-/// writes its own predictions; with EvaluateOptions::return_predictions = false predict() keeps none.
+/// Base class of callbacks that write the predictions of predict(): override one or both of the write functions. Every
+/// rank writes its own predictions; with EvaluateOptions::return_predictions = false, predict() keeps none.
 class PredictionWriter : public Callback {
  public:
   using Indices = std::vector<int64_t>;
   explicit PredictionWriter(WriteInterval write_interval = "batch") : interval_(write_interval) {}
 
-  /// Called after each batch. `batch_indices`: the dataset's indices of its samples; of a stream, their positions.
+  /// Called after each batch. `batch_indices`: the dataset indices of its samples; for a stream, their positions.
   virtual void write_on_batch_end(Trainer&, TrainerModule&, const StepOutput& /*prediction*/,
                                   const Indices& /*batch_indices*/, const BatchView&, BatchPlace) {}
   /// Called at the end, with the predictions and indices of each loader's batches.

@@ -15,18 +15,19 @@ class Progress;
 /// How a TrainerProgressBar shows a run.
 struct TrainerProgressBarOptions {
   int64_t refresh_rate = 1;    ///< batches between two updates; 0: nothing is shown
-  ProgressOptions shown = {};  ///< stream and style; on a terminal a line that is redrawn, elsewhere a few lines
+  ProgressOptions shown = {};  ///< stream and style; by default a redrawn line on a terminal, else a few lines
 };
 
-/// Shows each training epoch, validation, sanity check, test and prediction as a bar, with what log() got with prog_bar
-/// and the version of the logger's run ("v_num"). Only the main rank shows it. It waits for no device: values that a
-/// device computes change where Trainer::logs_this_step() is true. The Trainer adds one; its options switch it off.
+/// Shows each training epoch, validation, sanity check, test and prediction as a bar, with the values logged with
+/// prog_bar and the version of the logger's run ("v_num"). Only the main rank shows it. It never waits for a device:
+/// values that a device computes change when Trainer::logs_this_step() is true. The Trainer adds one unless its options
+/// switch it off.
 class TrainerProgressBar : public Callback {
  public:
   /// Throws: ConfigError (MU451) for a negative refresh_rate.
   explicit TrainerProgressBar(TrainerProgressBarOptions options = {});
 
-  /// What stands after the bar. Derive to show something else.
+  /// The metrics after the bar. Override it to show others.
   virtual Metrics get_metrics(const Trainer& trainer) const;
   void disable() { enabled_ = false; }
   void enable() { enabled_ = true; }

@@ -4,12 +4,12 @@
 
 namespace muster {
 
-/// What fit() throws after SIGTERM: every rank has ended its batch, and `checkpoint` was saved. It is no
-/// std::exception, so that programs that report errors let it pass. Nobody need catch it: it then ends the process with
-/// exit code 143.
+/// Thrown by fit() after SIGTERM, when every rank has ended its batch and `checkpoint` was saved. Not a std::exception,
+/// so that programs that catch and report errors let it pass. It need not be caught: uncaught, it ends the process with
+/// exit code 143. See docs/decisions/0108-how-a-signal-ends-training.md.
 struct Terminated {
   static constexpr int kExitCode = 143;   ///< 128 + SIGTERM
-  std::filesystem::path checkpoint = {};  ///< empty: the signal came when fit() had already ended
+  std::filesystem::path checkpoint = {};  ///< empty: the signal came after the end of fit()
 };
 
 }  // namespace muster

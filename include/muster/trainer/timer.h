@@ -11,27 +11,27 @@
 
 namespace muster {
 
-/// How long a Timer lets training run, with Lightning's names and defaults.
+/// Options of Timer, with Lightning's names and defaults.
 struct TimerOptions {
-  std::optional<std::chrono::milliseconds> duration = {};  ///< of training, validation included; unset: no limit
-  ScheduleInterval interval = "step";                      ///< when it looks: after each batch or each epoch
-  bool verbose = true;                                     ///< says so when it ends training
+  std::optional<std::chrono::milliseconds> duration = {};  ///< limit of training, with validation; unset: no limit
+  ScheduleInterval interval = "step";                      ///< when it checks: after each batch or each epoch
+  bool verbose = true;                                     ///< logs a message when it ends training
 };
 
-/// Measures how long training, validation and tests take, and ends training after a while, once min_epochs and
-/// min_steps are reached. Time spent before a resumed checkpoint counts. Rank 0's clock decides.
-/// Collective: with a duration and several ranks, its hooks.
+/// Measures the time of training, validation and tests, and ends training when its duration has passed, once min_epochs
+/// and min_steps are reached. Time spent before a resumed checkpoint counts. Rank 0's clock decides.
+/// Collective: the hooks, with a duration and several ranks.
 class Timer : public Callback {
  public:
   using Duration = std::chrono::steady_clock::duration;
   /// Throws: ConfigError (MU451) for a negative duration.
   explicit Timer(TimerOptions options = {});
 
-  /// Of training (Stage::fit), of the last validation or of the last test, up to its end or up to now.
+  /// The time of training (Stage::fit), of the last validation or of the last test, up to its end or up to now.
   Duration time_elapsed(Stage stage = Stage::fit) const;
-  /// Until training ends; unset without duration. Negative once it is over.
+  /// The time until training ends; unset without a duration. Negative once it has passed.
   std::optional<Duration> time_remaining() const;
-  /// When the stage began and ended last, if it did.
+  /// When the stage last began and ended, if it did.
   std::optional<std::chrono::steady_clock::time_point> start_time(Stage stage = Stage::fit) const;
   std::optional<std::chrono::steady_clock::time_point> end_time(Stage stage = Stage::fit) const;
 
@@ -59,7 +59,7 @@ class Timer : public Callback {
 
   TimerOptions options_;
   std::array<Span, 4> spans_ = {};  // by stage
-  Duration before_ = {};            // training before the resumed checkpoint
+  Duration before_ = {};            // time of training before the resumed checkpoint
 };
 
 }  // namespace muster

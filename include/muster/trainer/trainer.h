@@ -21,23 +21,24 @@
 
 namespace muster {
 
-/// Runs the loops: training with validation, validation, tests and predictions, on any number of ranks, for a
-/// TrainerModule and its data. Data are loaders or a DataModule; without data, the module's own loaders are used.
+/// Runs the loops (training with validation, validation, tests and predictions) on any number of ranks, for a
+/// TrainerModule and its data. Data are loaders or a DataModule; without data, the module's own loaders are used. See
+/// docs/decisions/0100-the-trainers-api.md.
 /// Thread safety: one thread at a time. Collective: the constructor and every function that runs or saves.
 class Trainer : public TrainerRecords {
  public:
   /// Starts the other local ranks if options.devices asks for them, and joins the group of all ranks.
-  /// Throws: ConfigError (MU440), which names everything that is wrong with the options.
+  /// Throws: ConfigError (MU440), listing everything that is wrong with the options.
   explicit Trainer(const TrainerOptions& options = {});
-  /// Ends what the last run left open: loggers, and the group of all ranks.
+  /// Closes loggers and the group of all ranks.
   ~Trainer();
   Trainer(const Trainer&) = delete;
   Trainer& operator=(const Trainer&) = delete;
 
   /// Trains the module, and validates it if it has a validation_step and there is a loader for it.
-  /// Throws: UsageError (MU443) for what configure_optimizers() returns, (MU444) if there is no loader for training;
-  /// ConfigError (MU445) for limits that leave less than one batch; what the hooks throw, after on_exception and
-  /// teardown were called.
+  /// Throws: UsageError (MU443) for an invalid result of configure_optimizers(), (MU444) if there is no training
+  /// loader; ConfigError (MU445) for limits that leave less than one batch; what the hooks throw, after calling
+  /// on_exception and teardown.
   template <class Module>
   void fit(Module&& module, const FitOptions& options = {}) {
     run_fit(for_fit<trainer::object_of<Module>>(own_inputs(std::forward<Module>(module))), options);
@@ -63,26 +64,26 @@ class Trainer : public TrainerRecords {
     run_fit(for_fit<M>(std::move(all)), options);
   }
 
-  /// Validates the module on its own val_dataloader(). Returns what was logged for the epoch, for each loader.
+  /// Validates the module on its own val_dataloader(). Returns the values logged for the epoch, for each loader.
   template <class Module>
   std::vector<Metrics> validate(Module&& module, const EvaluateOptions& options = {}) {
     return run_evaluate(own_inputs(std::forward<Module>(module)), trainer::StepKind::validation, options);
   }
-  /// Validates the module on `data`: a loader, several in a tuple or vector, or a DataModule. Returns what was logged,
-  /// for each loader.
+  /// Validates the module on `data`: a loader, several in a tuple or vector, or a DataModule. Returns the logged
+  /// values, for each loader.
   template <class Module, class Data>
     requires(!std::same_as<std::remove_cvref_t<Data>, EvaluateOptions>)
   std::vector<Metrics> validate(Module&& module, Data&& data, const EvaluateOptions& options = {}) {
     constexpr auto kind = trainer::StepKind::validation;
     return run_evaluate(make_inputs<kind>(std::forward<Module>(module), std::forward<Data>(data)), kind, options);
   }
-  /// Tests the module on its own test_dataloader(). Returns what was logged, for each loader.
+  /// Tests the module on its own test_dataloader(). Returns the logged values, for each loader.
   template <class Module>
   std::vector<Metrics> test(Module&& module, const EvaluateOptions& options = {}) {
     return run_evaluate(own_inputs(std::forward<Module>(module)), trainer::StepKind::test, options);
   }
-  /// Tests the module on `data`: a loader, several in a tuple or vector, or a DataModule. Returns what was logged, for
-  /// each loader.
+  /// Tests the module on `data`: a loader, several in a tuple or vector, or a DataModule. Returns the logged values,
+  /// for each loader.
   template <class Module, class Data>
     requires(!std::same_as<std::remove_cvref_t<Data>, EvaluateOptions>)
   std::vector<Metrics> test(Module&& module, Data&& data, const EvaluateOptions& options = {}) {
@@ -90,8 +91,8 @@ class Trainer : public TrainerRecords {
     return run_evaluate(make_inputs<kind>(std::forward<Module>(module), std::forward<Data>(data)), kind, options);
   }
 
-  /// Returns what predict_step, or forward, returned for each batch of this rank: a vector; of several loaders a vector
-  /// or tuple of them.
+  /// Returns the results of predict_step, or forward, for each batch of this rank: a vector; with several loaders, a
+  /// vector or tuple of vectors.
   template <class Module>
   auto predict(Module& module, const EvaluateOptions& options = {}) {
     return predict(module, module, options);
@@ -111,48 +112,50 @@ class Trainer : public TrainerRecords {
     return all;
   }
 
-  /// Ends training on all ranks after the current batch, once min_epochs and min_steps are reached. One rank's call is
-  /// enough. On several ranks, the others learn of it with the gradients: a call within an accumulation window takes
-  /// effect at the window's end; under "ddp", one between on_after_backward() and on_train_batch_end() takes effect
-  /// after the next batch.
+  /// Ends training on all ranks after the current batch, once min_epochs and min_steps are reached. A call on one rank
+  /// is enough. With several ranks, the others learn of it with the gradients: a call within an accumulation window
+  /// takes effect at the window's end; under "ddp", a call between on_after_backward() and on_train_batch_end() takes
+  /// effect after the next batch.
   void stop();
-  /// Whether training is to end; on several ranks also where only this rank has called stop() yet.
+  /// Whether training is going to end; with several ranks, also true if only this rank has called stop() so far.
   bool should_stop() const;
   /// Replaces max_epochs, so that another fit() continues where the last one ended. -1: no limit.
   /// Throws: ConfigError (MU440) for less than -1.
   void set_max_epochs(int64_t epochs);
   /// The current epoch, from 0; after fit() the number of epochs run.
   int64_t current_epoch() const;
-  /// Updates of all optimizers. On a device under loss scaling the host waits until the last one is known.
+  /// Updates of all optimizers. On a device under loss scaling, waits until it is known whether the last step was
+  /// skipped.
   int64_t global_step() const;
-  /// Updates of one optimizer in the whole of fit(), for schedules that configure_optimizers() makes; nullopt: without
-  /// end. Makes the loaders of training. Throws: UsageError (MU446) outside of a run.
+  /// Updates of one optimizer in the whole fit(), for schedules that configure_optimizers() creates; nullopt: no limit.
+  /// Creates the training loaders. Throws: UsageError (MU446) outside a run.
   std::optional<int64_t> estimated_stepping_batches();
-  /// Whether fit() makes the validation steps that come before training.
+  /// Whether fit() is running the validation steps before training.
   bool sanity_checking() const;
-  /// Whether fit() runs and is beyond the sanity check.
+  /// Whether fit() is running and is past the sanity check.
   bool fitting() const;
   /// Whether validation runs at the ends of epochs only, after each one, or not at all.
   bool validates_at_epoch_end_only() const;
-  /// The last value of everything logged, by name: what callbacks watch.
+  /// The last value of everything logged, by name. Callbacks watch these.
   const Metrics& callback_metrics() const;
-  /// The options, as they were given and read from outside of the program.
+  /// The options, as given by the program and from outside (launcher, variables).
   const TrainerOptions& options() const;
   /// The callbacks, in the order in which they are called.
   const std::vector<std::shared_ptr<Callback>>& callbacks() const;
-  /// Writes model, optimizers, schedules, progress and states of callbacks. Collective.
+  /// Saves model, optimizers, schedules, progress and states of callbacks. Collective.
   void save_checkpoint(const std::filesystem::path& folder, const SaveCheckpointOptions& how = {});
-  /// Waits until an asynchronous save is on the disk. Collective.
+  /// Waits until an asynchronous save is on disk. Collective.
   void wait_for_save();
-  /// The prepared module. Another Trainer that runs the module takes it over; then this one prepares it anew in its
-  /// next run. Throws: UsageError (MU446) before the first run, or after another Trainer has taken the module.
+  /// The prepared module. If another Trainer runs the module, it takes the module over, and this Trainer prepares it
+  /// again in its next run. Throws: UsageError (MU446) before the first run, or after another Trainer has taken the
+  /// module.
   const Model<torch::nn::Module>& model() const;
   /// Prints a line, on the main rank only: print("epoch {}: loss {:.4f}", epoch, loss).
   template <class... A>
   void print(FormatText<std::type_identity_t<A>...> text, const A&... values) const {
     runtime().print(text, values...);
   }
-  /// What it runs on: rank(), gather(), reduce(), plan().
+  /// The runtime, for rank(), gather(), reduce(), plan().
   const Runtime& runtime() const;
 
  private:

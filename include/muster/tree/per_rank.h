@@ -5,13 +5,13 @@
 
 namespace muster {
 
-/// A value that is not per sample: the same numbers on every rank, or one set per rank, such as a confusion matrix.
+/// A value that is not per sample: equal on all ranks, or one value per rank, such as a confusion matrix.
 template <class T>
 struct PerRank {
   T value;
 };
 
-/// Marks `value` as not per sample, for gather_for_metrics() and collectors: they cut nothing off, whatever its length.
+/// Marks `value` as not per sample, so that gather_for_metrics() and collectors never cut it, whatever its length.
 template <class T>
 PerRank<std::remove_cvref_t<T>> per_rank(T&& value) {
   return {std::forward<T>(value)};

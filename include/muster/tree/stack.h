@@ -15,15 +15,16 @@ struct StackPlace {
   bool pinned = false;  ///< allocate the batch in pinned memory, for copies to an accelerator
 };
 
-/// Makes `tensor` a contiguous tensor of these sizes and dtype, on the CPU unless `options` names another device. Its
-/// memory is kept if it is large enough; the values are then unspecified. Requires: nothing else uses that memory.
+/// Makes `tensor` a contiguous tensor of these sizes and dtype, on the CPU unless `options` names another device. Keeps
+/// its memory if it is large enough; the values are then unspecified. Requires: nothing else uses that memory.
 void ensure_tensor(at::Tensor& tensor, at::IntArrayRef sizes, at::TensorOptions options);
 
-/// Copies the sample into its row; row 0 allocates the batch. Gradients do not flow through.
+/// Copies the sample into its row; row 0 allocates the batch. Gradients do not flow through the copy.
 /// Throws: UsageError (MU100) if shape or dtype differ from the first sample's, or if it is undefined or sparse.
 void stack_tensor(at::Tensor& batch, const at::Tensor& sample, const StackPlace& place);
 
-/// Numbers become a one-dimensional tensor as torch::tensor would make it: int64, bool, or the default dtype.
+/// Copies a number into its row of a 1-D tensor, with the dtype that torch::tensor gives it: int64, bool, or the
+/// default dtype.
 void stack_integer(at::Tensor& batch, int64_t value, const StackPlace& place);
 void stack_real(at::Tensor& batch, double value, const StackPlace& place);
 void stack_bool(at::Tensor& batch, bool value, const StackPlace& place);

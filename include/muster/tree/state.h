@@ -15,7 +15,7 @@
 namespace muster {
 
 /// The common form of saved state: empty, a bool, a number, text, a tensor, a list of states, or a map of named states.
-/// A value; copies share the memory of tensors. Text may hold any bytes.
+/// A value type; copies share the memory of tensors. Text may hold any bytes.
 /// Thread safety: as a std::vector.
 class State {
  public:
@@ -26,7 +26,7 @@ class State {
 
   State() = default;
   State(bool value) : value_(value) {}  // NOLINT(google-explicit-constructor)
-  /// An unsigned number keeps its bits: read it back as unsigned.
+  /// An unsigned number is stored by its bits: read it back as unsigned.
   template <std::integral T>
     requires(!std::same_as<T, bool>)
   State(T value) : value_(static_cast<std::int64_t>(value)) {}  // NOLINT(google-explicit-constructor)
@@ -43,7 +43,7 @@ class State {
   Kind kind() const noexcept { return static_cast<Kind>(value_.index()); }
   bool empty() const noexcept { return kind() == Kind::none; }
 
-  // The value. Throws: CheckpointError (MU208) if the state is of another kind. number() accepts an integer too.
+  // The value. Throws: CheckpointError (MU208) if the state is of another kind. number() also accepts an integer.
   bool boolean() const;
   std::int64_t integer() const;
   double number() const;
@@ -55,7 +55,8 @@ class State {
   Map& map();
 
   /// The value as type T: bool, any integer, any floating type, std::string or at::Tensor.
-  /// Throws: as above; MU208 for an integer that does not fit in a type of fewer than 64 bits.
+  /// Throws: CheckpointError (MU208) if the state is of another kind, or for an integer that does not fit in a type of
+  /// fewer than 64 bits.
   template <class T>
   T as() const {
     if constexpr (std::same_as<T, bool>) return boolean();
@@ -69,12 +70,12 @@ class State {
   /// The named state. Throws: CheckpointError (MU209), listing the existing names; MU208 if this is not a map.
   const State& at(std::string_view name) const;
   State& at(std::string_view name);
-  /// The same, or nullptr if there is none or this is not a map.
+  /// The named state; nullptr if it does not exist or this is not a map.
   const State* find(std::string_view name) const noexcept;
-  /// Adds a named state or replaces it, and returns it. An empty state becomes a map.
+  /// Adds or replaces a named state, and returns it. Turns an empty state into a map.
   State& set(std::string_view name, State value);
 
-  /// Makes a State a value of tensors (see visit.h), so that it can be packed and sent.
+  /// Makes State a value of tensors (see visit.h), so that it can be packed and sent.
   friend auto tensors_of(State& state) { return std::tie(state.value_); }
 
  private:
@@ -88,10 +89,10 @@ class State {
 /// The kind in words: "a tensor", "named states".
 std::string_view name_of(State::Kind kind);
 
-/// Same kinds, names, order and values; tensors of the same dtype and shape with the same bits.
+/// Whether kinds, names, order and values are equal, and tensors have equal dtype, shape and bits.
 bool identical(const State& a, const State& b);
 
-/// A deep copy: its tensors share no memory with those of `state`.
+/// Returns a deep copy, which shares no memory with `state`.
 State clone(const State& state);
 
 /// Calls f(path, tensor) for all tensors, depth first; the path joins names and list positions by "/".
@@ -107,15 +108,15 @@ void for_each_tensor(const State& state, F&& f, const std::string& path = {}) {
   }
 }
 
-/// A class that saves its state: state_dict() returns a State; load_state_dict(state) restores it, or throws and
-/// changes nothing.
+/// A class whose state can be saved: state_dict() returns a State; load_state_dict(state) restores it, or throws
+/// without changing anything.
 template <class T>
 concept Stateful = requires(T& object, const T& constant, const State& state) {
   { constant.state_dict() } -> std::convertible_to<State>;
   object.load_state_dict(state);
 };
 
-/// A class with the names that these functions had before: it is refused by what takes a Stateful one.
+/// A class with the earlier names of these functions. Functions that take a Stateful class refuse it.
 template <class T>
 concept FormerlyStateful = !Stateful<T> && requires(T& object, const T& constant, const State& state) {
   constant.save_state();

@@ -5,7 +5,7 @@
 namespace muster::comm {
 namespace {
 
-// Of results that are received on another channel than what is summed.
+// Results arrive on a different channel than sums.
 constexpr int kChannel = 1;
 
 }  // namespace

@@ -11,23 +11,23 @@
 
 namespace muster::comm {
 
-/// How parts of a tensor get from one host to all ranks: along a chain of hosts, between the owners of a local rank,
-/// away from it in both directions; and on each host through its staging.
+/// Sends parts of a tensor from one host to all ranks. Between hosts, the owners of a local rank form a chain and pass
+/// parts away from the source in both directions. Within a host, parts go through its staging.
 class ChainBroadcast {
  public:
-  /// The tensor is filled part by part.
+  /// `tensor` is filled part by part.
   ChainBroadcast(const HostContext& context, const at::Tensor& tensor, int from_host);
 
   bool is_source() const noexcept { return context_.host() == from_; }
-  /// On other hosts: posts the receive of a part that this rank owns. What is there is not needed any more once a host
-  /// nearer to the source sends it.
+  /// On hosts other than the source: posts the receive of a part that this rank owns. The memory that is received into
+  /// must no longer be needed once a host nearer to the source sends.
   void expect(const Part& part);
-  /// On the source: sends on a part that this rank owns.
+  /// On the source: sends a part that this rank owns to the next hosts.
   void pass_on(const Part& part);
-  /// Gives all ranks of this host the parts of a chunk; on other hosts than the source it waits for those that this
-  /// rank expects, and passes them on. Collective on the host, in the same order.
+  /// Gives all ranks of this host the parts of a chunk. On hosts other than the source, first waits for the parts that
+  /// this rank expects and passes them on. Collective on the host, in one order.
   void broadcast_on_host(const Chunk& chunk);
-  /// Waits until what was sent on has left. Then what is mapped may still be read.
+  /// Waits until everything that this rank passed on has been sent. Mapped memory may still be read afterwards.
   void finish();
 
   std::byte* at(const Part& part) const { return at_element(tensor_, part.range.begin); }
@@ -47,7 +47,7 @@ class ChainBroadcast {
   std::vector<Transport::Request> sends_;
 };
 
-/// Gives all ranks the tensor of the root. Collective.
+/// Sends the root's tensor to all ranks. Collective.
 void broadcast_by_hosts(const HostContext& context, const at::Tensor& tensor, int root);
 
 }  // namespace muster::comm

@@ -13,9 +13,9 @@ namespace muster::comm {
 namespace {
 
 constexpr int kSums = 0, kResults = 1;  // channels
-// Sums on their way to or from one rank wait in memory of this size.
+// Bytes of the memory in which sums that go to or come from one rank wait.
 constexpr std::size_t kWindowBytes = std::size_t{2} << 20;
-// A host waits for the result of a chunk this many chunks later, for each host between it and the last one.
+// A host waits for the result of a chunk this many chunks later per host between it and the last one.
 constexpr int64_t kLagPerHost = 4;
 
 at::ScalarType summed_in(const at::Tensor& tensor, ReduceOp op) {
@@ -27,7 +27,7 @@ at::Tensor elements(const void* data, int64_t count, at::ScalarType dtype) {
   return at::from_blob(const_cast<void*>(data), {count}, at::TensorOptions().dtype(dtype));
 }
 
-/// One reduction on its way.
+/// One reduction while it runs.
 class ChainReducer {
  public:
   ChainReducer(const HostContext& context, const ChainReduction& sums,
@@ -78,7 +78,7 @@ class ChainReducer {
   std::byte* summed(std::size_t index) const { return memory_ + slot_ * (window_ + index % window_); }
   std::byte* widened(std::size_t term) const { return memory_ + slot_ * (2 * window_ + term); }
 
-  /// Posts the receive of the next sum from the host before.
+  /// Posts the receive of the next sum from the previous host.
   void expect_sum() {
     if (host_ == 0 || expected_ == owned_.size()) return;
     const Part& part = *owned_[expected_];
@@ -87,8 +87,8 @@ class ChainReducer {
     ++expected_;
   }
 
-  /// Where this rank alone gets the result of a part. This may be the source itself: the result comes only after the
-  /// source's values were sent.
+  /// Where this rank puts the result of a part that no other rank gets. This may be in the source itself: the result
+  /// arrives only after the source's values were sent.
   std::byte* place_of(const Part& part) const {
     const bool is_piece = sums_.target.numel() < sums_.source.numel();
     return at_element(sums_.target, part.range.begin - (is_piece ? context_.rank() * sums_.target.numel() : 0));
@@ -120,14 +120,14 @@ class ChainReducer {
     else use();
   }
 
-  /// What that rank of this host gives of a part, which is at `begin` of its staging buffer.
+  /// The values that a rank of this host contributes to a part; in staging they are at offset `begin`.
   const std::byte* term_of(int rank, const Part& part, std::size_t begin) const {
     if (rank == context_.rank()) return at_element(sums_.source, part.range.begin);
     if (!context_.mapped.empty()) return context_.mapped[rank] + part.range.begin * sums_.source.element_size();
     return context_.within.of(rank, context_.deadline) + begin;
   }
 
-  /// This host's values of a part, in the dtype in which they are summed.
+  /// Collects the values of this host's ranks for a part, in the dtype in which they are summed.
   void collect_terms(const Part& part, std::size_t begin) {
     terms_.clear();
     for (int rank = context_.hosts.first(host_); rank < context_.hosts.first(host_) + context_.hosts.size(host_);
@@ -141,7 +141,7 @@ class ChainReducer {
       terms_.push_back(term);
     }
   }
-  /// Reduces the terms to `into`. One value of this rank's own tensor is left where it is.
+  /// Reduces the terms to `into`. If the only term is this rank's own tensor, it stays where it is. Returns the result.
   const void* reduce_terms_to(void* into, const Part& part) {
     if (terms_.size() == 1) {
       if (wide_ == dtype_ || terms_.front() == into) return terms_.front();
@@ -155,7 +155,7 @@ class ChainReducer {
   void reduce(const Part& part, std::size_t begin) {
     const std::size_t index = reduced_++;
     collect_terms(part, begin);
-    // The last sum from this memory has to be gone first.
+    // The last sum in this memory must have been sent first.
     if (auto& sent = sends_[index % window_]) sent->wait(context_.deadline), sent.reset();
     if (sums_.two_level) terms_ = {reduce_terms_to(summed(index), part)};
     if (host_ > 0) {
@@ -173,7 +173,7 @@ class ChainReducer {
     if (part.receiver < 0) broadcast_.expect(part);
   }
 
-  /// On the last host: the result, and to where it belongs.
+  /// On the last host: computes the result and puts it where it belongs.
   void finish(const Part& part, std::size_t index) {
     const bool goes = part.receiver >= 0 && part.receiver != context_.rank();
     std::byte* result = goes ? summed(index) : place_of(part);
@@ -197,14 +197,14 @@ class ChainReducer {
 
   const HostContext& context_;
   const ChainReduction& sums_;
-  const at::ScalarType dtype_, wide_;  ///< of values and results, and in which they are summed
+  const at::ScalarType dtype_, wide_;  ///< dtype of values and results, and dtype in which they are summed
   const int host_, last_;
   ChainBroadcast broadcast_;
   std::vector<const Part*> owned_;
   std::size_t slot_ = 0;    ///< bytes of memory for one part
-  std::size_t window_ = 0;  ///< how many of them wait, as what arrived and as what was summed
+  std::size_t window_ = 0;  ///< number of slots for sums that have arrived, and for sums that were computed
   std::byte* memory_ = nullptr;
-  std::size_t expected_ = 0, reduced_ = 0;  ///< of the owned parts
+  std::size_t expected_ = 0, reduced_ = 0;  ///< numbers of owned parts whose receive was posted, and that were reduced
   std::vector<Transport::Request> arrivals_, sends_;
   std::vector<Transport::Request> results_;
   std::vector<const void*> terms_;

@@ -11,18 +11,19 @@
 namespace muster::comm {
 
 /// A reduction along the hosts, in their order: a pipelined chain.
+/// Why: docs/decisions/0117-sums-along-the-hosts.md.
 struct ChainReduction {
   const at::Tensor& source;
-  /// Gets the results: all of them (as the source), or those of this rank's piece, or none.
+  /// Receives the results: all of them (with the shape of the source), those of this rank's piece, or none.
   const at::Tensor& target;
   std::vector<Chunk> chunks;
   ReduceOp op = ReduceOp::sum;
-  bool two_level = false;  ///< each host reduces its ranks' values first; otherwise all are reduced in rank order
+  bool two_level = false;  ///< whether each host first reduces its ranks' values; otherwise in rank order
 };
 
-/// The owner of a part reduces what its host's ranks give, adds it to what the owner on the host before has sent it,
-/// and sends that on; on the last host it has the result. float16 and bfloat16 travel in float32 until then.
-/// `scratch` gives memory for that many bytes. Collective.
+/// The owner of a part reduces the values of its host's ranks, combines them with the sum that the owner on the
+/// previous host has sent, and sends the result to the next host; on the last host the reduction is complete. Until
+/// then float16 and bfloat16 are sent as float32. `scratch` returns memory of that many bytes. Collective.
 void reduce_by_hosts(const HostContext& context, const ChainReduction& sums,
                      const std::function<std::byte*(std::size_t)>& scratch);
 

@@ -10,8 +10,8 @@
 namespace muster::comm {
 namespace {
 
-/// One all-gather on its way. Each rank of a host gets some ranks' blocks from the other hosts, and then hands over
-/// these and its own, one after another, through staging.
+/// One all-gather while it runs. Each rank of a host receives some ranks' blocks from the other hosts, and then shares
+/// these and its own block with its host, one after another, through staging.
 class BlockGather {
  public:
   BlockGather(const HostContext& context, const at::Tensor& in, const at::Tensor& out)
@@ -33,7 +33,8 @@ class BlockGather {
  private:
   std::byte* block_of(int rank) const { return out_ + block_ * static_cast<std::size_t>(rank); }
 
-  /// Whose blocks a rank hands over on its host: its own, and then those that it gets, from the next host on.
+  /// The ranks whose blocks a rank shares on its host: itself first, then those that it receives, from the next host
+  /// on.
   std::vector<int> sources(int rank) const {
     const Hosts& hosts = context_.hosts;
     std::vector<int> all{rank};
@@ -60,14 +61,14 @@ class BlockGather {
       sends_.push_back(context_.between.send(to, block_of(context_.rank()) + begin, bytes, 0));
     });
   }
-  /// Waits until the first bytes of that block are here.
+  /// Waits until the first `bytes` bytes of that rank's block have arrived.
   void wait_for(int source, std::size_t bytes) {
     auto& next = arrived_[source];
     for (; next < arrivals_[source].size() && next * kChunkBytes < bytes; ++next)
       arrivals_[source][next]->wait(context_.deadline);
   }
 
-  /// The places of what a rank's staging holds in a round.
+  /// Calls f for each range that a rank's staging holds in a round.
   void for_each_place(int rank, std::size_t round,
                       const std::function<void(int source, std::size_t begin, std::size_t bytes)>& f) const {
     const auto blocks = sources(rank);
@@ -108,11 +109,11 @@ class BlockGather {
   }
 
   const HostContext& context_;
-  const std::size_t block_;  ///< bytes of each rank
+  const std::size_t block_;  ///< size of each rank's block in bytes
   const std::byte* const in_;
   std::byte* const out_;
-  std::vector<std::vector<Transport::Request>> arrivals_;  ///< by source
-  std::vector<std::size_t> arrived_;                       ///< of these
+  std::vector<std::vector<Transport::Request>> arrivals_;  ///< receives by source rank
+  std::vector<std::size_t> arrived_;                       ///< number of finished receives by source rank
   std::vector<Transport::Request> sends_;
 };
 

@@ -6,7 +6,7 @@
 
 namespace muster::comm {
 
-/// Fills `out` with `in` of each rank, which may be this rank's place in `out`. What a rank gives is sent once to each
+/// Fills `out` with `in` of each rank; `in` may be this rank's part of `out`. Each rank's values are sent once to each
 /// other host. Collective.
 void all_gather_by_hosts(const HostContext& context, const at::Tensor& in, const at::Tensor& out);
 

@@ -16,7 +16,7 @@
 namespace muster::comm {
 namespace {
 
-/// What keeps the first rank that has trouble from joining a new group; empty if none has. Collective.
+/// Why the first rank with a problem cannot join a new group; empty if no rank has one. Collective.
 std::string first_trouble(Transport& between, const std::string& own, TimePoint deadline) {
   Frame frame{};
   Header header;

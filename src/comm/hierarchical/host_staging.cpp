@@ -32,7 +32,7 @@ void HostStaging::round(TimePoint deadline, const std::function<void(std::byte*)
                         const std::function<void()>& use) {
   if (size() == 1) return use();
   areas_->ensure_staging();
-  // A rank that has made the last round is done with the one before, which had this buffer.
+  // A rank that has made the last round has finished the round before it, which used this buffer.
   for (int peer = 0; peer < size(); ++peer)
     if (peer != areas_->rank()) wait(first_ + peer, deadline);
   fill(areas_->staging(areas_->rank(), rounds_));

@@ -13,11 +13,11 @@
 
 namespace muster::comm {
 
-/// How the ranks of one host give parts of tensors to each other: in rounds, by a staging buffer of each rank.
-/// Ranks are those of the group. Thread safety: one thread at a time, except abort().
+/// Exchanges parts of tensors between the ranks of one host, in rounds, through one staging buffer per rank. Ranks are
+/// numbered as in the group. Thread safety: one thread at a time, except abort().
 class HostStaging {
  public:
-  /// What one buffer holds.
+  /// Size of one buffer in bytes.
   static constexpr std::size_t kBytes = AreaLayout::kStagingBytes;
 
   HostStaging(std::unique_ptr<SharedAreas> areas, int first_rank) : areas_(std::move(areas)), first_(first_rank) {
@@ -27,27 +27,28 @@ class HostStaging {
   int first() const noexcept { return first_; }
   int size() const noexcept { return areas_->size(); }
 
-  /// `fill` writes to this rank's buffer, then `use` reads those of the others by of(). A rank that is alone on its
-  /// host fills nothing. Throws: TransportFailure; CommError (MU402).
+  /// `fill` writes to this rank's buffer, then `use` reads the buffers of the others by of(). A rank that is alone on
+  /// its host fills nothing. Throws: TransportFailure; CommError (MU402).
   /// Collective on the host.
   void round(TimePoint deadline, const std::function<void(std::byte*)>& fill, const std::function<void()>& use);
-  /// That rank's buffer, filled in this round. Throws: TransportFailure.
+  /// The buffer of that rank, filled in this round. Throws: TransportFailure.
   const std::byte* of(int rank, TimePoint deadline);
 
-  /// A round without buffers, for what is in memory that ranks share. Throws: TransportFailure. Collective on the host.
+  /// Starts a round without buffers, for tensors in memory that ranks share. Throws: TransportFailure. Collective on
+  /// the host.
   void arrive();
-  /// Until that rank has made this round, too. Throws: TransportFailure.
+  /// Waits until that rank has reached this round, too. Throws: TransportFailure.
   void wait(int rank, TimePoint deadline);
-  /// As SharedAreas has it, with a part for each rank of a group of `ranks`; those of other hosts are null.
+  /// SharedAreas::allocate_buffer() with one part per rank of a group of `ranks`; parts of other hosts are null.
   std::shared_ptr<SharedBuffer> allocate_buffer(std::size_t bytes, uint64_t number, int ranks, TimePoint deadline);
 
   void abort(const std::string& cause) noexcept { areas_->abort(cause); }
   void close() noexcept { areas_->close(); }
-  /// Of some ranks of this host, for members only. Throws: CommError (MU401). Collective.
+  /// Makes the staging of some ranks of this host. Only members call it. Throws: CommError (MU401). Collective.
   std::unique_ptr<SharedAreas> split(const std::vector<int>& ranks, const std::string& name);
 
  private:
-  /// What fails in the areas names a rank of the host.
+  /// Calls f; failures of the areas then name the rank as numbered in the group.
   template <class F>
   auto in_ranks_of_group(F f);
 

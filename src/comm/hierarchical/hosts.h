@@ -5,7 +5,7 @@
 
 namespace muster::comm {
 
-/// On which host each rank of a group is. Hosts are numbered in the order of their first ranks. A plain value.
+/// The host of each rank of a group. Hosts are numbered in the order of their first ranks. A plain value.
 class Hosts {
  public:
   Hosts() = default;
@@ -18,15 +18,15 @@ class Hosts {
   int size(int host) const { return sizes_[static_cast<std::size_t>(host)]; }
   int largest() const;
 
-  /// The rank within its host.
+  /// The rank's index within its host.
   int local_rank(int rank) const { return rank - first(of(rank)); }
-  /// The parts of a tensor are numbered by local rank, the same on each host. On each host one rank owns a part:
-  /// the one with this local rank, or, on a host with fewer ranks, this number modulo size(host).
+  /// Parts of a tensor are numbered by local rank, on all hosts alike. On each host one rank owns a part: the one with
+  /// this local rank, or, on a host with fewer ranks, the one with this number modulo size(host).
   int owner(int host, int local_rank) const { return first(host) + local_rank % size(host); }
 
-  /// Why operations cannot go by the hosts' memory first, and then between hosts; empty if they can.
+  /// Why operations cannot go first through the hosts' memory and then between hosts; empty if they can.
   std::string obstacle() const;
-  /// Those of a group of some of the ranks.
+  /// The hosts of a group of some of the ranks.
   Hosts of_ranks(const std::vector<int>& ranks) const;
 
  private:

@@ -4,12 +4,12 @@
 
 namespace muster::comm::mpi {
 
-/// How a thread polls: at once, then giving up its core, and after a while in naps.
+/// How a thread polls: first without a pause, then yielding its core, and after a while with short sleeps.
 class Backoff {
  public:
   /// Waits a little. Returns whether nothing has happened for a while.
   bool wait();
-  /// Something has happened.
+  /// Starts over, because something has happened.
   void reset() noexcept { polls_ = 0; }
 
  private:

@@ -24,13 +24,14 @@ bool BlockQueue::progress() {
 
 bool BlockQueue::start_next() {
   const auto block = waiting_.front();
-  // Given up before it began: the peer waits for what will not come, or sends what nobody takes.
+  // Given up before it started: the peer would wait for a block that never comes, or send one that nobody takes.
   if (!block->data) return end("a block was given up"), false;
   auto& slice = slices_.at((first_ + under_way_) % slices_.size());
   slice.block = block;
   slice.begin = block->started;
   slice.bytes = std::min(kSliceBytes, block->bytes - block->started);
-  // Room for any slice: ranks that disagree may send more than is expected, and Open MPI 4.1 then writes past the end.
+  // Room for a whole slice: ranks that disagree may send more than is expected, and Open MPI 4.1 then writes past the
+  // end.
   auto* memory = slice.message.memory(direction_ == Direction::out ? slice.bytes : kSliceBytes);
   if (direction_ == Direction::out) std::memcpy(memory, block->data + slice.begin, slice.bytes);
   const int code = direction_ == Direction::out ? slice.message.send(slice.bytes, rank_, tag_)

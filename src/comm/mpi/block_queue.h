@@ -10,29 +10,30 @@
 
 namespace muster::comm::mpi {
 
-/// A block on its way.
+/// A block while it is sent or received.
 struct Block {
-  std::byte* data;  ///< of the program; null: it was given up
+  std::byte* data;  ///< memory of the program; null: the block was given up
   std::size_t bytes;
   std::size_t started = 0;
   std::size_t done = 0;
 };
 
-/// The blocks of one channel to or from one rank, in order, carried in slices. Both ends have to take the blocks in the
-/// same order, with the same sizes.
+/// The blocks of one channel to or from one rank, sent in order and in slices. Both ends must start the blocks in one
+/// order, with equal sizes.
+/// Why: docs/decisions/0148-mpi-never-sees-the-programs-memory.md.
 class BlockQueue {
  public:
-  /// The most that one message carries.
+  /// The largest size of one message in bytes.
   static constexpr std::size_t kSliceBytes = std::size_t{256} * 1024;
 
   enum class Direction { out, in };
   BlockQueue(const std::shared_ptr<DuplicatedComm>& comm, Direction direction, int rank, int tag);
 
   void push(const std::shared_ptr<Block>& block);
-  /// Carries on as far as it goes without waiting. Returns whether anything moved.
+  /// Makes all progress that is possible without waiting. Returns whether anything moved.
   bool progress();
   bool is_idle() const noexcept { return under_way_ == 0 && waiting_.empty(); }
-  /// Why it cannot go on; empty: it can.
+  /// Why it cannot continue; empty: it can.
   const std::string& failure() const noexcept { return failure_; }
 
  private:
@@ -53,8 +54,8 @@ class BlockQueue {
   const int rank_;
   const int tag_;
   std::array<Slice, 2> slices_;
-  std::size_t first_ = 0;      ///< the oldest slice under way
-  std::size_t under_way_ = 0;  ///< slices
+  std::size_t first_ = 0;      ///< index of the oldest slice in flight
+  std::size_t under_way_ = 0;  ///< number of slices in flight
   std::deque<std::shared_ptr<Block>> waiting_;
   std::string failure_;
 };

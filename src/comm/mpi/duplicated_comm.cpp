@@ -14,14 +14,14 @@ struct Kept {
   std::vector<std::shared_ptr<const void>> memory;
 };
 
-/// What MPI may use until the process ends.
+/// Memory that MPI may use until the process ends.
 Kept& kept() {
   static auto* const all = new Kept;
   return *all;
 }
 
-/// Communicators that this rank has left. MPI may give a new one the number of one that was freed, so none is freed
-/// before the notices of all its ranks have come, after which nobody sends anything in it.
+/// Communicators that this rank has left. MPI may give a new communicator the number of one that was freed. So a
+/// communicator is freed only when the notices of all its ranks have come, because then nobody sends in it any more.
 class LeftCommunicators {
  public:
   struct Left {
@@ -61,7 +61,7 @@ class LeftCommunicators {
 };
 
 LeftCommunicators& left_communicators() {
-  static auto* const all = new LeftCommunicators;  // MPI may end after the variables of the program
+  static auto* const all = new LeftCommunicators;  // MPI may end after the program's static variables were destroyed
   return *all;
 }
 
@@ -73,7 +73,7 @@ DuplicatedComm::DuplicatedComm(Calls& calls, Handle duplicate) : calls_(calls), 
 }
 
 DuplicatedComm::~DuplicatedComm() {
-  // After a failure messages may be under way in it.
+  // After a failure, messages may still be in flight in the communicator.
   if (failed_) return;
   notify_all();
   left_communicators().add({calls_, communicator_, rank_, size_});

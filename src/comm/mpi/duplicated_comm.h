@@ -13,13 +13,13 @@
 
 namespace muster::comm::mpi {
 
-/// The ranks of a communicator, over what MPI_Comm_dup made of it, so that no message of the program matches one of
-/// ours.
-/// Groups of these ranks differ by their tags: no communicator is made for a part, which MPI can do only without a
-/// time-out. Thread safety: any thread.
+/// The ranks of a communicator, and the duplicate that MPI_Comm_dup made of it, so that no message of the program
+/// matches one of ours.
+/// Groups of these ranks differ by their tags. No communicator is made for a subgroup, because MPI can make one only
+/// without a timeout. Thread safety: any thread.
 class DuplicatedComm {
  public:
-  /// A group that ends with MPI.
+  /// A group that must end when MPI ends.
   class Member {
    public:
     virtual void end(const std::string& cause) noexcept = 0;
@@ -28,10 +28,10 @@ class DuplicatedComm {
     ~Member() = default;
   };
 
-  /// What the tags of a group are for; each group has one of each.
+  /// What a tag of a group is used for; each group has one tag of each kind.
   enum Kind { frames, first_channel, second_channel, notices, kinds };
 
-  /// Takes over a duplicate.
+  /// Takes ownership of a duplicate.
   DuplicatedComm(Calls& calls, Handle duplicate);
   ~DuplicatedComm();
   DuplicatedComm(const DuplicatedComm&) = delete;
@@ -42,23 +42,23 @@ class DuplicatedComm {
   int rank() const noexcept { return rank_; }
   int size() const noexcept { return size_; }
 
-  /// A number that no other group has whose first rank is this one.
+  /// A number that no other group with this rank as its first rank has.
   int64_t next_number() noexcept { return ++groups_; }
-  /// The first tag of the group of that number; 0 is the group of all ranks by which others are formed.
+  /// The first tag of the group with that number. 0 is the group of all ranks, which forms the others.
   /// Throws: CommError (MU557) if MPI has no more tags.
   int first_tag(int64_t number, int first_rank) const;
-  /// Held while a transport of all ranks is made: its threads must not split at once.
+  /// Locked while a transport of all ranks is made: threads of this process must not split it at the same time.
   std::mutex& split_mutex() noexcept { return split_mutex_; }
 
-  /// A group of these ranks has failed.
+  /// Records that a group of these ranks has failed.
   void fail() noexcept;
-  /// Keeps memory until the process ends: MPI may still use it, and the communicator.
+  /// Keeps memory until the process ends, because MPI may still use it, and the communicator.
   void keep(std::shared_ptr<const void> memory);
   void add(Member* member);
   void remove(Member* member);
-  /// MPI ends here: so do the groups that are still there, and all ranks are told.
+  /// Called when MPI ends in this process: ends the groups that still exist, and tells all ranks.
   void leave();
-  /// Whether that rank has left.
+  /// Whether MPI has ended in that rank.
   bool has_left(int rank) const;
 
  private:

@@ -12,7 +12,7 @@
 namespace muster::comm::mpi {
 namespace {
 
-/// Beside this library, else where the loader looks. MPI's own plugins need its symbols, too.
+/// Opens the object next to this library, or where the loader finds it. MPI's plugins need its symbols, too.
 void* open_object() {
   constexpr int how = RTLD_NOW | RTLD_GLOBAL | RTLD_NODELETE;
   const auto beside = own_folder() / kLibrary;
@@ -43,7 +43,7 @@ Calls* open_calls() {
 }  // namespace
 
 Library& Library::of_process() {
-  static auto* library = new Library;  // MPI may end after the variables of the program
+  static auto* library = new Library;  // MPI may end after the program's static variables were destroyed
   return *library;
 }
 

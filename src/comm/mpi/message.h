@@ -9,8 +9,9 @@
 
 namespace muster::comm::mpi {
 
-/// One message to or from a rank, in memory of its own: what MPI still writes to or reads from when a wait has failed
-/// is never memory of the program. Thread safety: one thread at a time.
+/// One message to or from a rank, in memory of its own: MPI may still use that memory after a wait has failed, so it is
+/// never memory of the program. Thread safety: one thread at a time.
+/// Why: docs/decisions/0148-mpi-never-sees-the-programs-memory.md.
 class Message {
  public:
   explicit Message(std::shared_ptr<DuplicatedComm> comm) : comm_(std::move(comm)) {}
@@ -19,16 +20,16 @@ class Message {
   Message& operator=(const Message&) = delete;
 
   bool under_way() const noexcept { return request_.has_value(); }
-  /// At least so many bytes. Requires: it is not under way.
+  /// Memory of at least that many bytes. Requires: the message is not in flight.
   std::byte* memory(std::size_t bytes);
   const std::byte* memory() const noexcept { return memory_.get(); }
-  /// How many bytes came, or are sent.
+  /// Number of bytes received or to be sent.
   std::size_t bytes() const noexcept { return bytes_; }
 
-  /// Starts it with that much of its memory. Requires: it is not under way. Returns an error code.
+  /// Starts the message with that many bytes of its memory. Requires: it is not in flight. Returns an error code.
   int send(std::size_t bytes, int to, int tag);
   int recv(std::size_t bytes, int from, int tag);
-  /// Afterwards it is not under way any more if MPI is done with it, or failed. Returns an error code.
+  /// Tests the message. It is no longer in flight if MPI has completed it, or if it failed. Returns an error code.
   int test();
 
  private:

@@ -15,21 +15,21 @@
 
 namespace muster::comm::mpi {
 
-/// What a group keeps of another rank. Thread safety: the group's.
+/// What a group stores about another rank. Thread safety: the group's.
 struct Peer {
   explicit Peer(const std::shared_ptr<DuplicatedComm>& comm) : incoming(comm), abort_message(comm) {}
-  std::vector<std::unique_ptr<Message>> sent;                        ///< frames, until the peer has taken them
-  Message incoming;                                                  ///< the next frame from the peer
-  std::deque<Frame> arrived;                                         ///< frames from it before that one
-  Message abort_message;                                             ///< the frame with the cause
-  std::array<std::array<std::unique_ptr<BlockQueue>, 2>, 2> queues;  ///< by channel and direction
-  bool has_ended = false;                                            ///< it gave the cause of its own end
-  bool has_closed = false;                                           ///< its transport was closed without one
-  std::optional<TimePoint> left;                                     ///< when it was noticed that it has left
+  std::vector<std::unique_ptr<Message>> sent;                        ///< frames sent that the peer has not taken yet
+  Message incoming;                                                  ///< receive of the next frame from the peer
+  std::deque<Frame> arrived;                                         ///< frames that arrived before `incoming`
+  Message abort_message;                                             ///< frame with the cause, sent to the peer
+  std::array<std::array<std::unique_ptr<BlockQueue>, 2>, 2> queues;  ///< queues of blocks by channel and direction
+  bool has_ended = false;                                            ///< whether the peer sent the cause of its own end
+  bool has_closed = false;                                           ///< whether it closed without a cause
+  std::optional<TimePoint> left;                                     ///< when this rank noticed that the peer has left
 };
 
-/// The size of a frame without the zeros at its end: MPI sends small messages eagerly, but 4 KiB only after a
-/// handshake. Never 0: an empty message says that the transport was closed.
+/// The size of a frame without its trailing zeros: MPI sends small messages eagerly, but 4 KiB only after a handshake.
+/// Never 0, because an empty message means that the transport was closed.
 inline std::size_t used_bytes(const Frame& frame) {
   const auto last =
       std::find_if(frame.bytes.rbegin(), frame.bytes.rend(), [](std::byte b) { return b != std::byte{}; });

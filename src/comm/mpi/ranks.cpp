@@ -29,7 +29,7 @@ std::string host_name() {
   return name.data();
 }
 
-/// Where this rank is among ranks on these hosts.
+/// The position of this rank among ranks on these hosts.
 ClusterEnvironment placed(int rank, const std::vector<std::string>& hosts) {
   ClusterEnvironment cluster;
   cluster.rank = rank;
@@ -45,7 +45,7 @@ ClusterEnvironment placed(int rank, const std::vector<std::string>& hosts) {
   return cluster;
 }
 
-/// What else of the library wants a store: rank 0 says where it is.
+/// Chooses where a store will be, for other parts of the library that need one: rank 0 tells all ranks.
 void place_store(ClusterEnvironment& cluster, const std::string& first_host, const Communicator& ranks) {
   if (cluster.nodes == 1) {
     cluster.rendezvous = RendezvousKind::file;

@@ -17,7 +17,7 @@
 
 namespace muster::comm {
 
-/// A rank's sleep in one number: how many it has begun, and for whom it waits.
+/// A sleep of a rank packed in one number: the count of its sleeps so far, and the rank that it waits for.
 struct Sleep {
   static constexpr int kAnybody = -1;
 
@@ -29,48 +29,49 @@ struct Sleep {
   }
 };
 
-/// What a rank says to all others. It alone writes it; memory begins as zeros.
+/// What a rank tells all others. Only this rank writes it; memory starts as zeros.
 struct Control {
   static constexpr std::size_t kCauseBytes = 2048;
 
-  alignas(64) std::atomic<uint64_t> filled;   ///< chunks that its staging has held so far
-  alignas(64) std::atomic<uint64_t> reduced;  ///< up to this chunk, its piece of the result is in its staging
-  alignas(64) std::atomic<uint64_t> steps;    ///< operations in shared buffers that it has ended so far
-  alignas(64) std::atomic<uint64_t> parked;   ///< nonzero while it sleeps: a Sleep
-  alignas(64) std::atomic<uint32_t> ended;    ///< 1: it has ended the group, and the cause can be read
+  alignas(64) std::atomic<uint64_t> filled;   ///< number of chunks that its staging has held so far
+  alignas(64) std::atomic<uint64_t> reduced;  ///< chunk up to which its piece of the result is in staging
+  alignas(64) std::atomic<uint64_t> steps;    ///< number of operations in shared buffers that it has finished
+  alignas(64) std::atomic<uint64_t> parked;   ///< nonzero while it sleeps: a packed Sleep
+  alignas(64) std::atomic<uint32_t> ended;    ///< 1 if it has ended the group and the cause can be read
   uint32_t cause_bytes;
   char cause[kCauseBytes];
-  CoreMask cores;  ///< written before others see this
+  CoreMask cores;  ///< cores of the rank, written before others see this struct
 };
 
-/// A frame for one other rank, after a cache line: of a small message the receiver reads only that line. What a
-/// collective gives stands beside the frame, of which nothing is read where the digests agree.
+/// A frame for one other rank, behind one cache line: if a message is small, the receiver reads only that line. The
+/// payload of a collective is stored next to the frame, which is not read at all if the digests agree.
+/// Why: docs/decisions/0111-one-line-of-a-small-message.md.
 struct Mailbox {
   static constexpr std::size_t kSmallBytes = 32;
   static constexpr std::size_t kMostBytes = 4096;
 
-  alignas(64) std::atomic<uint64_t> number;  ///< of the frame that is here, counted from 1
-  uint64_t digest;                           ///< of the frame's header; 0: the sender gives only the frame
+  alignas(64) std::atomic<uint64_t> number;  ///< number of the frame in this mailbox, counted from 1
+  uint64_t digest;                           ///< digest of the frame's header; 0: the sender provides only the frame
   uint64_t piggyback;
-  uint64_t bytes;                ///< of the payload
-  std::byte small[kSmallBytes];  ///< the payload, if it fits
+  uint64_t bytes;                ///< size of the payload
+  std::byte small[kSmallBytes];  ///< the payload, if it fits here
   Frame frame;
-  std::byte large[kMostBytes];  ///< else the payload
+  std::byte large[kMostBytes];  ///< the payload, if it does not fit into `small`
 
   std::byte* payload() { return bytes <= kSmallBytes ? small : large; }
   const std::byte* payload() const { return bytes <= kSmallBytes ? small : large; }
 };
 
-/// What a rank says to one other.
+/// What a rank tells one other rank.
 struct Channel {
-  alignas(64) std::atomic<uint64_t> filled;  ///< pieces of blocks sent so far
-  alignas(64) std::atomic<uint64_t> taken;   ///< pieces of the other's blocks received so far
-  Mailbox boxes[2];                          ///< frame i is in the one i % 2
+  alignas(64) std::atomic<uint64_t> filled;  ///< number of pieces of blocks sent so far
+  alignas(64) std::atomic<uint64_t> taken;   ///< number of pieces of the other rank's blocks received so far
+  Mailbox boxes[2];                          ///< frame i is in boxes[i % 2]
 };
 
-/// Where things are in the area of a rank.
+/// Offsets in the area of a rank.
 struct AreaLayout {
-  static constexpr std::size_t kStagingBytes = 512 << 10;  // one of two: small enough for a core's second-level cache
+  static constexpr std::size_t kStagingBytes = 512 << 10;  // bytes of one of two; fits a core's second-level cache
   static constexpr std::size_t kControlBytes = 4096;
   static_assert(sizeof(Control) <= kControlBytes);
 
@@ -86,11 +87,12 @@ struct AreaLayout {
     return channels_end() + block_bytes * 2 * ranks + kStagingBytes * (chunk % 2);
   }
   std::size_t bytes() const { return staging(1) + kStagingBytes; }
-  /// What a rank has from the start. The rest gets memory when it is first used.
+  /// Bytes that have memory from the start. The rest gets memory when it is first used.
+  /// Why: docs/decisions/0112-staging-when-it-is-used.md.
   std::size_t bytes_at_first() const { return channels_end(); }
 
   std::size_t ranks;
-  std::size_t block_bytes;  ///< of one piece of a block; two wait for each peer
+  std::size_t block_bytes;  ///< bytes of one piece of a block; each peer has room for two
 
  private:
   std::size_t channels_end() const { return (channel(static_cast<int>(ranks)) + 4095) / 4096 * 4096; }
@@ -99,6 +101,7 @@ struct AreaLayout {
 /// The memory that the ranks of one group share, and how they wait for each other. A rank writes its own area and reads
 /// those of the others.
 /// Thread safety: one thread at a time, except abort().
+/// Why: docs/decisions/0089-areas-that-one-rank-writes.md.
 class SharedAreas {
  public:
   virtual ~SharedAreas() = default;
@@ -113,10 +116,11 @@ class SharedAreas {
   std::byte* blocks(int from, int to, uint64_t index) const { return areas_[from] + layout_.blocks(to, index); }
   std::byte* staging(int rank, uint64_t chunk) const { return areas_[rank] + layout_.staging(chunk); }
 
-  /// Messages count these ranks from `first`: they are those of one host in a group of several.
+  /// Makes messages count these ranks from `first`, because they are the ranks of one host in a group of several.
   void set_first_global_rank(int first) noexcept { first_global_rank_ = first; }
 
-  /// Before this rank writes to its staging, or to its blocks: they have memory then. Throws: CommError (MU402).
+  /// Gives staging memory; ensure_blocks() does so for blocks. Call it before this rank writes there. Throws: CommError
+  /// (MU402).
   void ensure_staging() {
     if (!has_staging_) allocate(layout_.staging(0), layout_.bytes() - layout_.staging(0));
     has_staging_ = true;
@@ -126,35 +130,38 @@ class SharedAreas {
     has_blocks_ = true;
   }
 
-  /// Before this rank writes to memory of the others: that none of them has ended the group. Throws: TransportFailure.
+  /// Throws if another rank has ended the group. Call it before this rank writes to memory of others. Throws:
+  /// TransportFailure.
   void check_alive() const {
     if (const int who = aborting_rank(-1); who >= 0) throw cause_of(who);
   }
-  /// After this rank has written to its area: wakes peers that wait, which check again. Throws: TransportFailure.
+  /// Wakes peers that wait, which then check again. Call it after this rank has written to its area. Throws:
+  /// TransportFailure.
   virtual void notify_all() = 0;
-  /// Waits until ready() returns true, which reads what `peer` writes. Throws: TransportFailure.
+  /// Waits until ready(), which reads what `peer` writes, returns true. Throws: TransportFailure.
   void wait(int peer, const std::function<bool()>& ready, TimePoint deadline) {
     if (!is_scheduled() && ready()) return;
     wait_for(peer, peer, ready, deadline);
   }
-  /// The same where any peer may make ready() true. The wait fails if `peer` has ended, without which it never ends.
+  /// Waits until ready() returns true, where any peer may cause that. Fails if `peer` has ended, because then the wait
+  /// would never end. Throws: TransportFailure.
   void wait_for_any(int peer, const std::function<bool()>& ready, TimePoint deadline) {
     if (!is_scheduled() && ready()) return;
     wait_for(peer, Sleep::kAnybody, ready, deadline);
   }
 
-  /// Nanoseconds to read the header of a frame that has just come and that is not in this core's cache yet: see
+  /// Nanoseconds to read the header of a frame that has just arrived and is not in this core's cache yet: see
   /// read_latency().
   virtual double latency_of(const Frame& frame) { return read_latency(frame.bytes.data(), sizeof(Header)); }
 
-  /// Collective, with equal arguments: zeroed memory for tensors; null if this rank cannot have all parts of it.
-  /// Throws: TransportFailure.
+  /// Allocates zeroed memory for tensors; null if this rank cannot have all parts of it. Collective, with equal
+  /// arguments. Throws: TransportFailure.
   virtual std::shared_ptr<SharedBuffer> allocate_buffer(std::size_t bytes, PeerAccess access, uint64_t number,
                                                         TimePoint deadline) = 0;
-  /// With PeerAccess::read_contiguous the ranks' parts of a buffer are mapped one after another: the bytes of a part
-  /// are a multiple of this, a page.
+  /// The page size: the number of bytes of a part must be a multiple of it with PeerAccess::read_contiguous, which maps
+  /// the parts of all ranks one after another.
   virtual std::size_t part_alignment() const noexcept = 0;
-  /// As the functions of Transport.
+  /// See Transport for these functions.
   virtual void abort(const std::string& cause) noexcept = 0;
   virtual void close() noexcept = 0;
   virtual std::unique_ptr<SharedAreas> split(const std::vector<int>& ranks, const std::string& name) = 0;
@@ -163,19 +170,19 @@ class SharedAreas {
   SharedAreas(int rank, int size) : layout_(size), rank_(rank), areas_(static_cast<std::size_t>(size)) {}
   void set_area(int rank, std::byte* data) { areas_[rank] = data; }
 
-  /// Whether every wait is a point at which another rank may run first.
+  /// Whether another rank may run first at every wait.
   virtual bool is_scheduled() const noexcept { return false; }
-  /// `waker` is the rank whose writes end the wait.
+  /// `waker` is the rank whose writes can end the wait.
   virtual void wait_for(int peer, int waker, const std::function<bool()>& ready, TimePoint deadline) = 0;
 
-  /// A part of this rank's area. Throws: CommError (MU402).
+  /// Gives a part of this rank's area memory. Throws: CommError (MU402).
   virtual void allocate(std::size_t /*begin*/, std::size_t /*bytes*/) {}
 
   int global_rank() const noexcept { return first_global_rank_ + rank_; }
 
-  /// For abort(): writes the cause where peers read it.
+  /// For abort(): writes the cause to where peers read it.
   void write_cause(const std::string& cause) noexcept;
-  /// A rank that has ended the group: `first` if it has, else any; -1 if none.
+  /// A rank that has ended the group: `first` if it has, else any other; -1 if none has.
   int aborting_rank(int first) const noexcept;
   TransportFailure cause_of(int peer) const;
 

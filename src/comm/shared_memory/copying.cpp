@@ -46,7 +46,7 @@ void copy_past_caches(void* to, const void* from, std::size_t bytes) {
       auto* line = reinterpret_cast<__m128i*>(out);
       for (int word = 0; word < 4; ++word) _mm_stream_si128(line + word, _mm_loadu_si128(words + word));
     }
-    // Ordered before whatever says that the copy is there.
+    // Ordered before any write that tells others the copy is complete.
     _mm_sfence();
     std::memcpy(out, in, bytes);
     return;
@@ -56,7 +56,7 @@ void copy_past_caches(void* to, const void* from, std::size_t bytes) {
 }
 
 void copy_in_caches(void* to, const void* from, std::size_t bytes) {
-  // Fetched ahead, the lines of a block arrive side by side, and not one by one as they are written.
+  // Prefetching a block (in bytes) ahead makes its lines arrive in parallel, instead of one by one as they are written.
   constexpr std::size_t kBlock = 2048;
   auto* out = static_cast<std::byte*>(to);
   const auto* in = static_cast<const std::byte*>(from);
@@ -82,7 +82,7 @@ double read_latency([[maybe_unused]] const std::byte* written, [[maybe_unused]] 
   using Clock = std::chrono::steady_clock;
   std::array<double, 3> found{};
   for (std::size_t i = 0; i < found.size(); ++i) {
-    // Downwards with gaps, or the core would have fetched the next line by itself.
+    // Reads downwards with gaps; otherwise the core would prefetch the next line.
     const std::byte* line = written + bytes * (found.size() - i) / (found.size() + 1);
     const auto begin = Clock::now(), middle = Clock::now();
     [[maybe_unused]] const auto value = *static_cast<const volatile std::byte*>(line);

@@ -15,7 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// "200000 100000" are two cores; "max 100000" is no limit.
+/// Reads a CPU limit: "200000 100000" are two cores; "max 100000" is no limit.
 int granted_by(const fs::path& file) {
   std::ifstream in(file);
   int64_t quota = 0, period = 0;
@@ -23,7 +23,7 @@ int granted_by(const fs::path& file) {
   return static_cast<int>(std::clamp<int64_t>(quota / period, 1, 1 << 20));
 }
 
-/// The process's group below /sys/fs/cgroup, as "/jobs/7".
+/// The process's control group below /sys/fs/cgroup, such as "/jobs/7".
 std::string own_group() {
   std::ifstream in("/proc/self/cgroup");
   for (std::string line; std::getline(in, line);)

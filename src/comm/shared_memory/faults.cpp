@@ -11,7 +11,7 @@
 
 namespace muster::comm {
 
-/// In a list that only grows, since a handler may walk it at any time; one without bytes is free.
+/// An entry of a list that only grows, because a handler may walk it at any time. An entry without bytes is free.
 struct FaultNotice::Range {
   std::atomic<uintptr_t> begin{0};
   std::atomic<std::size_t> bytes{0};
@@ -33,7 +33,7 @@ std::atomic<FaultNotice::Range*> Faults::first{nullptr};
 namespace {
 
 struct sigaction before = {};
-pid_t process = 0;  // a forked child has another
+pid_t process = 0;  // a forked child has a different one
 
 constexpr int kFrames = 16;
 constexpr const char* kWrite =
@@ -46,7 +46,7 @@ constexpr const char* kChild =
     "which a child does not have: it ends, at the place above. Copy what it needs before the fork, or switch "
     "one_copy_per_host off (parameters), or choose the backend gloo\n";
 
-/// The words last: launchers show the last lines of a process that has failed.
+/// Prints the text last, because launchers show the last lines of a process that has failed.
 void report() {
   void* frames[kFrames];
   ::backtrace_symbols_fd(frames, ::backtrace(frames, kFrames), STDERR_FILENO);
@@ -55,7 +55,7 @@ void report() {
 }
 
 void on_fault(int signal, siginfo_t* info, void* context) {
-  const bool sent = info->si_code <= 0;  // by kill(), so nothing is repeated
+  const bool sent = info->si_code <= 0;  // sent by kill(), so the access is not repeated
   if (!sent && Faults::covers(info->si_addr)) report();
   if (before.sa_flags & SA_SIGINFO) return before.sa_sigaction(signal, info, context);
   if (before.sa_handler != SIG_DFL && before.sa_handler != SIG_IGN) return before.sa_handler(signal);
@@ -65,7 +65,7 @@ void on_fault(int signal, siginfo_t* info, void* context) {
 
 bool install() {
   void* warm[1];
-  ::backtrace(warm, 1);  // loads what it needs now, not in the handler
+  ::backtrace(warm, 1);  // loads the libraries that it needs now instead of in the handler
   process = ::getpid();
   struct sigaction action = {};
   action.sa_sigaction = &on_fault;
@@ -81,7 +81,7 @@ FaultNotice::FaultNotice(const std::byte* data, std::size_t bytes) {
   for (auto* range = Faults::first.load(std::memory_order_acquire); range && !range_; range = range->next)
     if (!range->taken.exchange(true, std::memory_order_acquire)) range_ = range;
   if (!range_) {
-    range_ = new Range;  // never freed
+    range_ = new Range;  // never freed, because a handler may walk the list
     range_->next = Faults::first.load(std::memory_order_relaxed);
     while (!Faults::first.compare_exchange_weak(range_->next, range_, std::memory_order_release)) {}
   }

@@ -4,9 +4,9 @@
 
 namespace muster::comm {
 
-/// Memory that this process must not write, and that its forked children do not have. While an object of this class
-/// lives, an access there that ends the process says why first; other faults go to the handler that was there before.
-/// Thread-safe.
+/// Explains faults in memory that this process must not write, and that its forked children do not have. While an
+/// object of this class exists, an access to that memory, which ends the process, first prints the reason. Other faults
+/// go to the previous handler. Thread-safe.
 class FaultNotice {
  public:
   FaultNotice() = default;

@@ -20,7 +20,7 @@ namespace {
 
 using Clock = TimePoint::clock;
 
-/// What ranks of one host have in common.
+/// A text that ranks of one host have in common.
 std::string host_of(const ClusterEnvironment& cluster) {
   if (const auto named = Environment::of_process().find("MUSTER_HOST")) return "name " + *named;
   if (cluster.launcher != LauncherKind::none && cluster.launcher != LauncherKind::environment)
@@ -29,7 +29,7 @@ std::string host_of(const ClusterEnvironment& cluster) {
   return boot.empty() ? formatted("rank {}", cluster.rank) : "boot " + boot;
 }
 
-/// Equal numbers for equal hosts.
+/// Equal numbers for equal host names.
 std::vector<int> numbered(const std::vector<std::string>& hosts) {
   std::vector<int> numbers;
   for (const auto& host : hosts)
@@ -37,7 +37,7 @@ std::vector<int> numbered(const std::vector<std::string>& hosts) {
   return numbers;
 }
 
-/// Why ranks on these hosts share no memory; empty if they may.
+/// Why ranks on these hosts cannot share memory; empty if they can.
 std::string obstacle_of(const std::vector<int>& hosts, bool several) {
   if (std::count(hosts.begin(), hosts.end(), hosts[0]) == static_cast<std::ptrdiff_t>(hosts.size())) return "";
   if (several) return Hosts(hosts).obstacle();
@@ -45,7 +45,7 @@ std::string obstacle_of(const std::vector<int>& hosts, bool several) {
   return formatted("ranks 0 and {} are not on one host", other - hosts.begin());
 }
 
-/// `rank_` and `size_` are those of the job; a rank of this host is named by its place in local_ranks_.
+/// `rank_` and `size_` are those of the job. A rank of this host is identified by its index in local_ranks_.
 class Handover {
  public:
   Handover(const ClusterEnvironment& cluster, const c10::intrusive_ptr<c10d::Store>& store,
@@ -71,7 +71,7 @@ class Handover {
       if (static_cast<int>(local_ranks_.size()) < size_) own_ = OwnArea(static_cast<int>(local_ranks_.size()));
       connect_all();
     });
-    // Closed before any rank learns of a failure, so that no peer goes on waiting at these ends.
+    // Closed before any rank learns of a failure, so that no peer keeps waiting at these ends.
     listener_.reset();
     if (!reason.empty()) peers_.clear();
     reason = agreed("shared", reason, "yes", nullptr);
@@ -100,8 +100,8 @@ class Handover {
     return {bytes.begin(), bytes.end()};
   }
 
-  /// Stores this rank's failure, or else `own`, and reads those of all ranks. Returns the failure of the first rank
-  /// that has one; else `values` gets what all ranks stored.
+  /// Stores this rank's failure, or `own` if it has none, and reads those of all ranks. Returns the failure of the
+  /// first rank that has one; otherwise `values` gets what all ranks stored.
   std::string agreed(const std::string& what, const std::string& trouble, const std::string& own,
                      std::vector<std::string>* values) {
     set(what, trouble.empty() ? own : "!" + trouble);
@@ -113,7 +113,7 @@ class Handover {
     return "";
   }
 
-  /// Each rank connects to those before it and lets in those after it.
+  /// Connects to the ranks before this one and accepts connections of the ranks after it.
   void connect_all() {
     const auto deadline = Clock::now() + timeout_;
     const auto count = static_cast<int>(local_ranks_.size());
@@ -141,7 +141,7 @@ class Handover {
     }
   }
 
-  /// Does not wait for a rank that has failed.
+  /// Accepts the next connection. Stops waiting if a rank has failed.
   Link accept_next(TimePoint deadline) {
     for (;;) {
       const auto now = Clock::now();
@@ -159,7 +159,7 @@ class Handover {
     link.send(std::to_string(local_rank_), {own_.memory.descriptor().get()}, deadline);
   }
 
-  /// The place of the rank at the other end, and its memory; -1 if it is no rank of this job.
+  /// The index of the rank at the other end, and its memory; -1 if it is not a rank of this job.
   std::pair<int, Segment> receive_memory(const Link& link, TimePoint deadline) const {
     LinkMessage message;
     try {
@@ -179,7 +179,7 @@ class Handover {
   const std::chrono::milliseconds timeout_;
   const std::string host_;
   std::vector<int> local_ranks_;  ///< the ranks of the job on this host
-  int local_rank_ = 0;            ///< of this rank among them
+  int local_rank_ = 0;            ///< index of this rank in local_ranks_
   std::optional<LinkListener> listener_;
   OwnArea own_;
   std::vector<Neighbour> peers_;

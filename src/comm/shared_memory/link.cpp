@@ -44,7 +44,7 @@ Descriptor new_socket() {
   return socket;
 }
 
-/// Calls `use` with the address of a path that may be longer than an address can be.
+/// Calls `use` with a socket address for a path that may be longer than an address allows.
 template <class Use>
 int with_address(const fs::path& path, Use use) {
   const Descriptor folder(::open(path.parent_path().c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
@@ -63,7 +63,7 @@ int connect_to(const Descriptor& socket, const fs::path& path) {
   });
 }
 
-/// False at the deadline.
+/// Waits for the events. Returns false at the deadline.
 bool wait_until(int descriptor, short events, TimePoint deadline) {
   pollfd polled{descriptor, events, 0};
   while (TimePoint::clock::now() < deadline) {
@@ -73,27 +73,27 @@ bool wait_until(int descriptor, short events, TimePoint deadline) {
   return false;
 }
 
-/// Nobody listens at this socket, which was listened at when it got its name.
+/// Whether nobody listens on this socket any more. A socket only gets its name after somebody listens on it.
 bool is_abandoned(const fs::path& path) {
   const Descriptor probe(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   return probe && connect_to(probe, path) != 0 && errno == ECONNREFUSED;
 }
 
-/// Of unnamed sockets of this machine and its container, whose processes know each other by number.
+/// Prefix of unnamed sockets of this machine and its container, where process numbers are comparable.
 std::string unnamed_here() {
   struct stat numbers {};
   ::stat("/proc/self/ns/pid", &numbers);
   return kUnnamed + std::to_string(Fnv1a().add_all(boot_id()).add(numbers.st_ino).value()) + "-";
 }
 
-/// It was killed between its socket and the socket's name.
+/// Whether the process that made the socket was killed before it gave the socket its name.
 bool has_lost_its_maker(const std::string& unnamed) {
   const std::string here = unnamed_here();
   const int maker = unnamed.starts_with(here) ? std::atoi(unnamed.c_str() + here.size()) : 0;
   return maker > 0 && ::kill(maker, 0) != 0 && errno == ESRCH;
 }
 
-/// A rank that was killed before it was connected leaves its socket.
+/// Removes sockets of ranks that were killed before they were connected.
 void remove_stale_sockets(const fs::path& folder) {
   std::error_code ignored;
   for (fs::directory_iterator entry(folder, ignored), end; entry != end; entry.increment(ignored)) {
@@ -205,7 +205,7 @@ Descriptor Link::watch_process() const noexcept {
 LinkListener::LinkListener(int size) : socket_(new_socket()) {
   const fs::path folder = private_folder();
   remove_stale_sockets(folder);
-  // Others remove sockets of that name at which nobody listens, so it gets the name once it is listened at.
+  // Other ranks remove sockets of that name on which nobody listens, so it gets the name only when it listens.
   const fs::path unnamed = folder / unnamed_socket(::getpid());
   path_ = (folder / formatted("{}{}-{}", kSocketName, ::getpid(), random_hex(8))).string();
   const int bound = with_address(

@@ -9,13 +9,13 @@
 
 namespace muster::comm {
 
-/// The buffers of a group that tensors still use, as one of its ranks sees them.
+/// The buffers of a group that tensors still use, from the point of view of one rank.
 class LiveBuffers {
  public:
   explicit LiveBuffers(int rank) : rank_(static_cast<std::size_t>(rank)) {}
 
   void add(const std::shared_ptr<SharedBuffer>& buffer);
-  /// The buffer in which all of the rank's tensor is; null if none.
+  /// The buffer that contains all of the rank's tensor; null if there is none.
   std::shared_ptr<SharedBuffer> of(const at::Tensor& tensor) const;
 
  private:

@@ -16,7 +16,7 @@
 #include <cpuid.h>
 #endif
 
-/// Before a loop whose iterations do not depend on each other, although its places may be the same.
+/// Goes before a loop whose iterations are independent, although its pointers may be equal.
 #if defined(__clang__)
 #define MUSTER_INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
 #else
@@ -26,10 +26,10 @@
 namespace muster::comm {
 namespace {
 
-// Partial results of a block stay in the first-level cache.
+// Elements of a block. Its partial results stay in the first-level cache.
 constexpr std::size_t kBlock = 1024;
 
-/// In which type values of T are combined.
+/// The type in which values of T are combined.
 template <class T>
 using Wide = std::conditional_t<std::is_integral_v<T>, T, std::conditional_t<std::is_same_v<T, double>, double, float>>;
 
@@ -39,7 +39,7 @@ template <ReduceOp op, class T>
     return op == ReduceOp::sum || op == ReduceOp::max ? a || b : a && b;
   } else if constexpr (op == ReduceOp::min || op == ReduceOp::max) {
     if constexpr (std::is_floating_point_v<T>) {
-      // As in LibTorch, what is not a number stays so.
+      // As in LibTorch, a NaN stays a NaN.
       if (std::isnan(a)) return a;
       if (std::isnan(b)) return b;
     }
@@ -53,14 +53,14 @@ template <ReduceOp op, class T>
   }
 }
 
-// LibTorch's conversions of bfloat16, without branches and floating-point comparisons, so that they become vectors.
+// LibTorch's conversions of bfloat16, without branches and floating-point comparisons, so that they vectorize.
 template <class T>
 [[gnu::always_inline]] inline Wide<T> widened(T value) {
   if constexpr (std::is_same_v<T, c10::BFloat16>) return std::bit_cast<float>(uint32_t{value.x} << 16);
   else return static_cast<Wide<T>>(value);
 }
 
-/// The bfloat16 is the upper half; the lower half does not count.
+/// The upper half of the result is the bfloat16; the lower half is undefined.
 [[gnu::always_inline]] inline uint32_t rounded_to_bfloat16(float value) {
   const auto bits = std::bit_cast<uint32_t>(value);
   const bool is_number = (bits & 0x7fffffff) <= 0x7f800000;
@@ -81,7 +81,7 @@ template <ReduceOp op, class W>
   else return both;
 }
 
-/// Two neighbours at once: a half is a float as soon as it is alone, so vectors neither widen nor narrow.
+/// Reduces two neighbours at once. Each half becomes a float by itself, so vectors are neither widened nor narrowed.
 template <ReduceOp op>
 [[gnu::always_inline]] inline uint32_t reduced_pair(uint32_t a, uint32_t b) {
   constexpr uint32_t kUpper = 0xffff0000;
@@ -98,7 +98,7 @@ struct Call {
   bool past_caches;
 };
 
-/// What has just been written to the first of the places, to the others.
+/// Copies what was just written to the first output to the others.
 template <class T>
 void copy_to_others(const Call& call, std::size_t begin, std::size_t size) {
   const T* from = static_cast<const T*>(call.outs[0]) + begin;
@@ -106,7 +106,7 @@ void copy_to_others(const Call& call, std::size_t begin, std::size_t size) {
     copy_memory(static_cast<T*>(to) + begin, from, size * sizeof(T), call.past_caches);
 }
 
-/// Values at any alignment.
+/// Accesses values at any alignment.
 template <class T>
 struct Place {
   std::byte* bytes;
@@ -120,8 +120,8 @@ struct Place {
   }
 };
 
-/// Two terms, as most often: in one pass. With a second store in the loop the compiler makes no vectors of what is
-/// converted element by element, so that is copied to the second place block by block.
+/// Reduces two terms, the most common case, in one pass. With a second store in the loop the compiler does not
+/// vectorize element-wise conversions, so such results are copied to the second output block by block.
 template <class T, bool stores_twice, class Reduce>
 [[gnu::always_inline]] inline void reduce_each(const Call& call, std::size_t begin, std::size_t end,
                                                const Reduce& reduce) {
@@ -189,13 +189,14 @@ template <class T, ReduceOp op>
 bool has_wide_vectors() {
   static const bool has = [] {
     unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
-    // clang 16 has no name for f16c in __builtin_cpu_supports.
+    // clang 16 does not know f16c in __builtin_cpu_supports.
     return __builtin_cpu_supports("avx2") && __get_cpuid(1, &eax, &ebx, &ecx, &edx) && (ecx & bit_F16C);
   }();
   return has;
 }
 
-/// Conversions bind a reduction to the processor, which masks make faster; nothing else gains by them.
+/// For dtypes with conversions, which limit the speed of a reduction; AVX-512 makes them faster. Other dtypes do not
+/// gain from it.
 template <class T, ReduceOp op>
 [[gnu::target("avx512f,avx512bw,avx512dq,avx512vl,f16c")]] void reduce_masked(const Call& call) {
   reduce_blocks<T, op>(call);

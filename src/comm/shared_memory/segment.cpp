@@ -33,7 +33,7 @@ void require_sealed(const Descriptor& descriptor, std::size_t bytes) {
 
 Segment Segment::make(std::size_t bytes, std::size_t allocated, PeerAccess access) {
   Segment segment;
-  // Lists of a process's mappings show the name, which says whose memory it is.
+  // The list of a process's mappings shows the name, so it tells whose memory this is.
   const std::string name = "muster " + std::to_string(::getpid());
   segment.descriptor_ = Descriptor(::memfd_create(name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!segment.descriptor_) throw_system_error("memfd_create", errno);
@@ -43,7 +43,7 @@ Segment Segment::make(std::size_t bytes, std::size_t allocated, PeerAccess acces
   segment.map_here(file, bytes, PROT_READ | PROT_WRITE);
   constexpr int kSize = F_SEAL_SHRINK | F_SEAL_GROW;
   const int writes = access == PeerAccess::read ? F_SEAL_FUTURE_WRITE : 0;
-  // Kernels before 5.1 do not know the seal that keeps others from writing.
+  // Kernels before 5.1 do not have the seal that keeps others from writing.
   if (::fcntl(file, F_ADD_SEALS, kSize | writes | F_SEAL_SEAL) != 0 &&
       ::fcntl(file, F_ADD_SEALS, kSize | F_SEAL_SEAL) != 0)
     throw_system_error("seal", errno);
@@ -51,7 +51,7 @@ Segment Segment::make(std::size_t bytes, std::size_t allocated, PeerAccess acces
 }
 
 void Segment::allocate(std::size_t begin, std::size_t bytes) const {
-  // Without memory left, this fails, and a first write would end the process.
+  // This fails if no memory is left; otherwise the first write would end the process.
   int error = EINTR;
   while (error == EINTR)
     error = ::posix_fallocate(descriptor_.get(), static_cast<off_t>(begin), static_cast<off_t>(bytes));
@@ -68,7 +68,7 @@ Segment Segment::map(const Descriptor& descriptor, std::size_t bytes, PeerAccess
 Segment Segment::map_contiguous(const std::vector<Descriptor>& descriptors, std::size_t bytes) {
   Segment row;
   const std::size_t all = bytes * descriptors.size();
-  // One reservation, so that no other mapping can come between the parts.
+  // One reservation, so that no other mapping can get between the parts.
   void* address = ::mmap(nullptr, all, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (address == MAP_FAILED) throw_system_error("mmap", errno);
   row.data_ = static_cast<std::byte*>(address);
@@ -97,7 +97,7 @@ void Segment::map_here(int descriptor, std::size_t bytes, int protection) {
 }
 
 Segment::~Segment() {
-  notice_ = {};                                                 // before other memory can be there
+  notice_ = {};                                                 // before other memory can be mapped there
   if (data_ && !process_.is_forked()) ::munmap(data_, bytes_);  // a fork may have other memory there
 }
 

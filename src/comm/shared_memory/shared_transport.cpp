@@ -5,7 +5,7 @@
 
 namespace muster::comm {
 
-/// A block on its way, in pieces.
+/// A block while it is sent or received, in pieces.
 class SharedTransport::Block final : public Transport::Transfer {
  public:
   Block(SharedTransport& transport, int peer, void* data, std::size_t bytes, bool sends)

@@ -12,21 +12,21 @@
 
 namespace muster::comm {
 
-/// Frames and blocks through shared memory. Blocks of a pair arrive in the order in which they were sent, so they are
-/// received in that order, whatever their channel.
-/// A rank sends a frame only after it has received the peer's last but one, as in every exchange: two slots are enough.
+/// Sends frames and blocks through shared memory. Blocks of a pair of ranks arrive in the order in which they were
+/// sent, so they are received in that order, whatever their channel. A rank sends a frame only after it has received
+/// the peer's last frame but one, as in every exchange, so two slots are enough.
 class SharedTransport final : public Transport {
  public:
   explicit SharedTransport(std::shared_ptr<SharedAreas> areas)
       : areas_(std::move(areas)), peers_(static_cast<std::size_t>(areas_->size())) {}
 
-  /// Where the next frame to that rank goes; send() sends it once notify_all() is called.
+  /// The mailbox for the next frame to that rank. send() counts it as sent; notify_all() then wakes the peer.
   Mailbox& box_to(int peer) { return areas_->channel(rank(), peer).boxes[peers_[peer].frames_sent % 2]; }
   void send(int peer) {
     Mailbox& box = box_to(peer);
     box.number.store(++peers_[peer].frames_sent, std::memory_order_release);
   }
-  /// The next frame of that rank, which stays valid until two more were received. Throws: TransportFailure.
+  /// The next frame of that rank. It stays valid until two more frames were received. Throws: TransportFailure.
   const Mailbox& box_from(int peer, TimePoint deadline);
 
   int rank() const noexcept override { return areas_->rank(); }
@@ -50,7 +50,7 @@ class SharedTransport final : public Transport {
   };
 
   bool can_advance() const;
-  /// Copies what can be copied now; whether there was anything.
+  /// Copies what can be copied now. Returns whether there was anything.
   bool advance();
   bool advance_sends(int peer);
   bool advance_receives(int peer);

@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::align_val_t kPage{4096};
 
-/// Memory for all ranks.
+/// Makes one buffer with memory for all ranks.
 std::shared_ptr<SharedBuffer> new_buffer(int ranks, std::size_t bytes, PeerAccess access, uint64_t number) {
   auto memory = std::make_shared<std::vector<std::byte>>(bytes * static_cast<std::size_t>(ranks));
   auto buffer = std::make_shared<SharedBuffer>(SharedBuffer{number, bytes, access});
@@ -102,10 +102,10 @@ class ThreadAreas final : public SharedAreas {
   }
 
   const std::shared_ptr<ThreadAreasHub> hub_;
-  // Guarded by the mutex of the hub's waiting.
+  // Guarded by the mutex of the hub's waiting_.
   int64_t step_ = 0;
   std::optional<std::string> ended_;
-  uint64_t looks_ = 0;  // so that ranks take turns at being near and far, whichever cores the threads have
+  uint64_t looks_ = 0;  // counter that makes ranks alternate between near and far, whatever cores the threads run on
 };
 
 ThreadAreasHub::ThreadAreasHub(int size, std::shared_ptr<WaitPolicy> waiting)

@@ -19,7 +19,7 @@ class ThreadAreasHub {
   ThreadAreasHub(const ThreadAreasHub&) = delete;
   ThreadAreasHub& operator=(const ThreadAreasHub&) = delete;
 
-  /// Makes `rank` fail at the scheduling point number `step` of its own, counted from 1.
+  /// Makes `rank` fail at its scheduling point number `step`, counted from 1.
   void kill(int rank, int64_t step) { kill_rank_ = rank, kill_step_ = step; }
   static std::unique_ptr<SharedAreas> join(const std::shared_ptr<ThreadAreasHub>& hub, int rank);
 

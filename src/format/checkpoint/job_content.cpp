@@ -39,7 +39,7 @@ struct Job {
   std::vector<Named> models, others;
 };
 
-/// save_state keeps lists; save keeps the names it was given.
+/// save_state() stores lists; save() stores the names it was given.
 Job job_of(const PythonValue& shared) {
   Job job;
   if (shared.find("models")) {
@@ -55,7 +55,7 @@ Job job_of(const PythonValue& shared) {
   return job;
 }
 
-/// Puts the tensors that are sharded over ranks where {"sliced": name, "order": dims} stands for them.
+/// Replaces each {"sliced": name, "order": dims} by the tensor, assembled from the shards of the ranks.
 class Whole {
  public:
   explicit Whole(StoredContent& stored) : stored_(stored), sharded_(*stored.content.value.find("sliced")) {}

@@ -10,7 +10,7 @@ namespace {
 
 using Made = PythonValue::Kind;
 
-/// The oldest Lightning that has this layout; a newer one would warn where it is older.
+/// The oldest version of Lightning with this layout: an older Lightning warns about a newer version in a file.
 constexpr const char* kLayout = "2.0.0";
 
 const PythonValue* trainer_entry(const StoredContent& stored) {
@@ -40,7 +40,7 @@ PythonValue counters(std::initializer_list<const char*> names, std::int64_t coun
   return map;
 }
 
-/// A node of Lightning's progress; `current` counts from the start of this fit(), epoch or batch.
+/// A node of Lightning's progress; `current` counts from the start of the current fit(), epoch or batch.
 PythonValue progress(std::initializer_list<const char*> names, std::int64_t total, std::int64_t current,
                      std::int64_t uncompleted = 0) {
   auto map = empty(Made::map);
@@ -50,7 +50,7 @@ PythonValue progress(std::initializer_list<const char*> names, std::int64_t tota
 }
 
 PythonValue fit_loop(const LightningParts& parts) {
-  // At the end of an epoch Lightning saves before it counts it as completed.
+  // At the end of an epoch, Lightning saves before it counts the epoch as completed.
   const bool at_end = parts.epochs > 0 && !parts.in_epoch;
   auto loop = empty(Made::map);
   set(loop, "epoch_progress", progress({"ready", "started", "processed"}, parts.epochs, parts.epochs, at_end ? 1 : 0));

@@ -17,7 +17,7 @@ constexpr std::string_view kIndexFormat = "muster rank";
 constexpr std::string_view kChecksumLine = ",\n  \"checksum\": \"";
 constexpr std::string_view kManifestEnd = "\"\n}\n";
 
-/// A JSON map of which every name must be asked for, each with its type.
+/// A JSON map whose names must all be read, each with its type.
 class Fields {
  public:
   Fields(const Json& value, std::string_view place, std::string_view file, std::string_view id)
@@ -59,7 +59,7 @@ class Fields {
     refuse("has a \"" + std::string(name) + "\" that is not 16 hexadecimal digits");
   }
 
-  /// What a later version may say there must not be passed over.
+  /// Unread names are refused: a later version may have stored something important there.
   void expect_no_more() const {
     if (asked_ != map_->size()) refuse("has more than the " + std::to_string(asked_) + " known names");
   }
@@ -107,7 +107,7 @@ void read_data_file(RankIndex& index, const Json& value, std::string_view file) 
   index.block_bytes = static_cast<std::uint64_t>(fields.count("block_bytes"));
   const std::string& digits = fields.text("checksums");
   fields.expect_no_more();
-  constexpr std::uint64_t kSmallest = 1 << 12, kLargest = 1 << 30;
+  constexpr std::uint64_t kSmallest = 1 << 12, kLargest = 1 << 30;  // limits of a block in bytes
   if (index.block_bytes < kSmallest || index.block_bytes > kLargest)
     fields.refuse("has blocks of " + std::to_string(index.block_bytes) + " bytes");
   const std::uint64_t blocks = index.file_bytes / index.block_bytes + (index.file_bytes % index.block_bytes != 0);

@@ -13,7 +13,7 @@ class CoverCheck {
  public:
   explicit CoverCheck(std::string_view folder) : folder_(folder) {}
 
-  /// `shards` are all of one name, by begin.
+  /// Requires: `shards` all have one name, and are sorted by begin.
   void operator()(std::span<const ShardEntry> shards) const {
     const ShardEntry& first = shards.front();
     const std::int64_t elements = elements_of(first);

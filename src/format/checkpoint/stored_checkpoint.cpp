@@ -14,7 +14,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using Made = PythonValue::Kind;
-constexpr std::uint64_t kMaxIndexText = 1'000'000'000;
+constexpr std::uint64_t kMaxIndexText = 1'000'000'000;  // limit on a manifest or an index in bytes
 
 [[noreturn]] void refuse_part(const fs::path& file, const std::string& what) {
   throw CheckpointError("MU213",
@@ -25,7 +25,7 @@ Manifest manifest_of(const fs::path& folder) {
   return parse_manifest(InputFile(folder / kManifestName).read_text(kMaxIndexText), (folder / kManifestName).string());
 }
 
-/// A rank's files, and the values of its states.
+/// The files of one rank and the values of its states.
 class RankContent {
  public:
   RankContent(StoredContent& stored, const fs::path& folder, const Manifest& manifest, int rank)
@@ -54,7 +54,7 @@ class RankContent {
   }
   const std::shared_ptr<const InputFile>& file() const { return file_; }
 
-  /// A state, by the JSON that docs/formats/checkpoint.md describes.
+  /// The state in the JSON, whose format docs/formats/checkpoint.md describes.
   PythonValue value(const Json& json) {
     PythonValue made;
     if (json.is_null()) return made;
@@ -94,7 +94,7 @@ class RankContent {
     return made;
   }
 
-  /// Names that all are integers were Python's integer keys.
+  /// If all names are integers, they were integer keys in Python.
   PythonValue of_map(const Json::Map& named) {
     PythonValue made;
     made.kind = Made::map;
@@ -144,7 +144,7 @@ class RankContent {
   std::map<std::string, std::size_t> made_;
 };
 
-/// A tensor that is sharded over the ranks' files, put together from its runs in order.
+/// A tensor that is sharded over the ranks' files, assembled from its ranges in order.
 struct TensorRuns {
   TensorEntry full;
   std::map<std::int64_t, Extent> runs;
@@ -175,7 +175,7 @@ PythonValue sharded_tensors(StoredContent& stored, std::vector<RankContent>& ran
       tensor.full.name = shard.name;
       tensor.full.shape = shard.shape;
       tensor.full.type = entry.type;
-      // A rank that holds nothing of it has a shard without elements, wherever that begins.
+      // A rank without a part of the tensor has a shard without elements, with any begin.
       if (Extent& run = tensor.runs[shard.begin]; entry.bytes > 0 || !run.file)
         run = {rank.file(), entry.offset, entry.bytes};
     }

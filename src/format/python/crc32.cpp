@@ -6,10 +6,10 @@
 namespace muster::format {
 namespace {
 
-constexpr std::size_t kSlices = 16;
+constexpr std::size_t kSlices = 16;  // bytes per round
 using CrcTables = std::array<std::array<std::uint32_t, 256>, kSlices>;
 
-/// Table k gives the remainder of a byte with k zero bytes behind it, so that 16 bytes take 16 independent look-ups.
+/// Table k gives the remainder of a byte followed by k zero bytes, so that 16 bytes take 16 independent look-ups.
 constexpr CrcTables make_crc_tables() {
   CrcTables tables{};
   for (std::uint32_t byte = 0; byte < 256; ++byte) {

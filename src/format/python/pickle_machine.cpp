@@ -18,7 +18,7 @@ PickleNode node_of(Kind kind) {
   return node;
 }
 
-/// The stack machine of Python's pickles, over descriptions instead of objects.
+/// The stack machine of Python's pickles, working on descriptions instead of objects.
 class PickleMachine {
  public:
   PickleMachine(std::string_view bytes, std::size_t position, PickleGraph& graph, std::string_view file)
@@ -117,7 +117,7 @@ class PickleMachine {
     return items;
   }
 
-  /// Lists grow in place, and so do the entries of objects.
+  /// Extends a list, or the entries of an object, in place.
   bool extend(std::uint32_t PickleNode::*where, const std::vector<std::uint32_t>& more,
               std::initializer_list<Kind> takers) {
     const std::uint32_t node = top();
@@ -133,7 +133,7 @@ class PickleMachine {
     list.insert(list.end(), more.begin(), more.end());
     return true;
   }
-  /// Only the entries of an object are ever asked for; items that it takes, such as those of a deque, are dropped.
+  /// Only the entries of an object are ever used; its items, such as those of a deque, are dropped.
   bool add_items(const std::vector<std::uint32_t>& more, Kind taker) {
     return graph_.at(top()).kind == Kind::object || extend(&PickleNode::items, more, {taker});
   }
@@ -296,7 +296,7 @@ class PickleMachine {
     }
   }
 
-  static constexpr std::uint64_t kMemoEntry = 48;  // of a map's node and its bucket
+  static constexpr std::uint64_t kMemoEntry = 48;  // bytes of a map's node and its bucket
 
   std::string_view bytes_;
   std::size_t position_;

@@ -11,7 +11,7 @@ namespace {
 
 using Made = PythonValue::Kind;
 
-/// What LibTorch adds to every module.
+/// Entries that LibTorch adds to every module.
 bool is_bookkeeping(std::string_view name) { return name == "training" || name == "_is_full_backward_hook"; }
 
 void flatten(PythonValue& value, const std::string& prefix, std::vector<PythonValue::Entry>& into) {
@@ -43,7 +43,7 @@ std::vector<PythonValue*> numbered(PythonValue& value, const std::string& prefix
   }
 }
 
-/// An optimizer's archive names parameters by where they lay in memory; Python counts them over all groups.
+/// An optimizer's archive identifies parameters by their addresses; Python numbers them over all groups.
 PythonValue python_optimizer(PythonValue& root) {
   PythonValue groups, states, result;
   groups.kind = Made::list;

@@ -15,11 +15,11 @@ namespace {
 
 constexpr std::uint64_t kMaxPickleBytes = std::uint64_t{256} << 20, kFirstBytes = std::uint64_t{1} << 20,
                         kMaxWordBytes = 256;
-/// The number that a file of torch.save began with before it was an archive.
+/// Magic number at the beginning of a file of torch.save in the format before zip archives.
 constexpr std::string_view kLegacyMagic("\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19\x2e", 15);
 constexpr std::int64_t kLegacyProtocol = 1001;
 
-/// The records of an archive, by the name behind the archive's own folder.
+/// The records of an archive, by their names inside the archive's folder.
 class Records {
  public:
   explicit Records(const ByteSource& source) : source_(source) {
@@ -109,7 +109,7 @@ LegacyPickles read_legacy_pickles(const ByteSource& source) {
   }
 }
 
-/// The storages that the pickle names, by key: the first name decides about the width of elements.
+/// The storages that the pickle names, by key: the first occurrence determines the width of elements.
 std::unordered_map<std::string, StorageName> named_storages(const PickleGraph& graph, std::string_view file) {
   std::unordered_map<std::string, StorageName> names;
   for (const PickleNode& node : graph.nodes)
@@ -123,7 +123,7 @@ std::unordered_map<std::string, StorageName> named_storages(const PickleGraph& g
   return names;
 }
 
-/// Behind the pickles stand the storages, each as its number of elements and its bytes.
+/// The storages follow the pickles, each as its number of elements and its bytes.
 std::unordered_map<std::string, StoragePlace> legacy_places(const ByteSource& source, const LegacyPickles& pickles) {
   const auto names = named_storages(pickles.graph, source.name);
   std::unordered_map<std::string, StoragePlace> places;

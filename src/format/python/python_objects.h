@@ -14,32 +14,32 @@
 
 namespace muster::format {
 
-/// Deepest nesting of values that is read.
+/// Limit on the nesting of values.
 inline constexpr int kMaxPythonDepth = 200;
-/// Longest key of a dictionary: keys are put together to places, once for each value below.
+/// Limit on the length of a dictionary key: keys are joined to paths, once for each value below them.
 inline constexpr std::size_t kMaxPythonKey = 4096;
 
 [[noreturn]] void refuse_python(std::string_view file, const std::string& reason);
 
-/// Where the bytes of a storage lie.
+/// The location of a storage's bytes.
 struct StoragePlace {
   std::uint64_t offset = 0, bytes = 0;
   std::uint32_t crc = 0;
   bool has_crc = false;
 };
 
-/// What a pickle names as kept outside: a storage, or a part of one.
+/// The name of an object outside of the pickle: a storage, or a part of one.
 struct StorageName {
-  const DtypeInfo* type = nullptr;  ///< uint8 for an untyped one.
+  const DtypeInfo* type = nullptr;  ///< element type; uint8 for an untyped storage
   std::string key, location;
-  std::int64_t count = 0;        ///< Elements.
-  std::int64_t view_offset = 0;  ///< Elements; not 0 only in files before 0.4.
+  std::int64_t count = 0;        ///< number of elements
+  std::int64_t view_offset = 0;  ///< offset in elements; nonzero only in files before PyTorch 0.4
 };
 
 /// Reads the name of a storage. Throws: CheckpointError MU225.
 StorageName storage_name(const PickleGraph& graph, const PickleNode& node, std::string_view file);
 
-/// Turns descriptions of objects into values, by the classes and functions that are known by name.
+/// Converts descriptions of objects to values, for classes and functions with known names.
 class PythonObjects {
  public:
   /// `place_of` finds a storage's bytes by its key.

@@ -14,7 +14,7 @@ namespace {
 using Made = PythonValue::Kind;
 constexpr std::string_view kByteOrder = "little", kVersionText = "3\n";
 
-/// Writes values by the opcodes of protocol 2 that torch.load's own reader knows.
+/// Writes values with those opcodes of protocol 2 that torch.load's own reader knows.
 class PickleText {
  public:
   explicit PickleText(const PythonFile& content) : content_(content), uniform_(uniform_types(content)) {}
@@ -26,7 +26,7 @@ class PickleText {
   }
 
  private:
-  /// The one type of all views of each storage; nothing where they differ, or the type has no class of storages.
+  /// The common type of all views of each storage; nullptr if they differ, or if the type has no storage class.
   static std::vector<const DtypeInfo*> uniform_types(const PythonFile& content) {
     std::vector<const DtypeInfo*> types(content.storages.size(), nullptr);
     for (const PythonTensor& tensor : content.tensors) types[tensor.storage] = &dtype_info(tensor.type);
@@ -84,7 +84,7 @@ class PickleText {
     text_ += text;
   }
 
-  /// Protocol 2 has no bytes: Python writes them as text of the same code points, to be encoded again.
+  /// Protocol 2 has no bytes: Python writes text with the same code points and a call that encodes it.
   void append_bytes(std::string_view bytes) {
     std::string wide;
     for (const char c : bytes) {
@@ -173,7 +173,7 @@ std::string write_pickle(const PythonFile& content) { return PickleText(content)
 
 namespace {
 
-/// Bytes of the whole archive.
+/// The size of the whole archive in bytes.
 std::uint64_t archive_bytes(const std::string& folder, const PythonFile& content, std::uint64_t pickle_bytes) {
   ZipLayout layout;
   std::uint64_t bytes = 0;

@@ -7,12 +7,12 @@ namespace muster::format {
 namespace {
 
 constexpr std::uint64_t kAlignment = 64, kLimit32 = 0xFFFFFFFF;
-constexpr std::uint16_t kVersion = 20, kVersion64 = 45, kFirstDay = 0x21;  // 1 January 1980
+constexpr std::uint16_t kVersion = 20, kVersion64 = 45, kFirstDay = 0x21;  // kFirstDay: 1 January 1980
 constexpr std::string_view kPaddingId = "FB";
 
 std::uint32_t in_32_bits(std::uint64_t value) { return static_cast<std::uint32_t>(std::min(value, kLimit32)); }
 
-/// What local and central headers share, from the version on.
+/// The fields that local and central headers share, from the version on.
 std::string shared_fields(bool large, std::uint32_t crc, std::uint64_t bytes, std::size_t name_bytes,
                           std::size_t extra_bytes) {
   std::string text;
@@ -37,7 +37,7 @@ std::string large_fields(std::initializer_list<std::uint64_t> values) {
   return text;
 }
 
-/// An extra field that says nothing, so that `before + result` ends at the alignment.
+/// A meaningless extra field that makes `before + result` a multiple of the alignment.
 std::string padding_after(std::uint64_t before) {
   const auto fill = static_cast<std::size_t>((kAlignment - (before + 4) % kAlignment) % kAlignment);
   std::string text(kPaddingId);
@@ -80,7 +80,7 @@ std::string ZipLayout::end() const {
     text += record.name + extra;
   }
   const std::uint64_t bytes = text.size(), count = records_.size();
-  append_number<std::uint32_t>(text, 0x06064b50);  // the 64-bit end record, always: readers prefer it
+  append_number<std::uint32_t>(text, 0x06064b50);  // end record in 64-bit form, always written: readers prefer it
   append_number<std::uint64_t>(text, 44);
   append_number(text, kVersion64);
   append_number(text, kVersion64);

@@ -19,12 +19,12 @@ constexpr std::uint32_t kIn64 = 0xFFFFFFFF;
   throw CheckpointError("MU225", source.name + ": " + reason + "; the archive is damaged or cut off");
 }
 
-/// Where the directory lies.
+/// The location of the central directory.
 struct Directory {
   std::uint64_t entries = 0, offset = 0, bytes = 0;
 };
 
-/// The end record's place: the last one whose comment reaches exactly to the end.
+/// The position of the end record: the last one whose comment reaches exactly to the end.
 std::uint64_t find_end(const ByteSource& source) {
   const std::uint64_t tail_bytes = std::min(source.size, kEndBytes + kMaxCommentBytes);
   if (tail_bytes < kEndBytes) refuse_zip(source, "it is too short for an archive");
@@ -60,13 +60,13 @@ Directory find_directory(const ByteSource& source) {
   return found;
 }
 
-/// A record in the directory; the offset is that of its local header.
+/// An entry of the directory; the offset is that of its local header.
 struct CentralRecord {
   ZipEntry entry;
   std::uint64_t unpacked = 0;
 };
 
-/// Fields that need 64 bits stand in an extra field, in a fixed order, those only that are marked.
+/// Reads 64-bit fields from an extra field, which has them in a fixed order, and only those that are marked.
 void read_large_fields(const ByteSource& source, std::string_view extra, CentralRecord& record) {
   std::uint64_t* const wanted[] = {&record.unpacked, &record.entry.bytes, &record.entry.offset};
   for (std::size_t place = 0; place + 4 <= extra.size();) {
@@ -107,7 +107,7 @@ CentralRecord read_central(const ByteSource& source, std::string_view directory,
   return record;
 }
 
-/// Replaces the local header's place by that of the bytes behind it.
+/// Replaces the position of the local header by that of the bytes after it.
 void find_bytes(const ByteSource& source, ZipEntry& entry, std::uint64_t limit) {
   const std::uint64_t head = kLocalBytes + entry.name.size();
   if (entry.offset > limit || limit - entry.offset < head) refuse_zip(source, "a record lies outside the file");

@@ -35,7 +35,7 @@ std::string known_element_types() {
 }
 
 std::optional<std::uint64_t> byte_count(ElementType type, std::span<const std::int64_t> shape) {
-  // Strides are computed with empty dimensions taken as 1, so that product must fit as well.
+  // Strides are computed with empty dimensions counted as 1, so that product must not overflow either.
   std::int64_t bits = bits_of(type);
   bool empty = false;
   for (const std::int64_t size : shape) {

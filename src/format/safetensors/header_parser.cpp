@@ -19,7 +19,7 @@ namespace {
   throw CheckpointError("MU201", std::string(file) + ": " + reason + "; the file is damaged or not safetensors");
 }
 
-/// Walks the JSON of a header, event by event, because a parsed document hides duplicate names. Until check_ranges(), a
+/// Walks the JSON of a header event by event, because a parsed document hides duplicate names. Until check_ranges(), a
 /// tensor's `bytes` holds its end offset.
 class HeaderEvents : public nlohmann::json_sax<nlohmann::json> {
  public:
@@ -87,7 +87,7 @@ class HeaderEvents : public nlohmann::json_sax<nlohmann::json> {
   bool boolean(bool) override { return unexpected("true or false"); }
   bool binary(binary_t&) override { return unexpected("binary data"); }
   bool parse_error(std::size_t position, const std::string&, const nlohmann::json::exception& error) override {
-    // The parser's own sentence repeats the bad token, which may be megabytes long.
+    // The parser's own message repeats the bad token, which may be megabytes long.
     return fail("its header is not JSON at byte " + std::to_string(position) + " (" +
                 in_quotes(std::string_view(error.what()).substr(0, 60)) + ")");
   }
@@ -156,7 +156,7 @@ class HeaderEvents : public nlohmann::json_sax<nlohmann::json> {
   bool in_metadata_ = false;
 };
 
-/// Turns the offsets into places in the file, and checks that the tensors cover the data once, without gap or overlap.
+/// Converts the offsets to positions in the file, and checks that the tensors cover the data without gap or overlap.
 void check_ranges(std::vector<TensorEntry>& tensors, std::uint64_t data_offset, std::uint64_t file_bytes,
                   std::string_view file) {
   for (TensorEntry& tensor : tensors) {
@@ -208,7 +208,7 @@ Header parse_header(std::string_view start, std::uint64_t file_bytes, std::strin
   const std::string_view json = start.substr(kLengthBytes, length);
   if (json.size() < length) refuse_header(file, "its header could not be read to the end");
   if (!json.starts_with('{')) refuse_header(file, "its header does not begin with '{'");
-  // The JSON parser takes a zero byte for the end, and would pass over what hides behind it.
+  // The JSON parser takes a zero byte for the end and would ignore the bytes after it.
   if (json.find('\0') != std::string_view::npos) refuse_header(file, "its header has a zero byte");
   HeaderEvents events;
   if (!nlohmann::json::sax_parse(json.begin(), json.end(), &events)) refuse_header(file, events.reason);

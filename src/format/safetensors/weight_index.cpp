@@ -19,7 +19,7 @@ using nlohmann::json;
   throw CheckpointError("MU205", std::string(file) + ": " + reason);
 }
 
-/// Refuses what a table cannot show afterwards: names that come twice, and depth.
+/// Refuses faults that a parsed document does not show: duplicate names, and excessive nesting.
 class Watch {
  public:
   explicit Watch(std::string_view file) : file_(file) {}
@@ -49,7 +49,7 @@ std::string file_name(const json& value, const std::string& tensor, std::string_
 }
 
 json parse_watched(std::string_view text, std::string_view file) {
-  // The JSON parser takes a zero byte for the end, and would pass over what hides behind it.
+  // The JSON parser takes a zero byte for the end and would ignore the bytes after it.
   if (text.find('\0') != std::string_view::npos) refuse_index(file, "it has a zero byte");
   try {
     return json::parse(text, Watch(file));

@@ -22,10 +22,10 @@ namespace {
 
 namespace fs = std::filesystem;
 using Names = std::set<std::string>;
-constexpr std::uint64_t kMaxIndexBytes = 1'000'000'000;
-constexpr auto kOtherWriter = std::chrono::minutes(1);
+constexpr std::uint64_t kMaxIndexBytes = 1'000'000'000;  // limit on an index in bytes
+constexpr auto kOtherWriter = std::chrono::minutes(1);   // longest wait for another writer
 
-/// Inodes are used again at once; the time of the last change tells two files of one inode apart.
+/// Inodes are reused at once; the time of the last change distinguishes two files of one inode.
 std::string stamp_of(const fs::path& path) {
   struct stat status {};
   if (::stat(path.c_str(), &status) != 0) return {};
@@ -44,7 +44,7 @@ WeightSet read_index(const fs::path& path) {
   return set;
 }
 
-/// The index in force, if there is one that can be read: a broken one names nothing worth keeping.
+/// The current index if it can be read: a broken one names nothing worth keeping.
 std::optional<WeightIndex> former_index(const fs::path& folder) {
   try {
     return read_index(folder / kWeightIndexName).index;
@@ -68,7 +68,7 @@ std::string second_name(const fs::path& folder, const std::string& name) {
   }
 }
 
-/// Lets the index in force name the files that are about to be replaced by second names.
+/// Gives the files that are about to be replaced second names, and the current index those names.
 void set_former_aside(const fs::path& folder, const Names& replaced, Durability durability) {
   auto index = former_index(folder);
   if (!index) return;
@@ -88,7 +88,8 @@ void set_former_aside(const fs::path& folder, const Names& replaced, Durability 
   write_index(folder, *index, durability);
 }
 
-/// Removes weight files that the new set does not use. What cannot be removed stays: the set is complete without that.
+/// Removes weight files that the new set does not use. Files that cannot be removed stay: the set is complete without
+/// that.
 void remove_former(const fs::path& folder, const Names& used, bool has_index) {
   std::error_code ignored;
   if (!has_index) fs::remove(folder / kWeightIndexName, ignored);
@@ -100,7 +101,7 @@ void remove_former(const fs::path& folder, const Names& used, bool has_index) {
   for (const fs::path& path : stale) fs::remove(path, ignored);
 }
 
-/// What a reader may have meant by a folder without weights of the names that are looked for.
+/// What the caller may have meant by a folder that has no weights under the standard names.
 std::string other_weights(const fs::path& folder) {
   Names names;
   std::error_code ignored;

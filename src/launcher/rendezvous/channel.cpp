@@ -15,11 +15,11 @@
 namespace muster::launcher {
 namespace {
 
-/// Each end sends it first, followed by its number.
+/// The first words of each end, followed by its random number.
 constexpr std::string_view kHandshake = "muster rendezvous 1 ";
 static_assert(kHandshake.starts_with(kRendezvousWords));
 constexpr std::size_t kNumberBytes = 16, kNumberDigits = 2 * kNumberBytes;
-constexpr std::size_t kSizeBytes = 4;
+constexpr std::size_t kSizeBytes = 4;  // size of a message's length field in bytes
 
 std::string size_in_bytes(std::size_t size) {
   std::string bytes;
@@ -38,7 +38,8 @@ std::size_t size_from_bytes(std::string_view bytes) {
 Channel::Channel(Descriptor socket, Side side, cluster::Secret secret)
     : own_number_(random_hex(kNumberBytes)), secret_(std::move(secret)), side_(side), socket_(std::move(socket)) {
   output_.append(kHandshake).append(own_number_);
-  // A message must not wait for the receipt of the one before. Sockets of this host know no such option.
+  // Send each message at once, without waiting for the acknowledgement of the previous one. Unix sockets lack the
+  // option.
   const int on = 1;
   setsockopt(socket_.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
 }
@@ -72,7 +73,7 @@ void Channel::exchange() {
 
 void Channel::read_some() {
   char bytes[1 << 14];
-  // Whoever sends faster than we take is slowed down by the network.
+  // Flow control of the connection slows down a sender that is faster than this end.
   while (input_.size() < 2 * kMostBytes) {
     const ssize_t size = recv(socket_.get(), bytes, sizeof bytes, 0);
     if (size < 0 && (errno == EAGAIN || errno == EINTR)) return;
@@ -87,14 +88,14 @@ void Channel::read_some() {
 void Channel::flush() {
   while (!output_.empty()) {
     const ssize_t size = ::send(socket_.get(), output_.data(), output_.size(), MSG_NOSIGNAL);
-    // What the other end has sent before it closed is still read.
+    // Messages that the other end sent before it closed are still read.
     if (size < 0 && errno != EAGAIN && errno != EINTR) output_.clear();
     if (size <= 0) return;
     output_.erase(0, static_cast<std::size_t>(size));
   }
 }
 
-/// Whether the other end's first words have come.
+/// Whether the other end's first words have arrived.
 bool Channel::opened() {
   if (!other_number_.empty()) return true;
   const auto known = std::min(input_.size(), kHandshake.size());
@@ -144,7 +145,7 @@ bool Channel::wind_down() {
 pollfd Channel::entry() const noexcept {
   const bool reads = winds_down_ || (state_ == State::open && input_.size() < 2 * kMostBytes);
   const auto events = static_cast<short>((reads ? POLLIN : 0) | (output_.empty() ? 0 : POLLOUT));
-  // Without events the end of the connection would still wake poll(), again and again.
+  // Without events, the end of the connection would still wake poll() repeatedly.
   return {events == 0 ? -1 : socket_.get(), events, 0};
 }
 

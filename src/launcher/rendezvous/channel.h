@@ -15,12 +15,12 @@
 
 namespace muster::launcher {
 
-/// With these words each end begins, whatever its version.
+/// The first words of each end, in every version.
 inline constexpr std::string_view kRendezvousWords = "muster rendezvous ";
 
 /// One end of the connection between a launcher and the rendezvous. Each message is signed with the job's secret, two
-/// numbers drawn for this connection, the direction and the message's number, so that none can be forged, repeated,
-/// left out or sent back. Nothing blocks. Movable.
+/// random numbers of this connection, the direction and the message's number, so that none can be forged, replayed,
+/// dropped or reflected. Nothing blocks. Movable.
 class Channel {
  public:
   using Clock = std::chrono::steady_clock;
@@ -28,36 +28,36 @@ class Channel {
   enum class Side { node, rendezvous };
   enum class State {
     open,
-    closed,    ///< by the other end, or the connection broke
-    stranger,  ///< what came is not of this protocol
+    closed,    ///< the other end closed the connection, or it broke
+    stranger,  ///< received data is not of this protocol
     forged,    ///< the other end has another secret
   };
 
-  /// Requires: a connected socket that does not block, and a secret that is given.
+  /// Requires: a connected non-blocking socket, and a secret that is not empty.
   Channel(Descriptor socket, Side side, cluster::Secret secret);
 
   /// Queues a message of at most kMostBytes.
   void send(std::string_view message);
-  /// Writes what does not block.
+  /// Writes as much as possible without blocking.
   void flush();
-  /// Reads and writes what does not block. Then receive() must be called until there is nothing more: poll() knows
-  /// nothing of what has been read.
+  /// Reads and writes as much as possible without blocking. Then receive() must be called until it returns nothing:
+  /// poll() does not know of data that has been read.
   void exchange();
-  /// The next message that has come; std::nullopt: none yet, or none ever, see state().
+  /// The next received message; nullopt if there is none yet, or never will be, see state().
   std::optional<std::string> receive();
 
   State state() const noexcept { return state_; }
-  /// When a message was received last, or the channel was made.
+  /// The time of the last received message, or of construction.
   Clock::time_point heard() const noexcept { return heard_; }
-  /// Whether a message has been received, so that the other end is known to have the secret.
+  /// Whether a message has been received, which proves that the other end has the secret.
   bool is_trusted() const noexcept { return received_ > 0; }
-  /// Sends what is queued, and then lets the other end read it. Returns true once that has closed the connection.
+  /// Sends queued messages and lets the other end read them. Returns true once the other end has closed the connection.
   /// Requires: no more calls of the functions above.
   bool wind_down();
-  /// What poll() must wait for.
+  /// The events that poll() must wait for.
   pollfd entry() const noexcept;
 
-  static constexpr std::size_t kMostBytes = std::size_t{1} << 16;
+  static constexpr std::size_t kMostBytes = std::size_t{1} << 16;  // limit on a message in bytes
 
  private:
   void read_some();
@@ -67,13 +67,13 @@ class Channel {
 
   Clock::time_point heard_ = Clock::now();
   std::string input_, output_;
-  std::string own_number_, other_number_;  // drawn by either end
+  std::string own_number_, other_number_;  // random numbers, one drawn by each end
   std::uint64_t received_ = 0, sent_ = 0;
   cluster::Secret secret_;
   Side side_;
   Descriptor socket_;
   State state_ = State::open;
-  std::deque<std::string> waiting_;  // until the other end's number is known
+  std::deque<std::string> waiting_;  // messages that wait for the other end's number
   bool winds_down_ = false;
 };
 

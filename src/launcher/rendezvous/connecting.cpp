@@ -19,13 +19,13 @@ using Clock = std::chrono::steady_clock;
 using log::str;
 using std::chrono::milliseconds;
 
-constexpr milliseconds kPause{200};  // between two attempts
-constexpr milliseconds kAttempt{5000};
+constexpr milliseconds kPause{200};     // pause between two attempts
+constexpr milliseconds kAttempt{5000};  // time-out of one attempt
 constexpr milliseconds kFirstLine{5000}, kNextLine{30000};
 
 std::string text_of_errno(int error) { return std::generic_category().message(error); }
 
-/// One attempt after another, to each address of the host in turn.
+/// Repeated attempts to connect, to each address of the host in turn.
 class Connecting {
  public:
   Connecting(const MainAddress& place, const RelayedSignals& signals) : place_(place), signals_(signals) {}

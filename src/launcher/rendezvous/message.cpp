@@ -28,7 +28,7 @@ std::string encoded(const Variant& message) {
       [&](const auto& value) {
         json body = json::object();
         if constexpr (!std::is_empty_v<std::decay_t<decltype(value)>>) body = value;
-        // A line of a program's output may be of any bytes.
+        // A line of a program's output may contain arbitrary bytes.
         return json{{"body", body}, {"kind", message.index()}}.dump(-1, ' ', false, json::error_handler_t::replace);
       },
       message);

@@ -17,9 +17,9 @@ namespace {
 using log::str;
 using std::chrono::milliseconds;
 
-constexpr milliseconds kLeaveTime{2000};
-constexpr milliseconds kTimeOfCause{1000};  // for the rank that another node has lost
-constexpr std::size_t kMostOfCause = 500;   // characters; the launcher of that node prints all
+constexpr milliseconds kLeaveTime{2000};    // time for the rendezvous to read the last message
+constexpr milliseconds kTimeOfCause{1000};  // time for the end of a rank that another node has lost
+constexpr std::size_t kMostOfCause = 500;   // limit in characters; that node's launcher prints the full text
 
 std::string shortened(const std::string& line) {
   return line.size() <= kMostOfCause ? line : line.substr(0, kMostOfCause) + "...";
@@ -43,7 +43,7 @@ NodeAgent::NodeAgent(const Setup& setup, const RelayedSignals& signals) : setup_
 
 NodeAgent::~NodeAgent() = default;
 
-/// A round shares nothing with the one before. In a round of one node nobody else needs to reach its store.
+/// A round shares nothing with the previous one. With one node, only this node needs to reach its store.
 StartRound NodeAgent::prepare_round(int nodes) {
   StartRound round{.main_address = nodes == 1 ? "127.0.0.1" : setup_.main_address.address,
                    .name = new_job_name(),
@@ -54,7 +54,7 @@ StartRound NodeAgent::prepare_round(int nodes) {
   return round;
 }
 
-/// Returns the signal that stopped it, or 0.
+/// Returns the signal that stopped the connection attempt, or 0.
 int NodeAgent::connect() {
   std::variant<Descriptor, int> socket;
   if (server_) socket = server_->connect_first_node();
@@ -117,7 +117,7 @@ void NodeAgent::leave(const std::string& why) {
   }
 }
 
-/// Their ranks were told to stop, and may be saving their state.
+/// Waits for the other launchers: their ranks were told to stop, and may be saving their state.
 void NodeAgent::await_others() {
   for (attend(); stops_job_ && !finish_; attend()) {
     print_lines();
@@ -165,7 +165,7 @@ void NodeAgent::check_channel() {
     case Channel::State::stranger: lost_ = "it answers as another program, or another version, does"; break;
     case Channel::State::forged: lost_ = "what it sends is not signed with this job's secret"; break;
     case Channel::State::open:
-      // This process cannot be silent to itself, but for having been stopped.
+      // Node 0 cannot lose itself: it is silent only after this process was stopped.
       if (!server_ && silent > setup_.heartbeat_timeout)
         lost_ = str("it gave no sign of life for ", seconds_text(setup_.heartbeat_timeout));
   }
@@ -181,7 +181,7 @@ void NodeAgent::handle(const RendezvousMessage& message) {
   if (const auto* finish = std::get_if<Finish>(&message)) finish_ = *finish;
   if (const auto* request = std::get_if<Stop>(&message)) signal_ = request->signal;
   if (const auto* end = std::get_if<EndRound>(&message)) {
-    // The lost rank may be one of this node that is about to end, and it names the cause.
+    // The lost rank may be on this node and about to end; its end then gives the cause.
     ends_round_at_ = Clock::now() + (end->secondary ? kTimeOfCause : milliseconds(0));
     lines_.push_back(str(end->why, "; all ranks are ended"));
   }
@@ -223,8 +223,8 @@ void NodeAgent::print_lines() {
 }
 
 void NodeAgent::send(const NodeMessage& message) {
-  // Whom this launcher has given up must not take what it still says for the end of a round: it sees the connection
-  // end.
+  // After this launcher has given up the rendezvous, the rendezvous must not take a message for the end of a round: it
+  // sees the connection end instead.
   if (!channel_ || !lost_.empty()) return;
   channel_->send(encode(message));
   channel_->flush();

@@ -20,10 +20,12 @@
 
 namespace muster::launcher {
 
-/// A launcher's part in the job of several nodes: it joins the rendezvous, learns of rounds, reports what becomes of
-/// its ranks, and sends heartbeats. That of node 0 holds the rendezvous itself.
-/// Between rounds await_round() waits; while ranks run, their Watch polls what add_to() gives for poll_timeout(), and
-/// then calls attend(). Thread safety: one thread.
+// Why: docs/decisions/0120-rounds-of-several-nodes.md.
+
+/// A launcher's part in a job on several nodes: it joins the rendezvous, learns of rounds, reports the end of its
+/// ranks, and sends heartbeats. The agent of node 0 also holds the rendezvous. Between rounds await_round() waits;
+/// while ranks run, their Watch polls the entries of add_to() for poll_timeout(), and then calls attend(). Thread
+/// safety: one thread.
 class NodeAgent {
  public:
   struct Setup {
@@ -32,40 +34,40 @@ class NodeAgent {
     NodeRange nodes;
     MainAddress main_address;
     cluster::Secret secret;
-    std::int64_t start = 0;  ///< of the job, for the ranks of all nodes
+    std::int64_t start = 0;  ///< start of the job, for the ranks of all nodes
   };
-  /// What comes after a wait: a round, or the exit code of the launcher.
+  /// The result of a wait: a round, or the exit code of the launcher.
   using Next = std::variant<StartRound, int>;
 
-  /// On node 0 it listens. Throws: LaunchError (MU033). `signals`: borrowed.
+  /// Listens on node 0. Throws: LaunchError (MU033). `signals`: borrowed.
   NodeAgent(const Setup& setup, const RelayedSignals& signals);
-  /// On node 0 it lets the others read what was sent to them, for 2 s at most.
+  /// On node 0, waits up to 2 s for the others to read their messages.
   ~NodeAgent();
   NodeAgent(const NodeAgent&) = delete;
   NodeAgent& operator=(const NodeAgent&) = delete;
 
-  /// Takes part in the next round, and waits for it. Prints what the rendezvous says meanwhile.
+  /// Gets ready for the next round and waits for it. Prints messages of the rendezvous meanwhile.
   /// Throws: LaunchError if the rendezvous is not reached (MU511), has another secret (MU512) or is lost (MU515), if it
   /// refuses this launcher (MU513), or if too few nodes came (MU514).
   Next await_round();
-  /// The socket of the store of the round that has begun, on the node of rank 0; else an empty one.
+  /// The socket of the current round's store on the node of rank 0; an empty one on other nodes.
   cluster::ListeningSocket take_store() { return std::move(store_); }
-  /// The launcher is about to end, `why`. Where node 0 has stopped the job, it waits for the others, as long as ranks
-  /// that save their state may take, or until another signal.
+  /// Announces that the launcher is about to end, with the reason `why`. If node 0 has stopped the job, it waits for
+  /// the others until ranks have had time to save their state, or until another signal.
   void leave(const std::string& why);
 
   void add_to(std::vector<pollfd>& entries) const;
   int poll_timeout() const;
   void attend();
-  /// Reports the root cause among this node's ranks, and ends them all if the round is over.
+  /// Reports the root cause among this node's ranks, and ends all of them if the round is over.
   void follow(Supervisor& supervisor);
-  /// All ranks of this node have ended; `stopped_by`: the signal that this launcher got, or 0.
+  /// Reports that all ranks of this node have ended; `stopped_by`: the signal that this launcher received, or 0.
   void report_end(const Supervisor& supervisor, int stopped_by);
-  /// The launcher was told to stop. On node 0 that stops the job.
+  /// Called when the launcher was told to stop. On node 0, stops the job.
   void stop(int signal);
-  /// The next signal by which the job was stopped at node 0, or 0.
+  /// The next signal with which node 0 stopped the job, or 0.
   int next_signal() { return std::exchange(signal_, 0); }
-  /// Lines that the launcher should print.
+  /// Lines for the launcher to print.
   std::vector<std::string> take_lines();
 
  private:
@@ -83,11 +85,11 @@ class NodeAgent {
   [[noreturn]] void refuse() const;
 
   Clock::time_point beat_at_ = Clock::now();
-  std::optional<Clock::time_point> ends_round_at_;  // when the ranks are told, if they have not failed by then
+  std::optional<Clock::time_point> ends_round_at_;  // time to end ranks that have not failed by then
   std::optional<Finish> finish_;
   std::vector<std::string> lines_;
-  std::string lost_;       // why the rendezvous is gone
-  bool reported_ = false;  // the cause of this round
+  std::string lost_;       // why the rendezvous was lost
+  bool reported_ = false;  // the cause of this round was reported
   std::optional<StartRound> round_;
   Setup setup_;
   int signal_ = 0;
@@ -95,7 +97,7 @@ class NodeAgent {
   bool stops_job_ = false;
   cluster::ListeningSocket store_;
   std::unique_ptr<RendezvousServer> server_;
-  std::optional<Channel> channel_;  // after the server, which waits for its end
+  std::optional<Channel> channel_;  // declared after the server, which waits for its end
 };
 
 }  // namespace muster::launcher

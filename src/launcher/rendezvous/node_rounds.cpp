@@ -15,7 +15,7 @@ namespace {
 
 using log::str;
 
-constexpr std::size_t kMostOfCommand = 200;  // characters, for messages
+constexpr std::size_t kMostOfCommand = 200;  // limit in characters, for messages
 
 std::string host_name() {
   char name[256] = "";
@@ -23,7 +23,7 @@ std::string host_name() {
   return name;
 }
 
-/// Which shows that two commands differ, and not what they are.
+/// A keyed digest, which shows that two commands differ without revealing them.
 std::string digest_of(const cluster::Secret& secret, const std::vector<std::string>& command) {
   std::string words;
   for (const auto& word : command) words.append(word) += '\0';

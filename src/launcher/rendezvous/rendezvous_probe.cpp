@@ -18,8 +18,8 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr milliseconds kAttemptTime{5000};  // to connect and to hear something
-constexpr milliseconds kPauseOfProbe{500};
+constexpr milliseconds kAttemptTime{5000};  // time to connect and to receive something
+constexpr milliseconds kPauseOfProbe{500};  // pause between two attempts
 
 bool is_connected(int socket) {
   sockaddr_storage peer;
@@ -63,7 +63,7 @@ void RendezvousProbe::try_next() {
   const auto& address = addresses_[next_++ % addresses_.size()];
   due_ = Clock::now() + kAttemptTime;
   socket_ = Descriptor(socket(address.bytes.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  // How it went is seen when reading.
+  // The result is seen when reading.
   if (socket_)
     static_cast<void>(connect(socket_.get(), reinterpret_cast<const sockaddr*>(&address.bytes), address.size));
   else end();
@@ -84,7 +84,7 @@ void RendezvousProbe::listen() {
     if (!kRendezvousWords.starts_with(words_)) return end();
   }
   if ((size > 0 || waits) && Clock::now() < due_) return;
-  if (is_connected(socket_.get())) return end();  // a store says nothing
+  if (is_connected(socket_.get())) return end();  // a store does not speak first
   socket_.close();
   due_ = Clock::now() + kPauseOfProbe;
 }

@@ -13,16 +13,16 @@
 
 namespace muster::launcher {
 
-/// For a launcher that takes part in no rendezvous: finds out whether the launcher of node 0 holds one, where the ranks
-/// of this node would wait for a store. It connects once something listens there, and hears who speaks first: a
-/// rendezvous does, a store does not. What cannot be found out is left to the ranks. Nothing blocks but one look-up of
-/// the name.
+/// For a launcher without a rendezvous: finds out whether the launcher of node 0 holds one at the address where the
+/// ranks of this node would wait for a store. It connects once something listens there, and waits for the first words:
+/// a rendezvous speaks first, a store does not. If it finds out nothing, the ranks will. Only one look-up of the name
+/// blocks.
 class RendezvousProbe {
  public:
   explicit RendezvousProbe(MainAddress place) : place_(std::move(place)) {}
 
   void add_to(std::vector<pollfd>& entries) const;
-  /// Milliseconds until something is due; -1: nothing any more.
+  /// Milliseconds until attend() must be called; -1: never again.
   int poll_timeout() const;
   /// Throws: LaunchError (MU513) if there is a rendezvous.
   void attend();
@@ -39,7 +39,7 @@ class RendezvousProbe {
   void listen();
   void end();
 
-  std::vector<Address> addresses_;  // all of node 0
+  std::vector<Address> addresses_;  // all addresses of node 0
   Clock::time_point due_ = Clock::now();
   bool ended_ = false, looked_up_ = false;
   std::size_t next_ = 0;

@@ -20,10 +20,10 @@ namespace {
 using log::str;
 using std::chrono::milliseconds;
 
-constexpr milliseconds kWindDownTime{2000};
-constexpr milliseconds kTimeToJoin{10000};  // of a process that has connected, until its first message
-constexpr std::size_t kMostStrangers = 64;  // at a time
-constexpr int kMostStrangerLines = 10;      // about strangers: more would fill the log
+constexpr milliseconds kWindDownTime{2000};  // time for the other end to read the last message
+constexpr milliseconds kTimeToJoin{10000};   // time until the first message of a process that has connected
+constexpr std::size_t kMostStrangers = 64;   // limit at any one time
+constexpr int kMostStrangerLines = 10;       // limit on lines about strangers, so that they cannot fill the log
 
 std::string number_of_peer(const sockaddr_storage& address, socklen_t size) {
   char text[NI_MAXHOST] = "?";
@@ -60,7 +60,7 @@ Descriptor RendezvousServer::connect_first_node() {
 }
 
 void RendezvousServer::add_to(std::vector<pollfd>& entries) const {
-  // Where no descriptor is left for a connection, it waits until the next sign of life.
+  // If the process has run out of descriptors, new connections wait until the next heartbeat.
   if (!full_) entries.push_back({listening_.fd(), POLLIN, 0});
   for (const auto& [id, connection] : connections_) entries.push_back(connection.channel.entry());
 }
@@ -125,12 +125,12 @@ void RendezvousServer::attend_to(Id id, Connection& connection) {
     case Channel::State::open: break;
   }
   if (!channel.is_trusted() && silent > kTimeToJoin) turn_away(connection, "connected and said nothing");
-  // This process cannot be silent to itself, but for having been stopped.
+  // Node 0 cannot lose itself: it is silent only after this process was stopped.
   else if (channel.is_trusted() && id != RendezvousState::kFirst && silent > setup_.heartbeat_timeout)
     lose_silent(id, connection);
 }
 
-/// It may only have been stopped for a while; then it learns what became of it.
+/// Gives up a silent node. It may only have been stopped for a while; then it learns that it is lost.
 void RendezvousServer::lose_silent(Id id, Connection& connection) {
   const auto why = str("its launcher gave no sign of life for ", seconds_text(setup_.heartbeat_timeout));
   connection.channel.send(encode(RendezvousMessage(Finish{
@@ -146,7 +146,7 @@ void RendezvousServer::give_up(Id id, Connection& connection, const std::string&
 
 void RendezvousServer::turn_away(Connection& connection, const std::string& why) {
   connection.wound_down_by = Clock::now() + kWindDownTime;
-  // Signed with our secret, so that a launcher that has another one sees that.
+  // Signed with this job's secret, so that a launcher with another secret notices the difference.
   if (connection.channel.state() == Channel::State::forged) connection.channel.send(encode(RendezvousMessage(Alive{})));
   if (++turned_away_ > kMostStrangerLines) return;
   lines_.push_back(str("a process at ", connection.host, " that connected was turned away: it ", why));

@@ -15,9 +15,11 @@
 
 namespace muster::launcher {
 
+// Why: docs/decisions/0120-rounds-of-several-nodes.md.
+
 /// The rendezvous of the launchers of a job: a small store of its state and its nodes, in the launcher of node 0. It
-/// lives and dies with that launcher.
-/// Nothing blocks: the owner polls what add_to() gives for poll_timeout(), and then calls attend().
+/// lives and dies with that launcher. Nothing blocks: the owner polls the entries of add_to() for poll_timeout(), and
+/// then calls attend().
 /// Thread safety: one thread.
 class RendezvousServer {
  public:
@@ -30,20 +32,20 @@ class RendezvousServer {
   };
   /// Listens. Throws: LaunchError (MU033).
   explicit RendezvousServer(const Setup& setup);
-  /// Lets the others read what was sent to them, for 2 s at most.
+  /// Waits up to 2 s for the others to read their messages.
   ~RendezvousServer();
   RendezvousServer(const RendezvousServer&) = delete;
   RendezvousServer& operator=(const RendezvousServer&) = delete;
 
-  /// The other end of the connection of this launcher itself.
+  /// The other end of the connection to this launcher itself.
   Descriptor connect_first_node();
 
   void add_to(std::vector<pollfd>& entries) const;
-  /// Milliseconds until something is due.
+  /// Milliseconds until attend() must be called.
   int poll_timeout() const;
-  /// Throws: what Setup::state.prepare_round throws.
+  /// Throws: exceptions of Setup::state.prepare_round.
   void attend();
-  /// Lines about processes that were turned away.
+  /// Lines about processes that were rejected.
   std::vector<std::string> take_lines() { return std::exchange(lines_, {}); }
 
  private:
@@ -51,8 +53,8 @@ class RendezvousServer {
   using Id = RendezvousState::Id;
   struct Connection {
     Channel channel;
-    std::string host;                                // its number
-    std::optional<Clock::time_point> wound_down_by;  // it is being closed
+    std::string host;                                // numeric address
+    std::optional<Clock::time_point> wound_down_by;  // deadline of a connection that is being closed
   };
 
   void accept_all();
@@ -70,7 +72,7 @@ class RendezvousServer {
   Id next_id_ = RendezvousState::kFirst + 1;
   Setup setup_;
   RendezvousState state_;
-  bool full_ = false;  // no descriptor was left for the last connection
+  bool full_ = false;  // the last connection found no free descriptor
   int turned_away_ = 0;
 };
 

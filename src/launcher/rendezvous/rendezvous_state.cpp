@@ -12,17 +12,17 @@ namespace {
 using log::str;
 using std::chrono::milliseconds;
 
-constexpr int kCodeOfLostNode = 1;
-constexpr int kCodeOfError = 2;  // as `muster` ends by an error
-constexpr milliseconds kFirstNote{5000}, kNextNote{30000};
-constexpr milliseconds kJobStopTime{40000};  // ranks have 30 s to save their state
+constexpr int kCodeOfLostNode = 1;                          // exit code of a job that has lost a node
+constexpr int kCodeOfError = 2;                             // exit code of `muster` after an error
+constexpr milliseconds kFirstNote{5000}, kNextNote{30000};  // times until the notes about missing nodes
+constexpr milliseconds kJobStopTime{40000};                 // ranks have 30 s (kStopTime) to save their state
 
 template <class T>
 std::string two_values(const char* what, const T& first, const T& own) {
   return str(what, " is ", own, " here and ", first, " on node 0");
 }
 
-/// What of the config is not the same as on node 0; empty if all is.
+/// The first difference from the config of node 0; empty if there is none.
 std::string difference(const LaunchConfig& first, const LaunchConfig& own) {
   if (first.nodes != own.nodes) return two_values("--nodes", first.nodes, own.nodes);
   if (first.processes != own.processes)
@@ -90,7 +90,7 @@ std::vector<RendezvousState::Id> RendezvousState::ready_nodes() const {
   std::vector<Id> result;
   for (const auto& [id, node] : nodes_)
     if (node.ready) result.push_back(id);
-  // Who was in the last round comes before who waited for this one.
+  // Nodes of the last round precede those that waited for this one.
   std::stable_sort(result.begin(), result.end(), [&](Id a, Id b) {
     return std::pair(a != kFirst, !nodes_.at(a).in_round) < std::pair(b != kFirst, !nodes_.at(b).in_round);
   });
@@ -117,7 +117,8 @@ void RendezvousState::wait_for_nodes(Time now) {
   start(ready);
 }
 
-/// Whether nobody is worth waiting for: those of the last round are ready, and so are as many as may be, or all.
+/// Whether no further node is worth waiting for: all nodes of the last round are ready, and the maximum number, or
+/// every known node if none is expected, is ready.
 bool RendezvousState::is_complete(std::size_t ready) const {
   for (const auto& [id, node] : nodes_)
     if (node.in_round && !node.ready) return false;

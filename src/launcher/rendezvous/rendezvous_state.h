@@ -14,48 +14,48 @@
 
 namespace muster::launcher {
 
-/// Decides when the rounds of a job on several nodes begin and end, and who takes part in them. It knows neither
-/// sockets nor clocks: what happens is reported to it with the time, and it says what is to be sent to whom.
+/// Decides when the rounds of a job on several nodes begin and end, and which nodes take part. It uses neither sockets
+/// nor clocks: events are reported to it with the time, and it returns the messages to send.
 ///
 /// A round begins once the maximum number of nodes is ready, or the minimum is and last_call_timeout has passed. The
-/// last call is left out if no node was lost since the last round: then nobody is expected. A failed rank or a lost
-/// node ends the round for all. A node that comes later waits for the next round. Node 0, whose launcher holds the
-/// rendezvous, takes part in each.
+/// last call is left out if no node was lost since the last round, because then nobody is expected. A failed rank or a
+/// lost node ends the round for all nodes. A node that comes later waits for the next round. Node 0, whose launcher
+/// holds the rendezvous, takes part in every round.
 class RendezvousState {
  public:
   using Time = std::chrono::steady_clock::time_point;
-  /// Of a connection. That of node 0 is kFirst.
+  /// Number of a connection. Node 0 is kFirst.
   using Id = int;
   static constexpr Id kFirst = 0;
 
   struct Setup {
     std::chrono::milliseconds join_timeout{0}, last_call_timeout{0};
     NodeRange nodes;
-    /// What the ranks of the next round, on so many nodes, need to find each other.
+    /// Returns the data with which the ranks of the next round, on this many nodes, find each other.
     std::function<StartRound(int nodes)> prepare_round;
     LaunchConfig config;
   };
   RendezvousState(Setup setup, Time now);
 
   void receive(Id id, const NodeMessage& message, Time now);
-  /// Its connection is gone. `why`: "its launcher closed the connection".
+  /// The connection is lost. `why`: "its launcher closed the connection".
   void lose(Id id, const std::string& why, Time now);
   /// Requires: called when due() has come.
   void advance(Time now);
   std::optional<Time> due() const;
 
-  /// What is to be sent, in this order.
+  /// The messages to send, in this order.
   std::vector<std::pair<Id, RendezvousMessage>> take_messages() { return std::exchange(messages_, {}); }
-  /// Whether all nodes were sent the end of the job.
+  /// Whether the end of the job was sent to all nodes.
   bool finished() const noexcept { return phase_ == Phase::finished; }
 
  private:
   enum class Phase { joining, running, ending, stopping, finished };
   struct Node {
-    bool ended = false;  ///< its ranks of this round have
+    bool ended = false;  ///< the node's ranks of this round have ended
     std::string host;
     bool in_round = false;
-    int node_rank = 0;  ///< as given; in a round, of that
+    int node_rank = 0;  ///< rank given by the user; during a round, rank in that round
     bool ready = false;
   };
   struct Cause {
@@ -86,7 +86,7 @@ class RendezvousState {
 
   std::optional<Cause> cause_;
   Time joining_since_;
-  bool is_node_expected_ = true;  // a lost one may be replaced
+  bool is_node_expected_ = true;  // true if a lost node may be replaced
   std::optional<Time> last_call_;
   bool made_steps_ = false;
   std::vector<std::pair<Id, RendezvousMessage>> messages_;

@@ -8,7 +8,7 @@ namespace muster::parallel {
 BucketLayout assign_buckets(const std::vector<BucketItem>& items, double first_bytes, double cap_bytes) {
   BucketLayout layout;
   layout.offsets.resize(items.size());
-  std::map<size_t, BucketSpan> open;  // one per kind
+  std::map<size_t, BucketSpan> open;  // one open bucket per kind
   bool first = true;
   const auto close = [&](BucketSpan& bucket) {
     layout.buckets.push_back(bucket);

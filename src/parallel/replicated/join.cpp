@@ -13,7 +13,7 @@
 namespace muster::parallel {
 namespace {
 
-/// The models announce what they communicate as long as it lives.
+/// While this object exists, the models announce what they communicate.
 class OpenSession {
  public:
   OpenSession(const std::vector<Joinable*>& models, JoinSession& session) : models_(models) {
@@ -52,7 +52,7 @@ void run_own_part(const std::function<void()>& f, JoinSession& session) {
     if (session.broken()) throw;
     try {
       session.report(JoinEvent::failed, -1);
-    } catch (const Error&) {  // what f threw says more
+    } catch (const Error&) {  // the error that f threw says more
     }
     throw;
   }

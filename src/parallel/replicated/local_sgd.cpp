@@ -35,7 +35,7 @@ LocalSGD::~LocalSGD() {
   if (options_.enabled) model_.set_gradient_sync(synced_before_);
 }
 
-/// Parameters may be unfrozen between two averages; what was trained before stays in the list.
+/// Adds parameters that were unfrozen since the last average. Parameters that were trained before stay in the list.
 void LocalSGD::collect() {
   for (const auto& [name, parameter] : parallel::distinct_parameters(module_)) {
     const auto known = std::any_of(parameters_.begin(), parameters_.end(),
@@ -62,10 +62,10 @@ void LocalSGD::finish() {
   if (pending_ > 0) average();
 }
 
-/// One message per dtype and device.
+/// Sends one message per dtype and device.
 void LocalSGD::average_values() {
   at::NoGradGuard no_grad;
-  // Nothing to record; below autograd each operator is dispatched once less.
+  // Nothing is recorded. Below autograd each operator is dispatched one time less.
   at::AutoDispatchBelowADInplaceOrView below;
   auto rest = values_;
   while (!rest.empty()) {

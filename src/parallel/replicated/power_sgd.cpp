@@ -25,7 +25,7 @@
 namespace muster::parallel {
 
 at::Tensor orthonormalize(const at::Tensor& matrix) {
-  const double noise = matrix.scalar_type() == at::kDouble ? 1e-12 : 1e-5;  // of a column: no direction is left in it
+  const double noise = matrix.scalar_type() == at::kDouble ? 1e-12 : 1e-5;  // relative norm without a direction
   const auto before = matrix.norm(2, 0);
   for (int64_t i = 0; i < matrix.size(1); ++i) {
     const auto column = matrix.select(1, i);
@@ -48,7 +48,7 @@ namespace {
 
 constexpr device::SyncPoint kFactor{"powersgd: a first factor is copied to the device"};
 
-/// Half precision is factorized in float32.
+/// The dtype and device of factors. Half precision is factorized in float32.
 at::TensorOptions factor_options(const at::Tensor& flat) {
   return at::TensorOptions().dtype(flat.scalar_type() == at::kDouble ? at::kDouble : at::kFloat).device(flat.device());
 }
@@ -63,29 +63,29 @@ class PowerSgdHook final : public CommHook {
 
  private:
   struct Pair {
-    at::Tensor matrix, p, q;  // p and q lie in flat_p and flat_q
-    at::Tensor spare = {};    // on a device: from it comes what replaces a dead column
+    at::Tensor matrix, p, q;  // p and q are views of flat_p and flat_q
+    at::Tensor spare = {};    // on a device: columns that replace dead ones
   };
   struct BucketState {
-    std::string parameters;  // as parameters_of(), and the shapes of the factors
+    std::string parameters;  // text of parameters_of(), and the shapes of the factors
     std::vector<Pair> pairs;
-    std::vector<at::Tensor> whole;  // what is sent uncompressed
+    std::vector<at::Tensor> whole;  // tensors that are sent uncompressed
     at::Tensor flat_p, flat_q, flat_uncompressed, error, before;
-    at::Tensor kept_q;      // flat_q as the reduction found it
-    at::Tensor next_error;  // what the reduction leaves
+    at::Tensor kept_q;      // flat_q before the reduction
+    at::Tensor next_error;  // the error that this reduction leaves
     bool started = false, was_started = false;
   };
   BucketState& state_of(const GradientBucket& bucket);
   void take_loaded(BucketState& state, const GradientBucket& bucket);
-  /// The buckets of a checkpoint that this model does not have.
+  /// Drops the buckets of a checkpoint that this model does not have.
   void drop_loaded(int rank);
   void allocate(BucketState& state, const GradientBucket& bucket) const;
   Finish start_uncompressed(const GradientBucket& bucket, const comm::Communicator& group);
   void finish(BucketState& state, const GradientBucket& bucket, const comm::Communicator& group);
-  /// All buckets have come: what the reduction leaves counts from now on, unless its gradients were not finite.
+  /// Called when all buckets have arrived: keeps the new errors and factors, unless gradients were not finite.
   void end_reduction();
   static void restore(BucketState& state);
-  /// A first factor for matrix i, the same on every rank.
+  /// A first factor for matrix i, equal on every rank.
   at::Tensor drawn(const BucketState& state, size_t bucket, size_t i) const;
   void draw_factors(BucketState& state, size_t bucket) const;
   void revive_columns(BucketState& state, size_t bucket, size_t i) const;
@@ -93,15 +93,16 @@ class PowerSgdHook final : public CommHook {
   static void keep_if(const at::Tensor& finite, BucketState& state);
 
   PowerSgdOptions options_;
-  bool finite_ = true;       // all of this reduction so far; the same on every rank
-  at::Tensor finite_there_;  // the same on a device, where the host does not read it; undefined: nothing yet
+  bool finite_ = true;       // whether all of this reduction is finite so far; equal on every rank
+  at::Tensor finite_there_;  // finite_ on a device, where the host does not read it; undefined: nothing yet
   int64_t iteration_ = 0;
   std::vector<std::unique_ptr<BucketState>> states_;
-  std::map<std::string, BucketState> loaded_;  // that no bucket has taken yet, by parameters
+  std::map<std::string, BucketState> loaded_;  // loaded states that no bucket has taken yet, by parameters
   int reductions_since_load_ = 0;
 };
 
-/// Which gradients lie in a bucket, and where: their names, and under them their shapes as they are factorized.
+/// Names of the gradients in a bucket, then their shapes as they are factorized. Identifies the bucket's content.
+/// Why: docs/decisions/0150-state-of-powersgd-goes-by-names.md.
 std::string parameters_of(const GradientBucket& bucket) {
   std::string names, shapes;
   for (const auto& name : bucket.names) names += (names.empty() ? "" : ", ") + name;
@@ -122,7 +123,8 @@ PowerSgdHook::BucketState& PowerSgdHook::state_of(const GradientBucket& bucket) 
   return *state;
 }
 
-/// With another rank, factors have other sizes: they are dropped later.
+/// Takes loaded factors and error. If PowerSGD's rank has changed, the sizes differ and the loaded state is dropped
+/// later.
 void PowerSgdHook::take_loaded(BucketState& state, const GradientBucket& bucket) {
   const auto found = loaded_.find(state.parameters);
   if (found == loaded_.end() || found->second.flat_q.sizes() != state.flat_q.sizes()) return;
@@ -156,10 +158,10 @@ State PowerSgdHook::state_dict() const {
   return State::Map{{"iteration", iteration_}, {"buckets", std::move(buckets)}};
 }
 
-/// Buckets of the new process are laid out when they first start, and take what was loaded for them then.
+/// Keeps the loaded states. Buckets of this process are laid out when they first start, and take their state then.
 void PowerSgdHook::load_state_dict(const State& state) {
   std::map<std::string, BucketState> loaded;
-  // To the host, since it is not known on which stream it will be used.
+  // Copied to the host, because the stream on which it will be used is not known yet.
   const auto tensor = [](const State& from) {
     return from.empty() ? at::Tensor() : from.tensor().to(at::kCPU, /*non_blocking=*/false, /*copy=*/true);
   };
@@ -219,12 +221,12 @@ at::Tensor PowerSgdHook::drawn(const BucketState& state, size_t bucket, size_t i
 void PowerSgdHook::draw_factors(BucketState& state, size_t bucket) const {
   for (size_t i = 0; i < state.pairs.size(); ++i) state.pairs[i].q.copy_(drawn(state, bucket, i));
   if (state.flat_q.is_cpu() || state.started) return;
-  // Whether this reduction is finite will not be known here, so it cannot be drawn again.
+  // The host will not learn whether this reduction is finite, so it could not draw the factors again.
   state.kept_q.copy_(state.flat_q);
   state.was_started = true;
 }
 
-/// Makes q orthonormal. A column that died, with a gradient of lower rank, would stay dead.
+/// Makes q orthonormal. Replaces columns that became zero for a gradient of lower rank, because they would stay zero.
 void PowerSgdHook::revive_columns(BucketState& state, size_t bucket, size_t i) const {
   auto& pair = state.pairs[i];
   const auto dead = orthonormalize(pair.q);
@@ -258,7 +260,7 @@ CommHook::Finish PowerSgdHook::start(const GradientBucket& bucket, const comm::C
     finite_ = true;
     finite_there_ = at::Tensor();
   }
-  if (state.kept_q.defined()) restore(state);  // the reduction before did not come to its end
+  if (state.kept_q.defined()) restore(state);  // the previous reduction was not completed
   state.was_started = state.started;
   state.kept_q = state.flat_q.clone();
   int64_t at = 0;
@@ -296,14 +298,15 @@ void PowerSgdHook::finish(BucketState& state, const GradientBucket& bucket, cons
   if (state.flat_q.numel() > 0) group.all_reduce(state.flat_q, comm::ReduceOp::sum);
   for (auto& pair : state.pairs) pair.matrix.copy_(at::matmul(pair.p, pair.q.t()));
   if (options_.use_error_feedback) {
-    // This rank put in 1/size of its gradient and got the mean of all: of the mean, 1/size is its own.
+    // The new error is this rank's 1/size share of what compression lost. `before` is this rank's gradient times
+    // 1/size, and bucket.flat the mean over all ranks, of which this rank's share is 1/size.
     state.next_error = state.before.sub_(bucket.flat, 1.0 / group.size());
     for (const auto& tensor : state.whole) clear_part(state.next_error, bucket.flat, tensor);
   }
   note_finite(bucket.flat);
   if (!bucket.last) return;
   end_reduction();
-  // A parameter that was just unfrozen comes to a hook in the reduction after its first.
+  // A parameter that was just unfrozen first reaches the hook one reduction later.
   if (!loaded_.empty() && ++reductions_since_load_ > 1) drop_loaded(group.rank());
 }
 
@@ -316,7 +319,7 @@ void PowerSgdHook::note_finite(const at::Tensor& flat) {
   }
 }
 
-/// What the host would do if it knew whether the reduction is finite.
+/// Does on the device what the host would do if it knew whether the reduction is finite.
 void PowerSgdHook::keep_if(const at::Tensor& finite, BucketState& state) {
   state.flat_q.copy_(at::where(finite, state.flat_q, state.kept_q));
   if (!state.next_error.defined()) return;

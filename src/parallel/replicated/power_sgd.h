@@ -7,17 +7,17 @@
 
 namespace muster::parallel {
 
-/// Gram-Schmidt on the columns, in place. A column that depends linearly on those before becomes zero; returns which
-/// columns are zero.
+/// Orthonormalizes the columns in place, by Gram-Schmidt. A column that depends linearly on earlier ones becomes zero.
+/// Returns which columns are zero.
 at::Tensor orthonormalize(const at::Tensor& matrix);
 
-/// Draws the initial factor of a factorization, the same on every rank.
+/// Draws the initial factor of a factorization, equal on every rank.
 at::Tensor first_factor(int64_t rows, int64_t columns, uint64_t seed, const at::TensorOptions& options);
 inline uint64_t factor_seed(uint64_t seed, int64_t iteration, size_t bucket, size_t matrix) {
   return ((seed * 1'000'003 + static_cast<uint64_t>(iteration)) * 10'007 + bucket) * 100'003 + matrix;
 }
 
-/// Sets the elements of `like` to zero that `part` has in `flat`; both have the same layout.
+/// Zeroes the elements of `like` at the place that `part` has in `flat`. `like` and `flat` have one layout.
 void clear_part(const at::Tensor& like, const at::Tensor& flat, const at::Tensor& part);
 
 }  // namespace muster::parallel

@@ -26,74 +26,75 @@
 
 namespace muster::parallel {
 
-/// Averages gradients during each backward, as c10d::Reducer does; one such averaging is a reduction here.
+/// Averages gradients during each backward, like c10d::Reducer. One such averaging is called a reduction here.
 ///
 /// A reduction begins with the first gradient of a backward and ends in autograd's final callback. Buckets start in
-/// their fixed order, each as soon as it and those before it are full. Gradients missing at the end (unused parameters)
-/// are filled with zeros, or with what was accumulated before, and their buckets are started then. The last bucket
-/// carries flags, so that all ranks learn which parameters had gradients where, without a separate message. Under a
-/// CommHook, and on a device, the flags have a separate message. A nested backward belongs to the reduction of the
-/// outer one. A gradient that arrives after its bucket was started is averaged at the end, in a second message, if any
-/// rank has such gradients.
+/// their fixed order, each as soon as it and all buckets before it are full. Gradients that are missing at the end
+/// (unused parameters) are filled with zeros, or with what was accumulated before, and their buckets are started then.
+/// The last bucket carries flags, so that all ranks learn without a separate message which parameters had gradients on
+/// which ranks. Under a CommHook, and on a device, the flags have a separate message. A nested backward belongs to the
+/// reduction of the outer one. Gradients that arrive after their bucket was started are averaged at the end, in a
+/// second message, if any rank has some.
 ///
 /// The flags also say whether a rank has parameters that were unfrozen since the last reduction. The reduction then
-/// ends with an exchange about them: it gives them buckets after the others, and communicates these. From the next
-/// reduction on they are like the others.
+/// ends with an exchange about these parameters: they get buckets after the others, and these buckets are communicated.
+/// From the next reduction on they are treated like the others.
 ///
-/// On a device, hooks may come on several streams. Buckets are communicated on a stream of the reducer's, after all of
-/// these; the stream on which the reduction ends waits for it, and the host does not.
+/// On a device, hooks may run on several streams. Buckets are communicated on a stream of the reducer, after all of
+/// these streams. The stream on which the reduction ends waits for it; the host does not.
 ///
-/// Thread safety: hooks may come from several threads.
+/// Thread safety: hooks may be called from several threads.
+/// Why: docs/decisions/0041-the-reducer-and-the-fused-step.md.
 class Reducer {
  public:
-  /// Requires: all but the name outlive this object.
+  /// Requires: all arguments except the name outlive this object.
   Reducer(std::string name, Replica& replica, FrozenParameters& frozen, const comm::Communicator& group,
           const DdpOptions& options);
   Reducer(const Reducer&) = delete;
   ~Reducer();
 
-  /// Informs other ranks of each reduction before it communicates; nullptr: stops.
+  /// Tells other ranks of each reduction before it communicates; nullptr stops that.
   void set_session(JoinSession* session, int64_t model) noexcept;
-  /// A reduction of this rank without a backward: it sends what this rank has not communicated yet, or zeros.
+  /// Runs a reduction of this rank without a backward: sends what this rank has not communicated yet, or zeros.
   /// `root`: the rank whose buffers are used.
   void shadow(int root, double divisor);
 
-  /// f is called on every rank at the end of each reduction, with the rank whose buffers are used.
+  /// Sets a function that is called on every rank at the end of each reduction, with the rank whose buffers are used.
   void at_end(std::function<void(int root)> f) { at_end_ = std::move(f); }
-  /// A reduction of this rank outside of backward: it sends what this rank has not communicated yet, or zeros. Nothing
-  /// changes if no rank has a gradient.
+  /// Starts a reduction of this rank outside of backward: it sends what this rank has not communicated yet, or zeros.
+  /// Nothing changes if no rank has a gradient.
   void start();
   void finish_started();
   /// Number of completed reductions, without those of shadow().
   int64_t ended() const noexcept { return ended_; }
-  /// Reductions carry index and step, and record their order.
+  /// Makes reductions carry index and step, and record their order.
   void register_with(const std::shared_ptr<ReductionRecord>& record, int64_t index);
 
   void set_sync(bool on) noexcept { sync_ = on; }
   bool sync() const noexcept { return sync_; }
-  /// The current stream has read local gradients, which may be freed on other ones afterwards.
+  /// Call it after the current stream has read local gradients. Other streams may free them afterwards.
   void order_local_gradients() const;
-  /// nullptr: gradients are summed as they are.
+  /// The communication hook; nullptr: gradients are all-reduced directly.
   CommHook* comm_hook() const noexcept { return comm_hook_.get(); }
-  /// A forward scope begins: from now on a gradient of a parameter that was unfrozen since the last one begins a
-  /// reduction, too, though the parameter has no bucket yet.
+  /// A forward scope begins. From now on a gradient of a parameter that was unfrozen since the last scope also begins a
+  /// reduction, although the parameter has no bucket yet.
   void watch_unfrozen();
-  /// A forward scope has ended: the graphs that are alive came from it.
+  /// A forward scope has ended: the graphs that are alive now came from it.
   void note_forward() noexcept;
-  /// Discards what a backward that threw has left behind.
+  /// Discards what remains of a backward that threw.
   void before_backward();
-  /// Throws what a backward without synchronisation has to report.
+  /// Throws the errors that a backward without synchronization has to report.
   void after_backward();
 
  private:
   struct State {
-    std::atomic<bool> fired = false;  ///< in this reduction
-    bool expected = true;             ///< static_graph: it has a gradient in each reduction
-    bool awaited = true;              ///< in this reduction its bucket waits for it
+    std::atomic<bool> fired = false;  ///< whether it got a gradient in this reduction
+    bool expected = true;             ///< static_graph: whether it has a gradient in each reduction
+    bool awaited = true;              ///< whether its bucket waits for it in this reduction
   };
   struct VariableLocator {
-    int64_t index = -1;  ///< in the replica; -1: not there yet
-    size_t leaf = 0;     ///< in `bypass_`
+    int64_t index = -1;  ///< index in the replica; -1: not there yet
+    size_t leaf = 0;     ///< index in `bypass_`
     std::string name;
   };
 
@@ -141,37 +142,37 @@ class Reducer {
   std::vector<int64_t> pending_;                     // per bucket: expected gradients that have not arrived
   std::vector<comm::OperationLabel> bucket_labels_;  // the labels of operations, without the step
   comm::OperationLabel flag_label_, late_label_;
-  std::string label_;                            // of the model; part of the labels of its operations
+  std::string label_;                            // name of the model; part of the labels of its operations
   std::shared_ptr<CommHook> comm_hook_;          // nullptr: all_reduce
   std::vector<GradientBucket> hook_buckets_;     // the buckets passed to the hook
-  std::vector<comm::Communicator> hook_groups_;  // of each bucket
-  std::vector<CommHook::Finish> finishes_;       // of the buckets that were started, in this order
-  comm::Work flag_work_;                         // where flags have a message of their own
+  std::vector<comm::Communicator> hook_groups_;  // one group per bucket
+  std::vector<CommHook::Finish> finishes_;       // one for each bucket that was started, in this order
+  comm::Work flag_work_;                         // the all_reduce of the flags, if they have a separate message
   std::mutex mutex_;
   JoinSession* session_ = nullptr;
-  int64_t session_index_ = -1;  // in the session
-  int root_ = 0;                // of this reduction
+  int64_t session_index_ = -1;  // index of this model in the session
+  int root_ = 0;                // rank whose buffers are used after this reduction
   std::function<void(int root)> at_end_;
-  bool shadow_ = false;            // this reduction has no backward here
-  bool outside_backward_ = false;  // this reduction was begun by start()
+  bool shadow_ = false;            // whether this reduction has no backward on this rank
+  bool outside_backward_ = false;  // whether start() began this reduction
   int64_t ended_ = 0;
   ReductionRecorder recorder_;
-  int64_t backward_ = -1;                        // the one that produced the latest gradient
-  std::vector<int64_t> backwards_;               // that have not ended: this one, and those around it
-  std::weak_ptr<char> backwards_alive_;          // kept by the callbacks of these
-  bool nested_ = false;                          // backwards in this reduction, within one another
-  bool inside_runtime_backward_ = false;         // between before_backward() and after_backward()
+  int64_t backward_ = -1;                        // the backward that produced the latest gradient
+  std::vector<int64_t> backwards_;               // backwards that have not ended: the current one, and those around it
+  std::weak_ptr<char> backwards_alive_;          // owned by the callbacks of `backwards_`
+  bool nested_ = false;                          // whether backwards in this reduction are nested
+  bool inside_runtime_backward_ = false;         // whether between before_backward() and after_backward()
   std::map<size_t, at::Tensor> late_;            // gradients of parameters whose bucket had started
-  device::Stream stream_;                        // that communicates buckets
+  device::Stream stream_;                        // the stream that communicates buckets
   std::vector<device::StreamUses> bucket_uses_;  // per bucket: streams that have written it
-  device::StreamUses local_uses_;                // streams that have made gradients that are in no bucket
-  device::StreamUses late_uses_;                 // the same of late_
-  device::Event averaged_;                       // the last reduction has ended
-  device::StreamUses after_average_;             // streams that come after it
+  device::StreamUses local_uses_;                // streams that have made gradients that are not in a bucket
+  device::StreamUses late_uses_;                 // streams that have made gradients in late_
+  device::Event averaged_;                       // the end of the last reduction
+  device::StreamUses after_average_;             // streams that already wait for averaged_
   std::atomic<bool> active_ = false;
   bool sync_ = true;
-  bool static_graph_known_ = false;  // static_graph: `expected` is known
-  bool broken_ = false;              // static_graph: another parameter fired
+  bool static_graph_known_ = false;  // static_graph: whether `expected` is known
+  bool broken_ = false;              // static_graph: whether another parameter got a gradient
   std::vector<hook::GradientHook> hooks_;
   std::vector<hook::CaptureHook> capture_hooks_;  // called where autograd::grad() would return a leaf's gradient: MU153
   std::vector<std::pair<at::Tensor, unsigned>> early_hooks_;  // called before a gradient is added to the parameter

@@ -15,7 +15,7 @@ void ReductionFlags::write(const Replica& replica, bool due, bool broken, bool l
   const auto own = at::empty({count(parameters.size())}, at::kDouble);
   auto* flags = own.mutable_data_ptr<double>();
   for (size_t i = 0; i < parameters.size(); ++i) {
-    // Through the impl: Tensor::grad() asks autograd about leaves first.
+    // Through the impl, because Tensor::grad() would first ask autograd whether it is a leaf.
     const bool used = parameters[i].tensor.unsafeGetTensorImpl()->grad().defined();
     flags[i] = used;
     flags[parameters.size() + i] = !used && due && parameters[i].tensor.requires_grad();
@@ -28,7 +28,7 @@ void ReductionFlags::write(const Replica& replica, bool due, bool broken, bool l
   for (size_t i = 0; i < parameters.size(); ++i)
     flags[2 * parameters.size() + 4 + ReductionRecord::kVotes + i] = due && !parameters[i].tensor.requires_grad();
   at::NoGradGuard no_grad;
-  // Memory of ours, which no graph has saved: nothing to record, and no version has to change.
+  // No graph has saved this memory: nothing must be recorded, and no version has to change.
   at::AutoDispatchBelowADInplaceOrView below;
   replica.flags().copy_(own);
 }

@@ -29,9 +29,9 @@ size_t index_of(std::vector<at::TensorOptions>& kinds, const at::TensorOptions& 
   return kinds.size() - 1;
 }
 
-/// Memory of the flat tensor with the sizes and strides of `like` (contiguous where that has gaps or overlaps). To
-/// autograd it is a tensor of its own and no view, so that gradients can be detached in place, as LibTorch's zero_grad
-/// does.
+/// Memory of the flat tensor with the sizes and strides of `like` (contiguous if `like` has gaps or overlaps). To
+/// autograd it is an independent tensor, not a view, so that gradients can be detached in place, as LibTorch's
+/// zero_grad does.
 at::Tensor alias_like(const at::Tensor& flat, int64_t offset, const at::Tensor& like) {
   auto alias = at::empty({0}, flat.options());
   const auto begin = flat.storage_offset() + offset;
@@ -39,8 +39,8 @@ at::Tensor alias_like(const at::Tensor& flat, int64_t offset, const at::Tensor& 
   return alias.set_(flat.storage(), begin, like.sizes(), c10::contiguous_strides(like.sizes()));
 }
 
-/// The same memory as a storage of just these bytes, which keeps the whole alive: what is written to a file of a tensor
-/// is its storage.
+/// The same memory as a storage of just these bytes, which keeps all of the flat memory alive. A file that saves a
+/// tensor contains its whole storage.
 at::Tensor own_storage(const at::Tensor& alias) {
   auto memory = c10::InefficientStdFunctionContext::makeDataPtr(
       alias.mutable_data_ptr(), [whole = alias.storage()](void*) {}, alias.device());
@@ -86,7 +86,7 @@ void Replica::allocate(size_t first_bucket, const std::vector<at::TensorOptions>
   const auto& last = layout_.buckets.back();
   const auto last_total = layout_.totals[last.kind];
   const auto& last_kind = kinds[last.kind - first_kind];
-  // The host reads flags, and is not to wait for a device.
+  // The host reads the flags, and should not wait for a device.
   flags_are_apart_ = !last_kind.device().is_cpu();
   if (flags_are_apart_) flags_ = at::zeros({flags}, at::kDouble);
   const auto room = flags_are_apart_ ? 0 : padded(flags);
@@ -108,7 +108,7 @@ void Replica::place(size_t index, size_t kind) {
   const auto offset = layout_.offsets[index], length = padded(parameter.tensor.numel());
   const auto value = alias_like(values_[kind], offset, parameter.tensor);
   value.copy_(parameter.tensor);
-  // The user's tensor moves, so that modules, optimizers and hooks that hold it hold the flat memory.
+  // Moves the user's tensor itself, so that modules, optimizers and hooks that hold it see the flat memory.
   parameter.tensor.set_data(own_storage(value));
   const auto& bucket = buckets_[parameter.bucket];
   const auto in_bucket = offset - layout_.buckets[parameter.bucket].begin;

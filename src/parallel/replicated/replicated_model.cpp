@@ -54,10 +54,10 @@ class ReplicatedModel::Impl final : public Joinable {
         reducer_(module.name(), replica_, frozen_, group_, options_) {
     share_values();
     if (options_.broadcast_buffers) reducer_.at_end([this](int root) { buffers_.run(group_, root); });
-    device::release_freed_memory();  // parameters that moved leave gaps that hold no other tensor of their size
+    device::release_freed_memory();  // parameters that moved leave gaps that no other tensor fills
   }
 
-  /// Before anything is moved or sent, ranks must have built the same model.
+  /// Checks, before anything is moved or sent, that ranks have built equal models.
   std::vector<NamedTensor> agreed_buffers() const {
     auto buffers = distinct_buffers(module_);
     require_sendable(all_, buffers);
@@ -88,7 +88,7 @@ class ReplicatedModel::Impl final : public Joinable {
 
   void sync_final_model(int root) override {
     share_values(root);
-    // Of steps that the others made, and no part of this rank's next one.
+    // These gradients come from steps of other ranks, and must not be part of this rank's next step.
     if (std::exchange(shadowed_, false))
       for (const auto& parameter : replica_.parameters()) zero_local_gradient(parameter.tensor, /*set_to_none=*/true);
   }
@@ -139,7 +139,7 @@ class ReplicatedModel::Impl final : public Joinable {
   Replica replica_;
   Reducer reducer_;
   int depth_ = 0;
-  bool shadowed_ = false;  // others' gradients since the session began
+  bool shadowed_ = false;  // whether grad() has gradients of other ranks since the session began
 };
 
 ReplicatedModel::ReplicatedModel(torch::nn::Module& module, comm::Communicator group, const DdpOptions& options)
@@ -154,10 +154,11 @@ const optim::LocalParameter* ReplicatedModel::find(const at::Tensor& parameter) 
 bool ReplicatedModel::has_gradient(const at::Tensor& parameter) const {
   const auto* found = impl_->replica_.find(parameter);
   if (!found) return false;
-  // Through the impl, as everywhere per step: Tensor::grad() asks autograd about leaves first.
+  // Through the impl, as in all code that runs per step, because Tensor::grad() would first ask autograd whether it is
+  // a leaf.
   const auto& gradient = parameter.unsafeGetTensorImpl()->grad();
   if (!gradient.defined()) return false;
-  // Local gradients, or one that the user put there, are not in the bucket yet.
+  // Local gradients, and gradients set by the user, are not in the bucket yet.
   if (!gradient.is_alias_of(found->gradient)) {
     at::NoGradGuard no_grad;
     at::Tensor(found->gradient).copy_(gradient);

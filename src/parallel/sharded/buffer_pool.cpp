@@ -17,7 +17,7 @@ constexpr device::SyncPoint kPoolFreed{"buffers: memory is freed after the strea
 
 int64_t capacity(const at::Tensor& tensor) { return static_cast<int64_t>(tensor.storage().nbytes()); }
 
-/// By set_(): a view would share the version of the tensor that had the memory before.
+/// Uses set_() because a view would share the version of the tensor that had the memory before.
 at::Tensor typed(const at::Tensor& memory, int64_t numel, const at::TensorOptions& options) {
   return at::empty({0}, options).set_(memory.storage(), 0, {numel}, {1});
 }

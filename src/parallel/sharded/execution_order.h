@@ -7,17 +7,17 @@
 namespace muster::parallel {
 
 /// The order in which the last pass, forward or backward, used the units of a model, and how far the current pass has
-/// followed it. It is the same on ranks that run the same program, and so are the collectives that they start by it.
+/// followed it. Ranks that run one program have equal orders, so they start equal collectives.
 class ExecutionOrder {
  public:
   /// A pass begins.
   void begin();
   /// The pass moved to this unit from another one.
   void came_to(size_t unit);
-  /// The unit that the last pass used `ahead` places after the next one (0: the next one); nothing if the current pass
+  /// The unit that the last pass used `ahead` places after the next one (0: the next one); nullopt if the current pass
   /// has deviated.
   std::optional<size_t> coming(size_t ahead) const;
-  /// The pass completed: the next one is expected to follow it.
+  /// The pass is complete. The next one is expected to follow it.
   void end();
 
  private:

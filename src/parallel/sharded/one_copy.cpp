@@ -16,7 +16,7 @@ int64_t OneCopy::part_multiple(std::size_t element_bytes) const {
   return static_cast<int64_t>(std::max<std::size_t>(comm::part_alignment(ranks_) / element_bytes, 1));
 }
 
-/// A rank that fails in a barrier does not know who has passed it, and writes, or who has written.
+/// A rank that fails in a barrier does not know which ranks have passed it and may write, or have written.
 void OneCopy::barrier(const char* purpose) {
   try {
     ranks_.with_label({.history_hash = history_hash_, .text = purpose, .source = comm::Source::library}).barrier();

@@ -9,33 +9,34 @@
 
 namespace muster::parallel {
 
-/// One copy of a model's parameters that the ranks of a host have in common: when they may read and write it, and
-/// whether they use it in the same order.
+/// One copy of a model's parameters that the ranks of a host share: controls when they may read and write it, and
+/// checks whether they use it in one order.
 ///
 /// A rank reads from the end of a closing barrier until it enters the next opening one, and writes its own part between
-/// the two. Whatever fails between them leaves values of which some are new: they are torn, for good, and so is the
-/// copy on every rank that cannot know that it is whole. Thread safety: the caller's.
+/// the two. A failure between them leaves a mix of old and new values: the copy is torn and stays torn. A rank that
+/// cannot know that the copy is whole treats it as torn, too. Thread safety: the caller's.
+/// Why: docs/decisions/0128-one-copy-of-the-parameters-per-host.md.
 class OneCopy {
  public:
   explicit OneCopy(comm::Communicator ranks);
 
-  /// Of how many elements of this size each rank's part has to be a multiple.
+  /// Each rank's part must be a multiple of this many elements of `element_bytes`.
   int64_t part_multiple(std::size_t element_bytes) const;
-  /// Returns when no rank reads any longer. Throws: CommError. Collective.
+  /// Returns when no rank reads any more. Throws: CommError. Collective.
   void begin_update();
   /// Returns when all ranks have written. Throws: CommError. Collective.
   void end_update();
   bool is_updating() const noexcept { return updating_; }
-  /// Instead of end_update(): ends the group, so that the other ranks do not wait.
+  /// Called instead of end_update(): ends the group, so that the other ranks do not wait.
   void tear(const std::string& cause);
   bool is_torn() const noexcept { return !cause_.empty(); }
   /// Throws: CommError (MU540) if the values are torn.
   void require_whole() const;
 
-  /// Notes a use that every rank has to make at the same place: where each rank has a copy of its own it is a
-  /// collective.
+  /// Records a use that every rank has to make at one point of the program, because it is a collective if each rank has
+  /// a copy of its own.
   void note(std::string_view use, std::string_view unit) noexcept;
-  /// A hash of these uses, in their order, which barriers and reductions compare.
+  /// A hash of these uses in their order. Barriers and reductions compare it between ranks.
   int64_t history_hash() const noexcept { return history_hash_; }
 
  private:
@@ -43,7 +44,7 @@ class OneCopy {
 
   const comm::Communicator ranks_;
   bool updating_ = false;
-  std::string cause_;  // of what tore the values
+  std::string cause_;  // why the values are torn; empty: they are not
   int64_t history_hash_ = 0;
 };
 

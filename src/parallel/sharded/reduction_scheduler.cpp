@@ -50,7 +50,7 @@ void ReductionScheduler::register_with(const std::shared_ptr<ReductionRecord>& r
 
 void ReductionScheduler::begin(const std::vector<size_t>& awaited, bool freezing_change) {
   std::transform(awaited.begin(), awaited.end(), complete_.begin(), [](size_t gradients) { return gradients == 0; });
-  // A model that is frozen wholly, as in the other model's step of a GAN, reduces nothing.
+  // If the model is frozen as a whole, as one model of a GAN is in the other one's step, nothing is reduced.
   const bool trains = std::find(complete_.begin(), complete_.end(), 0) != complete_.end();
   for (size_t u = 0; u < expects_no_gradient_.size(); ++u) expects_no_gradient_[u] = trains && complete_[u];
   freezing_change_ = freezing_change;
@@ -105,7 +105,7 @@ void ReductionScheduler::start_rest() {
     if (!reduced_[unit]) start(unit);
 }
 
-/// In host memory and over the host side of the groups, so that nobody reads the device for it.
+/// Exchanges flags in host memory over the host side of the groups, so that nothing waits for the device.
 void ReductionScheduler::start_flags() {
   if (!std::exchange(has_unsent_flags_, false)) return;
   std::vector<float> all;

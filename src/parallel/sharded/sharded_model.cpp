@@ -42,7 +42,7 @@ std::vector<at::Tensor> gradients_of(ManagedModel& model, const std::vector<at::
   return gradients;
 }
 
-/// In place, of a power sum that is not rounded.
+/// Adds up, in place, an unrounded power sum over the ranks.
 void add_over(const comm::Communicator& shards, const at::Tensor& sum, double p) {
   if (shards.size() == 1) return;
   shards.internal("the norm of sharded gradients")
@@ -89,7 +89,7 @@ void ShardedModel::leave_forward() noexcept {
 }
 
 void ShardedModel::before_backward() {
-  if (hook::current_backward() >= 0) return;  // within another one
+  if (hook::current_backward() >= 0) return;  // within another backward
   const auto& groups = state_->groups;
   if (groups.shards.rank() == 0 && groups.replicas.rank() == 0) warn_of_lost_marks();
   std::scoped_lock lock(state_->mutex);
@@ -153,7 +153,7 @@ void ShardedModel::for_each_gradient(const std::vector<at::Tensor>& parameters,
                                      const std::function<void(const at::Tensor&)>& f) {
   for (const auto& parameter : optim::distinct_tensors(parameters)) {
     const auto* local = find(parameter);
-    // Asked first, since it throws on ranks without a part of the parameter, too.
+    // has_gradient() comes before the size, because it must throw on ranks without a part of the parameter, too.
     if (local && has_gradient(parameter) && local->gradient.numel() > 0) f(local->gradient);
   }
 }
@@ -186,7 +186,7 @@ std::vector<std::pair<std::string, at::Tensor>> ShardedModel::full_state(bool ma
   for (const auto& entry : state_->module.named_parameters())
     if (auto sharded = whole.find(entry.value().unsafeGetTensorImpl()); sharded != whole.end())
       values.emplace_back(entry.key(), sharded->second);
-  for (const auto& entry : state_->module.named_parameters())  // of ignored modules
+  for (const auto& entry : state_->module.named_parameters())  // parameters of ignored modules
     if (!whole.contains(entry.value().unsafeGetTensorImpl())) values.emplace_back(entry.key(), entry.value().detach());
   for (const auto& entry : state_->module.named_buffers())
     values.emplace_back(entry.key(), entry.value().detach().to(stored_dtype(entry.value())));

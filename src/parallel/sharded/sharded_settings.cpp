@@ -68,7 +68,7 @@ ShardSettings read_settings(const ShardedOptions& options, int shards) {
   settings.keeps_after_forward = !options.reshard_after_forward;
   settings.post_forward_size =
       post_forward_size > 1 && post_forward_size < shards && options.stage == ShardStage::full ? post_forward_size : 0;
-  constexpr double kMostBytes = 1ULL << 62U;  // an infinite limit is none
+  constexpr double kMostBytes = 1ULL << 62U;  // bytes; converts an infinite limit to a finite number
   settings.limit_bytes = static_cast<int64_t>(std::min(options.limit_gathered_mb * 1024 * 1024, kMostBytes));
   settings.buffer_dtype = read_dtype("buffer_dtype", options.buffer_dtype);
   settings.cast_forward_inputs = options.cast_forward_inputs;

@@ -10,7 +10,7 @@
 
 namespace muster::parallel {
 
-/// The ranks over which a model is sharded, and those that hold the same shard.
+/// The ranks over which a model is sharded, and the ranks that hold equal shards.
 struct ShardGroups {
   comm::Communicator shards, replicas;
   comm::Communicator post_forward = {};  ///< the ranks of `shards` that keep full parameters, sharded among them,
@@ -22,12 +22,12 @@ struct ShardGroups {
 /// The parsed options of sharded training.
 struct ShardSettings {
   bool keeps_after_forward = false;
-  int64_t limit_bytes = 0;  ///< 0: the unit in use and the next
+  int64_t limit_bytes = 0;  ///< limit of gathered parameters; 0: the unit in use and the next one
   std::optional<at::ScalarType> buffer_dtype, output_dtype, param_dtype, reduce_dtype;
   bool cast_forward_inputs = true;
   bool one_copy_per_host = true;
-  int post_forward_size = 0;  ///< number of neighbours over which full parameters stay sharded between forward and
-                              ///< backward; 0: none
+  int post_forward_size = 0;  ///< number of neighbouring ranks over which full parameters stay sharded between forward
+                              ///< and backward; 0: none
   double predivide = 0;
   ShardStage stage = ShardStage::full;
 
@@ -37,7 +37,7 @@ struct ShardSettings {
   double divisor_before(at::ScalarType dtype, int ranks) const;
 };
 
-/// Throws: ConfigError (MU168) for an unknown value, or one that is impossible where parameters are sharded over that
+/// Throws: ConfigError (MU168) for an unknown value, or for one that is impossible with parameters sharded over that
 /// many ranks.
 ShardSettings read_settings(const ShardedOptions& options, int shards);
 

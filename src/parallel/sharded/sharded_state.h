@@ -26,7 +26,7 @@
 
 namespace muster::parallel {
 
-/// The state that hooks and watched storages use. They hold weak references to it: it is destroyed with the model.
+/// The state that hooks and watched storages use. They hold weak references to it, so it is destroyed with the model.
 class ShardedModel::State final : public hook::StorageWatcher,
                                   public optim::ParameterOwner,
                                   public std::enable_shared_from_this<State> {
@@ -37,7 +37,7 @@ class ShardedModel::State final : public hook::StorageWatcher,
   /// Call it once, when a shared_ptr owns this object. Collective.
   void build(std::vector<UnitPlan> plans);
   void convert_buffers(const std::vector<at::Tensor>& buffers);
-  /// Sets the module's buffers, which get the main rank's values now and in broadcast_buffers(). Collective.
+  /// Sets the module's buffers, which get the main rank's values now and in each broadcast_buffers(). Collective.
   void adopt_buffers(const std::vector<NamedTensor>& buffers);
   void broadcast_buffers() const;
 
@@ -49,7 +49,7 @@ class ShardedModel::State final : public hook::StorageWatcher,
   void leave_forward() noexcept;
   void begin_backward(bool inside_runtime_backward);
   void finish_backward();
-  /// A reduction without a backward.
+  /// Starts a reduction without a backward.
   void start_reduction();
   void finish_reduction();
   void register_with(const std::shared_ptr<ReductionRecord>& record, int64_t index) {
@@ -62,12 +62,12 @@ class ShardedModel::State final : public hook::StorageWatcher,
   /// Discards a backward that did not complete.
   void abandon_backward();
 
-  /// Shards may be written between these two. `of_units`: in which units values have changed.
+  /// Shards may be written between these two calls. `of_units`: the units whose values have changed.
   /// Collective: both, if the ranks of a host share one copy of the values; end_update() also if a changed unit stays
   /// unsharded.
   void begin_update();
   void end_update(const std::vector<bool>& of_units);
-  /// Instead of end_update(), if what writes the values has failed. Returns whether no rank waits for this one.
+  /// Called instead of end_update() if writing the values has failed. Returns whether no rank waits for this one.
   bool abandon_update(const std::string& cause);
   /// Waits for gathers of units that stay unsharded, so that shards may be written.
   void wait_for_values();
@@ -87,24 +87,24 @@ class ShardedModel::State final : public hook::StorageWatcher,
   const ShardSettings settings;
   ShardStreams streams;
   BufferPool buffers;
-  std::unique_ptr<OneCopy> one_copy;  // nullptr if each rank gathers its own
+  std::unique_ptr<OneCopy> one_copy;  // the copy that ranks share; nullptr if each rank gathers its own
   Units units;
   std::unordered_map<const c10::TensorImpl*, std::pair<size_t, size_t>>
-      places;  // unit, and index in it, of each parameter, by impl
+      places;  // unit of each parameter and index in it, by impl
   std::unordered_map<const c10::TensorImpl*, at::ScalarType> built_dtypes;  // original dtypes of converted buffers
-  int64_t reduction_count = 0;                                              // of reductions that have ended
+  int64_t reduction_count = 0;                                              // number of reductions that have ended
   bool sync = true;
 
  private:
   enum class FullScope { none, reads, writes };
-  /// Bytes of values and gradients that a rank holds permanently, and at the peak.
+  /// Bytes of values and gradients that a rank holds permanently, and at its peak.
   struct Needs {
     int64_t held = 0, peak = 0;
   };
 
   Needs needs() const;
   [[noreturn]] void refuse(const hook::StorageAccess& access) const;
-  /// Memory for the gradients of as many units as are reduced at a time, where the ranks share memory. Collective.
+  /// If ranks share memory, allocates gradients for as many units as are reduced at a time. Collective.
   void share_gradient_memory();
   void keep_gradients(const std::vector<std::vector<at::Tensor>>& early);
   bool accessed_in_scope(const hook::StorageAccess& access) const;
@@ -115,19 +115,19 @@ class ShardedModel::State final : public hook::StorageWatcher,
   void at_end_of_backward();
   void reduce();
   void free_post_forward_shards();
-  /// Sets how errors name the gathers from now on.
+  /// Sets the purpose that errors name for later gathers.
   void name_gathers(const char* purpose);
   void check_parameters() const;
-  /// Gives parameters that were unfrozen gradients and hooks. Their gradients are collected, and reduced as soon as the
-  /// ranks have agreed.
+  /// Gives unfrozen parameters gradients and hooks. Their gradients are collected, and reduced as soon as the ranks
+  /// have agreed.
   void watch_unfrozen();
   /// Whether this rank has frozen or unfrozen parameters since the ranks last agreed.
   bool freezing_changed() const;
   void require_agreement() const;
-  /// Ranks compare what they have frozen and unfrozen; gradients of unfrozen parameters are reduced, after the others
-  /// of a backward. Collective.
+  /// Compares what ranks have frozen and unfrozen. Gradients of unfrozen parameters are reduced after the others of a
+  /// backward. Collective.
   void agree_on_freezing();
-  /// Runs f, which ends or begins an update, or writes within one.
+  /// Runs f, which ends or begins an update, or writes during one.
   void in_update(const std::function<void()>& f);
   void update(const std::vector<bool>& of_units);
   void begin_full_params(const FullParamsOptions& how);
@@ -143,22 +143,22 @@ class ShardedModel::State final : public hook::StorageWatcher,
   std::vector<hook::GradientHook> gradient_hooks_;
   std::vector<hook::CaptureHook> capture_hooks_;  // called where autograd::grad() would return a leaf's gradient: MU153
   std::vector<std::pair<at::Tensor, unsigned>> early_hooks_;  // called before a gradient is added to the parameter
-  std::optional<BypassCheck> bypass_;  // of all parameters; set if operators outside a forward are allowed
-  std::vector<size_t> first_leaf_;     // by unit: index of its first leaf there
-  std::vector<size_t> arrived_;        // by unit: gradients in this backward
+  std::optional<BypassCheck> bypass_;  // leaves of all parameters; set if operators outside a forward are allowed
+  std::vector<size_t> first_leaf_;     // by unit: index of its first leaf in bypass_
+  std::vector<size_t> arrived_;        // by unit: gradients that arrived in this backward
   std::vector<size_t> awaited_;        // by unit: gradients that this backward can bring
   FrozenParameters frozen_;
-  std::vector<NamedTensor> parameters_;                 // of all units
-  std::vector<char> agreed_trainable_;                  // of these: whether they are trained, as all ranks know
-  std::unordered_set<const c10::TensorImpl*> watched_;  // of these
+  std::vector<NamedTensor> parameters_;                 // parameters of all units
+  std::vector<char> agreed_trainable_;                  // whether each is trained, as agreed by all ranks
+  std::unordered_set<const c10::TensorImpl*> watched_;  // parameters that have hooks
   bool unfrozen_arrived_ = false;
   int forward_depth_ = 0;
   int exceptions_ = 0;  // number of exceptions in flight when the forward began
   bool in_backward_ = false;
-  bool inside_runtime_backward_ = false;  // this backward began with before_backward()
-  int64_t backward_ = -1;                 // which one it is; -1 before its first hook
+  bool inside_runtime_backward_ = false;  // whether this backward began with before_backward()
+  int64_t backward_ = -1;                 // id of this backward; -1 before its first hook
   std::thread::id thread_;                // the thread that ran its first hook
-  bool forward_trained_ = false;          ///< a forward since the last backward recorded a graph
+  bool forward_trained_ = false;          ///< whether a forward since the last backward recorded a graph
   FullScope scope_ = FullScope::none;
 };
 

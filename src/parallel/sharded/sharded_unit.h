@@ -21,13 +21,13 @@
 
 namespace muster::parallel {
 
-/// The parameters of one unit: this rank's shard of them, and the memory of the full parameters.
-/// The model decides when they are unsharded and resharded. On a device they are gathered on the model's own
-/// stream; streams that use them wait for it, and their memory is reused only after these. Thread safety: the caller's.
+/// The parameters of one unit: this rank's shard of them, and the memory of the full parameters. The model decides when
+/// they are unsharded and resharded. On a device they are gathered on the model's own stream. Streams that use them
+/// wait for it, and their memory is reused only after these streams. Thread safety: the caller's.
 class ShardedUnit {
  public:
   /// Moves the parameters to the unit's memory; values are those of the main rank. Accesses are reported with
-  /// `owner_id`. Where ranks have one copy in common, it may be read once all have passed a barrier after this.
+  /// `owner_id`. If ranks share one copy, it may be read once all have passed a barrier after this.
   /// Requires: groups, settings, streams, buffers and the copy, which may be nullptr, outlive this object. Collective.
   ShardedUnit(UnitPlan plan, const ShardGroups& groups, const ShardSettings& settings, const ShardStreams& streams,
               BufferPool& buffers, OneCopy* one_copy, const std::weak_ptr<hook::StorageWatcher>& watcher,
@@ -35,50 +35,50 @@ class ShardedUnit {
 
   const std::string& name() const noexcept { return plan_.name; }
   bool is_root() const noexcept { return plan_.root; }
-  /// True if `other` is of the same module or of a module within it.
+  /// Whether `other` is of this unit's module or of a module within it.
   bool covers(const ShardedUnit& other) const;
   size_t size() const noexcept { return plan_.parameters.size(); }
   const NamedTensor& parameter(size_t i) const { return plan_.parameters[i]; }
-  /// The parameter of this view of the unit's memory, or of this gradient placeholder.
+  /// The parameter that this view of the unit's memory, or this gradient placeholder, belongs to.
   const NamedTensor& parameter_of(const at::Tensor& view) const {
     return plan_.parameters[layout_.at(view.storage_offset())];
   }
   const optim::LocalParameter& local(size_t i) const { return locals_[i]; }
   /// This rank's shard of the parameter, under one of its names.
   ParameterShard shard(size_t i, std::string name) const;
-  /// Whether all ranks know it as trainable.
+  /// Whether all ranks treat the parameter as trainable.
   bool trainable(size_t i) const { return trainable_[i]; }
   size_t trainable_count() const noexcept { return trainable_count_; }
   /// The name of a parameter that is no longer in the unit's memory; empty if all are.
   std::string misplaced() const;
   /// Number of trainable parameters that require a gradient now.
   size_t awaited_count() const;
-  /// Allocates gradients for all parameters of the unit, unless it has them. `on_all_ranks`: every rank does so here.
+  /// Allocates gradients for all parameters of the unit, unless it has them. `on_all_ranks`: every rank does so now.
   void allocate_gradients(bool on_all_ranks = false);
-  /// The parameter is trainable from now on. Requires: allocate_gradients().
+  /// Makes the parameter trainable. Requires: allocate_gradients().
   void add_unfrozen(size_t i);
 
   bool keeps_params_unsharded() const noexcept { return settings_.keeps_params_unsharded(); }
   UnitState state() const noexcept { return state_; }
-  /// Sets the purpose of gathers from now on, shown in their labels. Requires: text that stays valid.
+  /// Sets the purpose shown in the labels of later gathers. Requires: text that stays valid.
   void label_gathers(const char* purpose) noexcept { purpose_ = purpose; }
   /// Handles the event. Returns whether it starts a gather; it is collective then.
   bool handle(UnitEvent event);
-  /// The current stream uses the full parameters, and waits for them unless it has done so. Requires: unsharded.
+  /// Records that the current stream uses the full parameters, and makes it wait for them once. Requires: unsharded.
   void use_on_current_stream() {
     if (gathered_ && uses_.add(streams_.accelerator)) wait_for_gathered();
   }
-  /// Returns the memory that the unit does not keep for good. Requires: nobody uses the unit again.
+  /// Returns the memory that the unit does not keep permanently. Requires: nobody uses the unit any more.
   void release_memory();
-  /// Whether the ranks of the shards have one copy of the full parameters in common.
+  /// Whether the ranks of the shards share one copy of the full parameters.
   bool has_one_copy() const noexcept { return shared_copy_.whole.defined(); }
-  /// This rank's shard has new values: puts them into the one copy. Requires: OneCopy::is_updating().
+  /// Writes the new values of this rank's shard into the shared copy. Requires: OneCopy::is_updating().
   void write_to_shared_copy();
-  /// The one copy is torn: its values cannot be reached any longer.
+  /// Makes the values unreachable, because the shared copy is torn.
   void forget_values();
-  /// A digest of the uses of the model's one copy; 0 if it has none.
+  /// A digest of the uses of the model's shared copy; 0 if it has none.
   int64_t history_hash() const noexcept { return one_copy_ ? one_copy_->history_hash() : 0; }
-  /// Bytes of full parameters that are in use now, in memory of this rank's.
+  /// Bytes of full parameters in this rank's own memory that are in use now.
   int64_t live_bytes() const {
     return has_one_copy() || (state_ == UnitState::sharded && !keeps_params_unsharded()) ? 0 : full_bytes();
   }
@@ -89,24 +89,24 @@ class ShardedUnit {
   int64_t elements() const noexcept { return elements_; }
   int64_t padded_elements() const noexcept { return layout_.total(); }
 
-  /// The full parameters, in memory separate from the unit's; undefined on other ranks than 0 of the shards if
+  /// The full parameters, in memory separate from the unit's; undefined on ranks other than rank 0 of the shards if
   /// `main_only`. Collective.
   std::vector<at::Tensor> full_params(bool main_only) const;
-  /// Gathers the full parameters, in the dtype of use, into memory that can be written, on the first rank of the shards
-  /// only if `main_only`. Collective. end_full_params() must be called afterwards. Without `writes` the memory may be
-  /// that of the one copy, which can only be read.
+  /// Gathers the full parameters, in the dtype of use, into memory that can be written; if `main_only`, only on the
+  /// first rank of the shards. Collective. end_full_params() must be called afterwards. Without `writes` the memory may
+  /// be that of the shared copy, which is read-only.
   void begin_full_params(bool main_only, bool writes);
-  /// Ends begin_full_params(). With `write_back` this rank's shard, or what the first rank has, becomes the value.
-  /// Collective, within an update of the one copy.
+  /// Ends begin_full_params(). With `write_back`, this rank's shard, or what the first rank has, becomes the new value.
+  /// Collective, within an update of the shared copy.
   void end_full_params(const FullParamsOptions& how, bool write_back);
   bool full_params_open() const noexcept { return open_; }
 
   /// On: after the full parameters are freed, each rank of the post-forward mesh (`reshard_after_forward` is a number)
-  /// keeps a post-forward shard, from which the next gather takes them.
+  /// keeps a post-forward shard, and the next gather collects these shards.
   void keep_post_forward_shard(bool on) noexcept {
     keeps_post_forward_shard_ = on && groups_.post_forward.size() > 1 && !has_one_copy();
   }
-  /// Frees the kept post-forward shard. Must be called where the next gather may belong to another pass.
+  /// Frees the post-forward shard. Must be called where the next gather may belong to another pass.
   void free_post_forward_shard();
 
   /// nullptr if no parameter is trainable.
@@ -115,12 +115,12 @@ class ShardedUnit {
   /// Takes a full gradient that autograd has computed; see UnitGradients::take().
   void take_gradient(size_t i, const at::Tensor& gradient, bool last);
   void zero_gradient(size_t i, bool set_to_none);
-  /// As of ManagedModel.
+  /// See the functions of ManagedModel.
   GradientParts gradient_parts(size_t i);
   void load_gradient(size_t i, const GradientParts& parts);
-  /// Sets and removes gradient placeholders. If a placeholder is gone already, hide_placeholders() clears the gradient,
-  /// since the user has reset it; it does nothing while none is shown.
-  /// Throws: UsageError (MU578) from hide_placeholders(), which changes nothing then.
+  /// Set and remove gradient placeholders. If a placeholder is already gone, hide_placeholders() clears the gradient,
+  /// since the user has reset it. It does nothing while none is shown.
+  /// Throws: UsageError (MU578) from hide_placeholders(), which then changes nothing.
   void show_placeholders();
   void hide_placeholders();
   /// Whether a step uses the gradient of parameter i: there is one, and the user has not reset it.
@@ -155,20 +155,20 @@ class ShardedUnit {
   BufferPool& buffers_;
   OneCopy* one_copy_;
   ShardLayout layout_;
-  at::ScalarType used_dtype_;  // of the full parameters
+  at::ScalarType used_dtype_;  // dtype of the full parameters
   hook::WatchedStorage memory_, placeholder_memory_;
   at::Tensor values_;               // this rank's shard, in the dtype that is updated
-  comm::SharedTensor shared_copy_;  // the one copy, if ranks have one
-  at::Tensor unsharded_;            // the memory that backs memory_, or that is gathered into
-  at::Tensor post_forward_shard_;   // this rank's shard, in the post-forward mesh, of full parameters that were freed
+  comm::SharedTensor shared_copy_;  // the shared copy, if ranks have one
+  at::Tensor unsharded_;            // memory behind memory_, or memory that is gathered into
+  at::Tensor post_forward_shard_;   // this rank's post-forward shard of full parameters that were freed
   comm::Work work_;
-  device::Event gathered_;   // of unsharded_
-  device::StreamUses uses_;  // of unsharded_
+  device::Event gathered_;   // end of the gather into unsharded_
+  device::StreamUses uses_;  // streams that use unsharded_
   UnitState state_ = UnitState::sharded;
   const char* purpose_ = "new values";
   bool keeps_post_forward_shard_ = false;
   bool open_ = false;
-  at::Tensor before_writes_;  // values_, where summon_full_params writes onto them
+  at::Tensor before_writes_;  // values_ before summon_full_params overwrote it
   std::unique_ptr<UnitGradients> gradients_;
   std::vector<optim::LocalParameter> locals_;
   std::vector<at::Tensor> placeholders_;

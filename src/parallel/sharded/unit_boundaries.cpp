@@ -22,13 +22,13 @@ namespace {
 using torch::nn::Module;
 using Boundaries = std::map<const Module*, std::string>;
 
-/// One place of a submodule; a reused module has several.
+/// One occurrence of a submodule; a reused module has several.
 struct ModulePlace {
   std::string name;
   std::shared_ptr<Module> module;
 };
 
-/// Outer ones first. Module::named_modules would throw for a module that no shared_ptr owns.
+/// Collects places, outer ones first. Module::named_modules would throw for a module that no shared_ptr owns.
 void collect_places(const Module& module, const std::string& prefix, std::vector<ModulePlace>& places) {
   for (const auto& child : module.named_children()) {
     const auto name = qualified(prefix, child.key());
@@ -43,7 +43,7 @@ std::vector<ModulePlace> places_of(const Module& root) {
   return places;
 }
 
-/// "BlockImpl" of "(anonymous namespace)::BlockImpl".
+/// The class without its namespace: "BlockImpl" for "(anonymous namespace)::BlockImpl".
 std::string bare_class(const Module& module) {
   const auto& name = module.name();
   const auto scope = name.rfind("::");
@@ -69,7 +69,7 @@ std::string distinct(const std::vector<ModulePlace>& places, F&& text_of) {
                                  distinct(places, [](const ModulePlace& place) { return place.name; }));
 }
 
-/// Calls f(place) for every submodule that one of these names or regular expressions means.
+/// Calls f(place) for every submodule that one of these names or regular expressions matches.
 template <class F>
 void each_named(const Module& root, const std::vector<ModulePlace>& places, const std::string& option,
                 const std::vector<std::string>& names, F&& f) {
@@ -119,12 +119,12 @@ void add_classes(const Module& root, const std::vector<ModulePlace>& places, con
         [&](const Module& module) { return std::type_index(typeid(module)) == type; });
 }
 
-/// Draws boundaries by size from inside out.
+/// Draws boundaries by size, from the inside out.
 class BySize {
  public:
   BySize(int64_t least, Boundaries& units) : least_(least), units_(units) {}
 
-  /// Elements that are in no unit within; each parameter counts where it is met first.
+  /// Number of elements that are not in an inner unit. Each parameter counts where it first occurs.
   int64_t rest(const Module& module, const std::string& prefix) {
     int64_t elements = 0;
     for (const auto& parameter : module.parameters(/*recurse=*/false))
@@ -151,7 +151,7 @@ class BySize {
   std::set<const c10::TensorImpl*> seen_;
 };
 
-/// Does not look for blocks within blocks.
+/// Finds repeated blocks. Does not look for blocks within blocks.
 void find_repeated(const Module& parent, const std::string& prefix, Boundaries& units) {
   const bool container = dynamic_cast<const torch::nn::SequentialImpl*>(&parent) ||
                          dynamic_cast<const torch::nn::ModuleListImpl*>(&parent);
@@ -175,8 +175,8 @@ int64_t elements_of(const Module& module) {
   return elements;
 }
 
-/// Left to the root, the table of an embedding and the head would wait for each other: the one is used first, the other
-/// last.
+/// Makes large layers units. In the root, the table of an embedding and the head would wait for each other, although
+/// one is used first and the other last.
 void add_large_layers(const std::vector<ModulePlace>& places, Boundaries& units) {
   std::set<const Module*> within;
   int64_t least = std::numeric_limits<int64_t>::max();

@@ -10,7 +10,7 @@
 
 namespace muster::parallel {
 
-/// "prefix.name", or the name alone.
+/// "prefix.name", or the name alone if the prefix is empty.
 std::string qualified(const std::string& prefix, const std::string& name);
 
 /// The submodules that are units, with their first names; see plan_units().

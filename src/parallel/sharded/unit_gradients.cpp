@@ -22,7 +22,7 @@ namespace {
 constexpr device::SyncPoint kReady{"fsdp: gradients are collected after what was in their place"};
 constexpr device::SyncPoint kCollected{"fsdp: gradients are reduced after all streams that have collected them"};
 
-/// Autograd need not know of what happens to flat memory.
+/// Hides what happens to flat memory from autograd.
 struct BelowAutograd {
   at::NoGradGuard no_grad;
   at::AutoDispatchBelowADInplaceOrView below;
@@ -100,13 +100,13 @@ void UnitGradients::begin_collecting() {
   }
 }
 
-/// Only what all rows wait for: gradients of one parameter come in the order of their streams.
+/// Waits only for ready_, which all rows need: gradients of one parameter arrive in the order of their streams.
 void UnitGradients::collect_on_current_stream() {
   if (collectors_.add(options_.value.device())) device::stream_wait(kReady, ready_, options_.value.device());
 }
 
-/// Gradients of several backwards are summed first and divided then, as where gradients are whole: the bits are the
-/// same.
+/// Gradients of several backwards are summed first and then divided, as in a model with whole gradients, so that the
+/// bits are equal.
 void UnitGradients::take_run(const at::Tensor& target, const at::Tensor& source, size_t i, bool last) const {
   at::Tensor sum = target;
   const bool divides = options_.divisor_before != 1;
@@ -197,7 +197,7 @@ void UnitGradients::finish_scatter() {
   flight_->work = comm::Work();
   if (groups_.replicas.size() == 1) return;
   auto label = *flight_->label;
-  label.history_hash = 0;  // the ranks of each replica have a copy of their own
+  label.history_hash = 0;  // the ranks of one replica share a copy that other replicas do not have
   flight_->work = groups_.replicas.with_label(std::move(label)).start_all_reduce(flight_->got);
 }
 
@@ -213,7 +213,7 @@ void UnitGradients::wait() {
   ready_ = device::record(options_.value.device());
 }
 
-/// Flags that are apart come later; what nobody has a gradient for is zeros until then.
+/// Separate flags come later. Until then every parameter counts as having a gradient; if no rank has one, it is zeros.
 std::vector<char> UnitGradients::read_flags(const at::Tensor& got) {
   if (flags_are_apart()) return std::vector<char>(has_unsharded_grad_.size(), 1);
   const auto flags = got.narrow(0, layout_.shard_numel(), got.numel() - layout_.shard_numel()).to(at::kCPU, at::kFloat);
@@ -242,7 +242,7 @@ void UnitGradients::add_sums(const at::Tensor& got, bool into_result, const std:
   before_.reset();
 }
 
-/// The memory of the shard was used to collect gradients: the sum from before is in before_.
+/// The memory of the shard was used to collect gradients, so the earlier sum is in before_.
 void UnitGradients::add_kept_sum(size_t i, const at::Tensor& sum, bool into_result, bool used) {
   const auto mine = layout_.part(i, groups_.shards.rank());
   auto value = part(i);
@@ -260,7 +260,7 @@ void UnitGradients::cancel() noexcept {
     if (options_.keeps_full && before_.defined()) result_.copy_(before_);
     ready_ = device::record(options_.value.device());
   } catch (const std::exception&) {
-    // The group has failed; the next operation on it says so.
+    // The group has failed; its next operation says so.
   }
   release_memory();
   before_.reset();
@@ -299,7 +299,7 @@ at::Tensor UnitGradients::sum(size_t i) const {
 
 void UnitGradients::load_sum(size_t i, const at::Tensor& values) {
   BelowAutograd guard;
-  if (collecting_ && !has_unsharded_grads()) cancel();  // what was collected is gone, and a step reads the sum itself
+  if (collecting_ && !has_unsharded_grads()) cancel();  // gradients were discarded, and a step reads the sum
   if (options_.keeps_full && collecting_ && !before_.defined()) before_ = result_.clone();
   const auto to = sum(i);
   set_zero(to);

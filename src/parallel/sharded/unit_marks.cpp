@@ -15,7 +15,8 @@ struct Mark {
   bool claimed = false;
 };
 
-// A module has no place for a mark, and the pointers to it that a model and its user hold do not share one.
+// Marks are stored here because a module has no place for a mark, and a model and its user hold different pointers to
+// it.
 struct Marks {
   std::mutex mutex;
   std::unordered_map<const torch::nn::Module*, Mark> all;
@@ -55,7 +56,7 @@ bool claim_mark(const torch::nn::Module& module) {
 
 std::vector<std::string> take_lost_marks() {
   std::vector<std::shared_ptr<torch::nn::Module>>
-      lost;  // let go of after the lock: the last owner may run a module's destructor
+      lost;  // destroyed after the lock is released: the last owner may run a module's destructor
   {
     const std::scoped_lock lock(marks().mutex);
     for (auto& [_, mark] : marks().all)

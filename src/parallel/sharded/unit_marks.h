@@ -7,9 +7,9 @@
 
 namespace muster::parallel {
 
-/// Whether wrap() marked this module. Notes that a prepared model contains it.
+/// Whether wrap() marked this module. Records that a prepared model contains it.
 bool claim_mark(const torch::nn::Module& module);
-/// The classes of modules that this thread marked and that no prepared model contains; each is named once.
+/// Classes of modules that this thread marked and that no prepared model contains, without repetitions.
 std::vector<std::string> take_lost_marks();
 
 }  // namespace muster::parallel

@@ -23,7 +23,7 @@ constexpr Table kReshards{{
     {{{.next = kUnsharded}, {.next = kUnsharded}, {.free = true, .next = kSharded}, {.free = true, .next = kSharded}}},
 }};
 
-// Its memory is there, so it may only be gathered into when the last gather has ended.
+// Its memory always exists, so a new gather may write to it only when the last gather has ended.
 constexpr Table kStaysUnsharded{{
     {{{.start = true, .next = kUnsharding},
       {.start = true, .wait = true, .next = kUnsharded},

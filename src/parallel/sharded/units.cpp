@@ -21,16 +21,16 @@ bool is_one_of(const Module& module) {
   return (... || (dynamic_cast<const Norm*>(&module) != nullptr));
 }
 
-/// Their statistics are summed over many steps, for which half precision is too coarse, and parameters must not be
-/// coarser than statistics.
+/// Whether the module sums statistics over many steps. Half precision is too coarse for them, and parameters must not
+/// be coarser than statistics.
 bool has_running_statistics(const Module& module) {
   namespace nn = torch::nn;
   return is_one_of<nn::BatchNorm1dImpl, nn::BatchNorm2dImpl, nn::BatchNorm3dImpl, nn::InstanceNorm1dImpl,
                    nn::InstanceNorm2dImpl, nn::InstanceNorm3dImpl>(module);
 }
 
-/// One parameter: its first name, and the units round every place where it was met, outer ones first. The root is
-/// nullptr.
+/// One parameter: its first name, and the units around every place where it occurs, outer ones first. nullptr is the
+/// root.
 struct ParameterUse {
   NamedTensor parameter;
   std::vector<const Module*> units;
@@ -70,7 +70,7 @@ class ParameterUses {
   const std::set<const Module*>& ignored_;
   bool casts_;
   std::set<const c10::TensorImpl*> left_alone_;
-  std::map<const c10::TensorImpl*, size_t> index_;  // by impl, the identity of a tensor
+  std::map<const c10::TensorImpl*, size_t> index_;  // by impl, which is the identity of a tensor
   std::vector<ParameterUse> uses_;
 };
 

@@ -7,7 +7,7 @@ namespace muster::parallel {
 namespace {
 
 constexpr size_t kNoUnit = std::numeric_limits<size_t>::max();
-constexpr size_t kFarthest = 64;  // places of the order that are looked at
+constexpr size_t kFarthest = 64;  // number of places of the order to look ahead
 
 }  // namespace
 
@@ -65,7 +65,7 @@ void UnshardScheduler::hold(size_t unit) {
   ++in_use_[unit];
 }
 
-/// The units to have beside the current one, as many as the limit allows: without a limit one.
+/// The units to have unsharded next to the current one: as many as the limit allows, or one without a limit.
 std::vector<size_t> UnshardScheduler::coming_units(const ExecutionOrder& order, size_t current) const {
   std::vector<size_t> coming;
   const auto stays = [&](size_t u) {

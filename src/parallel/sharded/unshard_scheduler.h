@@ -15,20 +15,20 @@ using Units = std::vector<std::unique_ptr<ShardedUnit>>;
 
 enum class Pass : uint8_t { forward, backward };
 
-/// Which units are unsharded in this rank's memory: those in use, the one used last, those around it (the root's, and
-/// the units whose modules contain its module), and those that followed in the last pass. The latter are only
-/// prefetched; ranks that run the same program prefetch the same ones.
+/// Decides which units are unsharded in this rank's memory: those in use, the last one used, those around it (the root,
+/// and units whose modules contain its module), and those that followed in the last pass. The latter are only
+/// prefetched; ranks that run one program prefetch equal units.
 /// Thread safety: the caller's.
 class UnshardScheduler {
  public:
-  /// Requires: units and settings outlive this object; no unit is added later.
+  /// Requires: units and settings outlive this object. No unit is added later.
   UnshardScheduler(const Units& units, const ShardSettings& settings);
 
-  /// `prefetches`: a backward gathers the unit that came first in the last one. Collective then.
+  /// `prefetches`: a backward gathers the unit that came first in the last backward. Collective in that case.
   void begin(Pass pass, bool prefetches = false);
   void end(Pass pass) { orders_[static_cast<size_t>(pass)].end(); }
-  /// The unit is unsharded on return, and stays so until leave(). `keeps`: other units stay unsharded, too.
-  /// Collective, if the unit was not unsharded.
+  /// When this returns, the unit is unsharded, and it stays so until leave(). `keeps`: other units stay unsharded, too.
+  /// Collective if the unit was not unsharded.
   void use(size_t unit, Pass pass, bool keeps);
   void leave(size_t unit) noexcept { --in_use_[unit]; }
   /// Marks the unit as in use until leave(), by the current stream. Requires: it is unsharded.
@@ -36,15 +36,15 @@ class UnshardScheduler {
   /// Reshards the unit unless it is in use or stays unsharded.
   void reshard(size_t unit);
   void reshard_all(bool keep_roots);
-  /// The values of the unit's shards have changed. Collective, if the unit stays unsharded.
+  /// The values of the unit's shards have changed. Collective if the unit stays unsharded.
   void update(size_t unit);
-  /// Waits for the gather that is running, and so does the current stream.
+  /// Waits for the running gather; the current stream waits, too.
   void wait(size_t unit);
 
   int64_t live_bytes() const noexcept { return live_; }
   int64_t peak_bytes() const noexcept { return peak_; }
   int64_t gathers() const noexcept { return gathers_; }
-  /// Counts live bytes again. Requires: other code began or ended full parameters of units.
+  /// Counts live bytes again. Requires: other code has begun or ended full parameters of units.
   void recount();
 
  private:

@@ -19,14 +19,14 @@ std::vector<at::Tensor> trainable(const torch::nn::Module& module) {
   return leaves;
 }
 
-/// What a gradient is, cheaply: which tensor, and how often it was changed.
+/// A cheap fingerprint of a gradient: which tensor it is, and how often it was changed.
 struct GradientMark {
   const void* impl = nullptr;
   uint32_t version = 0;
   explicit GradientMark(const at::Tensor& leaf) {
     const auto& gradient = leaf.unsafeGetTensorImpl()->grad();
     if (!gradient.defined()) return;
-    // Accumulation either puts another tensor there or adds in place, which counts the version up.
+    // Accumulation either sets another tensor or adds in place, which increments the version.
     impl = gradient.unsafeGetTensorImpl();
     version = gradient.unsafeGetTensorImpl()->version_counter().current_version();
   }
@@ -49,7 +49,8 @@ class SingleDeviceModel::Impl {
     }
   }
 
-  /// Only where no graph of a scoped forward is alive can this backward be one that bypassed the scope.
+  /// Records gradients only if no graph of a scoped forward is alive: only then can this backward have bypassed the
+  /// scope.
   void before_backward() {
     before_.clear();
     bool foreign = false;

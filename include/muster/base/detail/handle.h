@@ -11,9 +11,9 @@ enum class HandleType { data_loader, model, optimizer, scheduler };
 /// Throws: UsageError (MU322), always.
 [[noreturn]] void refuse_empty_handle(HandleType type);
 
-/// What the copies of a handle share; nothing in a handle that was default-constructed or moved from. T may be
+/// The state that copies of a handle share; empty in a handle that was default-constructed or moved from. T may be
 /// incomplete.
-/// Throws: UsageError (MU322) for every access to nothing.
+/// Throws: UsageError (MU322) for every access to an empty handle.
 template <HandleType type, class T>
 class Shared {
  public:

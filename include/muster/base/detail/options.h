@@ -13,17 +13,18 @@
 #include "muster/base/detail/environment.h"
 #include "muster/base/detail/options_file.h"
 
-/// Reads option structs. Each field is described once, in a table beside its struct; flags, `--help`, environment
+/// Reads option structs. Each field is described once, in a table next to its struct; flags, `--help`, environment
 /// variables, the YAML file and the reference page all come from that table.
-/// A flag overrides the flag --options, that MUSTER_OPTIONS, that a single variable, that the file, that the default.
+/// Order of precedence: a flag, the flag --options, MUSTER_OPTIONS, a single variable, the file, the default. See
+/// docs/decisions/0079-options-are-described-once.md.
 namespace muster::options {
 
-/// Converts text to a value and back, for one type of field. `read` returns "", or for invalid `text` what is expected.
-/// Specialise it to use another type in option structs.
+/// Converts text to a value and back, for one type of field. `read` returns "", or for invalid `text` a description of
+/// valid text. Specialise it to use another type in option structs.
 template <class T>
 struct Value;
 
-/// `kType` is the type for the reference page; one that is true or false and more has kIsSwitch.
+/// `kType` is the type on the reference page. A type that accepts other values besides true and false sets kIsSwitch.
 // NOLINTBEGIN(bugprone-macro-parentheses): the argument is a type
 #define MUSTER_OPTION_VALUE(T, words)                           \
   template <>                                                   \
@@ -37,7 +38,7 @@ MUSTER_OPTION_VALUE(int, "whole number");
 MUSTER_OPTION_VALUE(int64_t, "whole number");
 MUSTER_OPTION_VALUE(uint64_t, "whole number");
 MUSTER_OPTION_VALUE(double, "number");
-MUSTER_OPTION_VALUE(std::string, "text");                    ///< quotes as those of an item of a list are taken off
+MUSTER_OPTION_VALUE(std::string, "text");                    ///< quotes are removed, as from an item of a list
 MUSTER_OPTION_VALUE(std::chrono::milliseconds, "duration");  ///< "30" (seconds), "250ms", "5min", "0:30:00"
 MUSTER_OPTION_VALUE(std::vector<std::string>, "list");       ///< "a,b,c", see options_list.h; or a list in the file
 #undef MUSTER_OPTION_VALUE
@@ -50,19 +51,18 @@ struct Description {
   std::string unit = {};                  ///< "seconds", "bytes"; may be empty
   std::string variable = {};              ///< environment variable; empty: none
   std::vector<std::string> aliases = {};  ///< other names, accepted wherever `name` is
-  std::string tested_by = {};             ///< the test of what the option does: "Suite.Case"
-  std::vector<std::string> other_tools =
-      {};                         ///< variables of other tools; they count less than everything but defaults
-  bool takes_list = false;        ///< a text that may be a list in the file
-  std::string type = {};          ///< filled in from the field: "whole number"; for code only: ""
-  std::string default_text = {};  ///< filled in from the struct's initialiser
-  bool is_switch = false;         ///< as a bool: flags --name and --no-name, which need no value
-  bool code_only = false;         ///< no text can set it: a callback, a predicate, a type
+  std::string tested_by = {};             ///< the test of the option's effect: "Suite.Case"
+  std::vector<std::string> other_tools = {};  ///< variables of other tools; they override only defaults
+  bool takes_list = false;                    ///< a text that may be a list in the file
+  std::string type = {};                      ///< filled in from the field: "whole number"; "" if code_only
+  std::string default_text = {};              ///< filled in from the struct's initialiser
+  bool is_switch = false;                     ///< has flags --name and --no-name, which need no value
+  bool code_only = false;                     ///< cannot be set by text: a callback, a predicate, a type
 
   std::string flag() const;
 };
 
-/// One field of `Struct`. An option that only code can set reads nothing and is written as "".
+/// One field of `Struct`. An option that only code can set is never read, and is written as "".
 template <class Struct>
 struct Option {
   Description description;
@@ -70,7 +70,7 @@ struct Option {
   std::function<std::string(const Struct&)> write;
 };
 
-/// A part of `Struct`, which `get` gives by reference, and its description. A type without Value<T> is for code only.
+/// Describes a part of `Struct`, which `get` returns by reference. A type without Value<T> can be set only by code.
 template <class Struct, class Get>
 Option<Struct> option_at(std::string name, Get get, Description description) {
   using T = std::remove_cvref_t<decltype(get(std::declval<Struct&>()))>;
@@ -91,7 +91,7 @@ Option<Struct> option_at(std::string name, Get get, Description description) {
   }
 }
 
-/// A field and its description: option("log_dir", &RunOptions::log_dir, {.help = "..."}).
+/// Describes a field: option("log_dir", &RunOptions::log_dir, {.help = "..."}).
 template <class Struct, class T>
 Option<Struct> option(std::string name, T Struct::*field, Description description) {
   return option_at<Struct>(
@@ -113,27 +113,27 @@ struct Table {
   }
 };
 
-/// The sources of options, the one that counts most first.
+/// The sources of options, in descending precedence.
 struct Sources {
-  std::map<std::string, std::string> flags = {};  ///< by name of the option, not of the flag
+  std::map<std::string, std::string> flags = {};  ///< keys are names of options, not of flags
   RawOptions flag_line = {};                      ///< the flag --options, see read_line()
   RawOptions line = {};                           ///< MUSTER_OPTIONS
   Environment variables = {};
   File file = {};
 };
 
-/// `texts` with the names of the described options in place of their aliases; what is not described stays.
+/// Returns `texts` with aliases replaced by the names of the options; keys that are not described stay.
 /// Throws: ConfigError (MU305) if two keys name one option.
 RawOptions without_aliases(const std::vector<Description>& table, const RawOptions& texts);
 
-/// The values set for the described options, by name, each from the source of highest precedence.
-/// Throws: ConfigError (MU001), listing the known names and the nearest, for a key of the section or of a line that is
-/// not described; (MU305) as without_aliases().
+/// Returns the values set for the described options, by name, each from the source of highest precedence.
+/// Throws: ConfigError (MU001), listing the known names and the nearest one, for an unknown key in the section or in a
+/// line; (MU305) as without_aliases().
 RawOptions find(const std::vector<Description>& table, const std::string& section, const Sources& sources);
 
-/// Throws: ConfigError (MU002) that names option, value, place and what is expected.
+/// Throws: ConfigError (MU002), naming option, value, place and the expected form.
 [[noreturn]] void refuse(const Description& option, const Found& found, const std::string& wanted);
-/// Throws: ConfigError (MU171) that names the option, the program's value, and value and place of the request.
+/// Throws: ConfigError (MU171), naming the option, the program's value, and value and place of the request.
 [[noreturn]] void contradict(const Description& option, const std::string& in_code, const Found& found);
 
 /// The values read, and the source of each value that is not a default.
@@ -143,7 +143,8 @@ struct Reading {
   Struct values;
 };
 
-/// Reads the texts that `table` describes; others are left to other tables. Throws: ConfigError (MU002).
+/// Reads the texts that `table` describes, and ignores others, which belong to other tables. Throws: ConfigError
+/// (MU002).
 template <class Struct>
 Reading<Struct> read_texts(const Table<Struct>& table, const RawOptions& texts) {
   Reading<Struct> result;
@@ -163,7 +164,8 @@ Reading<Struct> read(const Table<Struct>& table, const Sources& sources) {
   return read_texts(table, find(table.descriptions(), table.section, sources));
 }
 
-/// What the launcher requests replaces a default of the program, and must not contradict what the program set.
+/// Applies the launcher's requests: they replace the program's defaults, and must not contradict other values of the
+/// program.
 /// Throws: ConfigError (MU171) for a contradiction, (MU002) for a value that cannot be read.
 template <class Struct>
 void follow(const Option<Struct>& option, const Found& found, Struct& values) {

@@ -7,7 +7,7 @@
 
 namespace muster::options {
 
-/// A value as text, and where it was found: "flag --log-dir", "variable MUSTER_LOG_DIR", "run.yaml line 3".
+/// A value as text, with its place: "flag --log-dir", "variable MUSTER_LOG_DIR", "run.yaml line 3".
 struct Found {
   std::string text;
   std::string place;
@@ -18,23 +18,23 @@ struct Found {
 using RawOptions = std::map<std::string, Found>;
 
 /// A YAML file of options: keys with plain values, lists of them, or sections of such keys. Within a section,
-/// `outer: {inner: 1}` is the key "outer.inner". A list becomes one text, see options_list.h; a list of one item ends
-/// with a comma.
+/// `outer: {inner: 1}` is the key "outer.inner". A list becomes one text (see options_list.h), which ends with a comma
+/// if the list has one item.
 class File {
  public:
   File() = default;
-  /// `only`: reads this section and no other, and outside() has the other keys; empty: reads the whole file.
-  /// Throws: ConfigError (MU004) if the file cannot be read or is not of that form, naming file and line.
+  /// `only`: the section to read, with all other keys in outside(); empty: reads the whole file.
+  /// Throws: ConfigError (MU004), naming file and line, if the file cannot be read or does not have that form.
   static File load(const std::string& path, const std::string& only = "");
-  /// The same from text; `name` replaces the file's name in messages.
+  /// Reads the options from text; `name` replaces the file's name in messages.
   static File parse(const std::string& text, const std::string& name, const std::string& only = "");
 
   /// The values of one section ("" for the top), by key.
   const RawOptions& section(const std::string& name) const;
   std::vector<std::string> sections() const;
-  /// The top-level keys that were not read, each with its place and without text.
+  /// The top-level keys that were not read, with their places and empty texts.
   const RawOptions& outside() const noexcept { return outside_; }
-  /// A copy with one section changed by `change`.
+  /// Returns a copy in which `change` has changed one section.
   File changed(const std::string& section, const std::function<void(RawOptions&)>& change) const;
 
  private:

@@ -8,7 +8,7 @@
 
 namespace muster::comm {
 
-/// As mpi.h, for a communicator by the handle that MPI_Comm_c2f gives.
+/// The functions of mpi.h for a communicator given by its MPI_Comm_c2f handle.
 std::string backend_over_mpi(int communicator, const std::string& backend);
 ClusterReader ranks_over_mpi(int communicator, std::chrono::milliseconds timeout = GroupOptions().rendezvous_timeout);
 Communicator connect_over_mpi(int communicator, GroupOptions options);

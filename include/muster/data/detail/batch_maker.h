@@ -20,7 +20,7 @@ class StreamReader;
 
 /// A request for one batch.
 struct BatchRequest {
-  Indices indices;  ///< of the samples; for a stream: their positions in the pass
+  Indices indices;  ///< indices of the samples; for a stream: their positions in the pass
   bool pinned = false;
   EpochRandom random;
   const Records* records = nullptr;         ///< raw samples read from a stream, one per index
@@ -35,16 +35,17 @@ class BatchMaker {
   virtual ~BatchMaker() = default;
   virtual int64_t size() const = 0;
   virtual std::unique_ptr<BatchBox> new_box() const = 0;
-  /// Fills the box and reuses the memory that it holds. Returns false if `stop` was set. Throws: DatasetError.
+  /// Fills the box, reusing its memory. Returns false if `stop` was set. Throws: DatasetError.
   virtual bool make(const BatchRequest& request, BatchBox& box) = 0;
-  /// A maker for another thread. It shares a dataset that is read through const members, and copies any other.
+  /// Creates a maker for another thread. It shares a dataset that is read through const members, and copies any other
+  /// dataset.
   /// Throws: UsageError (MU103) if the dataset must not be shared and cannot be copied.
   virtual std::shared_ptr<BatchMaker> for_worker() = 0;
   /// The reader of a stream; nullptr for a map-style dataset.
   virtual std::shared_ptr<StreamReader> stream() const { return nullptr; }
-  /// Of ready-made batches; nullptr for any other data.
+  /// The ends of ready-made batches; nullptr for any other data.
   virtual const ReadyBatchEnds* ready_batches() const { return nullptr; }
-  /// The state of a stateful dataset; empty for any other.
+  /// The state of a stateful dataset; empty for any other dataset.
   virtual std::string state() const { return {}; }
   virtual void load_state(const std::string&) {}
 };
@@ -52,10 +53,10 @@ class BatchMaker {
 /// Wraps the current exception. Throws: DatasetError, always.
 [[noreturn]] void throw_dataset_error(int64_t index, bool whole_batch);
 [[noreturn]] void refuse_sharing();  ///< throws UsageError (MU103)
-/// Throws: ConfigError (MU104) for a dataset that does not know its size.
+/// Returns the size of a dataset. Throws: ConfigError (MU104) if it is unknown.
 int64_t known_size(std::optional<size_t> size);
 
-/// Whether D is read through const members only: a const D returns data in the same way as a non-const D.
+/// Whether D is read only through const members: a const D returns data by the same members as a non-const D.
 template <class D, class Batch>
 consteval bool shareable() {
   using C = const D;
@@ -68,7 +69,7 @@ consteval bool shareable() {
   else return false;
 }
 
-/// Makes an empty batch for samples like this one.
+/// Creates an empty batch for samples like this one.
 template <class Batch, class Sample>
 void emplace_like(std::optional<Batch>& batch, const Sample& sample) {
   if constexpr (std::is_default_constructible_v<Batch>) batch.emplace();

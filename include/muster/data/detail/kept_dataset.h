@@ -7,13 +7,13 @@
 #include <typeinfo>
 #include <utility>
 
-/// How a DataLoader keeps the dataset that it is given, so that no reference dangles. It moves a temporary, copies a
-/// named object, and shares what a shared_ptr or a class made by TORCH_MODULE holds. std::ref() borrows: use it for a
-/// dataset that outlives the loader and is too large to copy, or is changed later. (Of a view, such as std::span, only
-/// the view is kept; its elements belong to their owner.)
+/// How a DataLoader keeps its dataset, so that no reference dangles. It moves a temporary, copies a named object, and
+/// shares the target of a shared_ptr or of a class made by TORCH_MODULE. std::ref() borrows: use it for a dataset that
+/// outlives the loader and is too large to copy, or is changed later. (A view, such as std::span, is kept without its
+/// elements, which belong to their owner.)
 namespace muster::data {
 
-/// What ptr() points to, in classes made by TORCH_MODULE and others that hold a shared_ptr.
+/// The target of ptr(), in classes made by TORCH_MODULE and other holders of a shared_ptr.
 template <class H>
 using held_t = typename std::remove_cvref_t<decltype(std::declval<const H&>().ptr())>::element_type;
 template <class H>
@@ -34,13 +34,13 @@ template <class D>
 struct DatasetIn<const std::reference_wrapper<D>> {
   using type = D;
 };
-/// The type of the dataset in the argument of a DataLoader.
+/// The dataset type of a DataLoader's argument.
 template <class D>
 using dataset_in_t = typename DatasetIn<std::remove_reference_t<D>>::type;
 
 /// Throws: ConfigError (MU128) for a null pointer.
 void require_dataset(const void* dataset);
-/// Throws: ConfigError (MU128) if `whole` is false: the reference is to a base class, and a copy would be sliced.
+/// Throws: ConfigError (MU128) if `whole` is false: the reference is to a base class, so a copy would be sliced.
 void require_whole(bool whole);
 
 template <class D>

@@ -17,19 +17,19 @@ struct ShardSpec;
 /// Sample counts of the current batch and its step. A sample is real unless it is padding: a repeated sample that fills
 /// up the step.
 struct StepSamples {
-  bool every_rank = true;  ///< every rank has a batch in the step
-  int64_t local = 0;       ///< in this rank's batch
-  int64_t local_real = 0;  ///< real ones in this rank's batch; they come first in it
-  int64_t real = 0;        ///< real ones in the batches of all ranks; they come first in rank order
-  int64_t left = 0;        ///< in later steps, in which this rank has no batch
-  int64_t total = 0;       ///< in the batches of all ranks
+  bool every_rank = true;  ///< whether every rank has a batch in the step
+  int64_t local = 0;       ///< samples in this rank's batch
+  int64_t local_real = 0;  ///< real samples in this rank's batch, which come first in it
+  int64_t real = 0;        ///< real samples in the batches of all ranks, which come first in rank order
+  int64_t left = 0;        ///< samples in later steps, in which this rank has no batch
+  int64_t total = 0;       ///< samples in the batches of all ranks
 };
 
-/// The position of a loader: small, exact, and the same for any world size and number of workers.
+/// The position of a loader: small, exact, and independent of world size and number of workers.
 struct LoaderPosition {
   std::string dataset;  ///< the state of a stateful dataset
   int64_t epoch = 0;
-  int64_t samples = 0;  ///< of the pass, returned so far on all ranks together; with a batch sampler: batches
+  int64_t samples = 0;  ///< samples returned in the pass so far, on all ranks; with a batch sampler: batches
   uint64_t seed = 0;
   friend bool operator==(const LoaderPosition&, const LoaderPosition&) = default;
 };

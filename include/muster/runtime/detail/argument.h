@@ -44,7 +44,7 @@ concept ScriptModule = std::same_as<std::remove_cvref_t<T>, torch::jit::Module>;
 template <class T>
 concept ModuleLike = TorchAnyModule<T> || ModuleHolder<std::remove_cvref_t<T>> ||
                      ModulePointer<std::remove_cvref_t<T>> || ModuleType<std::remove_cvref_t<T>>;
-/// A module, or what prepare() refuses by name in place of one.
+/// A module, or a ScriptModule, which prepare() refuses with a specific message.
 template <class T>
 concept ModuleArgument = ModuleLike<T> || ScriptModule<T>;
 template <class T>
@@ -56,7 +56,7 @@ concept AnyScheduler = std::derived_from<std::remove_cvref_t<T>, torch::optim::L
 template <class T>
 concept PlateauScheduler = std::same_as<std::remove_cvref_t<T>, torch::optim::ReduceLROnPlateauScheduler>;
 
-/// Temporaries are moved into shared ownership; named objects are borrowed.
+/// Returns a shared pointer: temporaries are moved into shared ownership; named objects are borrowed.
 template <class T>
 auto to_shared_ptr(T&& object) {
   using V = std::remove_cvref_t<T>;

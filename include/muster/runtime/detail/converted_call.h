@@ -21,15 +21,15 @@ struct Forward {
 
 struct PreparedModel;
 
-/// As the functions of the model's PrecisionPolicy.
+/// Call the functions of these names of the model's PrecisionPolicy.
 void convert_input(const PreparedModel& model, at::Tensor& tensor);
 void convert_output(const PreparedModel& model, at::Tensor& tensor);
 
-/// Inputs of a call as PrecisionPolicy::convert_input() makes them. What is converted is a copy.
+/// Converts the inputs of a call by PrecisionPolicy::convert_input(). Converted inputs are copies.
 struct InputConversion {
   const PreparedModel& model;
 
-  /// Converts a tensor; any other value is passed on.
+  /// Converts a tensor; passes on any other value.
   template <class T>
   decltype(auto) tensor(T&& value) const {
     if constexpr (tree::tensor<T>) {
@@ -40,7 +40,7 @@ struct InputConversion {
       return std::forward<T>(value);
     }
   }
-  /// Converts a tensor or a nesting of tensors only.
+  /// Converts a tensor or a nesting of tensors; passes on any other value.
   template <class T>
   decltype(auto) nesting(T&& value) const {
     if constexpr (!tree::tensor<T> && tree::nests_tensors<T>)
@@ -50,8 +50,8 @@ struct InputConversion {
       });
     else return tensor(std::forward<T>(value));
   }
-  /// A tensor becomes an lvalue, for a parameter of type Tensor&: the caller's own, or `copy` if the precision converts
-  /// it. `copy` lives until the end of the call.
+  /// Returns a tensor as an lvalue, for a parameter of type Tensor&: the caller's tensor, or `copy` if the precision
+  /// converts it. `copy` lives until the end of the call.
   template <class T>
   decltype(auto) reference(T&& value, at::Tensor&& copy = at::Tensor()) const {
     if constexpr (tree::tensor<T>) {
@@ -74,8 +74,8 @@ using tensor_input_t = decltype(std::declval<const InputConversion&>().tensor(st
 template <class T>
 using reference_input_t = decltype(std::declval<const InputConversion&>().reference(std::declval<T>()));
 
-/// Returns entry(module, inputs...). Inputs are converted; a nesting of tensors that `entry` takes by reference is the
-/// caller's own, and so is a tensor that it takes by Tensor& unless it needs conversion.
+/// Returns entry(module, inputs...) with converted inputs. A nesting of tensors that `entry` takes by reference is
+/// passed unchanged, and so is a tensor that it takes by Tensor&, unless the tensor needs conversion.
 template <class F, class M, class... A>
 decltype(auto) call_converted(const PreparedModel& model, F&& entry, M& module, A&&... inputs) {
   const InputConversion convert{model};

@@ -15,13 +15,14 @@
 #include "muster/runtime/model.h"
 #include "muster/runtime/optimizer.h"
 
-/// Functions among the arguments of prepare(). The parameter that a function names says what it makes: with
-/// torch::optim::Optimizer& a scheduler of the nearest optimizer before it; with a module's class (NetImpl&, Net)
-/// an optimizer of the nearest such module before it; any other, a generic one included, an optimizer of the nearest
-/// module before it, whose parameters it is called with.
+/// Functions among the arguments of prepare(). The type of a function's parameter determines what it makes. With
+/// torch::optim::Optimizer& it makes a scheduler of the nearest optimizer before it; with a module's class (NetImpl&,
+/// Net) an optimizer of the nearest such module before it; with any other type, or a generic one, an optimizer of the
+/// nearest module before it, and it is called with that module's parameters. See
+/// docs/decisions/0081-functions-handles-and-batches.md.
 namespace muster::runtime {
 
-struct OptimizerFromFunction : Optimizer {};  ///< by a function, of the nearest module before it
+struct OptimizerFromFunction : Optimizer {};  ///< made by a function for the nearest module before it
 
 namespace detail {
 struct Call {
@@ -51,7 +52,7 @@ template <class F>
 struct Named {
   using type = void;
 };
-// Not for a generic operator(): which types it takes is not written anywhere.
+// Not for a generic operator(), whose parameter types are not declared.
 template <class F>
   requires requires(F& function) { std::function(function); }
 struct Named<F> : First<decltype(std::function(std::declval<F&>()))> {};
@@ -71,7 +72,7 @@ template <class M, class N>
 inline constexpr bool is_model_of<M, Model<N>> =
     std::derived_from<std::remove_reference_t<decltype(*std::declval<Model<N>>())>, M>;
 
-/// The index of the last true value; -1 if there is none.
+/// The index of the last true value; -1 if all are false.
 template <bool... B>
 consteval int last_true() {
   int found = -1, at = 0;
@@ -79,7 +80,7 @@ consteval int last_true() {
 }
 }  // namespace detail
 
-/// The type that a function's first parameter names, without reference; void for a generic function.
+/// The type of a function's first parameter, without reference; void for a generic function.
 template <class F>
 using named_t = std::remove_cvref_t<typename detail::Named<std::remove_reference_t<F>>::type>;
 
@@ -93,7 +94,7 @@ concept ModuleFunction = AnyFunction<T> && (ModuleType<named_t<T>> || ModuleHold
 template <class T>
 concept OptimizerArgument = AnyOptimizer<T> || AnyFunction<T>;
 
-/// Shared ownership of what a function returned: a value or, for a class chosen at run time, a smart pointer.
+/// Returns shared ownership of a function's result: a value or, for a class chosen at run time, a smart pointer.
 /// Throws: ConfigError (MU326) for an empty pointer.
 void require_made(const void* object);
 template <class B, class R>
@@ -158,7 +159,7 @@ auto optimizer_by(F&& function, std::tuple<Done...>& done) {
   }
 }
 
-/// A scheduler that keeps the optimizer whose rates it sets.
+/// A scheduler that also owns the optimizer whose rates it sets.
 template <class B>
 std::shared_ptr<B> keeping(const Optimizer& optimizer, std::shared_ptr<B> scheduler) {
   auto both = std::make_shared<std::pair<Optimizer, std::shared_ptr<B>>>(optimizer, std::move(scheduler));

@@ -17,21 +17,21 @@ namespace muster::runtime {
 
 /// Numbers of rows of the current batch, for values with one row per sample.
 struct StepRows {
-  bool equal = true;       ///< every rank has the same number of rows
-  int64_t local = 0;       ///< on this rank
-  int64_t local_real = 0;  ///< on this rank, without repeated ones
-  int64_t real = 0;        ///< over all ranks, without repeated ones, which come last in rank order
+  bool equal = true;       ///< whether every rank has equally many rows
+  int64_t local = 0;       ///< rows on this rank
+  int64_t local_real = 0;  ///< rows on this rank, without repeated ones
+  int64_t real = 0;        ///< rows on all ranks, without repeated ones, which come last in rank order
 };
 
 class RuntimeState;
 
-/// The rows of the current batch of the loader in use; nullopt if there is none.
+/// The rows of the current batch of the loader in use; nullopt if no loader is in use.
 std::optional<StepRows> step_rows(const RuntimeState& state);
 
-/// Gathers a tensor. If it has step.local rows, it is per sample, and repeated rows are cut off; any other is gathered
-/// whole.
+/// Gathers a tensor. If it has step.local rows, it is per sample, and repeated rows are cut off; any other tensor is
+/// gathered whole.
 at::Tensor gather_rows(const comm::Communicator& group, const at::Tensor& tensor, const std::optional<StepRows>& step);
-/// Returns the rows of a per-sample tensor that are not repeated; any other tensor as it is, with at least one
+/// Returns the rows of a per-sample tensor that are not repeated; any other tensor unchanged, with at least one
 /// dimension.
 at::Tensor real_rows(const at::Tensor& tensor, const std::optional<StepRows>& step);
 
@@ -63,7 +63,7 @@ T unmarked(PerRank<T>& value) {
   return std::move(value.value);
 }
 
-/// Returns a single value bare, several as a tuple.
+/// Returns a single value bare, several values as a tuple.
 template <class... T>
 auto unmarked_values(std::tuple<T...> values) {
   if constexpr (sizeof...(T) == 1) return unmarked(std::get<0>(values));

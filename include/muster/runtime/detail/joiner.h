@@ -10,7 +10,7 @@
 
 namespace muster::runtime {
 
-/// Concatenates along the first dimension. Returns an undefined tensor if one of them is undefined.
+/// Concatenates along the first dimension. Returns an undefined tensor if any of them is undefined.
 at::Tensor join_rows(const std::vector<at::Tensor>& parts);
 
 /// Joins several values of the same structure, leaf by leaf, into the first value.
@@ -63,7 +63,7 @@ class Joiner {
   int leaf_ = 0;
 };
 
-/// Visitor for a value that no rank has added anything to. Throws: UsageError (MU254) for a tensor, which has no empty
+/// Visitor for a value to which no rank has added anything. Throws: UsageError (MU254) for a tensor, which has no empty
 /// form.
 struct NothingGathered {
   [[noreturn]] void operator()(at::Tensor& tensor) const;

@@ -15,20 +15,21 @@ class Communicator;
 
 namespace muster::runtime {
 
-/// Numbers the collectives for the tensors of one value, so that a rank whose value has different tensors is detected.
+/// Numbers the collectives for the tensors of one value, to detect ranks whose value has other tensors.
 class LeafOperations {
  public:
-  /// With a backend of a device, ranks first compare what they have given to it, since the values may come from there.
-  /// With `varies`, they compare where their tensors are. With a `source`, tensors must be defined on that rank only.
-  /// Throws: CommError (MU050), on every rank, if operations of devices differ; UsageError (MU065), on every rank, if
-  /// tensors are not in the same places; (MU177) if one is undefined. Collective: where ranks compare.
+  /// With a device backend, ranks first compare the operations that they have started on it, since the values may come
+  /// from there. With `varies`, they compare the places of their tensors. With a `source`, tensors need to be defined
+  /// on that rank only.
+  /// Throws: CommError (MU050), on every rank, if device operations differ; UsageError (MU065), on every rank, if
+  /// tensors are in different places; (MU177) if one is undefined. Collective: if ranks compare.
   LeafOperations(const comm::Communicator& group, std::string_view operation, std::vector<tree::Leaf> leaves,
                  bool varies, int source = -1);
 
   /// Returns the group for the collective of the next leaf; valid until the next call.
   const comm::Communicator& next();
-  /// After the last one: with a backend of a device, ranks compare what they have given to it, before the results are
-  /// read. Throws: CommError (MU050), on every rank. Collective.
+  /// Call it after the last leaf. With a device backend, ranks compare the operations that they have started on it,
+  /// before the results are read. Throws: CommError (MU050), on every rank. Collective.
   void finish() const;
 
  private:

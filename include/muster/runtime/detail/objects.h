@@ -11,7 +11,7 @@ namespace muster::comm {
 class Communicator;
 }
 
-/// Values that are sent as bytes: strings, numbers, and structures of them and of tensors; see tree/detail/pack.h.
+/// Values that are sent as bytes: strings, numbers, tensors and structures of them; see tree/detail/pack.h.
 namespace muster::runtime {
 
 bool is_alone(const comm::Communicator& group);

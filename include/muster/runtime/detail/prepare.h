@@ -23,7 +23,7 @@ namespace muster::runtime {
 
 class RuntimeState;
 
-// What prepare() calls for each argument, type-erased.
+// The type-erased functions that prepare() calls for each argument.
 std::shared_ptr<PreparedModel> prepare_model(RuntimeState& state, const std::shared_ptr<torch::nn::Module>& module);
 Optimizer prepare_optimizer(RuntimeState& state, std::shared_ptr<torch::optim::Optimizer> optimizer);
 Scheduler prepare_scheduler(RuntimeState& state, std::shared_ptr<muster::LRScheduler> scheduler);
@@ -34,7 +34,7 @@ void keep_loader(RuntimeState& state, const std::shared_ptr<data::LoaderState>& 
                  std::optional<int64_t> place = 0);
 
 /// First pass: prepares modules, optimizers and loaders. Schedulers wait for the optimizers of the same call, except
-/// ReduceLROnPlateauScheduler of LibTorch. Functions are called; `done` holds the results of the arguments before.
+/// ReduceLROnPlateauScheduler of LibTorch. Functions are called; `done` holds the results of earlier arguments.
 template <class T, class... Done>
 auto prepare_one(RuntimeState& state, std::tuple<Done...>& done, T&& object) {
   using V = std::remove_cvref_t<T>;
@@ -67,7 +67,7 @@ auto prepare_one(RuntimeState& state, std::tuple<Done...>& done, T&& object) {
       return prepare_scheduler(state, std::move(scheduler));
     else return scheduler;
   } else if constexpr (AnyFunction<T>) {
-    // The second type tells a later function of the same module that this one has taken it.
+    // The second type tells a later function for the nearest module that this function has taken it.
     using Made = std::conditional_t<ModuleFunction<T>, Optimizer, OptimizerFromFunction>;
     return Made{prepare_optimizer(state, optimizer_by(std::forward<T>(object), done))};
   } else {
@@ -89,7 +89,7 @@ auto finish_one(RuntimeState& state, T&& prepared) {
   else return std::forward<T>(prepared);
 }
 
-/// Appends the results of the first pass to those that are done, from left to right.
+/// Appends the results of the first pass to `done`, from left to right.
 template <class... Done>
 auto prepare_each(RuntimeState&, std::tuple<Done...> done) {
   return done;

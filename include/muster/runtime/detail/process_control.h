@@ -16,10 +16,10 @@ class RuntimeState;
 /// Selects the rank, or one rank per node, that runs a function.
 struct RankSelector {
   enum class Kind { main, local_main, last, rank, local_rank } kind = Kind::main;
-  int index = 0;  ///< of rank and local_rank
+  int index = 0;  ///< the rank, for Kind::rank and Kind::local_rank
 };
 
-/// Whether this rank is the one; always, if there is no other.
+/// Whether this rank is selected; always true in a world of one.
 bool is_selected(const RuntimeState& state, const RankSelector& selector);
 
 /// A function that runs on some ranks only; on the others a call does nothing. Its result is returned as an optional.
@@ -42,11 +42,11 @@ class OnSomeRanks {
   F f_;
 };
 
-/// Runs `turn`, which is empty on some ranks. Throws: what it threw; UsageError (MU176), on the other ranks, with the
-/// message of the first rank that failed. Collective.
+/// Runs `turn`, which is empty on some ranks. Throws: what `turn` throws; UsageError (MU176), on the other ranks, with
+/// the message of the first rank that failed. Collective.
 void run_turn(const comm::Communicator& group, const std::function<void()>& turn);
 
-/// Runs f on the ranks where `first` is true, then on the other ranks; if it throws on the former, all ranks throw.
+/// Runs f on the ranks where `first` is true, then on the others; if it throws on the former, all ranks throw.
 /// Collective.
 template <class F>
 auto first_here(const comm::Communicator& group, bool first, F&& f) {

@@ -8,7 +8,7 @@ namespace muster::runtime {
 
 class RuntimeState;
 
-/// What the runtime of an Accelerator, a Fabric or a Trainer is made of.
+/// The implementation of the runtime of an Accelerator, a Fabric or a Trainer.
 RuntimeState& state_of(const Runtime& runtime);
 
 }  // namespace muster::runtime

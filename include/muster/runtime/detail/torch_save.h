@@ -12,8 +12,8 @@
 
 namespace muster::runtime {
 
-/// LibTorch's archives read parameters' memory without a call to Muster. Waits until the module's parameters hold their
-/// values.
+/// Waits until the module's parameters hold their values, since LibTorch's archives read their memory without calling
+/// Muster.
 /// Throws: UsageError (MU161), naming the parameter, if one is sharded.
 void prepare_for_archive(const torch::nn::Module& module);
 
@@ -41,7 +41,7 @@ void save(const Value& value, SaveToArgs&&... args) {
   archive.save_to(std::forward<SaveToArgs>(args)...);
 }
 
-/// Does not compile; the message says what to call instead.
+/// Does not compile; the message tells what to call instead.
 template <typename Value, typename... SaveToArgs>
   requires muster::runtime::PreparedHandle<Value>
 void save(const Value&, SaveToArgs&&...) {

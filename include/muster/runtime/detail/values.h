@@ -20,7 +20,7 @@ class ManagedModel;
 
 namespace muster::runtime {
 
-/// While it lives, gradients of some models stay local. Its end restores the setting from before.
+/// Keeps gradients of some models local while it lives; its destructor restores the earlier setting.
 class [[nodiscard("name the scope: auto quiet = ...")]] NoSyncScope {
  public:
   NoSyncScope(const std::vector<std::shared_ptr<parallel::ManagedModel>>& models, bool enabled);
@@ -32,7 +32,8 @@ class [[nodiscard("name the scope: auto quiet = ...")]] NoSyncScope {
   std::vector<std::pair<std::shared_ptr<parallel::ManagedModel>, bool>> before_;
 };
 
-// Each takes one tensor, which must be defined, except in broadcast on the receiving ranks. Collective: all of them.
+// Each function takes one tensor, which must be defined, except in broadcast on the receiving ranks. Collective: all of
+// them.
 at::Tensor gather_tensor(const comm::Communicator& group, const at::Tensor& tensor);
 at::Tensor stack_tensor(const comm::Communicator& group, const at::Tensor& tensor);
 at::Tensor reduce_tensor(const comm::Communicator& group, const at::Tensor& tensor, std::string_view op);

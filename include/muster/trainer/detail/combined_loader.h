@@ -21,16 +21,16 @@ namespace muster::trainer {
 /// A loader, its batch type erased.
 struct ErasedLoader {
   std::shared_ptr<data::LoaderState> loader;  ///< not prepared
-  void* (*batch_in)(data::BatchBox& box);     ///< the batch in a box of this loader
-  const StepTable* steps = nullptr;           ///< nullptr where the parts' batches make one batch
+  void* (*batch_in)(data::BatchBox& box);     ///< returns the batch in a box of this loader
+  const StepTable* steps = nullptr;           ///< nullptr if the loaders' batches form one batch
 };
 
-/// How the batches of several loaders come: one after the other, or side by side until the shortest or the longest
-/// loader ends. The modes of Lightning's CombinedLoader.
+/// How several loaders are combined: in sequence, or in parallel until the shortest or the longest loader ends. The
+/// modes of Lightning's CombinedLoader.
 enum class LoaderMode : std::uint8_t { sequential, min_size, max_size, max_size_cycle };
 
-/// The loaders of one kind of step, as Lightning's CombinedLoader has them. Side by side, `joined` makes one batch of
-/// theirs, which is valid until its next call.
+/// The loaders of one kind of step, like Lightning's CombinedLoader. For loaders in parallel, `joined` makes one batch
+/// of their batches, valid until its next call.
 struct CombinedLoader {
   std::vector<ErasedLoader> parts = {};
   LoaderMode mode = LoaderMode::sequential;
@@ -92,7 +92,7 @@ struct LoaderErasure {
   static CombinedLoader one_by_one(const std::tuple<DataLoader<Batch>...>& loaders) {
     return std::apply([](const auto&... one) { return CombinedLoader{{part(one)...}}; }, loaders);
   }
-  /// Parts of a joint batch are references or, where a loader may have ended, pointers.
+  /// Parts of a joint batch are references or, if a loader may have ended, pointers.
   template <class... Part, class... Batch>
   static CombinedLoader side_by_side(const std::tuple<DataLoader<Batch>...>& loaders, LoaderMode mode) {
     static_assert(K == StepKind::training,
@@ -141,7 +141,7 @@ inline constexpr bool is_loaders<LongestLoaders<Batch...>> = true;
 template <class T>
 concept Loaders = is_loaders<std::remove_cvref_t<T>>;
 
-/// What predict() collects of these loaders: a list of predictions; of several loaders one list each.
+/// What predict() collects for these loaders: a list of predictions, or with several loaders one list each.
 template <class M, class L>
 struct Predictions;
 template <class M, class Batch>
@@ -162,7 +162,7 @@ struct Predictions<M, std::vector<DataLoader<Batch>>> {
     if (all.size() <= index) all.resize(index + 1);
     Predictions<M, DataLoader<Batch>>::keep(all[index], output, 0);
   }
-  /// A list for each loader, also of one that gave this rank no batch.
+  /// Adds empty lists for loaders that gave this rank no batch.
   static void complete(type& all, std::size_t loaders) {
     if (all.size() < loaders) all.resize(loaders);
   }

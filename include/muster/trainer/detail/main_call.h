@@ -12,45 +12,46 @@
 #include "muster/trainer/detail/option_field.h"
 #include "muster/trainer/options.h"
 
-/// What stands behind trainer_main() and needs no type of the program's.
+/// The part of trainer_main() that does not depend on types of the program.
 namespace muster {
 
 class Trainer;
 
 namespace trainer {
 
-/// What a program with trainer_main() is.
+/// The description of a program with trainer_main().
 struct MainProgram {
-  std::array<bool, 4> runs = {};  ///< by Stage: the module has the step, and the data the loader
+  std::array<bool, 4> runs = {};  ///< by Stage: whether the module has the step and the data the loader
   TrainerOptions trainer = {};    ///< defaults
   std::vector<OptionField> model = {};
   std::vector<OptionField> data = {};
-  /// Reads the module's options of a checkpoint, if it has some. Empty: the module has no options.
+  /// Reads the module's options from a checkpoint that has them. Empty: the module has no options.
   std::function<void(const std::filesystem::path& checkpoint)> load_model_options = {};
 };
 
-/// What its user asks for.
+/// The parsed command line of the program.
 struct MainCall {
   std::string ckpt_path = {};
   std::string error = {};             ///< for stderr
-  std::optional<int> exit_code = {};  ///< set: nothing is to run
-  std::string options_line = {};      ///< what was found for the Trainer, for the variable MUSTER_OPTIONS
+  std::optional<int> exit_code = {};  ///< set if there is nothing to run
+  std::string options_line = {};      ///< the Trainer's options, for the variable MUSTER_OPTIONS
   std::string output = {};            ///< for stdout
   std::optional<uint64_t> seed = {};
   Stage stage = Stage::fit;
-  TrainerOptions trainer = {};  ///< where a value was found, without the program's own
+  TrainerOptions trainer = {};  ///< options given in code, except those in options_line
 };
 
-/// Reads `words`, the program's name before them, with the files that they name and the variables. The values of the
-/// module's and the data's options are put into `program`'s structs. All that is wrong is in one message, MU500.
+/// Parses `words` (the program's name first), the files that they name, and the variables. Stores the options of the
+/// module and of the data in `program`'s structs. One message, MU500, lists all errors.
 MainCall read_main_call(const std::vector<std::string>& words, const MainProgram& program,
                         const Environment& variables);
 
-/// Prints what the call says and, if something is to run, leaves the options where the Trainer and further ranks read
-/// them. Returns whether something is to run. Requires: no other thread reads or writes the environment.
+/// Prints the output and the error of the call and, if there is something to run, sets the options where the Trainer
+/// and further ranks read them. Returns whether there is something to run. Requires: no other thread reads or writes
+/// the environment.
 bool begin_main(const MainCall& call);
 
-/// Prints what was logged, on the main rank.
+/// Prints the logged metrics, on the main rank.
 void print_metrics(const Trainer& trainer, const std::vector<Metrics>& of_loaders);
 
 void seed_generators(const std::optional<uint64_t>& seed);

@@ -10,9 +10,9 @@ namespace muster::trainer {
 enum class StepKind : std::uint8_t { training, validation, test, predict };
 inline constexpr std::size_t kStepKinds = 4;
 
-// Whether a user's class has a member of this name, whatever its parameters and access, and a call of it. The name in
-// `Both` is ambiguous exactly if the class has one. In errors, `form_` is the list of parameters behind the name, and
-// `rule_` says why a member that exists cannot be called.
+// Detects whether a user's class has a member of this name, whatever its parameters and access, and calls it. The name
+// in `Both` is ambiguous exactly if the class has one. In errors, `form_` is the list of parameters after the name, and
+// `rule_` explains why an existing member cannot be called.
 #define MUSTER_TRAINER_MEMBER_WITH(name_, form_, rule_)                                                \
   struct name_ {                                                                                       \
     struct Named {                                                                                     \
@@ -116,7 +116,7 @@ decltype(auto) call_with_accepted_arguments(M& m, Batch& batch, BatchPlace place
   else Member::template refuse<M, Batch>();
 }
 
-/// It has a hook between the making of a batch and its step, so that its batches are moved one by one.
+/// Whether the class has a hook between the making of a batch and its step, so that batches are moved one by one.
 template <class D>
 inline constexpr bool has_transfer_hooks =
     member::on_before_batch_transfer::in<D> || member::transfer_batch_to_device::in<D> ||

@@ -17,7 +17,7 @@
 #include "muster/trainer/detail/option_field.h"
 #include "muster/tree/detail/named_fields.h"
 
-/// The fields of plain structs. The compiler supplies their names.
+/// The fields of plain structs as options. The compiler supplies their names.
 namespace muster::trainer {
 
 template <class V>
@@ -132,7 +132,7 @@ void add_fields(std::vector<OptionField>& all, const std::string& prefix, S& val
   }
 }
 
-/// The fields of a plain struct, in its order. Requires: `values` outlives them and stays where it is.
+/// The fields of a plain struct, in declaration order. Requires: `values` outlives them and does not move.
 template <class S>
 std::vector<OptionField> fields_of(S& values) {
   std::vector<OptionField> all;

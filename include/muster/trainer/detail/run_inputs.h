@@ -13,7 +13,7 @@
 
 namespace muster::trainer {
 
-/// A pointer to a module or data module, whatever holds it: a TORCH_MODULE, a shared_ptr, an object (borrowed) or a
+/// Returns a pointer to a module or data module, given as a TORCH_MODULE, a shared_ptr, an object (borrowed) or a
 /// temporary (kept).
 template <class T>
 auto object_pointer(T&& object) {
@@ -28,21 +28,21 @@ auto object_pointer(T&& object) {
 template <class T>
 using object_of = typename decltype(object_pointer(std::declval<T>()))::element_type;
 
-/// What a run needs of a module and its data, types erased.
+/// The type-erased module and data of a run.
 struct RunInputs {
   std::shared_ptr<TrainerModule> module;
   std::shared_ptr<DataModule> data = {};
-  void* transfer_owner = nullptr;  ///< what StepTable::transfer is called with
+  void* transfer_owner = nullptr;  ///< argument of StepTable::transfer
   std::array<std::function<CombinedLoader()>, kStepKinds> loaders =
-      {};                                            ///< by StepKind, called to make them; empty: there are none
-  std::array<bool, kStepKinds> unused_loaders = {};  ///< by StepKind: there are loaders, which are left out
-  bool configures_optimizers = false;                ///< configure_optimizers is overridden
-  std::array<bool, kStepKinds> steps = {};           ///< by StepKind: the module has the step; predict always can
-  /// By StepKind: on_validation_model_train and its like are overridden.
+      {};                                            ///< by StepKind: functions that create them; empty: no loaders
+  std::array<bool, kStepKinds> unused_loaders = {};  ///< by StepKind: whether existing loaders are left out
+  bool configures_optimizers = false;                ///< whether configure_optimizers is overridden
+  std::array<bool, kStepKinds> steps = {};           ///< by StepKind: the module has the step (predict: always)
+  /// By StepKind: whether on_validation_model_train, or the function of the other kind, is overridden.
   std::array<bool, kStepKinds> sets_train_mode = {};
 };
 
-/// Whether the virtual member of M is TrainerModule's own.
+/// Whether M inherits the virtual member from TrainerModule.
 #define MUSTER_TRAINER_INHERITS(M, name) \
   requires { requires std::same_as<decltype(&M::name), decltype(&TrainerModule::name)>; }
 
@@ -69,7 +69,7 @@ void set_loaders(RunInputs& inputs, L loaders) {
   };
 }
 
-/// Takes the loader of this kind from `source`, the module or a data module, if it has one.
+/// Takes the loader of this kind from `source` (the module or a data module), if it has one.
 template <class M, StepKind K, class D>
 void take_loaders(RunInputs& inputs, D* source) {
   using Loader = typename Members<K>::Loader;

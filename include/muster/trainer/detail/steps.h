@@ -17,7 +17,7 @@
 
 namespace muster::trainer {
 
-/// What the loops do with a batch of one type: one table of functions per module, batch type and kind of step.
+/// The functions that the loops call for a batch: one table per module, batch type and kind of step.
 struct StepTable {
   BatchType type;
   StepOutput (*step)(TrainerModule&, void* batch, BatchPlace);
@@ -27,7 +27,8 @@ struct StepTable {
   void (*transfer)(void* owner, void* batch, c10::Device device, int64_t dataloader_idx) = nullptr;
 };
 
-/// tree::visit(), also of what several loaders give side by side: pointers to batches, nullptr where one has ended.
+/// tree::visit() that also visits the batches of loaders in parallel: pointers to batches, nullptr for a loader that
+/// has ended.
 template <class T, class F>
 void visit_batch(T& batch, F&& f) {
   tree::visit(batch, f);
@@ -75,7 +76,7 @@ decltype(auto) predicted(M& m, Batch& batch, BatchPlace place) {
 template <class M, class Batch>
 using predicted_t = std::remove_cvref_t<decltype(predicted(std::declval<M&>(), std::declval<Batch&>(), BatchPlace()))>;
 
-/// The functions behind a table. D has the transfer hooks: the data module, or the module itself.
+/// The functions in a StepTable. D has the transfer hooks: the data module, or the module itself.
 template <class M, class Batch, StepKind K, class D>
 struct Steps {
   using Names = Members<K>;

@@ -80,8 +80,8 @@ void collate_parts(To& to, const From& from, const StackPlace& place);
 }
 
 /// Copies one sample into its place in the batch. Call it for places 0, 1, ..., place.count - 1 in this order. The
-/// first call allocates the batch; it reuses memory that `batch` holds where it fits, so nothing else may still use
-/// that memory.
+/// first call allocates the batch; it reuses the memory of `batch` if it fits, so nothing else may still use that
+/// memory.
 /// Throws: UsageError (MU100) if a sample's shape, dtype, keys or length differ from the first one's.
 template <class S>
 void collate_into(collated_t<S>& batch, const S& sample, const StackPlace& place) {
@@ -151,7 +151,7 @@ void collate_parts(To& to, const From& from, const StackPlace& place) {
 }  // namespace detail
 
 /// Collates the samples into one batch.
-/// Throws: UsageError (MU100) as collate_into() does, and if there are no samples.
+/// Throws: UsageError (MU100), as collate_into() does, or if `samples` is empty.
 template <class S>
 collated_t<S> collate(const std::vector<S>& samples) {
   if (samples.empty()) throw_uneven("there are no samples", {});

@@ -13,11 +13,11 @@ template <class T>
 concept aggregate = std::is_aggregate_v<std::remove_cvref_t<T>> && std::is_class_v<std::remove_cvref_t<T>>;
 
 namespace detail {
-/// Converts to any type, so that a braced list of n of them initialises any struct of at least n fields. Never called.
+/// Converts to any type, so that a braced list of n objects initialises any struct of at least n fields. Never called.
 struct Anything {
   template <class T>
   operator T() const {
-    std::abort();  // clang wants a body for types of unnamed namespaces
+    std::abort();  // clang requires a body for types of unnamed namespaces
   }
 };
 
@@ -43,7 +43,7 @@ template <aggregate T>
 inline constexpr std::size_t field_count = detail::count_from<std::remove_cvref_t<T>, 9>();
 
 /// References to the fields of a plain struct, as a tuple.
-/// Requires: one to eight fields and no base class; others need tensors_of().
+/// Requires: one to eight fields and no base class; other structs need tensors_of().
 template <class T>
 constexpr auto fields(T& t) {
   constexpr auto n = field_count<std::remove_cv_t<T>>;

@@ -48,7 +48,7 @@ struct AnyVaries<std::tuple<T...>> : std::bool_constant<(varies<std::remove_cvre
 template <class K>
 std::string key_text(const K& key, size_t place) {
   if constexpr (std::convertible_to<const K&, std::string_view>)
-    // Not by operator+ from the left: g++ 12 warns of it at -O3.
+    // Not by operator+ from the left: g++ 12 warns about it at -O3.
     return std::string(1, '"').append(std::string_view(key)).append(1, '"');
   else if constexpr (std::is_enum_v<K>) return std::to_string(static_cast<long long>(key));
   else if constexpr (std::is_arithmetic_v<K>) return std::to_string(key);
@@ -97,7 +97,7 @@ void add_leaves(const T& value, const std::string& path, std::vector<Leaf>& leav
 template <class T>
 inline constexpr bool varies = detail::varies<std::remove_cvref_t<T>>();
 
-/// The tensors of a value in the order of visit(), and with `with_lists` its lists of strings and numbers.
+/// Returns the tensors of a value in the order of visit(), and with `with_lists` also its lists of strings and numbers.
 template <bool with_lists = false, class T>
 std::vector<Leaf> leaves_of(const T& value) {
   std::vector<Leaf> leaves;

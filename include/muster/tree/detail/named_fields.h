@@ -19,11 +19,11 @@
 namespace muster::tree {
 
 namespace detail {
-/// Has the places of the fields of a T, of any linkage, and no T.
+/// Storage with the field addresses of a T, of any linkage, that holds no T.
 template <class T>
 union Specimen {
   constexpr Specimen() : none() {}
-  constexpr ~Specimen() {}  // NOLINT(modernize-use-equals-default): that of a T need not be constexpr
+  constexpr ~Specimen() {}  // NOLINT(modernize-use-equals-default): the destructor of a T need not be constexpr
   char none;
   T value;
 };
@@ -38,7 +38,7 @@ consteval std::string_view spelled() {
   return std::source_location::current().function_name();
 }
 
-/// What stands before the end of "{(& kSpecimen<T>.Specimen<T>::value.T::rate)}" or "{&kSpecimen.value.rate}".
+/// The name at the end of "{(& kSpecimen<T>.Specimen<T>::value.T::rate)}" or "{&kSpecimen.value.rate}".
 consteval std::string_view last_name(std::string_view text) {
   auto end = text.rfind(")}");
   if (end == text.npos) end = text.rfind('}');
@@ -63,7 +63,7 @@ inline constexpr auto field_names = []<std::size_t... I>(std::index_sequence<I..
   return std::array<std::string_view, sizeof...(I)>{detail::field_name<T, I>()...};
 }(std::make_index_sequence<field_count<T>>());
 
-/// Numbers, texts, lists and optionals of such, and plain structs of such, as a State.
+/// Converts numbers, texts, lists and optionals of them, and plain structs of them to a State.
 template <class V>
 State state_of(const V& value) {
   if constexpr (std::constructible_from<State, V>) {
@@ -87,7 +87,7 @@ State state_of(const V& value) {
   }
 }
 
-/// The opposite. A field that the state does not name keeps its value.
+/// Loads the fields from a State. A field that the state does not name keeps its value.
 /// Throws: CheckpointError (MU208) for a state of another kind, or a list of another length than an array's.
 template <class V>
 void load_fields(V& value, const State& state) {

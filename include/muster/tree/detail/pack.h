@@ -40,12 +40,12 @@ class Unpacker {
   std::string text();
   /// A CPU tensor that shares the memory of the packed bytes.
   at::Tensor tensor();
-  /// Checks that nothing is left.
+  /// Checks that no bytes are left.
   void finish() const;
 
  private:
   at::Tensor packed_;
-  int64_t end_ = 0;  // of the structure
+  int64_t end_ = 0;  // end of the structure
   int64_t position_ = 0;
 };
 

@@ -51,7 +51,8 @@ consteval bool can_be_sent() {
   else return false;
 }
 
-/// pack() accepts it, and unpack() can create its parts; unpack() also needs T itself to be default-initializable.
+/// Whether pack() accepts a T and unpack() can create its parts; unpack() also needs T itself to be
+/// default-initializable.
 template <class T>
 concept sendable = can_be_sent<T>();
 

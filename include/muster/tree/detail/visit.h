@@ -46,7 +46,7 @@ template <class T>
 concept plain_list = list_like<T> && plain_leaf<std::ranges::range_value_t<T>> &&
                      requires(std::remove_cvref_t<T>& t, std::ranges::range_value_t<T> e) { t.push_back(e); };
 
-/// The class has the one-line opt-in.
+/// Whether the class has the one-line opt-in, tensors_of().
 template <class T>
 concept listed = requires(std::remove_cvref_t<T>& t) { tensors_of(t); };
 
@@ -71,12 +71,12 @@ concept target_less_example =
       t.data;
     };
 
-/// A class whose parts its type fixes: one with the opt-in, a tuple, an Example, a plain struct.
+/// A class whose type determines its parts: a class with tensors_of(), a tuple, an Example, a plain struct.
 template <class T>
 concept fixed_parts = listed<T> || (!optional_like<T> && !variant_like<T> && !map_like<T> && !list_like<T> &&
                                     (tuple_like<T> || example_like<T> || target_less_example<T> || aggregate<T>));
 
-/// These parts, as a tuple of references.
+/// The parts of such a class, as a tuple of references.
 template <fixed_parts T>
 auto parts_of(T& value) {
   if constexpr (listed<T>) return tensors_of(const_cast<std::remove_const_t<T>&>(value));
@@ -103,7 +103,7 @@ template <class A, class B>
 struct NestsTensors<std::pair<A, B>> : std::bool_constant<NestsTensors<A>::value && NestsTensors<B>::value> {};
 }  // namespace detail
 
-/// Only tensors: one, or tuples, pairs, lists, maps and optionals of tensors.
+/// Consists only of tensors: a tensor, or tuples, pairs, lists, maps and optionals of tensors.
 template <class T>
 inline constexpr bool nests_tensors = detail::NestsTensors<std::remove_cvref_t<T>>::value;
 
@@ -146,7 +146,7 @@ void visit(T& value, F&& f) {
   }
 }
 
-/// The same value with every tensor replaced by f(tensor).
+/// Returns the value with every tensor replaced by f(tensor).
 template <class T, class F>
 T transform(T value, F&& f) {
   tree::visit(value, [&](at::Tensor& t) { t = f(std::as_const(t)); });

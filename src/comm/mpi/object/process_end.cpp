@@ -15,7 +15,7 @@ namespace {
 
 constexpr int kGaveUp = 70;
 
-/// Ends the process if it lives that long.
+/// Ends the process if this object still exists after the timeout.
 class Watchdog {
  public:
   explicit Watchdog(std::chrono::milliseconds timeout) : thread_([this, timeout] { watch(timeout); }) {}
@@ -61,7 +61,7 @@ void ProcessEnd::at_exit(int status, void* self) { static_cast<const ProcessEnd*
 
 void ProcessEnd::end(int status) const {
   int finalized = 0;
-  if (::getpid() != process_) return;  // a process that was forked
+  if (::getpid() != process_) return;  // a fork of the process
   MPI_Finalized(&finalized);
   if (finalized) return;
   std::fflush(nullptr);

@@ -5,14 +5,14 @@
 
 namespace muster::comm::mpi {
 
-/// How a process ends for which Muster initialised MPI: by MPI_Finalize, which waits for the other ranks, but only so
-/// long; by MPI_Abort, which ends them, if a group has failed or the process ends with an error.
+/// Ends a process for which Muster initialized MPI: by MPI_Finalize, which waits for the other ranks, but only for a
+/// limited time; or by MPI_Abort, which ends them, if a group has failed or the process ends with an error.
 /// Thread safety: any thread.
 class ProcessEnd {
  public:
   void finalize_at_exit();
   void fail() noexcept { failed_ = true; }
-  /// The longest one counts.
+  /// The longest of all timeouts that are set counts.
   void set_finalize_timeout(std::chrono::milliseconds timeout) noexcept;
 
  private:

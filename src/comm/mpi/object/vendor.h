@@ -7,7 +7,7 @@
 
 namespace muster::comm::mpi {
 
-/// The family of MPIs whose programs run with each other's libraries, by what MPI_Get_library_version says: "Open MPI"
+/// The family of MPI libraries that can run each other's programs, from the text of MPI_Get_library_version: "Open MPI"
 /// with its major version, or MPICH and those that keep its binary interface.
 inline std::string family_of(std::string_view version) {
   constexpr std::string_view open_mpi = "Open MPI v";
@@ -27,7 +27,7 @@ inline std::string family_of_header() {
 #endif
 }
 
-/// As Calls::version_mismatch(). May be called before MPI_Init.
+/// Implements Calls::version_mismatch(). May be called before MPI_Init.
 inline std::string difference_from_header() {
   char text[MPI_MAX_LIBRARY_VERSION_STRING] = {};
   int length = 0;
