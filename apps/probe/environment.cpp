@@ -31,7 +31,7 @@ namespace {
 
 void line(const char* name, const std::string& value) { std::printf("%-14s %s\n", name, value.c_str()); }
 
-/// Of these names, those that have (or lack) something.
+/// The names that have (or lack) a feature.
 template <class Has>
 std::string those(std::initializer_list<std::pair<const char*, bool>> names, Has wanted) {
   std::vector<std::string> found;
@@ -40,7 +40,7 @@ std::string those(std::initializer_list<std::pair<const char*, bool>> names, Has
   return listed(found);
 }
 
-/// What LibTorch was built with, and what it meets here.
+/// The CUDA that LibTorch was built with, and the driver and devices here.
 std::string cuda() {
   const auto driver = device::cuda_version_of_driver();
   const auto of_driver = driver ? "the driver supports CUDA " + *driver : std::string("there is no driver");
@@ -51,23 +51,23 @@ std::string cuda() {
                    device::count(), of_driver);
 }
 
-/// Of the library that LibTorch has brought into this process.
+/// The version of the NCCL that LibTorch has loaded into this process.
 std::string nccl() {
   void* library = ::dlopen("libnccl.so.2", RTLD_NOLOAD | RTLD_LAZY);
   const auto ask =
-      reinterpret_cast<int (*)(int*)>(::dlsym(library ? library : RTLD_DEFAULT, "ncclGetVersion"));  // 0: it succeeds
+      reinterpret_cast<int (*)(int*)>(::dlsym(library ? library : RTLD_DEFAULT, "ncclGetVersion"));  // 0 means success
   int version = 0;
   if (!ask || ask(&version) != 0) return "none: this LibTorch has none";
   return formatted("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
 }
 
-/// Which of Muster's optional parts are there.
+/// Whether an optional part of Muster exists.
 std::string object(const char* name) {
   const auto place = comm::place_of_object(name);
   return formatted("backend {}: {}", name, place.empty() ? formatted("there is no libmuster_{}.so", name) : place);
 }
 
-/// What Muster changes for the whole process, when, and how to keep it out.
+/// What Muster changes for the whole process, when it does so, and how to prevent it.
 std::vector<std::string> entries() {
   const auto variables = Environment::of_process();
   const auto entry = [](const char* name, bool allowed, const char* when, const std::string& variable) {
@@ -106,7 +106,7 @@ void print_environment() {
   for (const auto& entry : entries()) line("process-wide", entry);
   line("backends",
        "shm (shared memory of one host), hierarchical (the same on each host, gloo between hosts), gloo, mpi, "
-       "mpi_collectives, threads (ranks as threads, for tests), fake (one rank of many)");
+       "threads (ranks as threads, for tests), fake (one rank of many)");
 }
 
 }  // namespace muster::probe

@@ -37,13 +37,13 @@ namespace {
 
 using StorePtr = c10::intrusive_ptr<c10d::Store>;
 
-/// The store through which ranks find each other, and what it needs: `keeps` must outlive it.
+/// The store through which ranks find each other, and what it depends on: `keeps` must outlive it.
 struct OpenStore {
   std::shared_ptr<void> keeps;
   StorePtr store;
 };
 
-/// The same store, its values signed where the job has a secret.
+/// Wraps the store so that values are signed if the job has a secret.
 StorePtr with_secret(StorePtr store, const cluster::Secret& secret) {
   if (!secret.is_given()) return store;
   return c10::make_intrusive<SignedStore>(std::move(store), secret);
@@ -60,7 +60,7 @@ OpenStore open_server(const ClusterEnvironment& cluster, const cluster::Secret& 
                       std::chrono::milliseconds timeout) {
   auto whole = with_secret(open_tcp_store(cluster, timeout), secret);
   StorePtr store = c10::make_intrusive<c10d::PrefixStore>(cluster.store_prefix + "muster", std::move(whole));
-  // A process may connect more than once; the n-th time of each rank belong together.
+  // A process may connect more than once; the n-th connections of all ranks belong together.
   auto turn = store->add(formatted("connects/{}", cluster.rank), 1);
   if (turn == 1) say_who_may_join(cluster, secret.is_given());
   return {nullptr, c10::make_intrusive<c10d::PrefixStore>(std::to_string(turn), store)};
@@ -87,7 +87,7 @@ OpenStore open_store(const ClusterEnvironment& cluster, const cluster::Secret& s
 
 std::string key_of(int rank) { return formatted("rank/{}", rank); }
 
-/// The ranks that have not set their keys yet. Throws: if the store is gone.
+/// The ranks that have not set their keys yet. Throws if the store is gone.
 std::vector<int> missing_ranks(const ClusterEnvironment& cluster, c10d::Store& store) {
   std::vector<int> missing;
   for (int rank = 0; rank < cluster.world_size; ++rank)
@@ -95,7 +95,7 @@ std::vector<int> missing_ranks(const ClusterEnvironment& cluster, c10d::Store& s
   return missing;
 }
 
-/// The first of the ranks that are there logs for all of them.
+/// Logs the missing ranks. Only the first rank that is present logs, for all of them.
 void log_missing(const ClusterEnvironment& cluster, const std::vector<int>& missing,
                  const WarningTimeout& warning_timeout) {
   int first_here = 0;
@@ -112,21 +112,21 @@ void log_missing(const ClusterEnvironment& cluster, const std::vector<int>& miss
                                      short_error_text(reason)));
 }
 
-/// What a rank's key says: over which backend of a device it exchanges tensors.
+/// The value of a rank's key: the device backend over which it exchanges tensors.
 std::vector<uint8_t> mark_of(const GroupOptions& options) {
   const auto& entry = options.device_backend;
   const auto text = entry ? formatted("{} for {}", entry->name, c10::DeviceTypeName(entry->device, true)) : "none";
   return {text.begin(), text.end()};
 }
 
-/// Waits until every rank has set its key; meanwhile a line names the missing ones.
+/// Waits until every rank has set its key. Meanwhile the log names the missing ranks.
 void wait_for_ranks(const ClusterEnvironment& cluster, c10d::Store& store, const GroupOptions& options,
                     WarningTimeout& warning_timeout, const cluster::Report& report) {
   std::vector<std::string> keys;
   for (int rank = 0; rank < cluster.world_size; ++rank) keys.push_back(key_of(rank));
   for (bool marked = false;;) {
     std::string reason;
-    store.setTimeout(warning_timeout.left());  // of a server that falls silent
+    store.setTimeout(warning_timeout.left());  // for a server that stops answering
     try {
       if (!std::exchange(marked, true)) store.set(key_of(cluster.rank), mark_of(options));
       return store.wait(keys, warning_timeout.next());
@@ -153,7 +153,7 @@ void wait_for_ranks(const ClusterEnvironment& cluster, c10d::Store& store, const
   }
 }
 
-/// What each rank has set. The store's host may be gone by now.
+/// Reads the value that each rank has set. The store's host may be gone by now.
 std::vector<std::vector<uint8_t>> read_marks(const ClusterEnvironment& cluster, c10d::Store& store,
                                              const cluster::Report& report) {
   std::vector<std::string> keys;
@@ -162,7 +162,7 @@ std::vector<std::vector<uint8_t>> read_marks(const ClusterEnvironment& cluster, 
   try {
     if (cluster.rendezvous == RendezvousKind::tcp) return store.multiGet(keys);
     for (const auto& key : keys) marks.push_back(store.get(key));
-  } catch (const Error&) {  // of a signature
+  } catch (const Error&) {  // a wrong signature
     throw;
   } catch (const std::exception& failure) {
     lost_store(cluster, report, failure.what());
@@ -170,7 +170,7 @@ std::vector<std::vector<uint8_t>> read_marks(const ClusterEnvironment& cluster, 
   return marks;
 }
 
-/// Ranks that have different ones would wait for each other until the time-out.
+/// Checks that all ranks have equal device backends; otherwise they would wait for each other until the timeout.
 void check_device_backends(const ClusterEnvironment& cluster, const std::vector<std::vector<uint8_t>>& marks) {
   const auto& own = marks.at(static_cast<std::size_t>(cluster.rank));
   for (std::size_t rank = 0; rank < marks.size(); ++rank)
@@ -183,7 +183,7 @@ void check_device_backends(const ClusterEnvironment& cluster, const std::vector<
                     std::string(marks[rank].begin(), marks[rank].end())));
 }
 
-/// The ranks that set the keys must have the job's secret, if there is one, and none if there is none.
+/// Checks that the ranks that set the keys have the job's secret, or that they have none if the job has none.
 void check_marks(const ClusterEnvironment& cluster, c10d::Store& store, const cluster::Secret& secret,
                  const cluster::Report& report) {
   const auto marks = read_marks(cluster, store, report);
@@ -198,7 +198,7 @@ void check_marks(const ClusterEnvironment& cluster, c10d::Store& store, const cl
 }
 
 DeviceBackendFactory maker_of(const BackendEntry& entry, const StorePtr& store, const GroupOptions& options) {
-  const auto kind = c10::DeviceTypeName(entry.device, /*lower_case=*/true);  // a group may have one of each
+  const auto kind = c10::DeviceTypeName(entry.device, /*lower_case=*/true);  // a group may have one per kind
   return {entry, options, [store, kind](const std::string& name) {
             return c10::make_intrusive<c10d::PrefixStore>(formatted("backend for {}/{}", kind, name), store);
           }};
@@ -224,7 +224,7 @@ SharedAttempt attempt_to_share(const ClusterEnvironment& cluster, const StorePtr
   }
 }
 
-/// No areas if the ranks cannot share memory and the backend is free; all ranks get the same.
+/// Returns no areas if the ranks cannot share memory and the backend is not fixed; all ranks get one answer.
 SharedAttempt try_shared_memory(const ClusterEnvironment& cluster, const StorePtr& store, const GroupOptions& options,
                                 GroupIdentity& identity) {
   auto attempt = attempt_to_share(cluster, store, options);
@@ -254,7 +254,7 @@ std::unique_ptr<Collectives> make_over_mpi(const HostSetup& setup, MpiSetup mpi,
   mpi.timeout = setup.options.timeout;
   mpi.secret = setup.secret;
   auto link = connect_by_mpi(mpi, identity.name, setup.cluster.rank, setup.cluster.world_size);
-  identity.backend = mpi.own_collectives ? "mpi_collectives" : "mpi";
+  identity.backend = "mpi";
   identity.backend_reason = link.note;
   identity.starts_inline = link.in_callers_thread;
   return std::move(link.collectives);
@@ -271,7 +271,7 @@ std::unique_ptr<Collectives> make_over_found(const HostSetup& setup, const Found
                           [&] { return found.make(store, rank, size, options); });
 }
 
-/// The collectives of "gloo", "shm", "hierarchical", "auto" or MPI, which the identity then names.
+/// Makes the collectives of "gloo", "shm", "hierarchical", "auto" or MPI; the identity then names the backend.
 std::unique_ptr<Collectives> make_host_collectives(const HostSetup& setup, GroupIdentity& identity) {
   const auto& [cluster, options, store, secret] = setup;
   if (auto mpi = mpi_setup_of(options.backend)) return make_over_mpi(setup, std::move(*mpi), identity);
@@ -297,7 +297,7 @@ std::optional<at::Device> current_device(c10::DeviceType type) {
   return c10::impl::VirtualGuardImpl(type).getDevice();
 }
 
-/// Also gives the identity what all groups of this device share.
+/// Also puts what all groups of this device share into the identity.
 std::unique_ptr<DeviceCollectives> make_device_collectives(const BackendEntry& entry, const HostSetup& setup,
                                                            GroupIdentity& identity) {
   const int rank = setup.cluster.rank, size = setup.cluster.world_size;
@@ -331,12 +331,14 @@ Communicator plug_in(const BackendEntry& entry, HostSetup setup, GroupIdentity i
       std::make_shared<Group>(std::move(identity), std::move(host_collectives), std::move(device_collectives)));
 }
 
-/// Returns the transport of the backend if it is none of Muster's or of `more`.
+/// Returns the transport of the backend if the backend is neither one of Muster's nor in `more`.
 FoundTransport check_backend(const std::string& name, const Backends& more) {
-  std::vector<std::string> known{"auto", "gloo", "shm", "hierarchical", "mpi", "mpi_collectives", "fake"};
+  std::vector<std::string> known{"auto", "gloo", "shm", "hierarchical", "mpi", "fake"};
   if (std::find(known.begin(), known.end(), name) != known.end() || more.contains(name) || mpi_setup_of(name))
     return {};
   if (auto found = find_transport(name); found.make) return found;
+  if (name == "mpi_collectives")
+    throw ConfigError("MU059", "the backend 'mpi_collectives' was removed, since its sums had other bits: take 'mpi'");
   for (const auto& [other, entry] : more) known.push_back(other);
   throw ConfigError("MU059", formatted("there is no backend '{}'{}; for a transport neither the program nor an object "
                                        "libmuster_{}.so has muster_transport_{}",
@@ -362,7 +364,7 @@ Communicator connect(const ClusterEnvironment& cluster, const GroupOptions& opti
   const auto report = cluster::Report::open(cluster.report_fd);
   report.start();
   const auto secret = cluster::read_secret(Environment::of_process());
-  WarningTimeout rendezvous(timeout);  // one for all that follows: to find the store, and the ranks there
+  WarningTimeout rendezvous(timeout);  // one timeout to find the store, and the ranks there
   auto [cleanup, store] = open_store(cluster, secret, timeout);
   wait_for_ranks(cluster, *store, options, rendezvous, report);
   check_marks(cluster, *store, secret, report);

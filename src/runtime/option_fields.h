@@ -2,8 +2,9 @@
 
 #include "muster/base/detail/options.h"
 
-/// The options of a program, each described once: RuntimeOptions, and what AcceleratorOptions and FabricOptions have of
-/// it under the same names. To add an option, add its line here, in alphabetical order.
+/// The options of a program, each described once: those of RuntimeOptions, which AcceleratorOptions and FabricOptions
+/// share in part under the same names. To add an option, add its line here, in alphabetical order.
+/// Why: docs/decisions/0079-options-are-described-once.md.
 namespace muster::runtime {
 
 /// An accessor for the field at this path; ill-formed (SFINAE) for an option struct without it.
@@ -23,9 +24,8 @@ void visit_placement_options(Visit&& visit) {
       "backend", MUSTER_FIELD(backend),
       {.help =
            "how ranks exchange values: shm (shared memory of one host), hierarchical (the same on each host, and gloo "
-           "between hosts), gloo, mpi (where mpirun starts the ranks), mpi_collectives (MPI's own sums, not "
-           "bit-identical to gloo), a transport of the program's own, or auto: the first of shm, hierarchical and gloo "
-           "that all ranks can use",
+           "between hosts), gloo, mpi (where mpirun starts the ranks), a custom transport, or auto: the first of shm, "
+           "hierarchical and gloo that all ranks can use",
        .tested_by = "Launcher.TheBackendIsChosen"});
   visit("benchmark", MUSTER_FIELD(benchmark),
         {.help = "cuDNN tries its kernels for each new shape and takes the fastest; auto: as LibTorch has it, but off "
@@ -69,7 +69,7 @@ void visit_placement_options(Visit&& visit) {
          .tested_by = "Launcher.SumsOfTwoLevelsAreChosen"});
 }
 
-/// The same for the options of data and files.
+/// Calls visit(name, accessor, description) for the options of data and files.
 template <class Visit>
 void visit_data_options(Visit&& visit) {
   visit("dispatch_batches", MUSTER_FIELD(dispatch_batches),
@@ -102,7 +102,7 @@ void visit_data_options(Visit&& visit) {
          .tested_by = "SharedRandom.GeneratorsOnRequest"});
 }
 
-/// The same for the options of training.
+/// Calls visit(name, accessor, description) for the options of training.
 template <class Visit>
 void visit_training_options(Visit&& visit) {
   visit("fp32_modules", MUSTER_FIELD(fp32_modules),

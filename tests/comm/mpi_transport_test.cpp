@@ -119,15 +119,11 @@ TEST(MpiTransport, TagsAreUsedUpWithAnError) {
 
 TEST(MpiTransport, NamesOfTheBackend) {
   EXPECT_FALSE(mpi_setup_of("mpi").value().communicator.has_value());
-  EXPECT_FALSE(mpi_setup_of("mpi").value().own_collectives);
-  EXPECT_TRUE(mpi_setup_of("mpi_collectives").value().own_collectives);
-  for (const char* backend : {"mpi", "mpi_collectives"}) {
-    const auto name = backend_over_mpi(-17, backend);
-    EXPECT_EQ(name, std::string(backend) + " over the communicator -17 of the program");
-    EXPECT_EQ(mpi_setup_of(name).value().communicator, -17);
-    EXPECT_EQ(mpi_setup_of(name).value().own_collectives, backend != std::string("mpi"));
-  }
-  for (const char* other : {"", "mp", "mpi:", "mpi:1", "mpix", "mpi over the communicator x of the program", "gloo"})
+  const auto name = backend_over_mpi(-17, "mpi");
+  EXPECT_EQ(name, "mpi over the communicator -17 of the program");
+  EXPECT_EQ(mpi_setup_of(name).value().communicator, -17);
+  for (const char* other :
+       {"", "mp", "mpi:", "mpi:1", "mpix", "mpi_collectives", "mpi over the communicator x of the program", "gloo"})
     EXPECT_FALSE(mpi_setup_of(other)) << other;
   EXPECT_EQ(thrown_id([] { backend_over_mpi(1, "gloo"); }), "MU059");
 }

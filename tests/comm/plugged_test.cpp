@@ -10,6 +10,7 @@
 #include "muster/comm/rendezvous.h"
 #include "muster/testing/compare.h"
 #include "muster/testing/gtest.h"
+#include "muster/testing/thrown.h"
 
 namespace muster::comm {
 namespace {
@@ -85,14 +86,18 @@ TEST(Plugged, OneCollectiveOfEachKindThroughAPlainBackend) {
   for (const auto& result : results) EXPECT_TRUE(result.ok()) << result.output;
 }
 
+TEST(Plugged, ARemovedBackendNamesTheOneToTake) {
+  const auto message = testing::thrown([] { connect(ClusterEnvironment{}, {.backend = "mpi_collectives"}); });
+  EXPECT_TRUE(message.starts_with("MU059") && message.find("take 'mpi'") != std::string::npos) << message;
+}
+
 TEST(Plugged, UnknownNamesListTheKnownOnes) {
   try {
     connect(ClusterEnvironment{}, {.backend = "pigeon"}, {{"raw-gloo", raw_gloo()}});
     FAIL() << "no error";
   } catch (const ConfigError& error) {
     EXPECT_EQ(error.id(), "MU059");
-    EXPECT_NE(std::string(error.what()).find("auto, gloo, shm, hierarchical, mpi, mpi_collectives, fake, raw-gloo"),
-              std::string::npos)
+    EXPECT_NE(std::string(error.what()).find("auto, gloo, shm, hierarchical, mpi, fake, raw-gloo"), std::string::npos)
         << error.what();
   }
 }

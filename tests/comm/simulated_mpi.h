@@ -101,7 +101,6 @@ class SimulatedMpi final : public Calls {
     std::lock_guard lock(messages_->mutex);
     return there = !messages_->queues[{from, rank_, tag}].sends.empty(), 0;
   }
-  int start(const Collective&, Handle, Handle&) override { return 1; }
 
  private:
   using Item = SimulatedMessages::Item;

@@ -18,7 +18,6 @@
 #include "comm/every_operation.h"
 #include "comm/group.h"
 #include "comm/mpi/library.h"
-#include "comm/mpi/mpi_collectives.h"
 #include "comm/samples.h"
 #include "comm/wait_policy.h"
 #include "muster/comm/mpi.h"
@@ -86,38 +85,8 @@ TEST_F(MpiRanks, GiveTheBitsOfGloo) {
   EXPECT_EQ(mpi.all_gather_bytes(text), gloo.all_gather_bytes(text));
 }
 
-/// Whether MPI adds these up, in an order of its own.
-bool has_sums_of_mpi(at::ScalarType dtype) { return dtype == at::kFloat || dtype == at::kDouble; }
-
-TEST_F(MpiRanks, CollectivesOfMpiGiveTheValuesOfGloo) {
-  const Communicator mpi = connect(read_cluster_environment(), {.backend = "mpi_collectives"}),
-                     gloo = connect(read_cluster_environment(), {.backend = "gloo"});
-  EXPECT_EQ(mpi.backend(), "mpi_collectives");
-  EXPECT_TRUE(mpi.backend_reason().starts_with("MPI's own broadcast, all_gather and sums")) << mpi.backend_reason();
-  for (int64_t elements : {0, 13, 70'001})
-    for (auto dtype : kAllDtypes) {
-      const auto ours = results_of(mpi, elements, dtype), theirs = results_of(gloo, elements, dtype);
-      ASSERT_EQ(ours.size(), theirs.size());
-      for (std::size_t i = 0; i < theirs.size(); ++i) {
-        const bool same = has_sums_of_mpi(dtype) ? at::allclose(ours[i], theirs[i], 1e-5, 1e-3, /*equal_nan=*/true)
-                                                 : difference_in_bits(ours[i], theirs[i]).empty();
-        ASSERT_TRUE(same) << i << " of " << elements << c10::toString(dtype);
-      }
-    }
-  const at::Tensor sum = values(rank_, 70'001, at::kFloat);
-  mpi.all_reduce(sum);
-  const at::Tensor all = gloo.all_gather(sum);
-  for (int rank = 1; rank < size_; ++rank) EXPECT_EQ(difference_in_bits(all[rank], all[0]), "") << rank;
-  const Communicator part = mpi.subgroup({0, size_ - 1}), again = mpi.duplicate().duplicate();
-  for (const auto& group : {part, again}) {
-    const at::Tensor ones = at::ones({70'001});
-    group.all_reduce(ones);
-    EXPECT_EQ(ones[70'000].item<float>(), static_cast<float>(group.size()));
-  }
-}
-
 TEST_F(MpiRanks, SumsOfSmallIntegersWrapAround) {
-  const Communicator mpi = connect(read_cluster_environment(), {.backend = "mpi_collectives"});
+  const Communicator mpi = connected();
   for (const auto dtype : {at::kChar, at::kByte, at::kShort, at::kInt}) {
     const at::Tensor large = at::full({70'001},
                                       dtype == at::kShort ? 30'000
@@ -139,7 +108,7 @@ TEST_F(MpiRanks, AGroupThatARankHasLeftIsNoticed) {
 
 /// None of their messages comes to a new one, which may have the number of one that was freed.
 TEST_F(MpiRanks, CommunicatorsMayBeMadeAndLeftInALoop) {
-  const Communicator kept = connect(read_cluster_environment(), {.backend = "mpi_collectives"});
+  const Communicator kept = connected();
   for (int turn = 0; turn < 300; ++turn) {
     const Communicator one = kept.duplicate();
     const at::Tensor tensor = at::ones({1000});
@@ -153,35 +122,6 @@ TEST_F(MpiRanks, CommunicatorsOfTheProgramAreChecked) {
   EXPECT_EQ(thrown_id([] { connect(MPI_COMM_NULL, {}); }), "MU557");
   if (rank_ == 1) return;
   EXPECT_EQ(thrown_id([] { connect(MPI_COMM_WORLD, {.rendezvous_timeout = std::chrono::seconds(2)}); }), "MU058");
-}
-
-/// A group in which rank 1 does by messages what the others leave to MPI: no operation of theirs ends.
-Communicator hanging(int rank, std::chrono::milliseconds timeout) {
-  constexpr auto patience = std::chrono::minutes(1);
-  const auto deadline = TimePoint::clock::now() + patience;
-  auto& library = mpi::Library::of_process();
-  const auto world = library.duplicate(library.connect(std::nullopt, deadline)->communicator(), deadline);
-  auto transport = make_mpi_transport(world, "hanging", patience);
-  GroupIdentity identity;
-  identity.name = "hanging";
-  identity.timeout = timeout;
-  auto collectives =
-      rank == 1 ? make_pairwise(std::move(transport)) : make_mpi_collectives(std::move(transport), patience);
-  return Communicator(std::make_shared<Group>(identity, std::move(collectives)));
-}
-
-TEST_F(MpiRanks, AHungCollectiveOfMpiEndsOnAllRanks) {
-  const Communicator late = hanging(rank_, std::chrono::milliseconds(700));
-  std::string message = thrown([&] { late.all_reduce(at::ones({300'000})); });
-  EXPECT_TRUE(message.starts_with("MU051: rank ")) << message;
-  EXPECT_NE(message.find("in all_reduce(sum) of float32 [300000], operation 0 of group hanging"), std::string::npos)
-      << message;
-  EXPECT_EQ(thrown_id([&] { late.barrier(); }), "MU051");
-  const Communicator ended = hanging(rank_, std::chrono::minutes(5));
-  Work work = ended.start_all_reduce(at::ones({300'000}));
-  if (rank_ == 1) ended.abort("enough");
-  message = thrown([&] { work.wait(); });
-  EXPECT_TRUE(message.starts_with("MU053") && message.find("enough") != std::string::npos) << message;
 }
 
 TEST_F(MpiRanks, OverlapInGroupsAndThreads) {

@@ -11,22 +11,21 @@
 
 namespace muster::comm::mpi {
 
-/// MPI in this process: it is opened when the first group needs it, and ends with the process.
+/// MPI in this process. It is opened when the first group needs it, and ends with the process.
 /// Thread safety: any thread.
 class Library {
  public:
   static Library& of_process();
 
-  /// Opens and initialises MPI if nobody has. Throws: ConfigError (MU567), (MU568), CommError (MU557).
+  /// Opens and initializes MPI unless that has been done. Throws: ConfigError (MU567), (MU568), CommError (MU557).
   Calls& calls();
-  /// The ranks of this communicator; none: of MPI_COMM_WORLD, which is duplicated once. Collective: its ranks.
-  /// Throws: as calls(); CommError (MU058) if not all of them came before the deadline.
+  /// The ranks of this communicator; nullopt: those of MPI_COMM_WORLD, which is duplicated once. Collective: its ranks.
+  /// Throws: what calls() throws; CommError (MU058) if not all of them came before the deadline.
   std::shared_ptr<DuplicatedComm> connect(const std::optional<int>& communicator,
                                           std::chrono::steady_clock::time_point deadline);
-  /// The same ranks over a duplicate of this communicator. Collective: its ranks. Throws: as connect().
-  std::shared_ptr<DuplicatedComm> duplicate(Handle communicator, std::chrono::steady_clock::time_point deadline);
 
  private:
+  std::shared_ptr<DuplicatedComm> duplicate(Handle communicator, std::chrono::steady_clock::time_point deadline);
   void leave();
 
   std::mutex mutex_;

@@ -21,16 +21,16 @@ using mpi::Message, mpi::Backoff, mpi::Peer, mpi::BlockQueue, mpi::DuplicatedCom
 using Clock = std::chrono::steady_clock;
 using Kind = TransportFailure::Kind;
 
-/// How long after a failure a rank waits for the others to take its cause.
+/// How long after a failure a rank waits for the others to receive its cause.
 constexpr auto kLinger = std::chrono::seconds(1);
-/// A rank's last messages may still come after the notice that it has left.
+/// How long to wait for a rank's last messages, which may arrive after the notice that it has left.
 constexpr auto kLastMessages = std::chrono::milliseconds(200);
-/// How often a wait looks once more after its deadline.
+/// How many more times a wait polls after its deadline.
 constexpr int kLastPolls = 20;
 
-class MpiTransport final : public TransportOverMpi, private DuplicatedComm::Member {
+class MpiTransport final : public Transport, private DuplicatedComm::Member {
  public:
-  /// `ranks`: of each rank of the group, its rank in the communicator.
+  /// `ranks`: for each rank of the group, its rank in the communicator.
   MpiTransport(std::shared_ptr<DuplicatedComm> comm, std::vector<int> ranks, int first_tag, std::string name,
                std::chrono::milliseconds connect_timeout)
       : comm_(std::move(comm)), ranks_(std::move(ranks)), first_tag_(first_tag), name_(std::move(name)),
@@ -58,9 +58,7 @@ class MpiTransport final : public TransportOverMpi, private DuplicatedComm::Memb
   std::unique_ptr<Transport> split(const std::vector<int>& ranks, const std::string& name) override {
     return connect_or_throw("MPI", name, rank_index(ranks, rank_), [&] { return subgroup(ranks, name); });
   }
-  const std::shared_ptr<DuplicatedComm>& duplicated_comm() const noexcept override { return comm_; }
-  void wait_for_all(const std::function<bool()>& is_done, TimePoint deadline) override;
-  /// As split(). Throws: TransportFailure.
+  /// split() with the concrete type. Throws: TransportFailure.
   std::unique_ptr<MpiTransport> subgroup(const std::vector<int>& ranks, const std::string& name);
 
  private:
@@ -98,7 +96,7 @@ class MpiTransport final : public TransportOverMpi, private DuplicatedComm::Memb
 
   std::mutex mutex_;
   bool aborted_ = false;
-  bool notified_ = false;  ///< the peers know, or need not be told
+  bool notified_ = false;  ///< whether the peers know of the end, or need not be told
   bool closed_ = false;
   std::string cause_;
 };
@@ -152,7 +150,8 @@ void MpiTransport::send_frame(int to, const Frame& frame, TimePoint) {
   const auto bytes = used_bytes(frame);
   std::memcpy((*free)->memory(kFrameBytes), frame.bytes.data(), bytes);
   check((*free)->send(bytes, ranks_[to], first_tag_ + DuplicatedComm::frames), to);
-  // Frames are answered by frames. Each rank waits until its own are taken, so all have to take before they wait.
+  // Frames are answered by frames. Each rank waits until its own were taken, so all ranks must post receives before
+  // they wait.
   if (peers_[to]->arrived.empty()) post_frame(to);
 }
 
@@ -162,7 +161,7 @@ void MpiTransport::post_frame(int from) {
   if (!incoming.under_way()) check(incoming.recv(kFrameBytes, ranks_[from], first_tag_ + DuplicatedComm::frames), from);
 }
 
-/// Takes the next frame from that rank if it is there.
+/// Takes the next frame from that rank if it has arrived.
 bool MpiTransport::take_frame(int from) {
   Peer& peer = *peers_[from];
   if (peer.has_closed) return false;
@@ -192,7 +191,8 @@ bool MpiTransport::have_been_taken(int to) {
 
 void MpiTransport::recv_frame(int from, Frame& frame, TimePoint deadline) {
   Peer& peer = *peers_[from];
-  // Also until the peer has taken ours: MPI may send only while this rank calls it, and afterwards it may compute.
+  // Also waits until the peer has taken ours: MPI may send only while this rank calls it, and this rank may compute
+  // next.
   const auto ready = [&] {
     return (!peer.arrived.empty() || take_frame(from)) && (peer.has_ended || have_been_taken(from));
   };
@@ -223,7 +223,7 @@ bool MpiTransport::progress() {
 
 template <class Ready>
 void MpiTransport::wait(int peer, Waiting what, Ready ready, TimePoint deadline) {
-  // A rank that was stopped past its deadline first hears what the others have sent meanwhile.
+  // A rank that was stopped past its deadline first reads what the others have sent meanwhile.
   int late = 0;
   for (Backoff backoff;;) {
     check_alive();
@@ -237,20 +237,8 @@ void MpiTransport::wait(int peer, Waiting what, Ready ready, TimePoint deadline)
   }
 }
 
-void MpiTransport::wait_for_all(const std::function<bool()>& is_done, TimePoint deadline) {
-  for (Backoff backoff;;) {
-    check_alive();
-    progress();
-    if (is_done()) return;
-    if (backoff.wait())
-      for (int peer = 0; peer < size(); ++peer)
-        if (peer != rank_) watch(peer, Waiting::block);
-    if (Clock::now() >= deadline) throw TransportFailure{Kind::timeout, -1, ""};
-  }
-}
-
-/// Whether a rank that keeps silent has ended the group, behind frames that this rank does not wait for, or its
-/// process.
+/// Checks whether a silent peer has ended its process, or the group by a frame behind others that this rank does not
+/// wait for.
 void MpiTransport::watch(int peer, Waiting what) {
   Peer& silent = *peers_[peer];
   bool there = silent.incoming.under_way();
@@ -258,7 +246,7 @@ void MpiTransport::watch(int peer, Waiting what) {
     check(comm_->calls().probe(ranks_[peer], first_tag_ + DuplicatedComm::frames, comm_->communicator(), there), peer);
   if (there) take_frame(peer);
   if (silent.has_ended && what == Waiting::block) {
-    // The last of its frames gives the cause.
+    // The last of its frames contains the cause.
     if (!silent.arrived.empty()) check_headers({}, rank_, silent.arrived.back(), peer, name_);
     throw TransportFailure{Kind::closed, peer, "it ended the group"};
   }
@@ -281,7 +269,7 @@ void MpiTransport::abort(const std::string& cause) noexcept {
 
 void MpiTransport::notify_peers() noexcept {
   std::lock_guard lock(mutex_);
-  // Where this thread may not call MPI, that of the operations does it.
+  // If this thread may not call MPI, the thread of the operations does it.
   if (notified_ || comm_->calls().may_call() != 0) return;
   notified_ = true;
   try {
@@ -294,11 +282,11 @@ void MpiTransport::notify_peers() noexcept {
       static_cast<void>(abort_message.send(bytes, ranks_[to], first_tag_ + DuplicatedComm::frames));
     }
   } catch (const std::exception&) {
-    // Out of memory: the peers come to their time-out.
+    // Out of memory: the peers will reach their timeout.
   }
 }
 
-/// Whether the peer knows that the group has ended: it took this rank's cause, or gave its own.
+/// Whether the peer knows that the group has ended: it has taken this rank's cause, or sent its own.
 bool MpiTransport::is_notified(int rank) {
   Peer& peer = *peers_[rank];
   check(peer.abort_message.test(), rank);
@@ -318,7 +306,7 @@ void MpiTransport::linger() noexcept {
     Backoff backoff;
     while (!all_are_notified() && Clock::now() < deadline) backoff.wait();
   } catch (...) {
-    // A peer that cannot be told.
+    // The peer cannot be told.
   }
 }
 
@@ -335,7 +323,7 @@ void MpiTransport::close() noexcept {
   if (comm_->calls().may_call() == 0) linger();
 }
 
-/// An empty message after all frames. The group of all ranks by which others are formed is never left.
+/// Sends an empty message after all frames. The group of all ranks, which forms the others, is never left.
 void MpiTransport::say_goodbye() noexcept {
   if (first_tag_ == 0) return;
   for (int to = 0; to < size(); ++to)
@@ -349,7 +337,7 @@ void MpiTransport::end(const std::string& cause) noexcept {
   cause_ = cause;
 }
 
-/// The first of the ranks gives the new group its number.
+/// The first of the ranks chooses the number of the new group.
 int64_t MpiTransport::agree_on_number(const std::vector<int>& ranks, TimePoint deadline) {
   Frame frame{};
   int64_t number = 0;
@@ -380,9 +368,8 @@ std::unique_ptr<MpiTransport> MpiTransport::subgroup(const std::vector<int>& ran
 
 }  // namespace
 
-std::unique_ptr<TransportOverMpi> make_mpi_transport(const std::shared_ptr<DuplicatedComm>& comm,
-                                                     const std::string& name,
-                                                     std::chrono::milliseconds connect_timeout) {
+std::unique_ptr<Transport> make_mpi_transport(const std::shared_ptr<DuplicatedComm>& comm, const std::string& name,
+                                              std::chrono::milliseconds connect_timeout) {
   std::lock_guard lock(comm->split_mutex());
   const std::vector<int> all = all_ranks(comm->size());
   MpiTransport parent(comm, all, 0, name, connect_timeout);

@@ -16,8 +16,8 @@
 namespace muster::comm::mpi {
 namespace {
 
-// NOLINTBEGIN(bugprone-sizeof-expression): a handle is a pointer with some MPIs, and meant itself
-/// MPI's handle as ours, and back.
+// NOLINTBEGIN(bugprone-sizeof-expression): some MPIs' handles are pointers, and the size of the pointer is meant
+/// Converts MPI's handle to ours, and back.
 template <class T>
 Handle handle_of(const T& native) {
   static_assert(sizeof(T) <= sizeof(Handle) && std::is_trivially_copyable_v<T>);
@@ -69,10 +69,9 @@ class MpiCalls final : public Calls {
   bool cancel(Handle& request) noexcept override;
   int notify(int to, int tag, Handle in) override;
   int probe(int from, int tag, Handle in, bool& there) override;
-  int start(const Collective& collective, Handle in, Handle& request) override;
 
  private:
-  /// One call, if this thread may make it.
+  /// Makes one call, if this thread may make it.
   template <class F>
   int enter(F call) noexcept {
     inside_.fetch_add(1);
@@ -102,7 +101,7 @@ class MpiCalls final : public Calls {
   std::function<void()> leave_;
   ProcessEnd end_;
   ThreadLevel level_ = ThreadLevel::multiple;
-  bool is_ours_ = false;  ///< Muster initialised MPI
+  bool is_ours_ = false;  ///< whether Muster initialized MPI
   std::mutex one_at_a_time_;
   std::atomic<int> inside_ = 0;
   std::atomic<bool> finalized_ = false;
@@ -129,7 +128,7 @@ std::string MpiCalls::initialize() {
   return set_finalize_hook() == 0 ? "" : "MPI_COMM_SELF took no attribute";
 }
 
-/// MPI_Finalize deletes the attributes of MPI_COMM_SELF before anything else.
+/// Uses that MPI_Finalize deletes the attributes of MPI_COMM_SELF before anything else.
 int MpiCalls::set_finalize_hook() {
   int key = MPI_KEYVAL_INVALID;
   if (const int code = MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, on_finalize, &key, nullptr)) return code;
@@ -187,7 +186,7 @@ int MpiCalls::tag_bound() {
   int* bound = nullptr;
   int found = 0;
   enter([&] { return MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &bound, &found); });
-  return found ? *bound : 32767;  // the least that MPI allows
+  return found ? *bound : 32767;  // the smallest bound that MPI allows
 }
 
 int MpiCalls::duplicate(Handle of, std::chrono::steady_clock::time_point deadline, Handle& made) {
@@ -202,7 +201,7 @@ int MpiCalls::duplicate(Handle of, std::chrono::steady_clock::time_point deadlin
   }
   if (code == 0) code = enter([&] { return MPI_Comm_set_errhandler(*copy, MPI_ERRORS_RETURN); });
   made = handle_of(*copy);
-  if (code != 0) static_cast<void>(copy.release());  // MPI may still write to it
+  if (code != 0) static_cast<void>(copy.release());  // MPI may still write to the copy
   return code;
 }
 
@@ -252,37 +251,11 @@ int MpiCalls::probe(int from, int tag, Handle in, bool& there) {
   return code;
 }
 
-MPI_Datatype type_of(Collective::Type type) {
-  switch (type) {
-    case Collective::Type::float32: return MPI_FLOAT;
-    case Collective::Type::float64: return MPI_DOUBLE;
-    case Collective::Type::int32: return MPI_INT32_T;
-    case Collective::Type::int64: return MPI_INT64_T;
-    case Collective::Type::bytes: break;
-  }
-  return MPI_BYTE;
-}
-
-int MpiCalls::start(const Collective& of, Handle in, Handle& request) {
-  const MPI_Datatype type = type_of(of.type);
-  return post(request, [&](MPI_Request& posted) {
-    switch (of.kind) {
-      case Collective::Kind::all_gather:
-        return MPI_Iallgather(MPI_IN_PLACE, 0, type, of.out, of.count, type, communicator(in), &posted);
-      case Collective::Kind::all_reduce:
-        return MPI_Iallreduce(MPI_IN_PLACE, of.out, of.count, type, MPI_SUM, communicator(in), &posted);
-      case Collective::Kind::broadcast: return MPI_Ibcast(of.out, of.count, type, of.root, communicator(in), &posted);
-      case Collective::Kind::reduce_scatter: break;
-    }
-    return MPI_Ireduce_scatter_block(of.in, of.out, of.count, type, MPI_SUM, communicator(in), &posted);
-  });
-}
-
 }  // namespace
 }  // namespace muster::comm::mpi
 
-extern "C" __attribute__((visibility("default"))) muster::comm::mpi::Calls* muster_mpi_calls_3() {
-  // Never destroyed: it is used until the process ends.
+extern "C" __attribute__((visibility("default"))) muster::comm::mpi::Calls* muster_mpi_calls_4() {
+  // Never destroyed, because it is used until the process ends.
   static auto* calls = new muster::comm::mpi::MpiCalls;
   return calls;
 }
