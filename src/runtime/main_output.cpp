@@ -1,9 +1,6 @@
 #include "main_output.h"
 
 #include <cstdio>
-#include <memory>
-
-#include "runtime_state.h"
 
 namespace muster::runtime {
 
@@ -34,11 +31,6 @@ int MainOutput::Buffer::sync() {
   }
   pending_.clear();
   return 0;
-}
-
-std::ostream& RuntimeState::out(void (*print)(const std::string&)) {
-  if (!output_) output_ = std::make_unique<MainOutput>([this] { return cluster_.is_main(); }, print);
-  return *output_;
 }
 
 }  // namespace muster::runtime

@@ -2,15 +2,22 @@
 
 #include <algorithm>
 #include <exception>
+#include <functional>
 #include <map>
+#include <optional>
 #include <ranges>
+#include <string>
 #include <utility>
+#include <vector>
 
+#include <ATen/core/grad_mode.h>
 #include <c10/util/ScopeExit.h>
 #include <torch/optim/lbfgs.h>
 #include <torch/types.h>
 
 #include "base/log.h"
+#include "comm/agreement.h"
+#include "comm/device_agreement.h"
 #include "gradients.h"
 #include "model_state.h"
 #include "muster/base/error.h"
@@ -24,7 +31,7 @@
 namespace muster::runtime {
 namespace {
 
-/// The reductions that have ended; 0 for a model that has none.
+/// The number of completed reductions; 0 for a model that has none.
 int64_t reduction_count_of(const PreparedModel& model) {
   const auto* reductions = model.managed->gradient_reductions();
   return reductions ? reductions->reduction_count() : 0;
@@ -50,7 +57,7 @@ void PreparedOptimizer::bind(bool require_all) {
   if (require_all) bound_generation_ = context_.registry->generation();
 }
 
-/// Returns whether a model was met that was not known.
+/// Returns whether the parameter belongs to a model that this optimizer did not know yet.
 bool PreparedOptimizer::bind_parameter(const at::Tensor& parameter, size_t index, bool require_all) {
   const auto holds = [&](const auto& model) { return model->managed->expects(parameter); };
   if (std::any_of(models_.begin(), models_.end(), [&](const ModelUse& use) { return holds(use.model); })) return false;
@@ -72,13 +79,13 @@ bool PreparedOptimizer::bind_parameter(const at::Tensor& parameter, size_t index
   return false;
 }
 
-/// State that the optimizer had before its model was moved to the device.
+/// Moves state that the optimizer had before its model was moved to the device.
 void PreparedOptimizer::move_states(const PreparedModel& model) {
   for (const auto& parameter : parameters())
     if (model.managed->expects(parameter)) move_state(*inner_, parameter);
 }
 
-/// State that the optimizer had before its model was sharded.
+/// Shards state that the optimizer had before its model was sharded.
 void PreparedOptimizer::shard_state(const PreparedModel& model) {
   for (const auto& shard : parallel::shards_of(*model.managed))
     change_state(*inner_, shard.parameter, [&](const at::Tensor& whole) { return padded_shard(whole, shard); });
@@ -108,7 +115,7 @@ bool PreparedOptimizer::needs_reduction(const ModelUse& use) const {
          (reductions->reduction_count() == use.reductions || !reductions->has_gradients());
 }
 
-/// Of this optimizer's models and of others that the same loss goes through.
+/// Whether a model needs a reduction: one of this optimizer, or another that the same loss goes through.
 bool PreparedOptimizer::needs_reduction_in_order(int64_t index) const {
   for (const auto& use : models_)
     if (use.index == index) return needs_reduction(use);
@@ -120,8 +127,8 @@ bool PreparedOptimizer::needs_reduction_in_order(int64_t index) const {
 void PreparedOptimizer::join_other_ranks(const std::vector<at::Tensor>* of) {
   if (context_.group.size() == 1 || !context_.accumulation->sync()) return;
   bind(/*require_all=*/false);
-  // Backward comes to models in the reverse of the order in which programs name them, as long as nothing is known of
-  // it.
+  // The order is not known yet. Assume that backward reaches models in the reverse of the order in which the program
+  // names them.
   for (const auto& use : std::views::reverse(models_)) {
     if (!needs_reduction(use)) continue;
     const auto holds = [&](const at::Tensor& parameter) { return use.model->managed->find(parameter) != nullptr; };
@@ -129,7 +136,7 @@ void PreparedOptimizer::join_other_ranks(const std::vector<at::Tensor>* of) {
     if (context_.before_reduction) context_.before_reduction();
     const auto order = use.order;
     const auto record =
-        c10::make_scope_exit([&] {  // also where parameters turn out to be due: other ranks have it recorded
+        c10::make_scope_exit([&] {  // also if parameters turn out to be due: other ranks have recorded it
           if (order) context_.registry->reductions().repeat(order);
         });
     repeat_reductions(order ? *order : parallel::ReductionRecord::Order{{use.index}, {use.index}});
@@ -145,7 +152,7 @@ void PreparedOptimizer::repeat_reductions(const parallel::ReductionRecord::Order
   for (const auto index : order.ended) try {
       if (const auto model = started.find(index); model != started.end())
         model->second->managed->gradient_reductions()->finish_reduction();
-    } catch (const UsageError&) {  // other ranks' backward has made the messages of all
+    } catch (const UsageError&) {  // other ranks' backward has sent the messages of all models
       if (!first) first = std::current_exception();
     }
   if (first) std::rethrow_exception(first);
@@ -224,7 +231,7 @@ at::Tensor PreparedOptimizer::step(const torch::optim::Optimizer::LossClosure& c
     wait_for_step();
     skipped_ = skipped_ || left_out;
   }
-  if (skipped_) fused_.note_load();  // from here on, as after any step, parameters may be edited
+  if (skipped_) fused_.note_load();  // from here on, as after any step, the program may edit parameters
   at::Tensor loss;
   if (flag_.pending()) update_unless(flag);
   else if (!skipped_) loss = update(closure);
@@ -265,6 +272,201 @@ void PreparedOptimizer::add_param_group(const torch::optim::OptimizerParamGroup&
   }
   bound_generation_ = -1;
   bind(/*require_all=*/false);
+}
+
+// Decides whether a step is made: loss scales, norms that are not finite, and ranks that disagree.
+
+/// The device of all parameters; nullopt for the CPU, and for several devices.
+std::optional<at::Device> PreparedOptimizer::device_of_parameters() const {
+  std::optional<at::Device> device;
+  for (const auto& group : inner_->param_groups())
+    for (const auto& parameter : group.params()) {
+      if (parameter.is_cpu() || (device && *device != parameter.device())) return std::nullopt;
+      device = parameter.device();
+    }
+  return device;
+}
+
+std::optional<LossScale> PreparedOptimizer::loss_scale() {
+  if (!scaler_) return std::nullopt;
+  const auto device = device_of_parameters();
+  if (device_scaler_ && device_scaler_->device() != device) {
+    wait_for_step();
+    device_scaler_.reset();
+  }
+  if (device && !device_scaler_) device_scaler_.emplace(*context_.scaling, scaler_->state_dict(), *device);
+  return device ? LossScale{.on_device = device_scaler_->scale()} : LossScale{scaler_->scale()};
+}
+
+bool PreparedOptimizer::has_gradients() const {
+  bool found = false;
+  for_each_gradient(*context_.registry, parameters(), [&](const at::Tensor&) { found = true; });
+  return found;
+}
+
+void PreparedOptimizer::rescale_gradients(const LossScale& scale) {
+  if (!scaler_) return;
+  if (const bool on_device = scale.on_device.defined(); !(gradient_scale_ == scale) && (!on_device || has_gradients()))
+    scale_gradients(*context_.registry, parameters(), scale.value() / gradient_scale_.value());
+  loss_scale_ = gradient_scale_ = scale;
+  unscaled_ = false;
+}
+
+void PreparedOptimizer::unscale() {
+  if (!scaler_ || unscaled_) return;
+  std::vector<at::Tensor> gradients;
+  for_each_gradient(*context_.registry, parameters(),
+                    [&](const at::Tensor& gradient) { gradients.push_back(gradient); });
+  if (device_scaler_) device_scaler_->unscale(gradients, gradient_scale_.on(device_scaler_->device()));
+  else scaler_->unscale(gradients, gradient_scale_.value());
+  gradient_scale_ = {};
+  unscaled_ = true;
+}
+
+bool PreparedOptimizer::gradients_are_finite() {
+  unscale();
+  bool found = scaler_->found_inf();
+  // Gradients that are not sharded are equal on all ranks, so no message is needed.
+  if (context_.group.size() > 1 && any_sharded(*context_.registry, parameters()))
+    found = comm::any_rank(context_.group, "overflows of sharded gradients", found);
+  scaler_->update(found, loss_scale_.value());
+  return !found;
+}
+
+at::Tensor PreparedOptimizer::send_flag() {
+  if (!device_scaler_) return flag_.send({}, {});
+  unscale();
+  const auto found = device_scaler_->found_inf();
+  if (context_.group.size() > 1 && any_sharded(*context_.registry, parameters()))
+    context_.group.internal("overflows of sharded gradients").all_reduce(found, comm::ReduceOp::max);
+  device_scaler_->update(loss_scale_.on(device_scaler_->device()));
+  return flag_.send(found, device_scaler_->state());
+}
+
+void PreparedOptimizer::wait_for_step() {
+  if (!flag_.pending()) return;
+  const auto known = flag_.known();
+  skipped_ = known.skipped;
+  if (std::exchange(flag_decides_, false) && skipped_) fused_.undo_step_count();
+  const auto calls = flag_.take_calls();
+  if (known.scaler) follow_scale(*known.scaler);  // before calls, which may throw
+  for (const auto& call : calls) call();
+  if (known.bad_norm) refuse_norm(known.bad_norm->first, known.bad_norm->second, "the last step, which was left out,");
+}
+
+/// After an error the device's scale no longer equals the host's.
+void PreparedOptimizer::follow_scale(const GradScalerState& state) {
+  try {
+    scaler_->follow(state);
+  } catch (const Error&) {
+    device_scaler_.reset();
+    throw;
+  }
+}
+
+void PreparedOptimizer::drop_flags() {
+  skip_next_ = false;
+  if (const auto norm = flag_.drop()) refuse_norm(norm->first, norm->second, "this step, which zero_grad() gives up,");
+}
+
+bool PreparedOptimizer::step_was_skipped() {
+  wait_for_step();
+  return skipped_;
+}
+
+bool PreparedOptimizer::holds(const std::vector<at::Tensor>& asked) const {
+  const auto own = parameters();
+  return std::any_of(own.begin(), own.end(), [&](const at::Tensor& mine) {
+    return std::any_of(asked.begin(), asked.end(), [&](const at::Tensor& one) { return one.is_same(mine); });
+  });
+}
+
+void PreparedOptimizer::skip_if_holding(const std::vector<at::Tensor>& asked) {
+  skip_next_ = skip_next_ || holds(asked);
+}
+
+bool PreparedOptimizer::skip_if_not_finite(const std::vector<at::Tensor>& asked, const at::Tensor& norm, double order,
+                                           bool reports) {
+  if (!holds(asked)) return false;
+  flag_.skip_if(norm.isfinite().logical_not().to(at::kFloat).view({1}));
+  if (reports) flag_.report(norm, order);
+  return true;
+}
+
+std::optional<GradScalerState> PreparedOptimizer::scaler_state() {
+  wait_for_step();
+  return scaler_ ? std::optional(scaler_->state_dict()) : std::nullopt;
+}
+
+void PreparedOptimizer::load_scaler_state(const GradScalerState& state) {
+  wait_for_step();
+  scaler_->load_state_dict(state);
+  device_scaler_.reset();
+}
+
+void PreparedOptimizer::require_same_device_operations() const {
+  const auto reduces = [](const ModelUse& use) { return use.model->managed->gradient_sync(); };
+  if (context_.accumulation->joined() || std::ranges::none_of(models_, reduces)) return;
+  comm::require_same_device_operations(context_.group);
+}
+
+// What a checkpoint holds of it.
+
+State PreparedOptimizer::state_dict(const std::string& path, std::vector<TensorShard>& shards) {
+  wait_for_step();
+  const auto parts = shards_of(context_.registry->models());
+  State state =
+      State::Map{{"inner", shard_optimizer_state(muster::state_dict(*inner_), parameters(), parts, path, shards)}};
+  if (!scaler_) return state;
+  const auto now = scaler_->state_dict();
+  state.set("scaler", State::Map{{"scale", now.scale},
+                                 {"growth_tracker", now.growth_tracker},
+                                 {"gradient_scale", gradient_scale_.value()},
+                                 {"loss_scale", loss_scale_.value()},
+                                 {"skipped", skipped_},
+                                 {"unscaled", unscaled_}});
+  return state;
+}
+
+std::function<void()> PreparedOptimizer::prepare_load(const State& state, const TensorReader& reader) {
+  bind_models();
+  wait_for_step();
+  require_saved_groups(state.at("inner"), *inner_, *context_.registry);
+  const auto parts = shards_of(context_.registry->models());
+  // A step updates the shard; with another compute dtype the full parameter is only read.
+  const auto updated_dtype = [&](const at::Tensor& parameter) {
+    const auto part = parts.find(parameter.unsafeGetTensorImpl());
+    return (part == parts.end() ? parameter : part->second.local).scalar_type();
+  };
+  const auto load_inner = muster::prepare_load(
+      *inner_, joined_optimizer_state(state.at("inner"), parameters(), parts, reader), updated_dtype);
+  const auto* saved = state.find("scaler");
+  if ((saved != nullptr) != scaler_.has_value())
+    throw CheckpointError("MU240", std::string("the checkpoint was saved ") + (saved ? "with" : "without") +
+                                       " loss scaling, as of '16-mixed', and this program runs " +
+                                       (saved ? "without" : "with") + " it: choose the precision it was saved with");
+  const auto load = [this, load_inner] {
+    load_inner();
+    fused_.note_load();
+    skip_next_ = false;
+    flag_.forget();
+  };
+  if (!saved) return load;
+  precision::GradScaler check(*context_.scaling);
+  const GradScalerState scaler{.growth_tracker = saved->at("growth_tracker").integer(),
+                               .scale = saved->at("scale").number()};
+  check.load_state_dict(scaler);
+  return [this, load, scaler, gradient_scale = saved->at("gradient_scale").number(),
+          loss_scale = saved->at("loss_scale").number(), skipped = saved->at("skipped").boolean(),
+          unscaled = saved->at("unscaled").boolean()] {
+    load();
+    scaler_->load_state_dict(scaler);
+    device_scaler_.reset();
+    gradient_scale_ = {gradient_scale};
+    loss_scale_ = {loss_scale};
+    unscaled_ = unscaled;
+    skipped_ = skipped;
+  };
 }
 
 }  // namespace muster::runtime

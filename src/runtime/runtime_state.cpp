@@ -1,14 +1,19 @@
 #include "runtime_state.h"
 
 #include <algorithm>
+#include <csignal>
 #include <exception>
+#include <utility>
+#include <vector>
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Parallel.h>
+#include <c10/util/ScopeExit.h>
 #include <torch/utils.h>
 
 #include "base/log.h"
 #include "cluster/variables.h"
+#include "comm/agreement.h"
 #include "comm/device_agreement.h"
 #include "custom_precision.h"
 #include "device/device.h"
@@ -17,6 +22,7 @@
 #include "device/vector_math.h"
 #include "grad_norm.h"
 #include "kernel_choice.h"
+#include "main_output.h"
 #include "memory_owners.h"
 #include "muster/base/detail/environment.h"
 #include "muster/base/error.h"
@@ -27,23 +33,26 @@
 #include "muster/parallel/capabilities.h"
 #include "muster/parallel/managed_model.h"
 #include "muster/runtime/batch_size_search.h"
+#include "muster/runtime/detail/objects.h"
 #include "muster/runtime/detail/values.h"
+#include "parallel/join.h"
 #include "param_groups.h"
 #include "resolved_options.h"
 #include "runtime/launch_check.h"
 #include "save_staging.h"
+#include "sharded_tensors.h"
 
 namespace muster::runtime {
 namespace {
 
-/// Where a module is, which may not have been moved.
+/// The device of a module that may not have been moved yet.
 c10::DeviceType device_type_of(const torch::nn::Module& module, c10::Device otherwise) {
   for (const auto& parameter : module.parameters()) return parameter.device().type();
   for (const auto& buffer : module.buffers()) return buffer.device().type();
   return otherwise.type();
 }
 
-/// Gradients from before go where their parameters went, as with Python's Module.to().
+/// Gradients that exist already follow their parameters, as in Python's Module.to().
 void convert_gradients(const torch::nn::Module& module) {
   for (auto& parameter : module.parameters())
     if (const auto& gradient = parameter.unsafeGetTensorImpl()->grad(); gradient.defined())
@@ -75,7 +84,7 @@ void RuntimeState::launch() {
   how.processes = processes_wanted(options_);
   cluster_ = muster::launch(how);
   choose_device();
-  device::set_current(device_);  // not before: that opens the device, which a process that forks must not have done
+  device::set_current(device_);  // only now: this opens the device, and a process that forks must not have opened one
   connect();
   launched_ = true;
 }
@@ -116,6 +125,11 @@ void RuntimeState::observe_collectives() {
   group_.observe([trace = trace_](const comm::OperationEvent& event) {
     if (trace->on()) trace->add({std::string(event.operation), "collectives", event.start, event.end, event.bytes});
   });
+}
+
+std::ostream& RuntimeState::out(void (*print)(const std::string&)) {
+  if (!output_) output_ = std::make_unique<MainOutput>([this] { return cluster_.is_main(); }, print);
+  return *output_;
 }
 
 std::shared_ptr<Accumulation> RuntimeState::next_micro_batch() {
@@ -173,7 +187,7 @@ void RuntimeState::leave_group() noexcept {
   try {
     group_.abort("an exception left the scope of its Accelerator or Fabric; look for it in the output of that rank");
   } catch (const std::exception&) {
-    // Out of memory: the others learn of it by the end of the connections.
+    // Out of memory: the other ranks notice when the connections close.
   }
 }
 
@@ -201,7 +215,7 @@ std::shared_ptr<PreparedModel> RuntimeState::prepare_model(const std::shared_ptr
   if (!managed)
     throw UsageError("MU341", "the program's strategy '" + std::string(strategy_->name()) + "' made no model of " +
                                   module->name() + "; let setup_module() return a ManagedModel");
-  // Only now: the memory that a sharded model used while it was built must first return to the system.
+  // Only now: memory that a sharded model used while it was built must first return to the system.
   if (host_tuning_.keeps_memory()) device::keep_freed_memory();
   const auto* sharded = managed->sharded_parameters();
   const precision::PrecisionPolicy policy(options_.precision,
@@ -309,7 +323,7 @@ void RuntimeState::watch_generators() {
   if (cluster_.is_main()) log::warning(note);
 }
 
-/// How ranks exchange tensors of the accelerator.
+/// The line of plan() on how ranks exchange tensors of the accelerator.
 std::string RuntimeState::device_tensors_note() const {
   const auto backend = comm::device_backend_of(group_);
   return formatted("tensors on {}: {}\n", device_.str(),
@@ -351,6 +365,97 @@ std::shared_ptr<const data::ShardSpec> prepare_loader(RuntimeState& state, const
 }
 void keep_loader(RuntimeState& state, const std::shared_ptr<data::LoaderState>& loader, std::optional<int64_t> place) {
   state.keep_loader(loader, place);
+}
+
+namespace {
+
+constexpr unsigned kTrigger = 1, kTerm = 2, kUser = 4, kStop = 8;
+static_assert(kStop < 1U << ReductionRecord::kVotes);
+
+unsigned any_of_ranks(const comm::Communicator& group, unsigned own) {
+  comm::CoalescedAllReduce scalars(group, "votes");
+  for (int v = 0; v < ReductionRecord::kVotes; ++v) scalars.add((own >> v) & 1U, comm::ReduceOp::max);
+  scalars.run();
+  unsigned all = 0;
+  for (int v = 0; v < ReductionRecord::kVotes; ++v)
+    if (scalars.result(v) > 0) all |= 1U << v;
+  return all;
+}
+
+}  // namespace
+
+unsigned RuntimeState::own_votes() noexcept {
+  const int signal = flags_.received();
+  return (flags_.trigger ? kTrigger : 0) | (flags_.stop ? kStop : 0) | (signal == SIGTERM ? kTerm : 0) |
+         (signal == SIGUSR1 ? kUser : 0);
+}
+
+Votes RuntimeState::agreed_votes() {
+  require_launched();
+  auto votes = registry_->reductions().take_votes();
+  if (!votes) {
+    const unsigned own = own_votes();
+    votes = {.all = group_.size() == 1 ? own : any_of_ranks(group_, own), .own = own};
+  }
+  if (votes->own & kTrigger) flags_.trigger = false;
+  if (votes->own & kStop) flags_.stop = false;
+  return {.signal = votes->all & kTerm   ? SIGTERM
+                    : votes->all & kUser ? SIGUSR1
+                                         : 0,
+          .stop = (votes->all & kStop) != 0,
+          .trigger = (votes->all & kTrigger) != 0};
+}
+
+void RuntimeState::forget_votes() {
+  require_launched();
+  registry_->reductions().take_votes();
+  flags_.trigger = flags_.stop = false;
+}
+
+void RuntimeState::broadcast_training_states(int rank) {
+  const bool own = group_.rank() == rank;
+  const auto follow = [&](const State& mine, const auto& load) {
+    const auto state =
+        broadcast_object(group_.internal("training states after uneven inputs"), own ? mine : State(), rank);
+    if (!own) load(state);
+  };
+  gradient_processing_->for_each_optimizer([&](PreparedOptimizer& optimizer) {
+    std::vector<TensorShard> cut;
+    const auto mine = optimizer.state_dict("", cut);
+    // An optimizer of a model that is sharded over ranks was not stepped here.
+    if (cut.empty()) follow(mine, [&](const State& state) { optimizer.prepare_load(state, TensorReader(nullptr))(); });
+  });
+  for (const auto& scheduler : saves_.schedulers())
+    if (!scheduler->sealed())
+      follow(scheduler->state_dict(), [&](const State& state) { scheduler->load_state_dict(state); });
+}
+
+void RuntimeState::join_uneven_inputs(std::vector<std::shared_ptr<parallel::ManagedModel>> models,
+                                      const std::function<void()>& f, const UnevenInputsOptions& options) {
+  require_launched();
+  if (models.empty())
+    for (const auto& model : registry_->models()) models.push_back(model->managed);
+  const auto before = loaders_.set_even(options.even_batches);
+  accumulation_->set_joined(cluster_.world_size > 1);
+  const auto restore = c10::make_scope_exit([&] {
+    accumulation_->set_joined(false);
+    registry_->start_steps(0);  // ranks have made different numbers of steps
+    for (const auto& [loader, even] : before) loader->set_even_batches(even);
+  });
+  const auto batches = [&] {
+    f();
+    if (cluster_.world_size > 1 && accumulation_->unfinished())
+      throw UsageError("MU118",
+                       "a loop in join_uneven_inputs ended inside a window of accumulated gradients, so that these "
+                       "would reach no step: go on to the end of the window, and leave sync_with_dataloader on");
+    accumulation_->count_last();  // for a window that only other ranks continue
+  };
+  parallel::join_uneven_inputs(group_, models, batches,
+                               {.divide_by_initial_world_size = options.divide_by_initial_world_size},
+                               [this](int last_rank) {
+                                 comm::require_same_device_operations(group_);
+                                 broadcast_training_states(last_rank);
+                               });
 }
 
 }  // namespace muster::runtime

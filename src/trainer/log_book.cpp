@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <optional>
 #include <sstream>
+#include <string>
 #include <utility>
 
 #include <torch/types.h>
@@ -11,6 +13,7 @@
 #include "comm/agreement.h"
 #include "comm/device_agreement.h"
 #include "muster/base/error.h"
+#include "muster/tree/state.h"
 #include "runtime/sum_dtype.h"
 
 namespace muster::trainer {
@@ -18,7 +21,7 @@ namespace {
 
 constexpr LogReduction kMean = "mean", kSum = "sum", kMin = "min";
 
-/// The value of a reduction over nothing.
+/// The result of a reduction over no values.
 double neutral(LogReduction how) {
   if (how == kMean || how == kSum) return 0;
   return how == kMin ? std::numeric_limits<double>::infinity() : -std::numeric_limits<double>::infinity();
@@ -40,7 +43,7 @@ bool equal(const LogOptions& a, const LogOptions& b) {
          a.reduce_fx == b.reduce_fx && a.sync_dist == b.sync_dist;
 }
 
-/// Adds a value and its weight. NaN is sent as the weight, since minima and maxima skip it.
+/// Adds a value and its weight. For minima and maxima, which skip NaN, NaN is sent as the weight.
 void add_to(comm::CoalescedAllReduce& round, double value, double weight, LogReduction how) {
   const bool lost = std::isnan(value) && how != kMean && how != kSum;
   round.add(lost ? neutral(how) : value, op_of(how));
@@ -56,7 +59,7 @@ std::string in_hook(std::string_view name, Hook hook) {
   return "log(\"" + std::string(name) + "\") in " + std::string(info(hook).name);
 }
 
-/// Which levels a call of log() has. Throws: UsageError (MU441).
+/// Which levels (step, epoch) a call of log() has. Throws: UsageError (MU441).
 std::pair<bool, bool> levels(std::string_view name, Hook hook, const LogOptions& options) {
   const auto level = info(hook).log;
   if (level == LogLevel::none)
@@ -75,14 +78,14 @@ std::pair<bool, bool> levels(std::string_view name, Hook hook, const LogOptions&
 
 bool on_host(const at::Tensor& value) { return value.device().is_cpu(); }
 
-/// With the bits of the host: a device may multiply by the reciprocal of a number, but not of a tensor.
+/// Divides by a tensor to get the host's bits: a device may replace a number by its reciprocal.
 at::Tensor quotient(const at::Tensor& value, double divisor) { return value / at::full_like(value, divisor); }
 
 at::Tensor reduced_on_device(const at::Tensor& value, bool counts, LogReduction how, const comm::Communicator& group) {
   const auto messages = group.internal("a logged value");
   const auto own = counts ? value : at::full_like(value, neutral(how));
   if (how != kMean && how != kSum) {
-    const auto all = messages.all_gather(own);  // not every backend keeps a NaN in a minimum
+    const auto all = messages.all_gather(own);  // not every backend's minimum keeps NaN
     return how == kMin ? all.amin() : all.amax();
   }
   const auto sums = at::stack({own, at::full_like(own, counts ? 1 : 0)});
@@ -92,10 +95,10 @@ at::Tensor reduced_on_device(const at::Tensor& value, bool counts, LogReduction 
 
 }  // namespace
 
-// A value on the host is read here alone: each read is a call of LibTorch's dispatcher.
+// Only values on the host are read here, each by a call of LibTorch's dispatcher.
 LoggedNumber::LoggedNumber(const at::Tensor& value) {
   if (on_host(value)) number_ = value.item<double>();
-  else late_ = value.detach().clone();  // it is read later, and may be changed in place until then
+  else late_ = value.detach().clone();  // cloned, since it is read later and may be changed in place before
 }
 
 double LoggedNumber::get() const { return late_.defined() ? late_.item<double>() : number_; }
@@ -185,7 +188,7 @@ LogBook::Entry& LogBook::entry_of(const LogContext& context, std::string_view na
 }
 
 void LogBook::add(Sum& sum, const LoggedNumber& value, double weight, LogReduction how) {
-  if (how == kMean && weight == 0) return;  // it may be NaN, as the mean of no sample is
+  if (how == kMean && weight == 0) return;  // the mean of no samples may be NaN
   if (how == kMean) sum.value.add(value, weight);
   else if (how == kSum) sum.value.add(value, 1);
   else sum.value.extend(value, how != kMin);
@@ -253,7 +256,7 @@ LogBook::Shared LogBook::shared_entries() {
   return mine;
 }
 
-/// Returns whether some rank has a name that is not agreed on. A name that this rank lacks counts with weight 0.
+/// Returns whether some rank has a name that is not agreed on. A name that this rank lacks has weight 0.
 bool LogBook::exchange(const comm::Communicator& group, const Shared& mine) {
   const auto known = [&](const auto& one) { return std::ranges::binary_search(agreed_, one.first); };
   comm::CoalescedAllReduce round(group, "the metrics of an epoch");
@@ -279,7 +282,7 @@ bool LogBook::exchange(const comm::Communicator& group, const Shared& mine) {
   return false;
 }
 
-/// A value that only other ranks logged.
+/// Keeps a value that only other ranks logged.
 void LogBook::keep_foreign(const std::string& key, double value, double weight) {
   std::vector<std::string> parts;
   std::istringstream lines(key);
@@ -290,7 +293,7 @@ void LogBook::keep_foreign(const std::string& key, double value, double weight) 
   for (const auto& name : {parts.at(3), parts.at(4)}) latest_->set(name, value);
 }
 
-/// The reductions of an epoch are one message; where a rank has a new name, ranks first agree on names.
+/// Reduces an epoch in one message. If a rank has a new name, ranks first agree on the names.
 void LogBook::reduce(const comm::Communicator& group) {
   comm::require_same_device_operations(group);  // values are read next
   const auto mine = shared_entries();
@@ -323,7 +326,7 @@ void LogBook::close(const comm::Communicator& group) {
     latest_->set(entry.plain, value);
     if (entry.options.logger) epoch_values_[entry.on_epoch] = value;
   }
-  // Values of steps that wait for the next row stay.
+  // Keep step values that wait for the next row of the logger.
   std::erase_if(entries_, [](const auto& one) { return !one.second.fresh || !one.second.options.logger; });
   for (auto& [key, entry] : entries_) {
     entry.of_epoch = {};
@@ -345,6 +348,103 @@ std::vector<Metrics> LogBook::results(std::size_t loaders) const {
     for (const auto& [key, value] : results_)
       if (key.first < 0 || key.first == static_cast<int64_t>(i)) all[i][key.second] = value;
   return all;
+}
+
+namespace {
+
+State flag_state(const std::optional<bool>& flag) { return flag ? State(*flag) : State(); }
+std::optional<bool> flag_from(const State& state) {
+  return state.empty() ? std::nullopt : std::optional(state.boolean());
+}
+
+State options_state(const LogOptions& options) {
+  return State::Map{{"add_dataloader_idx", options.add_dataloader_idx},
+                    {"logger", options.logger},
+                    {"on_epoch", flag_state(options.on_epoch)},
+                    {"on_step", flag_state(options.on_step)},
+                    {"prog_bar", options.prog_bar},
+                    {"rank_zero_only", options.rank_zero_only},
+                    {"reduce_fx", options.reduce_fx.text()},
+                    {"sync_dist", flag_state(options.sync_dist)}};
+}
+
+LogOptions options_from(const State& state) {
+  LogOptions options{.add_dataloader_idx = state.at("add_dataloader_idx").boolean(),
+                     .logger = state.at("logger").boolean(),
+                     .on_epoch = flag_from(state.at("on_epoch")),
+                     .on_step = flag_from(state.at("on_step")),
+                     .prog_bar = state.at("prog_bar").boolean(),
+                     .rank_zero_only = state.at("rank_zero_only").boolean(),
+                     .sync_dist = flag_from(state.at("sync_dist"))};
+  options.reduce_fx = LogReduction::parse(state.at("reduce_fx").text()).value_or(options.reduce_fx);
+  return options;
+}
+
+std::optional<Hook> hook_named(const std::string& name) {
+  const auto found = std::ranges::find(kHooks, name, &HookInfo::name);
+  return found == kHooks.end() ? std::nullopt : std::optional(found->hook);
+}
+
+}  // namespace
+
+State LatestMetrics::state_dict() const {
+  State state = State::Map{};
+  for (const auto& [name, value] : get()) state.set(name, value);
+  return state;
+}
+
+void LatestMetrics::load_state_dict(const State& state) {
+  clear();
+  for (const auto& [name, value] : state.map()) set(name, value.number());
+}
+
+State LogBook::state_dict() const {
+  State::List entries;
+  for (const auto& [key, entry] : entries_)
+    if (const double weight = entry.of_epoch.weight; weight > 0 || entry.fresh)
+      entries.emplace_back(State::Map{{"fresh", entry.fresh},
+                                      {"hook", info(std::get<Hook>(key)).name},
+                                      {"loader", entry.loader},
+                                      {"name", std::get<std::string>(key)},
+                                      {"options", options_state(entry.options)},
+                                      {"value", weight > 0 ? entry.of_epoch.value.get() : 0},
+                                      {"weight", weight}});
+  return entries;
+}
+
+State LogBook::waiting_state() const {
+  State state;
+  for (const auto& [name, value] : epoch_values_) {
+    if (state.empty()) state = State::Map{};
+    state.set(name, value);
+  }
+  return state;
+}
+
+void LogBook::load_waiting_state(const State& state) {
+  for (const auto& [name, value] : state.map()) epoch_values_[name] = value.number();
+}
+
+LogBook LogBook::snapshot() const {
+  auto book = *this;
+  book.metrics_ = metrics_.snapshot();
+  return book;
+}
+
+void LogBook::add_state_dict(const State& state, bool own) {
+  for (const auto& saved : state.list()) {
+    const auto hook = hook_named(saved.at("hook").text());
+    if (!hook) continue;
+    const auto options = options_from(saved.at("options"));
+    auto& entry = entry_of({.hook = *hook, .loader = saved.at("loader").integer()}, saved.at("name").text(), options);
+    if (const auto* fresh = saved.find("fresh"); fresh && own) entry.fresh = entry.fresh || fresh->boolean();
+    const double value = saved.at("value").number(), weight = saved.at("weight").number();
+    if (weight == 0) continue;
+    const bool adds = options.reduce_fx == LogReduction("mean") || options.reduce_fx == LogReduction("sum");
+    if (adds) entry.of_epoch.value.add(value);
+    else entry.of_epoch.value.extend(LoggedNumber(value), options.reduce_fx == LogReduction("max"));
+    entry.of_epoch.weight += weight;
+  }
 }
 
 }  // namespace muster::trainer

@@ -12,9 +12,10 @@ namespace muster::comm {
 namespace {
 
 constexpr auto kStaging = static_cast<int64_t>(AreaLayout::kStagingBytes);
-/// What is only copied: a reduction waits twice per chunk, so its chunks are larger.
+/// Bytes of a chunk that is only copied. Chunks of a reduction are larger, because a reduction waits twice per chunk.
 constexpr int64_t kCopied = kStaging / 2;
-/// What a rank reads of the others at most to reduce a whole tensor itself, instead of waiting for their pieces.
+/// Bytes that a rank reads from the others, at most, to reduce a whole tensor itself instead of waiting for their
+/// pieces: docs/decisions/0111-one-line-of-a-small-message.md.
 constexpr auto kWholeBytes = std::size_t{64} << 10;
 
 }  // namespace
@@ -69,7 +70,7 @@ void SharedCollectives::exchange_frames(const Call& call, std::size_t sent, cons
     const int peer = (rank_ + step) % size_;
     const Mailbox& box = transport_->box_from(peer, call.deadline);
     boxes_[peer] = &box;
-    // Of the frame itself nothing was read yet.
+    // Nothing of the frame itself was read before.
     if (measures) latency = std::max(latency, areas_->latency_of(box.frame));
     if (box.digest != digest) check_headers(header, rank_, box.frame, peer, call.group);
     if (box.bytes != expected(peer))
@@ -105,11 +106,11 @@ void SharedCollectives::for_each_chunk(const Call& call, int64_t elements, int64
                                        const std::function<void(const Chunk&)>& use) {
   areas_->ensure_staging();
   const int64_t count = (elements + at_once - 1) / at_once;
-  // The last one first: it was written last, and so is still in a cache where the tensor does not fit.
+  // The last chunk first: it was written last, so it is still in a cache if the whole tensor does not fit.
   for (int64_t left = count; left > 0; --left) {
     const int64_t begin = (left - 1) * at_once;
     const Chunk chunk{begin, std::min(at_once, elements - begin), chunks_};
-    // A rank that has filled chunk k has read all before it, and this staging held chunk k - 1.
+    // A rank that has filled chunk k has read all chunks before it, and this staging held chunk k - 1.
     for (int peer = 0; peer < size_; ++peer)
       if (peer != rank_) wait_filled(call, peer, chunks_);
     fill(chunk);
@@ -291,6 +292,126 @@ void SharedCollectives::broadcast(const Call& call) {
     std::memcpy(data + chunk.begin, staging(root, chunk), chunk.size);
   };
   for_each_chunk(call, static_cast<int64_t>(bytes), kCopied, fill, use);
+}
+
+// Operations on tensors in memory that all ranks can access: nothing is copied before it is reduced, and if ranks may
+// write to each other's memory, nothing is copied afterwards either.
+// Why: docs/decisions/0110-gradients-in-memory-that-ranks-share.md and 0116-results-that-peers-write.md.
+
+namespace {
+
+/// Bytes of each rank that are reduced at once. Several such parts fit into a core's second-level cache.
+constexpr int64_t kPartBytes = 128 << 10;
+
+}  // namespace
+
+void SharedCollectives::allocate_buffer(const Call& call) {
+  exchange_headers(call);
+  auto buffer = areas_->allocate_buffer(static_cast<std::size_t>(call.operation.list.at(0)), call.operation.peer_access,
+                                        ++last_buffer_number_, call.deadline);
+  const auto has = static_cast<std::byte>(buffer != nullptr);
+  exchange_frames(
+      call, 1, [&](int) { return &has; }, [](int) { return std::size_t{1}; });
+  for (int peer = 0; peer < size_; ++peer)
+    if (peer != rank_ && *static_cast<const std::byte*>(received(peer)) == std::byte{0}) return;
+  if (!buffer) return;
+  buffers_.add(buffer);
+  call.operation.shared_buffer = std::move(buffer);
+}
+
+std::shared_ptr<SharedBuffer> SharedCollectives::buffer_of_all(Call& call, const at::Tensor& tensor) {
+  auto buffer = buffers_.of(tensor);
+  if (!buffer) return nullptr;
+  SharedMemoryLocation& own = call.operation.location;
+  const auto* begin = static_cast<const std::byte*>(tensor.const_data_ptr());
+  own = {buffer->number, static_cast<uint64_t>(begin - buffer->parts[rank_])};
+  exchange_headers(call);
+  call.headers_exchanged = true;
+  for (int peer = 0; peer < size_; ++peer) {
+    if (peer == rank_) continue;
+    const SharedMemoryLocation theirs = read_header(boxes_[peer]->frame).location;
+    if (theirs.buffer != own.buffer || theirs.offset > buffer->bytes - tensor.nbytes()) return nullptr;
+    if (theirs.offset != own.offset && call.operation.kind != OperationKind::all_gather) return nullptr;
+  }
+  return buffer;
+}
+
+std::shared_ptr<SharedBuffer> SharedCollectives::buffer_to_read(Call& call, const at::Tensor& tensor) {
+  // In bytes. Up to this size most of a tensor is still in the caches of the rank that wrote it, and far cores are
+  // faster through staging: docs/decisions/0131-far-cores-exchange-through-memory.md.
+  constexpr std::size_t kFarBytes = std::size_t{16} << 20;
+  if (tensor.nbytes() <= Mailbox::kMostBytes || (avoids_caches_ && tensor.nbytes() <= kFarBytes)) return nullptr;
+  return buffer_of_all(call, tensor);
+}
+
+void SharedCollectives::end_reading(const Call& call) {
+  areas_->control(rank_).steps.store(++steps_, std::memory_order_release);
+  areas_->notify_all();
+  for (int peer = 0; peer < size_; ++peer) {
+    if (peer == rank_) continue;
+    const auto& steps = areas_->control(peer).steps;
+    areas_->wait(
+        peer, [&] { return steps.load(std::memory_order_acquire) >= steps_; }, call.deadline);
+  }
+}
+
+void SharedCollectives::reduce_in(const SharedBuffer& buffer, const Call& call, Range elements) {
+  const at::Tensor& out = call.operation.out;
+  const auto width = static_cast<int64_t>(out.element_size());
+  const int64_t at_once = kPartBytes / width;
+  for (int64_t begin = elements.begin; begin < elements.end; begin += at_once) {
+    // Checked per part: a rank that was stopped while the others gave up may write to their memory for one more part
+    // only.
+    areas_->check_alive();
+    for (int peer = 0; peer < size_; ++peer)
+      terms_[peer] = buffer.parts[peer] + call.operation.location.offset + begin * width;
+    for (int step = 0; step < size_; ++step) results_[step] = const_cast<void*>(terms_[(rank_ + step) % size_]);
+    reduce_memory(results_, terms_, static_cast<std::size_t>(std::min(at_once, elements.end - begin)),
+                  out.scalar_type(), call.operation.reduce);
+  }
+}
+
+void SharedCollectives::all_reduce_in(const SharedBuffer& buffer, const Call& call) {
+  // Bytes of each rank in a block of a tensor that does not fit the caches. A core prefetches in long contiguous
+  // ranges.
+  constexpr int64_t kLongPartBytes = 4 << 20;
+  const at::Tensor& out = call.operation.out;
+  const bool fits_caches = out.nbytes() * static_cast<std::size_t>(size_) <= kCacheBytes;
+  const int64_t part = (fits_caches ? kPartBytes : kLongPartBytes) / static_cast<int64_t>(out.element_size());
+  const int64_t block = part * size_, blocks = (out.numel() + block - 1) / block;
+  // The last block was written last, so it is still in a cache. Far cores gain from that only if all tensors fit the
+  // caches; otherwise they start with the first block.
+  const bool last_first = fits_caches || !avoids_caches_;
+  for (int64_t number = 0; number < blocks; ++number) {
+    const int64_t begin = (last_first ? blocks - 1 - number : number) * block;
+    const Range own = aligned_piece_of(rank_, std::min(block, out.numel() - begin), size_);
+    reduce_in(buffer, call, {begin + own.begin, begin + own.end});
+  }
+  end_reading(call);
+}
+
+void SharedCollectives::all_gather_in(const SharedBuffer& buffer, const Call& call) {
+  const at::Tensor& in = call.operation.in;
+  const std::size_t bytes = in.nbytes();
+  auto* pieces = static_cast<std::byte*>(call.operation.out.mutable_data_ptr());
+  const bool fits_caches = bytes * static_cast<std::size_t>(size_) <= kCacheBytes;
+  const auto copy = fits_caches ? copy_in_caches : avoids_caches_ ? copy_string : copy_past_caches;
+  for (int peer = 0; peer < size_; ++peer) {
+    const void* from =
+        peer == rank_ ? in.const_data_ptr() : buffer.parts[peer] + read_header(boxes_[peer]->frame).location.offset;
+    std::byte* to = pieces + bytes * peer;
+    if (to != from) copy(to, from, bytes);
+  }
+  end_reading(call);
+}
+
+void SharedCollectives::reduce_scatter_in(const SharedBuffer& buffer, const Call& call) {
+  const at::Tensor& out = call.operation.out;
+  const std::size_t begin = call.operation.location.offset + out.nbytes() * rank_;
+  for (int peer = 0; peer < size_; ++peer) terms_[peer] = buffer.parts[peer] + begin;
+  void* const result = out.mutable_data_ptr();
+  reduce_memory({&result, 1}, terms_, static_cast<std::size_t>(out.numel()), out.scalar_type(), call.operation.reduce);
+  end_reading(call);
 }
 
 }  // namespace muster::comm

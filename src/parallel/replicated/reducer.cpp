@@ -1,12 +1,14 @@
 #include "parallel/replicated/reducer.h"
 
 #include <algorithm>
+#include <mutex>
 #include <utility>
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/mul.h>
+#include <ATen/ops/zeros.h>
 #include <c10/util/ScopeExit.h>
 
 #include "muster/base/error.h"
@@ -63,7 +65,7 @@ void Reducer::note_forward() noexcept {
 }
 
 void Reducer::before_backward() {
-  if (hook::current_backward() >= 0) return;  // within another one
+  if (hook::current_backward() >= 0) return;  // within another backward
   const std::lock_guard lock(mutex_);
   if (active_) discard();
   bypass_.backward_begins();
@@ -74,7 +76,7 @@ void Reducer::after_backward() {
   if (hook::current_backward() >= 0) return;
   const std::lock_guard lock(mutex_);
   inside_runtime_backward_ = false;
-  if (active_) finish(/*reports=*/true);  // all gradients came from backwards within this one
+  if (active_) finish(/*reports=*/true);  // all gradients came from backwards nested in this one
   bypass_.check();
 }
 
@@ -86,7 +88,7 @@ void Reducer::on_gradient(const VariableLocator& locator, const at::Tensor& leaf
                      "' of a prepared model: its "
                      "gradient is averaged in place and cannot be differentiated again; compute the part that needs "
                      "it by autograd::grad with respect to activations");
-  if (leaf.unsafeGetTensorImpl()->grad().layout() != at::kStrided)  // Tensor::grad() asks autograd about leaves
+  if (leaf.unsafeGetTensorImpl()->grad().layout() != at::kStrided)  // Tensor::grad() asks autograd about leaves first
     throw UsageError("MU154", "parameter '" + locator.name +
                                   "' got a sparse gradient, which replicated training does not "
                                   "average: make it dense (EmbeddingOptions::sparse(false))");
@@ -107,11 +109,11 @@ void Reducer::on_gradient(const VariableLocator& locator, const at::Tensor& leaf
   if (state.awaited && --pending_[parameter.bucket] == 0) start_full_buckets();
 }
 
-/// An earlier gradient is being sent, or is scaled already, so autograd must not add the next one to it.
+/// The gradient so far is being sent, or is already scaled, so autograd must not add the next one to it.
 void Reducer::before_gradient(const VariableLocator& locator) {
   const auto i = static_cast<size_t>(locator.index);
   if (stream_) wait_for_average();
-  if (!active_ || locator.index < 0 || !states_[i].fired) return;  // most gradients, which need no lock
+  if (!active_ || locator.index < 0 || !states_[i].fired) return;  // true for most gradients, which need no lock
   const std::lock_guard lock(mutex_);
   if (!inside_runtime_backward_ && backwards_alive_.expired()) discard();
   if (active_ && states_[i].fired) replica_.parameters()[i].tensor.mutable_grad().reset();
@@ -126,14 +128,14 @@ void Reducer::note_averaged() {
   after_average_.add(replica_.device());
 }
 
-/// Autograd is about to add to what the last reduction has left, on the current stream.
+/// Called when autograd is about to add to what the last reduction has left, on the current stream.
 void Reducer::wait_for_average() {
   const std::lock_guard lock(mutex_);
   if (averaged_ && after_average_.add(replica_.device()))
     device::stream_wait(kAccumulate, averaged_, replica_.device());
 }
 
-/// The first gradient of a backward, or the first after the end of one within it.
+/// Called at the first gradient of a backward, and at the first one after the end of a nested backward.
 void Reducer::enter_backward() {
   const auto current = hook::current_backward();
   if (active_ && !inside_runtime_backward_ && backwards_alive_.expired()) discard();
@@ -150,8 +152,9 @@ void Reducer::enter_backward() {
   hook::at_end_of_backward([this, current, running] { backward_ended(current); });
 }
 
-/// A reduction ends with the outermost backward. Where that one brought no gradient of its own, after_backward() ends
-/// the reduction, and without it the inner one's end does, which does not know what is unused.
+/// A reduction ends with the outermost backward. If that one produced no gradient itself, after_backward() ends the
+/// reduction. Without after_backward(), the end of the nested backward does, which does not know which parameters are
+/// unused.
 void Reducer::backward_ended(int64_t id) {
   const std::lock_guard lock(mutex_);
   std::erase(backwards_, id);
@@ -183,7 +186,7 @@ void Reducer::prepare_for_backward() {
   }
 }
 
-/// After a backward that threw: what was started is waited for, within the group's time-out, and forgotten.
+/// Cleans up after a backward that threw: waits, within the group's timeout, for what was started, and discards it.
 void Reducer::discard() noexcept {
   const device::StreamScope scope(kBucketStream, stream_);
   for (auto& finish : std::exchange(finishes_, {})) try {
@@ -195,10 +198,10 @@ void Reducer::discard() noexcept {
   recorder_.end();
 }
 
-/// Puts the parameter's gradient, times the scale, into its bucket, and lets grad() be the bucket's view.
+/// Puts the parameter's gradient, times the scale, into its bucket, and makes grad() the view of the bucket.
 void Reducer::store(size_t i) {
-  // Inside of backward, once per parameter: below autograd the product is dispatched once less, and nothing is
-  // recorded.
+  // This runs inside backward, once per parameter. Below autograd the product is dispatched one time less, and nothing
+  // is recorded.
   at::NoGradGuard no_grad;
   at::AutoDispatchBelowADInplaceOrView below;
   const auto& parameter = replica_.parameters()[i];
@@ -209,8 +212,8 @@ void Reducer::store(size_t i) {
   if (stream_) bucket_uses_[parameter.bucket].add(replica_.device());
 }
 
-/// In nested backwards full buckets may get further gradients. The flags in the last bucket report that, so it starts
-/// only at the end.
+/// In nested backwards, buckets that are already full may get further gradients. The flags in the last bucket report
+/// that, so the last bucket starts only at the end.
 void Reducer::start_full_buckets(bool ends) {
   const auto& buckets = replica_.buckets();
   const auto startable = buckets.size() - (nested_ && !ends && !buckets.empty() ? 1 : 0);
@@ -235,7 +238,7 @@ void Reducer::register_with(const std::shared_ptr<ReductionRecord>& record, int6
   name_operations("model " + std::to_string(index) + " (" + name_ + ")");
 }
 
-/// Joined ranks are in steps of different numbers.
+/// Ranks in a join_uneven_inputs() loop are in different steps, so their labels have no step.
 comm::Communicator Reducer::in_this_step(const comm::OperationLabel& label) const {
   auto now = label;
   now.gradient_step = session_ || shadow_ ? -1 : recorder_.step();
@@ -252,7 +255,7 @@ void Reducer::start_bucket(size_t bucket) {
         [work = group.start_all_reduce(replica_.buckets()[bucket], comm::ReduceOp::sum)]() mutable { work.wait(); });
   } else {
     at::NoGradGuard no_grad;
-    at::AutoDispatchBelowADInplaceOrView below;  // a hook sees plain memory: nothing of it is recorded or counted
+    at::AutoDispatchBelowADInplaceOrView below;  // hooks see plain memory: no graph, no versions
     finishes_.push_back(comm_hook_->start(hook_buckets_[bucket], hook_groups_[bucket] = group));
   }
   if (bucket + 1 == replica_.buckets().size() && (comm_hook_ || replica_.flags_are_apart())) start_flags();
@@ -287,7 +290,7 @@ void Reducer::write_flags() {
 
 void Reducer::finish(bool reports) {
   try {
-    if (!outside_backward_) fill_the_rest();  // start() has done so, and what is under way must stay
+    if (!outside_backward_) fill_the_rest();  // start() has done so, and buckets that are being sent must not change
     start_full_buckets(/*ends=*/true);
     end_buckets();
     active_ = false;
@@ -300,7 +303,7 @@ void Reducer::finish(bool reports) {
   }
 }
 
-/// Without a gradient in this backward: what was accumulated before, or zeros.
+/// Fills in for a gradient that this backward did not produce: with what was accumulated before, or zeros.
 void Reducer::fill(size_t i) {
   const auto& parameter = replica_.parameters()[i];
   if (const at::Tensor kept = parameter.tensor.unsafeGetTensorImpl()->grad(); kept.defined()) {
@@ -358,6 +361,152 @@ void Reducer::report(const ReductionFlags& flags) {
                                 "find_unused_parameters. Where the layers are used, a parameter was likely assigned "
                                 "over (layer->weight = ...), so that the "
                                 "model computes with another tensor: write into it by copy_() instead");
+}
+
+namespace {
+
+constexpr device::SyncPoint kLateFreed{"ddp: memory of late gradients is freed after they were read"};
+
+}  // namespace
+
+/// Handles a further gradient of a parameter in this reduction.
+void Reducer::add_late_gradient(size_t i) {
+  at::NoGradGuard no_grad;
+  at::AutoDispatchBelowADInplaceOrView below;  // see store()
+  const auto& parameter = replica_.parameters()[i];
+  // before_gradient() has emptied grad(), so autograd has put a new tensor there.
+  const at::Tensor more = std::exchange(parameter.tensor.mutable_grad(), parameter.gradient);
+  auto& uses = finishes_.size() <= parameter.bucket ? bucket_uses_[parameter.bucket] : late_uses_;
+  uses.add(replica_.device());
+  if (finishes_.size() <= parameter.bucket) {
+    at::Tensor(parameter.gradient).add_(at::mul(more, scale_));
+  } else if (auto& late = late_[i]; late.defined()) {
+    late.add_(more);
+  } else {
+    late = more;
+  }
+}
+
+void Reducer::average_late() {
+  at::NoGradGuard no_grad;
+  at::AutoDispatchBelowADInplaceOrView below;  // see store()
+  const auto late = std::exchange(late_, {});
+  const auto& layout = replica_.layout();
+  for (size_t b = 0; b < layout.buckets.size(); ++b) {
+    const auto& span = layout.buckets[b];
+    const auto sum = at::zeros({span.length}, replica_.buckets()[b].options());
+    for (const auto i : span.items) {
+      const auto found = late.find(i);
+      if (found == late.end()) continue;
+      const auto& like = replica_.parameters()[i].gradient;
+      sum.as_strided(like.sizes(), like.strides(), layout.offsets[i] - span.begin)
+          .copy_(at::mul(found->second, scale_));
+    }
+    in_this_step(late_label_).all_reduce(sum, comm::ReduceOp::sum);
+    replica_.buckets()[b].narrow(0, 0, span.length).add_(sum);
+  }
+  std::exchange(late_uses_, {}).wait_for_current(kLateFreed, replica_.device());
+}
+
+void Reducer::set_session(JoinSession* session, int64_t model) noexcept {
+  session_ = session;
+  session_index_ = model;
+  if (session) return;
+  divide_by(group_.size());
+  root_ = 0;
+}
+
+void Reducer::shadow(int root, double divisor) {
+  const std::lock_guard lock(mutex_);
+  if (active_) discard();
+  divide_by(divisor);
+  root_ = root;
+  for (size_t i = 0; i < states_.size(); ++i) {
+    auto& parameter = replica_.parameters()[i];
+    states_[i].fired = false;
+    auto& gradient = parameter.tensor.mutable_grad();
+    // A gradient that was communicated before must not count again.
+    if (gradient.defined() && gradient.is_alias_of(parameter.gradient)) gradient.reset();
+    fill(i);
+  }
+  active_ = shadow_ = true;
+  broken_ = false;
+  bypass_.backward_begins();
+  const auto restore = c10::make_scope_exit([this] {
+    shadow_ = false;
+    root_ = 0;
+    divide_by(group_.size());
+  });
+  finish(/*reports=*/true);
+}
+
+void Reducer::attach(const NamedTensor& named, int64_t index) {
+  const auto& [name, tensor] = named;
+  auto locator = std::make_shared<VariableLocator>(VariableLocator{index, bypass_.add_leaf(tensor), name});
+  hooks_.emplace_back(tensor, [this, locator](const at::Tensor& leaf) { on_gradient(*locator, leaf); });
+  capture_hooks_.emplace_back(tensor, [locator] {
+    throw UsageError("MU153", "autograd::grad with respect to parameter '" + locator->name +
+                                  "' of a prepared model "
+                                  "would give this rank's gradient only, unaveraged: take it from a module that is not "
+                                  "prepared, or call backward and read the parameter's grad()");
+  });
+  // A hook on the tensor runs before accumulation; a hook on the accumulator runs after it.
+  early_hooks_.emplace_back(tensor,
+                            tensor.register_hook([this, locator](const at::Tensor&) { before_gradient(*locator); }));
+  if (index < 0) watched_[tensor.unsafeGetTensorImpl()] = std::move(locator);
+}
+
+void Reducer::watch_unfrozen() {
+  for (const auto& named : frozen_.all())
+    if (named.tensor.requires_grad() && !watched_.contains(named.tensor.unsafeGetTensorImpl()))
+      attach(named, /*index=*/-1);
+}
+
+/// Adds parameters that were unfrozen. Autograd has accumulated their gradients of this reduction in separate tensors.
+/// All ranks get here, because each has read the flags.
+void Reducer::add_unfrozen() {
+  at::NoGradGuard no_grad;
+  frozen_.require_agreement(group_);
+  watch_unfrozen();
+  const auto first = states_.size(), first_bucket = replica_.buckets().size();
+  auto parameters = frozen_.take_unfrozen();
+  replica_.append(parameters, options_.bucket_cap_mb * kMiB, ReductionFlags::count(first + parameters.size()));
+  update_buckets();
+  for (size_t i = first; i < replica_.parameters().size(); ++i) {
+    auto* impl = replica_.parameters()[i].tensor.unsafeGetTensorImpl();
+    watched_.extract(impl).mapped()->index = static_cast<int64_t>(i);
+    auto& state = states_.emplace_back();
+    state.fired = impl->grad().defined();
+    state.expected = !static_graph_known_ || shadow_ || outside_backward_ || state.fired;
+    fill(i);
+  }
+  at::AutoDispatchBelowADInplaceOrView below;  // flat memory: nothing is recorded
+  for (size_t b = first_bucket; b < replica_.buckets().size(); ++b) {
+    if (b + 1 == replica_.buckets().size()) write_flags();
+    in_this_step(bucket_labels_[b]).all_reduce(replica_.buckets()[b], comm::ReduceOp::sum);
+  }
+  if (!replica_.flags_are_apart() || replica_.buckets().size() == first_bucket) return;
+  start_flags();
+  flag_work_.wait();
+}
+
+/// Every rank has equal sums, so all ranks throw.
+void Reducer::refuse_different_freezing(const ReductionFlags& flags) const {
+  if (const auto names = flags.frozen_on_some(replica_); !names.empty())
+    throw ConfigError("MU150", "ranks have frozen different parameters: only some of them have frozen " + names +
+                                   "; call requires_grad_ alike on every rank, between the same steps");
+}
+
+void Reducer::update_buckets() {
+  const auto count = replica_.buckets().size();
+  pending_.resize(count);
+  bucket_labels_.resize(count);
+  bucket_uses_.resize(count);
+  if (!stream_ && !replica_.device().is_cpu()) stream_ = device::stream_from_pool(replica_.device());
+  name_operations(label_);
+  if (!comm_hook_) return;
+  hook_buckets_ = replica_.hook_buckets();
+  hook_groups_.resize(count);
 }
 
 }  // namespace muster::parallel

@@ -1,13 +1,19 @@
 #include "parallel/sharded/sharded_state.h"
 
 #include <algorithm>
+#include <array>
 #include <exception>
+#include <functional>
+#include <set>
 #include <sstream>
 #include <utility>
 
 #include <ATen/core/grad_mode.h>
 #include <c10/util/ScopeExit.h>
 
+#include "base/first_names.h"
+#include "base/quantities.h"
+#include "comm/agreement.h"
 #include "comm/shared_tensor.h"
 #include "muster/base/error.h"
 #include "parallel/local.h"
@@ -64,7 +70,7 @@ void ShardedModel::State::build(std::vector<UnitPlan> plans) {
   keep_gradients(early);
 }
 
-/// Gradients that exist already count as those of a backward in no_sync.
+/// Gradients that already exist count as those of a backward in no_sync.
 void ShardedModel::State::keep_gradients(const std::vector<std::vector<at::Tensor>>& early) {
   for (size_t u = 0; u < units.size(); ++u) {
     for (size_t i = 0; i < units[u]->size(); ++i)
@@ -91,7 +97,7 @@ void ShardedModel::State::convert_buffers(const std::vector<at::Tensor>& buffers
   const at::NoGradGuard no_grad;
   for (const auto& buffer : buffers) {
     built_dtypes[buffer.unsafeGetTensorImpl()] = buffer.scalar_type();
-    // The module's own handle changes its dtype; a new tensor would not be the one that its forward reads.
+    // Changes the dtype of the module's own handle. The forward would not read a new tensor.
     buffer.set_data(buffer.to(*settings.buffer_dtype));
   }
 }
@@ -111,7 +117,7 @@ void ShardedModel::State::broadcast_buffers() const {
 void ShardedModel::State::hook_up(size_t u, size_t i) {
   const auto& [name, tensor] = units[u]->parameter(i);
   gradient_hooks_.emplace_back(tensor, [this, u, i](const at::Tensor& leaf) { gradient_arrived(u, i, leaf); });
-  // A hook on the tensor runs before accumulation, one on the accumulator after it.
+  // A hook on the tensor runs before accumulation; a hook on the accumulator runs after it.
   early_hooks_.emplace_back(tensor, tensor.register_hook([weak = weak_from_this()](const at::Tensor&) {
     if (auto state = weak.lock()) state->gradient_coming();
   }));
@@ -152,7 +158,7 @@ void ShardedModel::State::refuse(const hook::StorageAccess& access) const {
                        "or change them in summon_full_params");
 }
 
-/// Whether a scope of full values lets this operator pass.
+/// Whether a scope of full values allows this operator.
 bool ShardedModel::State::accessed_in_scope(const hook::StorageAccess& access) const {
   return access.owner_id >= 0 && scope_ != FullScope::none && units[access.owner_id]->full_params_open() &&
          (!access.writes || scope_ == FullScope::writes);
@@ -216,13 +222,14 @@ void ShardedModel::State::leave_forward() noexcept {
     if (!threw) unshard_scheduler_->end(Pass::forward);
     if (!trains || !settings.keeps_after_forward) unshard_scheduler_->reshard_all(/*keep_roots=*/trains);
   } catch (const std::exception&) {
-    // Releasing waits for nothing, so nothing can fail here but memory.
+    // Releasing waits for nothing, so only an allocation can fail here.
   }
   if (!trains) buffers.trim();
 }
 
-/// A backward without before_backward() is detected at its first parameter access, or before its first gradient. So is
-/// a nested one; gradients of the outer backward after the inner one's end count as a further backward.
+/// A backward without before_backward() is detected at its first parameter access, or before its first gradient. A
+/// nested backward is detected in the same way; gradients of the outer backward after its end count as a further
+/// backward.
 void ShardedModel::State::note_backward() {
   const auto current = hook::current_backward();
   if (in_backward_ && backward_ == current) return;
@@ -263,7 +270,7 @@ void ShardedModel::State::begin_backward(bool inside_runtime_backward) {
   device::wait_stream(kBegin, streams.reduce, device::current_stream(streams.accelerator));
   reductions_->begin(awaited_, freezing_changed());
   name_gathers("backward");
-  // A runtime begins a backward of all its models, also of those that no loss goes through.
+  // A runtime begins a backward of all its models, including those that no loss goes through.
   unshard_scheduler_->begin(Pass::backward, std::exchange(forward_trained_, false));
 }
 
@@ -304,7 +311,7 @@ void ShardedModel::State::finish_reduction() {
   finish_backward();
 }
 
-/// Before a gradient is accumulated: the placeholder must be out of its way.
+/// Called before a gradient is accumulated: removes the placeholder.
 void ShardedModel::State::gradient_coming() {
   std::scoped_lock lock(mutex);
   note_backward();
@@ -313,7 +320,7 @@ void ShardedModel::State::gradient_coming() {
 void ShardedModel::State::gradient_arrived(size_t u, size_t i, const at::Tensor& parameter) {
   std::scoped_lock lock(mutex);
   auto& unit = *units[u];
-  // Taken away at once: autograd would add the next one to it, and it would stay whole on this rank.
+  // Taken away at once: autograd would add the next gradient to it, and it would stay on this rank in full.
   const at::Tensor gradient = std::exchange(parameter.mutable_grad(), at::Tensor());
   if (hook::backward_is_recorded())
     throw UsageError("MU153", "backward with create_graph cannot reach " + name_of(unit, unit.parameter(i)) +
@@ -330,7 +337,7 @@ void ShardedModel::State::gradient_arrived(size_t u, size_t i, const at::Tensor&
     return;
   }
   if (arrived_[u] >= awaited_[u])
-    reductions_->reopen(u);  // a second pass over the unit: what it adds is summed at the end
+    reductions_->reopen(u);  // a second pass over the unit: its gradients are summed at the end
   unit.take_gradient(i, gradient, /*last=*/sync);
   if (++arrived_[u] != awaited_[u]) return;
   if (sync) reductions_->complete(u);
@@ -380,6 +387,239 @@ void ShardedModel::State::in_update(const std::function<void()>& f) {
     abandon_update(error.what());
     throw;
   }
+}
+
+namespace {
+
+constexpr device::SyncPoint kUpdated{"fsdp: shards are gathered after their update"};
+constexpr device::SyncPoint kGathers{"fsdp: shards are updated after the gathers that read them"};
+constexpr device::SyncPoint kEnd{"fsdp: memory is freed after the gathers and reductions of a model"};
+
+}  // namespace
+
+ShardedModel::State::~State() {
+  for (const auto& [tensor, position] : early_hooks_) tensor.remove_hook(position);
+  if (streams.accelerator.is_cpu()) return;
+  try {
+    const auto current = device::current_stream(streams.accelerator);
+    for (const auto& stream : {streams.unshard, streams.reduce}) device::wait_stream(kEnd, current, stream);
+    for (auto& unit : units) unit->release_memory();
+  } catch (const std::exception&) {  // the device has failed, and its memory is not used again
+  }
+}
+
+void ShardedModel::State::begin_update() {
+  wait_for_values();
+  device::wait_stream(kGathers, device::current_stream(streams.accelerator), streams.unshard);
+  if (one_copy) in_update([this] { one_copy->begin_update(); });
+}
+
+void ShardedModel::State::update(const std::vector<bool>& of_units) {
+  device::wait_stream(kUpdated, streams.unshard, device::current_stream(streams.accelerator));
+  name_gathers("new values");
+  for (size_t u = 0; u < units.size(); ++u)
+    if (of_units[u]) unshard_scheduler_->update(u);
+}
+
+void ShardedModel::State::wait_for_values() {
+  if (!settings.keeps_params_unsharded()) return;
+  for (size_t u = 0; u < units.size(); ++u) unshard_scheduler_->wait(u);
+}
+
+namespace {
+
+/// The error of this rank, or else an error that says what another rank threw; null if none threw. Collective.
+std::exception_ptr shared_error(const comm::Communicator& group, const std::exception_ptr& own) {
+  const auto run = [&] {
+    if (own) std::rethrow_exception(own);
+    return std::string();
+  };
+  const auto raise = [&](const comm::Failure& failure) {
+    if (failure.id == "MU191") throw UsageError(failure.id, failure.message);  // it came from another group
+    throw UsageError(
+        "MU191", "nothing was written back by summon_full_params, since its function failed on another rank: rank " +
+                     std::to_string(failure.rank) + ": " + failure.text());
+  };
+  try {
+    comm::all_gather_result(group, "the end of summon_full_params", run, raise);
+  } catch (...) {
+    return std::current_exception();
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+void ShardedModel::State::begin_full_params(const FullParamsOptions& how) {
+  std::scoped_lock lock(mutex);
+  if (scope_ != FullScope::none || forward_depth_ > 0 || hook::current_backward() >= 0)
+    throw UsageError("MU169",
+                     "summon_full_params runs inside a forward, a backward or another summon_full_params of the model: "
+                     "call it between steps");
+  abandon_backward();
+  unshard_scheduler_->reshard_all(/*keep_roots=*/false);
+  name_gathers("summon_full_params");
+  for (auto& unit : units) unit->begin_full_params(how.rank0_only, how.writeback);
+  unshard_scheduler_->recount();
+  scope_ = how.writeback ? FullScope::writes : FullScope::reads;
+}
+
+void ShardedModel::State::end_full_params(const FullParamsOptions& how, bool write_back) {
+  std::scoped_lock lock(mutex);
+  scope_ = FullScope::none;
+  const bool updates = one_copy && write_back;
+  const auto end = [&] {
+    if (updates) one_copy->begin_update();
+    for (auto& unit : units) unit->end_full_params(how, write_back);
+    if (updates) one_copy->end_update();
+  };
+  updates ? in_update(end) : end();
+  unshard_scheduler_->recount();
+  buffers.trim();
+}
+
+void ShardedModel::State::with_full_params(const std::function<void()>& f, const FullParamsOptions& how) {
+  begin_full_params(how);
+  std::exception_ptr error;
+  try {
+    f();
+  } catch (...) {
+    error = std::current_exception();
+  }
+  error = shared_error(groups.replicas, shared_error(groups.shards, error));
+  end_full_params(how, how.writeback && !error);
+  if (error) std::rethrow_exception(error);
+}
+
+void ShardedModel::State::watch_unfrozen() {
+  for (const auto& [name, tensor] : frozen_.all()) {
+    if (!tensor.requires_grad() || !watched_.insert(tensor.unsafeGetTensorImpl()).second) continue;
+    const auto [u, i] = *place(tensor);
+    units[u]->allocate_gradients();
+    hook_up(u, i);
+  }
+}
+
+/// Compares within the shards first: the replicas of a rank that differs there must be told, or they would wait for it.
+void ShardedModel::State::require_agreement() const {
+  std::exception_ptr differ;
+  try {
+    if (groups.shards.size() > 1) require_same_freezing(groups.shards, parameters_);
+  } catch (const ConfigError&) {
+    differ = std::current_exception();
+  }
+  if (groups.replicas.size() > 1)
+    require_same_freezing(groups.replicas, parameters_, differ ? "its shards: different" : "its shards: equal");
+  if (differ) std::rethrow_exception(differ);
+}
+
+bool ShardedModel::State::freezing_changed() const {
+  for (size_t i = 0; i < parameters_.size(); ++i)
+    if (parameters_[i].tensor.requires_grad() != static_cast<bool>(agreed_trainable_[i])) return true;
+  return false;
+}
+
+void ShardedModel::State::agree_on_freezing() {
+  require_agreement();
+  for (size_t i = 0; i < parameters_.size(); ++i) agreed_trainable_[i] = parameters_[i].tensor.requires_grad();
+  watch_unfrozen();
+  std::set<size_t, std::greater<>> touched;
+  for (const auto& [name, tensor] : frozen_.take_unfrozen()) {
+    const auto [u, i] = *place(tensor);
+    units[u]->add_unfrozen(i);
+    touched.insert(u);
+    watched_.erase(tensor.unsafeGetTensorImpl());
+  }
+  reductions_->add_units({touched.begin(), touched.end()});
+  reductions_->wait();
+}
+
+namespace {
+
+constexpr std::array<const char*, 4> kStageTitles{"ddp", "zero1", "zero2", "fsdp"};
+
+/// The two largest of these sizes, and the sum of all that are marked.
+struct Largest {
+  int64_t marked = 0, first = 0, second = 0;
+  void add(int64_t size, bool mark) {
+    if (mark) marked += size;
+    else if (size > first) second = std::exchange(first, size);
+    else second = std::max(second, size);
+  }
+  int64_t sum() const { return marked + first + second; }
+};
+
+}  // namespace
+
+ShardedModel::State::Needs ShardedModel::State::needs() const {
+  int64_t rest = 0, all = 0;
+  Largest whole, gradients;
+  for (const auto& unit : units) {
+    rest += unit->held_bytes();
+    const auto gathered = unit->has_one_copy() ? 0 : unit->full_bytes();
+    all += gathered;
+    whole.add(gathered, unit->is_root());
+    if (unit->trainable_count() > 0 && settings.stage != ShardStage::optimizer)
+      gradients.add(unit->padded_elements() * static_cast<int64_t>(c10::elementSize(
+                                                  settings.reduce_dtype.value_or(unit->local(0).value.scalar_type()))),
+                    unit->is_root());
+  }
+  const auto live = settings.keeps_after_forward ? all : std::max(std::min(settings.limit_bytes, all), whole.sum());
+  const auto kept = settings.post_forward_size > 0 ? all / settings.post_forward_size : 0;
+  return {rest, rest + (settings.keeps_params_unsharded() ? 0 : live + kept) + gradients.sum()};
+}
+
+std::string ShardedModel::State::describe() const {
+  std::scoped_lock lock(mutex);
+  const bool twice = !settings.keeps_params_unsharded() && !settings.keeps_after_forward;  // in forward and in backward
+  int64_t elements = 0;
+  for (const auto& unit : units) elements += unit->elements();
+  const auto gathered =
+      static_cast<size_t>(std::count_if(units.begin(), units.end(), [](const auto& u) { return !u->has_one_copy(); }));
+  const auto reduced =
+      std::count_if(units.begin(), units.end(), [](const auto& unit) { return unit->trainable_count() > 0; });
+  const bool rooted = std::any_of(units.begin(), units.end(),
+                                  [](const auto& unit) { return unit->is_root() && !unit->has_one_copy(); });
+  const auto [rest, peak] = needs();
+  std::ostringstream text;
+  text << kStageTitles[static_cast<size_t>(settings.stage)] << ": "
+       << counted(static_cast<size_t>(groups.size()), "rank");
+  if (groups.replicas.size() > 1)
+    text << " (" << groups.replicas.size() << " replicas of " << groups.shards.size() << " shards)";
+  text << ", " << counted(units.size(), "unit") << " ("
+       << first_names(units, [](const auto& unit) { return unit->name(); }) << "), " << elements
+       << " parameters; each rank holds " << size_text(rest) << " of values and gradients at rest and "
+       << size_text(peak) << " at peak; ";
+  if (gathered < units.size())
+    text << "the " << groups.shards.size() << " ranks of a host have one copy of the values of "
+         << counted(units.size() - gathered, "unit") << " in common; ";
+  const char* why =
+      one_copy ? "memory for a common one was refused" : "the ranks of the shards do not all share memory";
+  if (settings.one_copy_per_host && gathered > 0 && groups.shards.size() > 1)
+    text << "each rank gathers its own copy, since " << why << "; ";
+  text << "a step takes " << gathered * (twice ? 2 : 1) << " gathers";
+  if (twice && rooted) text << " (the root's one less)";
+  if (settings.post_forward_size > 0 && gathered > 0)
+    text << ", in backward over " << settings.post_forward_size << " neighbours,";
+  text << " and " << reduced << " reductions";
+  return text.str();
+}
+
+ShardedModel::Stats ShardedModel::State::stats() const {
+  std::scoped_lock lock(mutex);
+  Stats stats;
+  stats.gathered_bytes = unshard_scheduler_->live_bytes();
+  stats.peak_gathered_bytes = unshard_scheduler_->peak_bytes();
+  stats.gathers = unshard_scheduler_->gathers();
+  stats.reductions = reductions_->started();
+  for (const auto& unit : units) {
+    stats.held_bytes += unit->held_bytes();
+    if (const auto* gradients = unit->gradients()) stats.gradient_bytes += gradients->held_bytes();
+  }
+  stats.held_bytes += buffers.shared_bytes();
+  stats.temporary_bytes = buffers.bytes();
+  stats.peak_temporary_bytes = buffers.peak_bytes();
+  return stats;
 }
 
 }  // namespace muster::parallel

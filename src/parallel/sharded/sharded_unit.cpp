@@ -4,8 +4,10 @@
 #include <utility>
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
+#include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 
 #include "muster/base/error.h"
@@ -22,7 +24,7 @@ std::vector<int64_t> numels(const UnitPlan& plan) {
   return sizes;
 }
 
-/// The elements in the order in which they lie in memory, for the strides of `like`.
+/// The elements in the order in which they lie in memory with the strides of `like`.
 at::Tensor in_memory_order(const at::Tensor& tensor, const at::Tensor& like) {
   if (tensor.sizes() == like.sizes() && tensor.strides() == like.strides())
     return tensor.as_strided({tensor.numel()}, {1});
@@ -38,7 +40,7 @@ at::ScalarType dtype_of_use(const UnitPlan& plan, const ShardSettings& settings)
   return casts ? settings.param_dtype.value_or(built_dtype(plan)) : built_dtype(plan);
 }
 
-/// Of this many elements each shard has to be a multiple.
+/// Each shard must be a multiple of this many elements.
 int64_t shard_multiple(const OneCopy* one_copy, at::ScalarType dtype) {
   return one_copy ? one_copy->part_multiple(c10::elementSize(dtype)) : 1;
 }
@@ -130,13 +132,13 @@ void ShardedUnit::forget_values() {
   state_ = UnitState::sharded;
 }
 
-/// What the parameters view is unsharded_ from now on.
+/// Makes unsharded_ the memory that the parameters view.
 void ShardedUnit::fill_memory() {
   memory_.fill({unsharded_.mutable_data_ptr(), new at::Tensor(unsharded_),
                 [](void* kept) { delete static_cast<at::Tensor*>(kept); }, unsharded_.device()});
 }
 
-/// For memory that is no longer used.
+/// Returns memory that is no longer used to the pool.
 void ShardedUnit::release(const at::Tensor& unsharded) {
   if (!unsharded.is_same(shared_copy_.whole)) buffers_.release(unsharded, uses_.record());
 }
@@ -166,7 +168,7 @@ at::Tensor ShardedUnit::post_forward_shard(const at::Tensor& whole) const {
 
 void ShardedUnit::free_post_forward_shard() {
   if (!post_forward_shard_.defined()) return;
-  const device::StreamScope scope(kUnshardStream, streams_.unshard);  // which alone uses it
+  const device::StreamScope scope(kUnshardStream, streams_.unshard);  // the only stream that uses it
   buffers_.release_on_current(std::exchange(post_forward_shard_, at::Tensor()));
 }
 
@@ -224,7 +226,7 @@ bool ShardedUnit::handle(UnitEvent event) {
   return move.start && !has_one_copy();
 }
 
-/// A gather that nobody will use. Where a device runs it, its memory can be used again on the device's stream.
+/// Drops a gather whose result nobody will use. If a device runs it, its memory can be reused on the device's stream.
 void ShardedUnit::drop_unshard() {
   if (streams_.unshard) {
     finish_unshard();
@@ -311,7 +313,7 @@ void ShardedUnit::zero_gradient(size_t i, bool set_to_none) {
   if (set_to_none) parameter(i).tensor.mutable_grad().reset();
 }
 
-/// What the user has reset is gone.
+/// A gradient that the user has reset is gone.
 GradientParts ShardedUnit::gradient_parts(size_t i) {
   const auto& tensor = parameter(i).tensor;
   if (!gradients_ || (placeholders_shown_ && !tensor.mutable_grad().defined())) return {};
@@ -341,11 +343,12 @@ void ShardedUnit::show_placeholders() {
 void ShardedUnit::show_placeholder(size_t i) {
   auto& shown = parameter(i).tensor.mutable_grad();
   auto& placeholder = placeholders_[i];
-  // One that the user has kept stands for the last gradient, which is gone: assigned again it must not be this one.
+  // If the user has kept the last placeholder, makes a new one: the kept one stands for a gradient that is gone, and
+  // must not count as this gradient when it is assigned to grad() again.
   if (!shown.is_same(placeholder) && placeholder.use_count() > 1)
     placeholder =
         placeholder_memory_.view(layout_.whole(i).begin, placeholder.sizes(), placeholder.strides(), used_dtype_);
-  // Without memory, so it costs none: it only says that there is a gradient.
+  // The placeholder has no memory, so it costs none. It only shows that there is a gradient.
   shown = placeholder;
 }
 
@@ -378,6 +381,102 @@ void ShardedUnit::hide_placeholders() {
       zero_gradient(i, /*set_to_none=*/true);
     shown.reset();
   }
+}
+
+namespace {
+
+constexpr device::SyncPoint kWritten{"fsdp: written values are gathered after they were written"};
+
+}  // namespace
+
+std::vector<at::Tensor> ShardedUnit::full_params(bool main_only) const {
+  at::NoGradGuard no_grad;
+  at::Tensor whole;
+  if (main_only) {
+    auto parts = groups_.shards.internal(label("values")).gather(values_);
+    if (groups_.shards.rank() == 0) whole = at::cat(parts);
+  } else {
+    whole = at::empty({layout_.total()}, values_.options());
+    groups_.shards.internal(label("full values")).all_gather_into(whole, values_);
+  }
+  std::vector<at::Tensor> tensors(size());
+  for (size_t i = 0; i < size() && whole.defined(); ++i) {
+    const auto& like = parameter(i).tensor;
+    tensors[i] = whole.as_strided(like.sizes(), like.strides(), layout_.whole(i).begin).clone();
+  }
+  return tensors;
+}
+
+/// On ranks that write, the memory is a copy. In the end each rank's own part of it becomes the value.
+void ShardedUnit::begin_on_one_copy(bool main_only, bool writes) {
+  handle(UnitEvent::access);
+  open_ = !main_only || keeps_params_unsharded() || groups_.shards.rank() == 0;
+  if (!open_) {
+    handle(UnitEvent::reshard);
+  } else if (writes) {
+    unsharded_ = buffers_.allocate(layout_.total(), shared_copy_.whole.options()).copy_(shared_copy_.whole);
+    fill_memory();
+  }
+}
+
+void ShardedUnit::begin_full_params(bool main_only, bool writes) {
+  at::NoGradGuard no_grad;
+  open_ = true;
+  keeps_post_forward_shard_ = false;
+  free_post_forward_shard();
+  if (has_one_copy()) return begin_on_one_copy(main_only, writes);
+  if (!main_only || keeps_params_unsharded()) {
+    handle(UnitEvent::access);
+    use_on_current_stream();
+    if (writes && values_.is_alias_of(unsharded_)) before_writes_ = values_.clone();
+    return;
+  }
+  handle(UnitEvent::reshard);
+  const auto parts = groups_.shards.internal(label("values")).gather(values_);
+  open_ = groups_.shards.rank() == 0;
+  if (!open_) return;
+  unsharded_ = buffers_.allocate(layout_.total(), values_.options().dtype(used_dtype_));
+  for (size_t r = 0; r < parts.size(); ++r)
+    unsharded_.narrow(0, static_cast<int64_t>(r) * layout_.shard_numel(), layout_.shard_numel()).copy_(parts[r]);
+  gathered_ = device::record(streams_.accelerator);
+  uses_ = {};
+  uses_.add(streams_.accelerator);
+  fill_memory();
+  state_ = UnitState::unsharded;
+}
+
+void ShardedUnit::end_full_params(const FullParamsOptions& how, bool write_back) {
+  at::NoGradGuard no_grad;
+  const auto before = std::exchange(before_writes_, at::Tensor());
+  if (write_back) write_full_params(how.rank0_only);
+  else if (before.defined()) values_.copy_(before);
+  device::wait_stream(kWritten, streams_.unshard, device::current_stream(streams_.accelerator));
+  open_ = false;
+  if (has_one_copy()) {
+    forget_values();
+    if (keeps_params_unsharded()) handle(UnitEvent::access);
+    return;
+  }
+  handle(keeps_params_unsharded() && how.writeback ? UnitEvent::update : UnitEvent::reshard);
+}
+
+/// Takes over what one rank wrote, as the value on all ranks, or what each rank wrote into its own part.
+void ShardedUnit::write_full_params(bool main_only) {
+  auto written = main_only && !unsharded_.defined()
+                     ? buffers_.allocate(layout_.total(), values_.options().dtype(used_dtype_))
+                     : unsharded_;
+  if (main_only && groups_.shards.size() > 1) groups_.shards.internal(label("written values")).broadcast(written);
+  if (groups_.replicas.size() > 1) groups_.replicas.internal(label("written values")).broadcast(written);
+  keep_written(local_shard(written));
+  write_to_shared_copy();
+  if (!unsharded_.is_same(written)) buffers_.release_on_current(written);
+}
+
+/// If the written values have lower precision, keeps the old values wherever nothing was changed.
+void ShardedUnit::keep_written(const at::Tensor& written) {
+  if (written.scalar_type() != values_.scalar_type())
+    values_.copy_(at::where(values_.to(written.scalar_type()).eq(written), values_, written.to(values_.scalar_type())));
+  else if (written.const_data_ptr() != values_.const_data_ptr()) values_.copy_(written);
 }
 
 }  // namespace muster::parallel
