@@ -10,8 +10,8 @@ import pathlib
 import re
 import sys
 
-root = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else pathlib.Path(__file__).parent.parent)
-sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "tests/rooms"))
+HERE = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(HERE / "tests/rooms"))
 from cpp_text import without_comments  # noqa: E402
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
@@ -22,7 +22,7 @@ MEMBER = re.compile(r"^\s*(?!return|using|friend|static|typedef|template|case|go
 FUNCTION = re.compile(r"^\s*(?!return|else|if|for|while|switch|throw|using|static_assert|case)[\w:<>,&*~\s\[\]()\"]*?(~?\w+|operator\S+)\([^;{]*\)[^;{=]*(?:=\s*(?:0|default)\s*;|[;{])", re.MULTILINE)
 
 
-def files():
+def files(root):
     return {path.relative_to(root): path.read_text() for folder in ("include", "src") for path in sorted((root / folder).rglob("*"))
             if path.suffix in (".h", ".cpp")}
 
@@ -92,25 +92,31 @@ def users(texts):
     return count
 
 
-def main():
-    texts = files()
+def figures(root):
+    texts = files(root)
     lines = [line for text in texts.values() for line in text.splitlines()]
     headers = [path for path in texts if path.parts[0] == "include"]
-    every = list(classes(texts))
     several = sorted(name for (_, name), sources in sources_of_classes(texts).items() if len(sources) > 1)
     one_user = [path for path, count in users(texts).items() if count == 1 and ("detail" in path.parts or path.parts[0] == "src")]
-    rows = [("files in include and src", len(texts)), ("lines", len(lines)), ("mean lines of a file", round(len(lines) / len(texts))),
-            ("installed headers", len(headers)), ("of these in detail", sum("detail" in path.parts for path in headers)),
-            ("types of namespace muster defined in detail", types_in_detail(texts)),
-            ("classes in several sources", len(several)), ("private headers with one user", len(one_user)),
-            ("includes and namespaces, percent of lines", round(100 * sum(bool(FRAME.match(line)) for line in lines) / len(lines), 1))]
+    found = {"files in include and src": len(texts), "lines": len(lines), "mean lines of a file": round(len(lines) / len(texts)),
+             "installed headers": len(headers), "of these in detail": sum("detail" in path.parts for path in headers),
+             "types of namespace muster defined in detail": types_in_detail(texts),
+             "classes in several sources": len(several), "private headers with one user": len(one_user),
+             "includes and namespaces, percent of lines": round(100 * sum(bool(FRAME.match(line)) for line in lines) / len(lines), 1)}
+    every = list(classes(texts))
     for what, place in (("functions", 1), ("members", 2), ("flags", 3)):
-        largest = max(every, key=lambda one: one[place])
-        rows.append((f"most {what} of a class", f"{largest[place]} ({largest[0]})"))
+        largest = max(every, key=lambda one: one[place], default=("none", 0, 0, 0))
+        found[f"most {what} of a class"] = f"{largest[place]} ({largest[0]})"
+    return found, several
+
+
+def main():
+    found, several = figures(pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else HERE)
     print("figure,value")
-    for name, value in rows:
+    for name, value in found.items():
         print(f"{name},{value}")
     print("classes in several sources: " + ", ".join(several))
 
 
-main()
+if __name__ == "__main__":
+    main()

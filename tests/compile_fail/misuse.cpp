@@ -78,6 +78,36 @@ void use(muster::Accelerator& accelerator, muster::Fabric& fabric, muster::DataL
   (void)batches;
 }
 
+/// What the API's classes offer needs no further header.
+void everything(muster::Accelerator& accelerator) {
+  torch::nn::Linear net(2, 2);
+  auto [model, adam] = accelerator.prepare({.move_to_device = false}, net, torch::optim::Adam(net->parameters()));
+  auto schedule = accelerator.prepare(muster::OneCycleLR(*adam, {.max_lr = 0.1, .total_steps = 10}));
+  muster::DataLoader loader(muster::from_batches(std::vector<torch::Tensor>{}));
+  accelerator.join_uneven_inputs([] {}, {.even_batches = false}, model);
+  accelerator.summon_full_params(model, [] {}, {.writeback = true});
+  accelerator.profile([] {}, {.operators = true});
+  const auto size = accelerator.find_executable_batch_size([](int64_t) {}, {.starting_batch_size = 8});
+  auto average = accelerator.local_sgd(model, {.local_sgd_steps = size > 4 ? 4 : 2});
+  auto collector = accelerator.collector<torch::Tensor, muster::PerRank<int>>();
+  const auto padded = accelerator.pad_across_processes(torch::ones(2), {.pad_first = true});
+  const auto part = accelerator.split_between_processes(std::vector<int>{1, 2}, {.apply_padding = true});
+  const muster::State rest = accelerator.load("folder", {{"model", model}}, {.strict = false});
+  accelerator.register_save_state_pre_hook([](muster::State& state, const auto&) { state.set("epoch", 1); }).remove();
+  accelerator.logger().info("loss scale {}", adam.scaler_state().value_or(muster::GradScalerState{}).scale);
+  muster::Trackers trackers = muster::init_trackers(accelerator, "run", {{"lr", 0.1}}, {.log_with = {"csv"}});
+  muster::log_images(trackers, {{"noise", torch::rand({3, 8, 8})}});
+  accelerator.group().all_reduce(padded, muster::comm::ReduceOp::max);
+  const muster::AcceleratorOptions options{.strategy = muster::FSDP{.auto_wrap = false}};
+  const muster::FabricOptions replicated{.strategy = muster::DDP{.bucket_cap_mb = 10}};
+  const muster::KeptRandomStates kept(accelerator);
+  const muster::TraceScope span(muster::trace(accelerator), "span");
+  muster::OpenedCheckpoint(accelerator, "folder").load_models();
+  (void)muster::resume(accelerator);
+  (void)muster::agreed_votes(accelerator).stop;
+  static_assert(MUSTER_VERSION_MAJOR >= 0);
+}
+
 void save_objects([[maybe_unused]] muster::Accelerator& accelerator) {
 #if WRONG == 10
   // WRONG 10: error: static assertion failed: an object that is saved has state_dict() and load_state_dict(state),
