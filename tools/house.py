@@ -92,8 +92,8 @@ def users(texts):
     return count
 
 
-def figures(root):
-    texts = files(root)
+def figures(texts):
+    """How many there are, by name, and the classes that stand in several sources."""
     lines = [line for text in texts.values() for line in text.splitlines()]
     headers = [path for path in texts if path.parts[0] == "include"]
     several = sorted(name for (_, name), sources in sources_of_classes(texts).items() if len(sources) > 1)
@@ -103,15 +103,16 @@ def figures(root):
              "types of namespace muster defined in detail": types_in_detail(texts),
              "classes in several sources": len(several), "private headers with one user": len(one_user),
              "includes and namespaces, percent of lines": round(100 * sum(bool(FRAME.match(line)) for line in lines) / len(lines), 1)}
-    every = list(classes(texts))
-    for what, place in (("functions", 1), ("members", 2), ("flags", 3)):
-        largest = max(every, key=lambda one: one[place], default=("none", 0, 0, 0))
-        found[f"most {what} of a class"] = f"{largest[place]} ({largest[0]})"
     return found, several
 
 
 def main():
-    found, several = figures(pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else HERE)
+    texts = files(pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else HERE)
+    found, several = figures(texts)
+    every = list(classes(texts))
+    for what, place in (("functions", 1), ("members", 2), ("flags", 3)):
+        largest = max(every, key=lambda one: one[place])
+        found[f"most {what} of a class"] = f"{largest[place]} ({largest[0]})"
     print("figure,value")
     for name, value in found.items():
         print(f"{name},{value}")

@@ -475,19 +475,10 @@ class Runtime {
   /// Registers objects that have state_dict() and load_state_dict() (see Stateful), to be saved with the rest. If ranks
   /// hold different states, each rank gets back its own. Not collective.
   /// Requires: the objects outlive the runtime's saves.
-  template <Stateful... T>
-  void register_for_checkpointing(T&... objects) {
-    (keep_object([&objects] { return objects.state_dict(); },
-                 [&objects](const State& state) { objects.load_state_dict(state); }),
-     ...);
-  }
-  /// Does not compile; the message gives the names of the functions.
   template <class... T>
-    requires(FormerlyStateful<T> || ...)
-  void register_for_checkpointing(T&...) {
-    static_assert(!(FormerlyStateful<T> || ...),
-                  "an object that is saved has state_dict() and load_state_dict(state), which were called save_state() "
-                  "and load_state()");
+    requires((Stateful<T> || FormerlyStateful<T>) && ...)
+  void register_for_checkpointing(T&... objects) {
+    (keep_object(SavedItem(std::string(), objects)), ...);
   }
   /// Registers a hook that is called before a checkpoint is written, with the state to be written (complete on rank 0
   /// only). It may add and change entries. An entry of "models" or "optimizers" that it empties is not saved. Not
@@ -577,7 +568,7 @@ class Runtime {
   void forget_freed();
   const std::vector<std::shared_ptr<FabricCallback>>& callbacks() const;
   void record_profile(const std::function<void()>& f, const ProfileOptions& options) const;
-  void keep_object(const std::function<State()>& save, const std::function<void(const State&)>& load);
+  void keep_object(SavedItem object);
   IncompatibleKeys load_weights(const std::shared_ptr<torch::nn::Module>& module, const std::filesystem::path& path,
                                 const LoadStateDictOptions& options) const;
   static void with_full_params(const runtime::PreparedModel& model, const std::function<void()>& f,

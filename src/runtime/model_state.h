@@ -1,16 +1,20 @@
 #pragma once
 
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "muster/checkpoint/options.h"
 #include "muster/tree/state.h"
 #include "runtime/prepared_model.h"
 #include "sharded_tensors.h"
 
 namespace muster::runtime {
+
+class RuntimeState;
 
 /// The parameters and buffers by name. Sharded tensors go to `shards`, under names that begin with `path`. On ranks
 /// other than 0 only `shards` is meaningful.
@@ -27,6 +31,10 @@ std::function<void()> prepare_weights(const PreparedModel& model, const State& w
 /// this rank's shard of the values, converted to the tensor's dtype.
 std::function<void()> prepare_values(const PreparedModel& model,
                                      const std::vector<std::pair<at::Tensor, at::Tensor>>& pairs);
+
+/// Loads bare weights into a module, prepared or not: see Runtime::load_model(). Collective.
+IncompatibleKeys load_weights(RuntimeState& state, const std::shared_ptr<torch::nn::Module>& module,
+                              const std::filesystem::path& path, const LoadStateDictOptions& options);
 
 /// This rank's shards of the models' sharded parameters.
 ShardMap shards_of(const std::vector<std::shared_ptr<PreparedModel>>& models);

@@ -12,8 +12,8 @@
 #include "comm/agreement.h"
 #include "comm/device_agreement.h"
 #include "job_state.h"
-#include "load_model.h"
 #include "memory_owners.h"
+#include "model_state.h"
 #include "muster/base/error.h"
 #include "muster/checkpoint/checkpoint.h"
 #include "muster/checkpoint/weights.h"
@@ -241,9 +241,7 @@ RemovableHandle Runtime::register_save_state_pre_hook(runtime::Saves::Hook hook)
 RemovableHandle Runtime::register_load_state_pre_hook(runtime::Saves::Hook hook) {
   return add_hook(state_->saves().before_load, std::move(hook));
 }
-void Runtime::keep_object(const std::function<State()>& save, const std::function<void(const State&)>& load) {
-  state_->saves().objects.emplace_back(std::string(), save, load);
-}
+void Runtime::keep_object(SavedItem object) { state_->saves().objects.push_back(std::move(object)); }
 
 void Runtime::save(const fs::path& folder, const std::vector<SavedItem>& items, const SaveFilter& filter) {
   wait_for_save();

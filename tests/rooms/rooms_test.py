@@ -19,7 +19,7 @@ FOLDERS = ("include", "src", "apps")
 TORCH = re.compile(r"^(torch|ATen|c10|caffe2)/")
 FORBIDDEN_WORDS = {"utils", "util", "helper", "helpers", "manager", "common", "misc"}
 FILE_LINES, TEST_LINES, FUNCTION_LINES, ROOM_LIST_LINES = 800, 400, 60, 20  # a file of 800 lines holds one class
-FIGURES = {"installed headers": 181, "types of namespace muster defined in detail": 4, "classes in several sources": 4, "private headers with one user": 153}
+FIGURES = {"installed headers": 181, "types of namespace muster defined in detail": 4, "classes in several sources": 4, "private headers with one user": 152}
 FOR_OTHERS = "#pragma once  // for other rooms\n"
 FACES = {"version.h": "base"}  # of the headers directly in include/muster: the room, where its name does not say it
 HOUSE_WORDS = pathlib.Path(__file__).with_name("house_words.txt").read_text()
@@ -256,7 +256,7 @@ def apis_add_no_logic(tree):
 
 def the_house_gets_no_worse(tree):
     """What tools/house.py counts. Who makes one of these smaller writes the new number here."""
-    found, _ = house.figures(tree.root)
+    found, _ = house.figures({path: text for path, text in tree.files.items() if path.parts[0] != "apps"})
     for name, limit in FIGURES.items():
         if found[name] > limit:
             yield f"{name}: {found[name]}; the limit is {limit}, and `python3 tools/house.py` says what is counted"
