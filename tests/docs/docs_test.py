@@ -101,9 +101,13 @@ def readme_is_compiled(root):
         yield "README.md: its program is not examples/readme/main.cpp"
 
 
+def decisions(root):
+    return sorted(path for path in (root / "docs/decisions").glob("*.md") if path.name != "README.md")
+
+
 def decisions_have_one_number_each(root):
     seen = {}
-    for path in sorted(set((root / "docs/decisions").glob("*.md")) - {root / "docs/decisions/README.md"}):
+    for path in decisions(root):
         number = re.match(r"(\d{4})-", path.name)
         title = re.match(r"# (\d+)\. \S", path.read_text())
         if not number or not title or int(number[1]) != int(title[1]):
@@ -119,7 +123,7 @@ def decisions_are_listed(root):
     index = root / "docs/decisions/README.md"
     rows = re.findall(r"^\| \[\d+\]\((.*?)\) \| (.*) \| (.*) \|$", index.read_text() if index.exists() else "", re.MULTILINE)
     wanted = []
-    for path in sorted(set(index.parent.glob("*.md")) - {index}):
+    for path in decisions(root):
         text = path.read_text()
         superseded = re.search(r"^(Superseded(?: in part)?) by \[(\d+)\]", text, re.MULTILINE)
         title = re.match(r"# \d+\. (.*)", text)
