@@ -46,7 +46,7 @@ class SavedItem {
             [&object](const State& state) { object.load_state_dict(state); }) {}
   /// Does not compile; the message gives the names of the functions.
   template <FormerlyStateful T>
-  SavedItem(std::string, T&) {
+  SavedItem(const std::string&, T&) {
     static_assert(!FormerlyStateful<T>,
                   "an object that is saved has state_dict() and load_state_dict(state), which were called save_state() "
                   "and load_state()");
