@@ -1,8 +1,8 @@
-#include "parallel/replicated/bucket_layout.h"
-
 #include <random>
 
 #include <gtest/gtest.h>
+
+#include "parallel/replicated/replica.h"
 
 namespace muster::parallel {
 namespace {

@@ -1,6 +1,6 @@
-#include "parallel/sharded/execution_order.h"
-
 #include <gtest/gtest.h>
+
+#include "parallel/sharded/unshard_scheduler.h"
 
 namespace muster::parallel {
 namespace {

@@ -1,5 +1,3 @@
-#include "parallel/sharded/unit_boundaries.h"
-
 #include <set>
 #include <string>
 
@@ -9,6 +7,7 @@
 #include "muster/base/error.h"
 #include "muster/parallel/wrap.h"
 #include "muster/testing/thrown.h"
+#include "parallel/sharded/units.h"
 
 namespace muster::parallel {
 namespace {

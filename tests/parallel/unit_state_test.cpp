@@ -1,9 +1,9 @@
-#include "parallel/sharded/unit_state.h"
-
 #include <array>
 #include <vector>
 
 #include <gtest/gtest.h>
+
+#include "parallel/sharded/sharded_unit.h"
 
 namespace muster::parallel {
 namespace {

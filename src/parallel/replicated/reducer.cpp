@@ -11,11 +11,76 @@
 #include <ATen/ops/zeros.h>
 #include <c10/util/ScopeExit.h>
 
+#include "base/first_names.h"
 #include "muster/base/error.h"
 #include "muster/optim/detail/norm.h"
 #include "parallel/local.h"
 
 namespace muster::parallel {
+
+void ReductionFlags::write(const Replica& replica, bool due, bool broken, bool late, bool unfrozen, unsigned votes) {
+  const auto& parameters = replica.parameters();
+  const auto own = at::empty({count(parameters.size())}, at::kDouble);
+  auto* flags = own.mutable_data_ptr<double>();
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    // Through the impl, because Tensor::grad() would first ask autograd whether it is a leaf.
+    const bool used = parameters[i].tensor.unsafeGetTensorImpl()->grad().defined();
+    flags[i] = used;
+    flags[parameters.size() + i] = !used && due && parameters[i].tensor.requires_grad();
+  }
+  flags[2 * parameters.size()] = broken;
+  flags[2 * parameters.size() + 1] = late;
+  flags[2 * parameters.size() + 2] = unfrozen;
+  flags[2 * parameters.size() + 3] = due;
+  for (size_t v = 0; v < ReductionRecord::kVotes; ++v) flags[2 * parameters.size() + 4 + v] = (votes >> v) & 1U;
+  for (size_t i = 0; i < parameters.size(); ++i)
+    flags[2 * parameters.size() + 4 + ReductionRecord::kVotes + i] = due && !parameters[i].tensor.requires_grad();
+  at::NoGradGuard no_grad;
+  // No graph has saved this memory: nothing must be recorded, and no version has to change.
+  at::AutoDispatchBelowADInplaceOrView below;
+  replica.flags().copy_(own);
+}
+
+ReductionFlags ReductionFlags::read(const Replica& replica) {
+  const auto parameters = replica.parameters().size();
+  if (parameters == 0) return {};
+  const auto flags = replica.flags().to(at::kCPU, at::kDouble);
+  const auto* values = flags.const_data_ptr<double>();
+  ReductionFlags sums;
+  sums.used.assign(values, values + parameters);
+  sums.unused.assign(values + parameters, values + 2 * parameters);
+  sums.broken = values[2 * parameters] > 0;
+  sums.late = values[2 * parameters + 1] > 0;
+  sums.unfrozen = values[2 * parameters + 2] > 0;
+  sums.due = values[2 * parameters + 3];
+  for (size_t v = 0; v < ReductionRecord::kVotes; ++v)
+    if (values[2 * parameters + 4 + v] > 0) sums.votes |= 1U << v;
+  const auto* frozen = values + 2 * parameters + 4 + ReductionRecord::kVotes;
+  sums.frozen.assign(frozen, frozen + parameters);
+  return sums;
+}
+
+bool ReductionFlags::any() const {
+  return std::any_of(used.begin(), used.end(), [](double ranks) { return ranks > 0; });
+}
+
+std::string ReductionFlags::frozen_on_some(const Replica& replica) const {
+  std::vector<std::string> names;
+  for (size_t i = 0; i < frozen.size(); ++i)
+    if (frozen[i] > 0 && frozen[i] < due) names.push_back(replica.parameters()[i].name);
+  return first_names(names, quoted);
+}
+
+std::string ReductionFlags::missing(const Replica& replica) const {
+  std::vector<std::string> nowhere, somewhere;
+  for (size_t i = 0; i < unused.size(); ++i)
+    if (unused[i] > 0) (used[i] > 0 ? somewhere : nowhere).push_back(replica.parameters()[i].name);
+  std::string text;
+  if (!nowhere.empty()) text += "no rank has a gradient for " + first_names(nowhere, quoted);
+  if (!somewhere.empty())
+    text += (text.empty() ? "" : "; ") + ("only some ranks have a gradient for " + first_names(somewhere, quoted));
+  return text;
+}
 namespace {
 
 constexpr device::SyncPoint kBucketStream{"ddp: buckets are communicated on a stream of their own"};
@@ -29,76 +94,100 @@ constexpr device::SyncPoint kAccumulate{"ddp: a stream adds to gradients after t
 Reducer::Reducer(std::string name, Replica& replica, FrozenParameters& frozen, const comm::Communicator& group,
                  const DdpOptions& options)
     : name_(std::move(name)), replica_(replica), frozen_(frozen), group_(group), options_(options),
-      scale_(optim::wrapped_number(1.0 / group.size())), bypass_({}), states_(replica.parameters().size()),
-      label_(name_), comm_hook_(chosen_comm_hook(options)) {
+      scale_(optim::wrapped_number(1.0 / group.size())), states_(replica.parameters().size()), label_(name_),
+      comm_hook_(chosen_comm_hook(options)),
+      watch_(mutex_, *this, BackwardWatch::Threads::any, /*checks_bypass=*/true) {
   update_buckets();
   const auto& parameters = replica.parameters();
   for (size_t i = 0; i < parameters.size(); ++i)
-    attach({parameters[i].name, parameters[i].tensor}, static_cast<int64_t>(i));
-}
-
-Reducer::~Reducer() {
-  for (const auto& [tensor, position] : early_hooks_) tensor.remove_hook(position);
+    watch({parameters[i].name, parameters[i].tensor}, static_cast<int64_t>(i));
 }
 
 void Reducer::divide_by(double ranks) { scale_ = optim::wrapped_number(1.0 / ranks); }
 
+void Reducer::enter_forward(const std::function<void()>& begin) {
+  const std::lock_guard lock(mutex_);
+  if (watch_.forward_begins()) {
+    begin();
+    watch_.begin_forward();
+    watch_unfrozen();
+  }
+  watch_.enter_forward();
+}
+
+void Reducer::leave_forward() noexcept {
+  const std::lock_guard lock(mutex_);
+  watch_.leave_forward();
+}
+
+void Reducer::before_backward() {
+  const std::lock_guard lock(mutex_);
+  watch_.announce();
+}
+
+void Reducer::after_backward() {
+  const std::lock_guard lock(mutex_);
+  watch_.end_announced();
+}
+
 void Reducer::start() {
   const std::lock_guard lock(mutex_);
   if (states_.empty()) return;
-  if (active_) discard();
-  outside_backward_ = true;
-  prepare_for_backward();
-  fill_the_rest();
-  start_full_buckets(/*ends=*/true);
+  cause_ = Cause::start;
+  watch_.start_alone();
 }
 
 void Reducer::finish_started() {
   const std::lock_guard lock(mutex_);
-  const auto restore = c10::make_scope_exit([this] { outside_backward_ = false; });
-  if (active_) finish(/*reports=*/true);
+  watch_.end_alone();
 }
 
-void Reducer::note_forward() noexcept {
-  bypass_.forward_ended();
-  if (hook::current_backward() < 0) inside_runtime_backward_ = false;  // one that threw did not call after_backward()
-}
-
-void Reducer::before_backward() {
-  if (hook::current_backward() >= 0) return;  // within another backward
+void Reducer::shadow(int root, double divisor) {
   const std::lock_guard lock(mutex_);
-  if (active_) discard();
-  bypass_.backward_begins();
-  inside_runtime_backward_ = true;
+  const auto restore = c10::make_scope_exit([this] {
+    root_ = 0;
+    divide_by(group_.size());
+  });
+  divide_by(divisor);
+  root_ = root;
+  cause_ = Cause::join;
+  watch_.start_alone();
+  watch_.end_alone();
 }
 
-void Reducer::after_backward() {
-  if (hook::current_backward() >= 0) return;
-  const std::lock_guard lock(mutex_);
-  inside_runtime_backward_ = false;
-  if (active_) finish(/*reports=*/true);  // all gradients came from backwards nested in this one
-  bypass_.check();
+/// The first gradient of a backward begins its reduction, since a model is told of backwards that do not reach it.
+void Reducer::begin_backward(BackwardState what) {
+  if (what != BackwardState::alone) return;
+  try {
+    if (cause_ == Cause::join) return prepare_without_batch();
+    prepare_reduction();
+    fill_the_rest();
+    start_full_buckets(/*ends=*/true);
+  } catch (...) {
+    discard_backward();
+    throw;
+  }
 }
 
-void Reducer::on_gradient(const VariableLocator& locator, const at::Tensor& leaf) {
-  const std::lock_guard lock(mutex_);
-  if (hook::backward_is_recorded())
-    throw UsageError(
-        "MU153", "backward with create_graph reached parameter '" + locator.name +
-                     "' of a prepared model: its "
-                     "gradient is averaged in place and cannot be differentiated again; compute the part that needs "
-                     "it by autograd::grad with respect to activations");
-  if (leaf.unsafeGetTensorImpl()->grad().layout() != at::kStrided)  // Tensor::grad() asks autograd about leaves first
-    throw UsageError("MU154", "parameter '" + locator.name +
-                                  "' got a sparse gradient, which replicated training does not "
-                                  "average: make it dense (EmbeddingOptions::sparse(false))");
-  enter_backward();
-  bypass_.gradient_arrived(locator.leaf);
-  if (!sync_ || locator.index < 0) {
-    local_uses_.add(leaf.device());
+void Reducer::end_backward(BackwardState, bool complete) {
+  if (active_) finish(/*reports=*/complete);
+}
+
+void Reducer::discard_backward() noexcept {
+  if (active_) discard_reduction();
+}
+
+void Reducer::gradient_arrived(size_t leaf, const at::Tensor& tensor) {
+  if (sync_ && !active_) {
+    cause_ = Cause::backward;
+    prepare_reduction();
+  }
+  const auto index = index_of_leaf_[leaf];
+  if (!sync_ || index < 0) {
+    local_uses_.add(tensor.device());
     return;
   }
-  const auto i = static_cast<size_t>(locator.index);
+  const auto i = static_cast<size_t>(index);
   const auto& parameter = replica_.parameters()[i];
   auto& state = states_[i];
   if (state.fired) return add_late_gradient(i);
@@ -110,12 +199,13 @@ void Reducer::on_gradient(const VariableLocator& locator, const at::Tensor& leaf
 }
 
 /// The gradient so far is being sent, or is already scaled, so autograd must not add the next one to it.
-void Reducer::before_gradient(const VariableLocator& locator) {
-  const auto i = static_cast<size_t>(locator.index);
+void Reducer::before_gradient(size_t leaf) {
   if (stream_) wait_for_average();
-  if (!active_ || locator.index < 0 || !states_[i].fired) return;  // true for most gradients, which need no lock
+  const auto index = index_of_leaf_[leaf];
+  const auto i = static_cast<size_t>(index);
+  if (!active_ || index < 0 || !states_[i].fired) return;  // true for most gradients, which need no lock
   const std::lock_guard lock(mutex_);
-  if (!inside_runtime_backward_ && backwards_alive_.expired()) discard();
+  watch_.forget_lost_calls();
   if (active_ && states_[i].fired) replica_.parameters()[i].tensor.mutable_grad().reset();
 }
 
@@ -135,45 +225,14 @@ void Reducer::wait_for_average() {
     device::stream_wait(kAccumulate, averaged_, replica_.device());
 }
 
-/// Called at the first gradient of a backward, and at the first one after the end of a nested backward.
-void Reducer::enter_backward() {
-  const auto current = hook::current_backward();
-  if (active_ && !inside_runtime_backward_ && backwards_alive_.expired()) discard();
-  if (sync_ && !active_) prepare_for_backward();
-  if (std::exchange(backward_, current) == current && !backwards_alive_.expired()) return;
-  auto running = backwards_alive_.lock();
-  if (!running) {
-    backwards_.clear();
-    backwards_alive_ = running = std::make_shared<char>();
-  }
-  if (std::find(backwards_.begin(), backwards_.end(), current) != backwards_.end()) return;
-  nested_ = nested_ || !backwards_.empty();
-  backwards_.push_back(current);
-  hook::at_end_of_backward([this, current, running] { backward_ended(current); });
-}
-
-/// A reduction ends with the outermost backward. If that one produced no gradient itself, after_backward() ends the
-/// reduction. Without after_backward(), the end of the nested backward does, which does not know which parameters are
-/// unused.
-void Reducer::backward_ended(int64_t id) {
-  const std::lock_guard lock(mutex_);
-  std::erase(backwards_, id);
-  const bool inner = hook::backward_is_nested();
-  if (inner) bypass_.nested_backward_ended();
-  nested_ = nested_ || inner;
-  if (!active_ || (inner && (inside_runtime_backward_ || !backwards_.empty()))) return;
-  finish(/*reports=*/!inner);
-}
-
-void Reducer::prepare_for_backward() {
+void Reducer::prepare_reduction() {
   if (session_) {
     const auto next = session_->report(JoinEvent::gradients, session_index_);
     divide_by(session_->divisor(next.active));
     root_ = next.root;
   }
   active_ = true;
-  broken_ = nested_ = false;
-  bypass_.backward_begins();
+  broken_ = false;
   std::fill(pending_.begin(), pending_.end(), 0);
   for (size_t i = 0; i < states_.size(); ++i) {
     auto& state = states_[i];
@@ -187,14 +246,14 @@ void Reducer::prepare_for_backward() {
 }
 
 /// Cleans up after a backward that threw: waits, within the group's timeout, for what was started, and discards it.
-void Reducer::discard() noexcept {
+void Reducer::discard_reduction() noexcept {
   const device::StreamScope scope(kBucketStream, stream_);
   for (auto& finish : std::exchange(finishes_, {})) try {
       if (finish) finish();
     } catch (...) {  // the group is unusable then, and its next operation says so
     }
   late_.clear();
-  active_ = outside_backward_ = false;
+  active_ = false;
   recorder_.end();
 }
 
@@ -216,7 +275,7 @@ void Reducer::store(size_t i) {
 /// that, so the last bucket starts only at the end.
 void Reducer::start_full_buckets(bool ends) {
   const auto& buckets = replica_.buckets();
-  const auto startable = buckets.size() - (nested_ && !ends && !buckets.empty() ? 1 : 0);
+  const auto startable = buckets.size() - (watch_.nested() && !ends && !buckets.empty() ? 1 : 0);
   while (finishes_.size() < startable && pending_[finishes_.size()] == 0) {
     if (finishes_.size() + 1 == buckets.size()) write_flags();
     start_bucket(finishes_.size());
@@ -241,12 +300,12 @@ void Reducer::register_with(const std::shared_ptr<ReductionRecord>& record, int6
 /// Ranks in a join_uneven_inputs() loop are in different steps, so their labels have no step.
 comm::Communicator Reducer::in_this_step(const comm::OperationLabel& label) const {
   auto now = label;
-  now.gradient_step = session_ || shadow_ ? -1 : recorder_.step();
+  now.gradient_step = session_ || cause_ == Cause::join ? -1 : recorder_.step();
   return group_.with_label(std::move(now));
 }
 
 void Reducer::start_bucket(size_t bucket) {
-  if (!shadow_ && !outside_backward_) recorder_.begin();
+  if (cause_ == Cause::backward) recorder_.begin();
   const auto group = in_this_step(bucket_labels_[bucket]);
   const device::StreamScope scope(kBucketStream, stream_);
   bucket_uses_[bucket].wait(kBucketWritten, replica_.device());
@@ -281,16 +340,16 @@ void Reducer::end_buckets() {
 }
 
 void Reducer::write_flags() {
-  const bool backward = !shadow_ && !outside_backward_;
-  for (size_t i = 0; static_graph_known_ && backward && i < states_.size(); ++i)
+  for (size_t i = 0; static_graph_known_ && cause_ == Cause::backward && i < states_.size(); ++i)
     if (states_[i].fired != (states_[i].expected && replica_.parameters()[i].tensor.requires_grad())) broken_ = true;
-  ReductionFlags::write(replica_, /*due=*/!shadow_, options_.static_graph && broken_, !late_.empty(),
+  ReductionFlags::write(replica_, /*due=*/cause_ != Cause::join, options_.static_graph && broken_, !late_.empty(),
                         frozen_.any_unfrozen(), recorder_.send_votes());
 }
 
 void Reducer::finish(bool reports) {
   try {
-    if (!outside_backward_) fill_the_rest();  // start() has done so, and buckets that are being sent must not change
+    if (cause_ == Cause::backward)
+      fill_the_rest();  // otherwise that is done, and buckets that are being sent must not change
     start_full_buckets(/*ends=*/true);
     end_buckets();
     active_ = false;
@@ -298,7 +357,7 @@ void Reducer::finish(bool reports) {
     finalize_backward(reports);
     note_averaged();
   } catch (...) {
-    active_ ? discard() : note_averaged();
+    active_ ? discard_reduction() : note_averaged();
     throw;
   }
 }
@@ -317,7 +376,7 @@ void Reducer::fill(size_t i) {
 
 void Reducer::fill_the_rest() {
   for (size_t i = 0; i < states_.size(); ++i)
-    if (!shadow_ && !states_[i].fired && states_[i].awaited) fill(i);
+    if (!states_[i].fired && states_[i].awaited) fill(i);
   std::fill(pending_.begin(), pending_.end(), 0);
 }
 
@@ -335,10 +394,10 @@ void Reducer::finalize_backward(bool reports) {
       parameter.tensor.mutable_grad() = parameter.gradient;
   }
   if (flags.late || !late_.empty()) average_late();
-  if (!shadow_) ++ended_;
+  if (cause_ != Cause::join) ++ended_;
   refuse_different_freezing(flags);
   if (reports) report(flags);
-  if (options_.static_graph && !static_graph_known_ && !shadow_ && !outside_backward_) {
+  if (options_.static_graph && !static_graph_known_ && cause_ == Cause::backward) {
     for (size_t i = 0; i < states_.size(); ++i)
       states_[i].expected = states_[i].fired || !replica_.parameters()[i].tensor.requires_grad();
     static_graph_known_ = true;
@@ -346,7 +405,7 @@ void Reducer::finalize_backward(bool reports) {
 }
 
 void Reducer::report(const ReductionFlags& flags) {
-  bypass_.check();
+  watch_.check_for_bypass();
   if (!flags.any()) return;
   if (options_.static_graph && (flags.broken || broken_))
     throw UsageError("MU155",
@@ -416,11 +475,8 @@ void Reducer::set_session(JoinSession* session, int64_t model) noexcept {
   root_ = 0;
 }
 
-void Reducer::shadow(int root, double divisor) {
-  const std::lock_guard lock(mutex_);
-  if (active_) discard();
-  divide_by(divisor);
-  root_ = root;
+/// Everything that this rank sends is zero, or was accumulated before and not communicated.
+void Reducer::prepare_without_batch() {
   for (size_t i = 0; i < states_.size(); ++i) {
     auto& parameter = replica_.parameters()[i];
     states_[i].fired = false;
@@ -429,37 +485,20 @@ void Reducer::shadow(int root, double divisor) {
     if (gradient.defined() && gradient.is_alias_of(parameter.gradient)) gradient.reset();
     fill(i);
   }
-  active_ = shadow_ = true;
+  std::fill(pending_.begin(), pending_.end(), 0);
+  active_ = true;
   broken_ = false;
-  bypass_.backward_begins();
-  const auto restore = c10::make_scope_exit([this] {
-    shadow_ = false;
-    root_ = 0;
-    divide_by(group_.size());
-  });
-  finish(/*reports=*/true);
 }
 
-void Reducer::attach(const NamedTensor& named, int64_t index) {
-  const auto& [name, tensor] = named;
-  auto locator = std::make_shared<VariableLocator>(VariableLocator{index, bypass_.add_leaf(tensor), name});
-  hooks_.emplace_back(tensor, [this, locator](const at::Tensor& leaf) { on_gradient(*locator, leaf); });
-  capture_hooks_.emplace_back(tensor, [locator] {
-    throw UsageError("MU153", "autograd::grad with respect to parameter '" + locator->name +
-                                  "' of a prepared model "
-                                  "would give this rank's gradient only, unaveraged: take it from a module that is not "
-                                  "prepared, or call backward and read the parameter's grad()");
-  });
-  // A hook on the tensor runs before accumulation; a hook on the accumulator runs after it.
-  early_hooks_.emplace_back(tensor,
-                            tensor.register_hook([this, locator](const at::Tensor&) { before_gradient(*locator); }));
-  if (index < 0) watched_[tensor.unsafeGetTensorImpl()] = std::move(locator);
+void Reducer::watch(const NamedTensor& parameter, int64_t index) {
+  index_of_leaf_.push_back(index);
+  const auto leaf = watch_.watch(parameter);
+  if (index < 0) unfrozen_leaves_[parameter.tensor.unsafeGetTensorImpl()] = leaf;
 }
 
 void Reducer::watch_unfrozen() {
   for (const auto& named : frozen_.all())
-    if (named.tensor.requires_grad() && !watched_.contains(named.tensor.unsafeGetTensorImpl()))
-      attach(named, /*index=*/-1);
+    if (named.tensor.requires_grad() && !watch_.watches(named.tensor)) watch(named, /*index=*/-1);
 }
 
 /// Adds parameters that were unfrozen. Autograd has accumulated their gradients of this reduction in separate tensors.
@@ -474,10 +513,10 @@ void Reducer::add_unfrozen() {
   update_buckets();
   for (size_t i = first; i < replica_.parameters().size(); ++i) {
     auto* impl = replica_.parameters()[i].tensor.unsafeGetTensorImpl();
-    watched_.extract(impl).mapped()->index = static_cast<int64_t>(i);
+    index_of_leaf_[unfrozen_leaves_.extract(impl).mapped()] = static_cast<int64_t>(i);
     auto& state = states_.emplace_back();
     state.fired = impl->grad().defined();
-    state.expected = !static_graph_known_ || shadow_ || outside_backward_ || state.fired;
+    state.expected = !static_graph_known_ || cause_ != Cause::backward || state.fired;
     fill(i);
   }
   at::AutoDispatchBelowADInplaceOrView below;  // flat memory: nothing is recorded

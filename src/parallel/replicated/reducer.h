@@ -1,6 +1,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -13,22 +14,51 @@
 #include <vector>
 
 #include "device/order.h"
-#include "hook/gradient_hooks.h"
 #include "muster/comm/communicator.h"
 #include "muster/parallel/comm_hook.h"
 #include "muster/parallel/options.h"
-#include "parallel/bypass_check.h"
+#include "parallel/backward_watch.h"
 #include "parallel/frozen_parameters.h"
+#include "parallel/reduction_record.h"
 #include "parallel/reduction_recorder.h"
 #include "parallel/replicated/join_session.h"
-#include "parallel/replicated/reduction_flags.h"
 #include "parallel/replicated/replica.h"
 
 namespace muster::parallel {
 
+/// What ranks exchange in a reduction besides gradients: numbers that are summed with the last bucket, or in host
+/// memory if that bucket is on a device. In this order:
+/// - per parameter: 1 if this rank has a gradient;
+/// - per parameter: 1 if this rank should have a gradient and has none;
+/// - 1 if something unexpected has happened; 1 if there are late gradients; 1 if this rank has parameters that were
+///   unfrozen and have no bucket yet; 1 if this rank has batches;
+/// - per vote of the ReductionRecord: 1 if this rank gives it;
+/// - per parameter: 1 if a rank with batches has frozen it.
+/// In every dtype a sum of ones can be compared with 0 safely, so both a flag and its opposite are summed.
+struct ReductionFlags {
+  /// Number of elements for this many parameters.
+  static int64_t count(size_t parameters) { return 3 * static_cast<int64_t>(parameters) + 4 + ReductionRecord::kVotes; }
+  /// Writes this rank's flags. `due`: whether trainable parameters should have gradients. Requires: some parameter.
+  static void write(const Replica& replica, bool due, bool broken, bool late, bool unfrozen, unsigned votes);
+  /// Reads the flags of all ranks, after the sum. No flag is set if there are no parameters.
+  static ReductionFlags read(const Replica& replica);
+
+  /// Whether any rank had a loss.
+  bool any() const;
+  /// Names the parameters that lack gradients on some ranks, or on all; empty: none.
+  std::string missing(const Replica& replica) const;
+  /// Names the parameters that only some of the ranks with batches have frozen; empty: none.
+  std::string frozen_on_some(const Replica& replica) const;
+
+  std::vector<double> used, unused, frozen;
+  double due = 0;
+  bool broken = false, late = false, unfrozen = false;
+  unsigned votes = 0;  ///< one bit for each vote that some rank gave
+};
+
 /// Averages gradients during each backward, like c10d::Reducer. One such averaging is called a reduction here.
 ///
-/// A reduction begins with the first gradient of a backward and ends in autograd's final callback. Buckets start in
+/// A reduction begins with the first gradient of a backward and ends with it (see BackwardWatch). Buckets start in
 /// their fixed order, each as soon as it and all buckets before it are full. Gradients that are missing at the end
 /// (unused parameters) are filled with zeros, or with what was accumulated before, and their buckets are started then.
 /// The last bucket carries flags, so that all ranks learn without a separate message which parameters had gradients on
@@ -45,13 +75,12 @@ namespace muster::parallel {
 ///
 /// Thread safety: hooks may be called from several threads.
 /// Why: docs/decisions/0041-the-reducer-and-the-fused-step.md.
-class Reducer {
+class Reducer final : private BackwardActions {
  public:
   /// Requires: all arguments except the name outlive this object.
   Reducer(std::string name, Replica& replica, FrozenParameters& frozen, const comm::Communicator& group,
           const DdpOptions& options);
   Reducer(const Reducer&) = delete;
-  ~Reducer();
 
   /// Tells other ranks of each reduction before it communicates; nullptr stops that.
   void set_session(JoinSession* session, int64_t model) noexcept;
@@ -76,14 +105,12 @@ class Reducer {
   void order_local_gradients() const;
   /// The communication hook; nullptr: gradients are all-reduced directly.
   CommHook* comm_hook() const noexcept { return comm_hook_.get(); }
-  /// A forward scope begins. From now on a gradient of a parameter that was unfrozen since the last scope also begins a
-  /// reduction, although the parameter has no bucket yet.
-  void watch_unfrozen();
-  /// A forward scope has ended: the graphs that are alive now came from it.
-  void note_forward() noexcept;
-  /// Discards what remains of a backward that threw.
+  /// Begins and ends a forward scope. From then on a gradient of a parameter that was unfrozen since the last scope
+  /// also begins a reduction, although the parameter has no bucket yet. `begin`: called if no scope is open.
+  void enter_forward(const std::function<void()>& begin);
+  void leave_forward() noexcept;
+  /// Call these two around a backward. after_backward() throws what the backward has to report.
   void before_backward();
-  /// Throws the errors that a backward without synchronization has to report.
   void after_backward();
 
  private:
@@ -92,23 +119,24 @@ class Reducer {
     bool expected = true;             ///< static_graph: whether it has a gradient in each reduction
     bool awaited = true;              ///< whether its bucket waits for it in this reduction
   };
-  struct VariableLocator {
-    int64_t index = -1;  ///< index in the replica; -1: not there yet
-    size_t leaf = 0;     ///< index in `bypass_`
-    std::string name;
-  };
+  /// The reason why this rank takes part in a reduction.
+  enum class Cause { backward, start, join };
 
-  void attach(const NamedTensor& named, int64_t index);
+  void begin_backward(BackwardState what) override;
+  void before_gradient(size_t leaf) override;
+  void gradient_arrived(size_t leaf, const at::Tensor& parameter) override;
+  void end_backward(BackwardState what, bool complete) override;
+  void discard_backward() noexcept override;
+
+  void watch(const NamedTensor& parameter, int64_t index);
+  void watch_unfrozen();
   void add_unfrozen();
   void update_buckets();
-  void before_gradient(const VariableLocator& locator);
   void note_averaged();
   void wait_for_average();
-  void on_gradient(const VariableLocator& locator, const at::Tensor& leaf);
-  void enter_backward();
-  void backward_ended(int64_t id);
-  void prepare_for_backward();
-  void discard() noexcept;
+  void prepare_reduction();
+  void prepare_without_batch();
+  void discard_reduction() noexcept;
   void divide_by(double ranks);
   void store(size_t i);
   void add_late_gradient(size_t i);
@@ -136,9 +164,9 @@ class Reducer {
   const comm::Communicator& group_;
   const DdpOptions& options_;
   at::Tensor scale_;
-  BypassCheck bypass_;
-  std::unordered_map<c10::TensorImpl*, std::shared_ptr<VariableLocator>> watched_;
   std::deque<State> states_;
+  std::deque<int64_t> index_of_leaf_;                             // index in the replica; -1: not there yet
+  std::unordered_map<c10::TensorImpl*, size_t> unfrozen_leaves_;  // leaves that are not in the replica yet
   std::vector<int64_t> pending_;                     // per bucket: expected gradients that have not arrived
   std::vector<comm::OperationLabel> bucket_labels_;  // the labels of operations, without the step
   comm::OperationLabel flag_label_, late_label_;
@@ -153,15 +181,9 @@ class Reducer {
   int64_t session_index_ = -1;  // index of this model in the session
   int root_ = 0;                // rank whose buffers are used after this reduction
   std::function<void(int root)> at_end_;
-  bool shadow_ = false;            // whether this reduction has no backward on this rank
-  bool outside_backward_ = false;  // whether start() began this reduction
+  Cause cause_ = Cause::backward;  // of the current reduction
   int64_t ended_ = 0;
   ReductionRecorder recorder_;
-  int64_t backward_ = -1;                        // the backward that produced the latest gradient
-  std::vector<int64_t> backwards_;               // backwards that have not ended: the current one, and those around it
-  std::weak_ptr<char> backwards_alive_;          // owned by the callbacks of `backwards_`
-  bool nested_ = false;                          // whether backwards in this reduction are nested
-  bool inside_runtime_backward_ = false;         // whether between before_backward() and after_backward()
   std::map<size_t, at::Tensor> late_;            // gradients of parameters whose bucket had started
   device::Stream stream_;                        // the stream that communicates buckets
   std::vector<device::StreamUses> bucket_uses_;  // per bucket: streams that have written it
@@ -169,13 +191,11 @@ class Reducer {
   device::StreamUses late_uses_;                 // streams that have made gradients in late_
   device::Event averaged_;                       // the end of the last reduction
   device::StreamUses after_average_;             // streams that already wait for averaged_
-  std::atomic<bool> active_ = false;
+  std::atomic<bool> active_ = false;             // whether a reduction runs
   bool sync_ = true;
   bool static_graph_known_ = false;  // static_graph: whether `expected` is known
   bool broken_ = false;              // static_graph: whether another parameter got a gradient
-  std::vector<hook::GradientHook> hooks_;
-  std::vector<hook::CaptureHook> capture_hooks_;  // called where autograd::grad() would return a leaf's gradient: MU153
-  std::vector<std::pair<at::Tensor, unsigned>> early_hooks_;  // called before a gradient is added to the parameter
+  BackwardWatch watch_;              // last, because its hooks use the other members
 };
 
 }  // namespace muster::parallel

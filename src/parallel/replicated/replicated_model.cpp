@@ -104,18 +104,6 @@ class ReplicatedModel::Impl final : public Joinable {
                 "weights after it with load_model(model, path)");
   }
 
-  void enter_forward() {
-    if (depth_ == 0) {
-      require_unmoved();
-      reducer_.watch_unfrozen();
-    }
-    ++depth_;
-  }
-
-  void leave_forward() noexcept {
-    if (depth_ > 0 && --depth_ == 0) reducer_.note_forward();
-  }
-
   std::string describe() const {
     std::ostringstream text;
     text << "ddp: " << group_.size() << " ranks, " << replica_.parameters().size() << " trainable parameters";
@@ -138,7 +126,6 @@ class ReplicatedModel::Impl final : public Joinable {
   CoalescedBroadcast buffers_;
   Replica replica_;
   Reducer reducer_;
-  int depth_ = 0;
   bool shadowed_ = false;  // whether grad() has gradients of other ranks since the session began
 };
 
@@ -178,8 +165,10 @@ void ReplicatedModel::zero_grad(const at::Tensor& parameter, bool set_to_none) {
   zero_local_gradient(parameter, set_to_none);
 }
 
-void ReplicatedModel::enter_forward() { impl_->enter_forward(); }
-void ReplicatedModel::leave_forward() noexcept { impl_->leave_forward(); }
+void ReplicatedModel::enter_forward() {
+  impl_->reducer_.enter_forward([this] { impl_->require_unmoved(); });
+}
+void ReplicatedModel::leave_forward() noexcept { impl_->reducer_.leave_forward(); }
 void ReplicatedModel::before_backward() { impl_->reducer_.before_backward(); }
 void ReplicatedModel::after_backward() { impl_->reducer_.after_backward(); }
 void ReplicatedModel::broadcast_buffers() {

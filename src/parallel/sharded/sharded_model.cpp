@@ -93,15 +93,12 @@ void ShardedModel::before_backward() {
   const auto& groups = state_->groups;
   if (groups.shards.rank() == 0 && groups.replicas.rank() == 0) warn_of_lost_marks();
   std::scoped_lock lock(state_->mutex);
-  state_->abandon_backward();
-  state_->begin_backward(/*inside_runtime_backward=*/true);
+  state_->watch().announce();
 }
 
 void ShardedModel::after_backward() {
-  if (hook::current_backward() >= 0) return;
   std::scoped_lock lock(state_->mutex);
-  state_->finish_backward();
-  state_->check_for_bypass();
+  state_->watch().end_announced();
 }
 
 void ShardedModel::broadcast_buffers() {
@@ -114,12 +111,12 @@ bool ShardedModel::gradient_sync() const { return state_->sync; }
 
 void ShardedModel::start_reduction() {
   std::scoped_lock lock(state_->mutex);
-  if (state_->settings.keeps_params_unsharded()) state_->start_reduction();
+  if (state_->settings.keeps_params_unsharded()) state_->watch().start_alone();
 }
 
 void ShardedModel::finish_reduction() {
   std::scoped_lock lock(state_->mutex);
-  if (state_->settings.keeps_params_unsharded()) state_->finish_reduction();
+  if (state_->settings.keeps_params_unsharded()) state_->watch().end_alone();
 }
 
 int64_t ShardedModel::reduction_count() const { return state_->reduction_count; }

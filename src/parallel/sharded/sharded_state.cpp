@@ -36,7 +36,16 @@ std::vector<std::vector<at::Tensor>> gradients_before(const std::vector<UnitPlan
 
 bool within_backward() { return hook::current_backward() >= 0; }
 
+std::string name_of(const ShardedUnit& unit, const NamedTensor& parameter) {
+  return "parameter '" + parameter.name + "' of unit '" + unit.name() + "'";
+}
+
 }  // namespace
+
+// In stage full, an access outside of a forward is an error already (MU161).
+ShardedModel::State::State(ShardedModel& model, torch::nn::Module& module, ShardGroups groups, ShardSettings settings)
+    : module(module), groups(std::move(groups)), settings(settings), model_(model),
+      watch_(mutex, *this, BackwardWatch::Threads::one, /*checks_bypass=*/settings.keeps_params_unsharded()) {}
 
 void ShardedModel::State::build(std::vector<UnitPlan> plans) {
   const auto early = gradients_before(plans);
@@ -54,18 +63,14 @@ void ShardedModel::State::build(std::vector<UnitPlan> plans) {
   reductions_.emplace(units, groups, settings);
   arrived_.resize(units.size());
   awaited_.resize(units.size());
-  std::vector<at::Tensor> leaves;
   for (size_t u = 0; u < units.size(); ++u) {
-    first_leaf_.push_back(leaves.size());
     for (size_t i = 0; i < units[u]->size(); ++i) {
       places[units[u]->parameter(i).tensor.unsafeGetTensorImpl()] = {u, i};
-      leaves.push_back(units[u]->parameter(i).tensor);
       parameters_.push_back(units[u]->parameter(i));
       agreed_trainable_.push_back(units[u]->trainable(i));
       if (units[u]->trainable(i)) hook_up(u, i);
     }
   }
-  if (settings.keeps_params_unsharded()) bypass_.emplace(std::move(leaves));
   frozen_ = FrozenParameters(parameters_);
   keep_gradients(early);
 }
@@ -115,17 +120,8 @@ void ShardedModel::State::broadcast_buffers() const {
 }
 
 void ShardedModel::State::hook_up(size_t u, size_t i) {
-  const auto& [name, tensor] = units[u]->parameter(i);
-  gradient_hooks_.emplace_back(tensor, [this, u, i](const at::Tensor& leaf) { gradient_arrived(u, i, leaf); });
-  // A hook on the tensor runs before accumulation; a hook on the accumulator runs after it.
-  early_hooks_.emplace_back(tensor, tensor.register_hook([weak = weak_from_this()](const at::Tensor&) {
-    if (auto state = weak.lock()) state->gradient_coming();
-  }));
-  capture_hooks_.emplace_back(tensor, [name = name] {
-    throw UsageError("MU153", "autograd::grad with respect to parameter '" + name +
-                                  "' gives the gradient of one rank's part of the batch: use "
-                                  "backward, or differentiate with respect to inputs or activations");
-  });
+  places_of_leaves_.emplace_back(u, i);
+  watch_.watch(units[u]->parameter(i));
 }
 
 void ShardedModel::State::refuse(const hook::StorageAccess& access) const {
@@ -168,11 +164,11 @@ void ShardedModel::State::before_access(const hook::StorageAccess& access) {
   std::scoped_lock lock(mutex);
   if (accessed_in_scope(access)) return unshard_scheduler_->hold(access.owner_id);
   const bool backward = within_backward();
-  const bool running = forward_depth_ > 0 || backward;
+  const bool running = watch_.inside_forward() || backward;
   if (access.owner_id < 0 || access.writes || scope_ != FullScope::none ||
       !(running || settings.keeps_params_unsharded()))
     refuse(access);
-  if (backward) note_backward();
+  if (backward) watch_.reach();
   if (backward && sync) reductions_->on_backward_reached(static_cast<size_t>(access.owner_id));
   units[access.owner_id]->keep_post_forward_shard(!backward && at::GradMode::is_enabled());
   unshard_scheduler_->use(access.owner_id, backward ? Pass::backward : Pass::forward,
@@ -199,23 +195,21 @@ void ShardedModel::State::enter_forward() {
     throw UsageError("MU169",
                      "a forward of the model runs inside summon_full_params, where its parameters do not belong to the "
                      "engine: leave the scope first");
-  if (forward_depth_ == 0 && !within_backward()) {
+  if (watch_.forward_begins()) {
     check_parameters();
+    watch_.begin_forward();
     watch_unfrozen();
-    abandon_backward();
     if (!settings.keeps_after_forward) unshard_scheduler_->reshard_all(/*keep_roots=*/false);
     free_post_forward_shards();
     name_gathers(module.is_training() && at::GradMode::is_enabled() ? "training" : comm::kEvaluationLabel);
     unshard_scheduler_->begin(Pass::forward);
     exceptions_ = std::uncaught_exceptions();
   }
-  ++forward_depth_;
+  watch_.enter_forward();
 }
 
 void ShardedModel::State::leave_forward() noexcept {
-  if (--forward_depth_ > 0) return;
-  if (bypass_) bypass_->forward_ended();
-  if (within_backward()) return;
+  if (!watch_.leave_forward() || within_backward()) return;
   const bool threw = std::uncaught_exceptions() > exceptions_, trains = at::GradMode::is_enabled() && !threw;
   forward_trained_ |= trains;
   try {
@@ -227,32 +221,7 @@ void ShardedModel::State::leave_forward() noexcept {
   if (!trains) buffers.trim();
 }
 
-/// A backward without before_backward() is detected at its first parameter access, or before its first gradient. A
-/// nested backward is detected in the same way; gradients of the outer backward after its end count as a further
-/// backward.
-void ShardedModel::State::note_backward() {
-  const auto current = hook::current_backward();
-  if (in_backward_ && backward_ == current) return;
-  if (in_backward_ && backward_ >= 0 && thread_ != std::this_thread::get_id())
-    throw UsageError("MU192",
-                     "two threads run backward through one sharded model at the same time, so the order of its "
-                     "collectives would be left to chance: "
-                     "run one after the other, or sum the losses");
-  if (!in_backward_ || !inside_runtime_backward_) begin_backward(/*inside_runtime_backward=*/false);
-  backward_ = current;
-  thread_ = std::this_thread::get_id();
-  hook::at_end_of_backward([weak = weak_from_this()] {
-    if (auto state = weak.lock()) state->at_end_of_backward();
-  });
-}
-
-void ShardedModel::State::at_end_of_backward() {
-  std::scoped_lock lock(mutex);
-  if (bypass_ && hook::backward_is_nested()) bypass_->nested_backward_ended();
-  if (!inside_runtime_backward_) finish_backward();
-}
-
-void ShardedModel::State::begin_backward(bool inside_runtime_backward) {
+void ShardedModel::State::begin_backward(BackwardState what) {
   if (scope_ != FullScope::none)
     throw UsageError(
         "MU169",
@@ -262,75 +231,26 @@ void ShardedModel::State::begin_backward(bool inside_runtime_backward) {
     arrived_[u] = 0;
     awaited_[u] = units[u]->awaited_count();
   }
-  if (bypass_) bypass_->backward_begins();
-  in_backward_ = true;
-  inside_runtime_backward_ = inside_runtime_backward;
-  backward_ = -1;
   unfrozen_arrived_ = false;
   device::wait_stream(kBegin, streams.reduce, device::current_stream(streams.accelerator));
   reductions_->begin(awaited_, freezing_changed());
   name_gathers("backward");
   // A runtime begins a backward of all its models, including those that no loss goes through.
   unshard_scheduler_->begin(Pass::backward, std::exchange(forward_trained_, false));
+  if (what == BackwardState::alone) reductions_->start_unrecorded();
 }
 
-void ShardedModel::State::finish_backward() {
-  if (!in_backward_) return;
-  in_backward_ = false;
-  unshard_scheduler_->end(Pass::backward);
-  unshard_scheduler_->reshard_all(/*keep_roots=*/false);
-  free_post_forward_shards();
-  bool any = unfrozen_arrived_;
-  for (size_t u = 0; u < units.size(); ++u)
-    any |= arrived_[u] > 0 ||
-           (inside_runtime_backward_ && units[u]->gradients() && units[u]->gradients()->has_unsharded_grads());
-  if (any && sync) reduce();
-  reductions_->wait();
-  device::wait_stream(kReduced, device::current_stream(streams.accelerator), streams.reduce);
-  buffers.trim();
-  for (auto& unit : units) unit->show_placeholders();
-}
-
-void ShardedModel::State::reduce() {
-  reductions_->start_rest();
-  reductions_->wait();
-  if (reductions_->any_freezing_change() || (!reductions_->any() && freezing_changed())) agree_on_freezing();
-  ++reduction_count;
-  broadcast_buffers();
-  reductions_->record_end();
-}
-
-void ShardedModel::State::start_reduction() {
-  abandon_backward();
-  begin_backward(/*inside_runtime_backward=*/true);
-  reductions_->start_unrecorded();
-}
-
-void ShardedModel::State::finish_reduction() {
-  reduce();
-  finish_backward();
-}
-
-/// Called before a gradient is accumulated: removes the placeholder.
-void ShardedModel::State::gradient_coming() {
+/// The first call of a backward that was not announced hides the placeholders here.
+void ShardedModel::State::before_gradient(size_t) {
   std::scoped_lock lock(mutex);
-  note_backward();
+  watch_.reach();
 }
 
-void ShardedModel::State::gradient_arrived(size_t u, size_t i, const at::Tensor& parameter) {
-  std::scoped_lock lock(mutex);
+void ShardedModel::State::gradient_arrived(size_t leaf, const at::Tensor& parameter) {
+  const auto [u, i] = places_of_leaves_[leaf];
   auto& unit = *units[u];
   // Taken away at once: autograd would add the next gradient to it, and it would stay on this rank in full.
   const at::Tensor gradient = std::exchange(parameter.mutable_grad(), at::Tensor());
-  if (hook::backward_is_recorded())
-    throw UsageError("MU153", "backward with create_graph cannot reach " + name_of(unit, unit.parameter(i)) +
-                                  ": its gradient is sharded and has no graph");
-  if (gradient.layout() != at::kStrided)
-    throw UsageError(
-        "MU154",
-        "the gradient of " + name_of(unit, unit.parameter(i)) +
-            " is sparse, and sharded training takes dense gradients only: build the module with sparse(false)");
-  if (bypass_) bypass_->gradient_arrived(first_leaf_[u] + i);
   if (!unit.trainable(i)) {
     unfrozen_arrived_ = true;
     unit.take_gradient(i, gradient, /*last=*/sync);
@@ -344,18 +264,39 @@ void ShardedModel::State::gradient_arrived(size_t u, size_t i, const at::Tensor&
   unshard_scheduler_->reshard(u);
 }
 
+void ShardedModel::State::end_backward(BackwardState what, bool) {
+  if (what == BackwardState::alone) reduce();
+  unshard_scheduler_->end(Pass::backward);
+  unshard_scheduler_->reshard_all(/*keep_roots=*/false);
+  free_post_forward_shards();
+  bool any = unfrozen_arrived_;
+  for (size_t u = 0; u < units.size(); ++u)
+    any |= arrived_[u] > 0 || (what != BackwardState::unannounced && units[u]->gradients() &&
+                               units[u]->gradients()->has_unsharded_grads());
+  if (any && sync) reduce();
+  reductions_->wait();
+  device::wait_stream(kReduced, device::current_stream(streams.accelerator), streams.reduce);
+  buffers.trim();
+  for (auto& unit : units) unit->show_placeholders();
+}
+
+void ShardedModel::State::discard_backward() noexcept { reductions_->cancel(); }
+
+void ShardedModel::State::reduce() {
+  reductions_->start_rest();
+  reductions_->wait();
+  if (reductions_->any_freezing_change() || (!reductions_->any() && freezing_changed())) agree_on_freezing();
+  ++reduction_count;
+  broadcast_buffers();
+  reductions_->record_end();
+}
+
 void ShardedModel::State::name_gathers(const char* purpose) {
   for (auto& unit : units) unit->label_gathers(purpose);
 }
 
 void ShardedModel::State::free_post_forward_shards() {
   for (auto& unit : units) unit->free_post_forward_shard();
-}
-
-void ShardedModel::State::abandon_backward() {
-  if (!in_backward_) return;
-  in_backward_ = false;
-  reductions_->cancel();
 }
 
 void ShardedModel::State::end_update(const std::vector<bool>& of_units) {
@@ -398,7 +339,6 @@ constexpr device::SyncPoint kEnd{"fsdp: memory is freed after the gathers and re
 }  // namespace
 
 ShardedModel::State::~State() {
-  for (const auto& [tensor, position] : early_hooks_) tensor.remove_hook(position);
   if (streams.accelerator.is_cpu()) return;
   try {
     const auto current = device::current_stream(streams.accelerator);
@@ -452,11 +392,11 @@ std::exception_ptr shared_error(const comm::Communicator& group, const std::exce
 
 void ShardedModel::State::begin_full_params(const FullParamsOptions& how) {
   std::scoped_lock lock(mutex);
-  if (scope_ != FullScope::none || forward_depth_ > 0 || hook::current_backward() >= 0)
+  if (scope_ != FullScope::none || watch_.inside_forward() || within_backward())
     throw UsageError("MU169",
                      "summon_full_params runs inside a forward, a backward or another summon_full_params of the model: "
                      "call it between steps");
-  abandon_backward();
+  watch_.discard();
   unshard_scheduler_->reshard_all(/*keep_roots=*/false);
   name_gathers("summon_full_params");
   for (auto& unit : units) unit->begin_full_params(how.rank0_only, how.writeback);
@@ -493,7 +433,7 @@ void ShardedModel::State::with_full_params(const std::function<void()>& f, const
 
 void ShardedModel::State::watch_unfrozen() {
   for (const auto& [name, tensor] : frozen_.all()) {
-    if (!tensor.requires_grad() || !watched_.insert(tensor.unsafeGetTensorImpl()).second) continue;
+    if (!tensor.requires_grad() || watch_.watches(tensor)) continue;
     const auto [u, i] = *place(tensor);
     units[u]->allocate_gradients();
     hook_up(u, i);
@@ -528,7 +468,6 @@ void ShardedModel::State::agree_on_freezing() {
     const auto [u, i] = *place(tensor);
     units[u]->add_unfrozen(i);
     touched.insert(u);
-    watched_.erase(tensor.unsafeGetTensorImpl());
   }
   reductions_->add_units({touched.begin(), touched.end()});
   reductions_->wait();

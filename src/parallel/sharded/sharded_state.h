@@ -5,16 +5,13 @@
 #include <mutex>
 #include <optional>
 #include <string>
-#include <thread>
 #include <unordered_map>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
-#include "hook/gradient_hooks.h"
 #include "hook/watched_storage.h"
 #include "optim/parameter_owner.h"
-#include "parallel/bypass_check.h"
+#include "parallel/backward_watch.h"
 #include "parallel/coalesced.h"
 #include "parallel/frozen_parameters.h"
 #include "parallel/sharded/buffer_pool.h"
@@ -29,10 +26,10 @@ namespace muster::parallel {
 /// The state that hooks and watched storages use. They hold weak references to it, so it is destroyed with the model.
 class ShardedModel::State final : public hook::StorageWatcher,
                                   public optim::ParameterOwner,
-                                  public std::enable_shared_from_this<State> {
+                                  public std::enable_shared_from_this<State>,
+                                  private BackwardActions {
  public:
-  State(ShardedModel& model, torch::nn::Module& module, ShardGroups groups, ShardSettings settings)
-      : module(module), groups(std::move(groups)), settings(settings), model_(model) {}
+  State(ShardedModel& model, torch::nn::Module& module, ShardGroups groups, ShardSettings settings);
   ~State() override;
   /// Call it once, when a shared_ptr owns this object. Collective.
   void build(std::vector<UnitPlan> plans);
@@ -47,20 +44,11 @@ class ShardedModel::State final : public hook::StorageWatcher,
 
   void enter_forward();
   void leave_forward() noexcept;
-  void begin_backward(bool inside_runtime_backward);
-  void finish_backward();
-  /// Starts a reduction without a backward.
-  void start_reduction();
-  void finish_reduction();
+  /// Follows the backwards of this model. The caller holds the mutex.
+  BackwardWatch& watch() noexcept { return watch_; }
   void register_with(const std::shared_ptr<ReductionRecord>& record, int64_t index) {
     reductions_->register_with(record, index);
   }
-  /// Throws: UsageError (MU151); see BypassCheck.
-  void check_for_bypass() {
-    if (bypass_) bypass_->check();
-  }
-  /// Discards a backward that did not complete.
-  void abandon_backward();
 
   /// Shards may be written between these two calls. `of_units`: the units whose values have changed.
   /// Collective: both, if the ranks of a host share one copy of the values; end_update() also if a changed unit stays
@@ -108,11 +96,12 @@ class ShardedModel::State final : public hook::StorageWatcher,
   void share_gradient_memory();
   void keep_gradients(const std::vector<std::vector<at::Tensor>>& early);
   bool accessed_in_scope(const hook::StorageAccess& access) const;
+  void begin_backward(BackwardState what) override;
+  void before_gradient(size_t leaf) override;
+  void gradient_arrived(size_t leaf, const at::Tensor& parameter) override;
+  void end_backward(BackwardState what, bool complete) override;
+  void discard_backward() noexcept override;
   void hook_up(size_t unit, size_t i);
-  void gradient_coming();
-  void gradient_arrived(size_t unit, size_t i, const at::Tensor& parameter);
-  void note_backward();
-  void at_end_of_backward();
   void reduce();
   void free_post_forward_shards();
   /// Sets the purpose that errors name for later gathers.
@@ -132,34 +121,22 @@ class ShardedModel::State final : public hook::StorageWatcher,
   void update(const std::vector<bool>& of_units);
   void begin_full_params(const FullParamsOptions& how);
   void end_full_params(const FullParamsOptions& how, bool write_back);
-  std::string name_of(const ShardedUnit& unit, const NamedTensor& parameter) const {
-    return "parameter '" + parameter.name + "' of unit '" + unit.name() + "'";
-  }
 
   ShardedModel& model_;
   std::optional<CoalescedBroadcast> module_buffers_;
   std::optional<UnshardScheduler> unshard_scheduler_;
   std::optional<ReductionScheduler> reductions_;
-  std::vector<hook::GradientHook> gradient_hooks_;
-  std::vector<hook::CaptureHook> capture_hooks_;  // called where autograd::grad() would return a leaf's gradient: MU153
-  std::vector<std::pair<at::Tensor, unsigned>> early_hooks_;  // called before a gradient is added to the parameter
-  std::optional<BypassCheck> bypass_;  // leaves of all parameters; set if operators outside a forward are allowed
-  std::vector<size_t> first_leaf_;     // by unit: index of its first leaf in bypass_
-  std::vector<size_t> arrived_;        // by unit: gradients that arrived in this backward
-  std::vector<size_t> awaited_;        // by unit: gradients that this backward can bring
+  std::vector<std::pair<size_t, size_t>> places_of_leaves_;  // by leaf of `watch_`: unit, and index in it
+  std::vector<size_t> arrived_;                              // by unit: gradients that arrived in this backward
+  std::vector<size_t> awaited_;                              // by unit: gradients that this backward can bring
   FrozenParameters frozen_;
-  std::vector<NamedTensor> parameters_;                 // parameters of all units
-  std::vector<char> agreed_trainable_;                  // whether each is trained, as agreed by all ranks
-  std::unordered_set<const c10::TensorImpl*> watched_;  // parameters that have hooks
+  std::vector<NamedTensor> parameters_;  // parameters of all units
+  std::vector<char> agreed_trainable_;   // whether each is trained, as agreed by all ranks
   bool unfrozen_arrived_ = false;
-  int forward_depth_ = 0;
-  int exceptions_ = 0;  // number of exceptions in flight when the forward began
-  bool in_backward_ = false;
-  bool inside_runtime_backward_ = false;  // whether this backward began with before_backward()
-  int64_t backward_ = -1;                 // id of this backward; -1 before its first hook
-  std::thread::id thread_;                // the thread that ran its first hook
-  bool forward_trained_ = false;          ///< whether a forward since the last backward recorded a graph
+  int exceptions_ = 0;            // number of exceptions in flight when the forward began
+  bool forward_trained_ = false;  // whether a forward since the last backward recorded a graph
   FullScope scope_ = FullScope::none;
+  BackwardWatch watch_;  // last, because its hooks use the other members
 };
 
 }  // namespace muster::parallel

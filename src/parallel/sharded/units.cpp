@@ -2,16 +2,234 @@
 
 #include <algorithm>
 #include <functional>
+#include <limits>
 #include <map>
+#include <regex>
 #include <set>
 #include <tuple>
+#include <typeinfo>
 
+#include <c10/util/Type.h>
+#include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/container/moduledict.h>
+#include <torch/nn/modules/container/modulelist.h>
+#include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/instancenorm.h>
 
-#include "parallel/sharded/unit_boundaries.h"
+#include "base/listing.h"
+#include "muster/base/error.h"
+#include "parallel/sharded/unit_marks.h"
 
 namespace muster::parallel {
+namespace {
+
+/// "prefix.name", or the name alone if the prefix is empty.
+std::string qualified(const std::string& prefix, const std::string& name) {
+  return prefix.empty() ? name : prefix + "." + name;
+}
+
+using torch::nn::Module;
+using Boundaries = std::map<const Module*, std::string>;
+
+/// One occurrence of a submodule; a reused module has several.
+struct ModulePlace {
+  std::string name;
+  std::shared_ptr<Module> module;
+};
+
+/// Collects places, outer ones first. Module::named_modules would throw for a module that no shared_ptr owns.
+void collect_places(const Module& module, const std::string& prefix, std::vector<ModulePlace>& places) {
+  for (const auto& child : module.named_children()) {
+    const auto name = qualified(prefix, child.key());
+    places.push_back({name, child.value()});
+    collect_places(*child.value(), name, places);
+  }
+}
+
+std::vector<ModulePlace> places_of(const Module& root) {
+  std::vector<ModulePlace> places;
+  collect_places(root, "", places);
+  return places;
+}
+
+/// The class without its namespace: "BlockImpl" for "(anonymous namespace)::BlockImpl".
+std::string bare_class(const Module& module) {
+  const auto& name = module.name();
+  const auto scope = name.rfind("::");
+  return scope == std::string::npos ? name : name.substr(scope + 2);
+}
+
+bool has_class(const Module& module, const std::string& wanted) {
+  const auto name = bare_class(module);
+  return name == wanted || name == wanted + "Impl";
+}
+
+template <class F>
+std::string distinct(const std::vector<ModulePlace>& places, F&& text_of) {
+  std::set<std::string> texts;
+  for (const auto& place : places) texts.insert(text_of(place));
+  return listed(texts);
+}
+
+[[noreturn]] void refuse_name(const Module& root, const std::vector<ModulePlace>& places, const std::string& option,
+                              const std::string& name) {
+  throw ConfigError("MU148", "no submodule of " + root.name() + " is named '" + name + "', which the option " + option +
+                                 " names; there are " +
+                                 distinct(places, [](const ModulePlace& place) { return place.name; }));
+}
+
+/// Calls f(place) for every submodule that one of these names or regular expressions matches.
+template <class F>
+void each_named(const Module& root, const std::vector<ModulePlace>& places, const std::string& option,
+                const std::vector<std::string>& names, F&& f) {
+  for (const auto& name : names) {
+    std::function<bool(const ModulePlace&)> meant = [&](const ModulePlace& place) { return place.name == name; };
+    if (std::none_of(places.begin(), places.end(), meant)) {
+      try {
+        meant = [pattern = std::regex(name)](const ModulePlace& place) {
+          return std::regex_match(place.name, pattern);
+        };
+      } catch (const std::regex_error&) {
+        refuse_name(root, places, option, name);
+      }
+    }
+    bool found = false;
+    for (const auto& place : places) {
+      if (!meant(place)) continue;
+      found = true;
+      f(place);
+    }
+    if (!found) refuse_name(root, places, option, name);
+  }
+}
+
+[[noreturn]] void refuse_class(const Module& root, const std::vector<ModulePlace>& places, const std::string& option,
+                               const std::string& name) {
+  throw ConfigError("MU148", "no submodule of " + root.name() + " is of class '" + name + "', which the option " +
+                                 option + " names; there are " +
+                                 distinct(places, [](const ModulePlace& place) { return bare_class(*place.module); }));
+}
+
+void add_classes(const Module& root, const std::vector<ModulePlace>& places, const ShardedOptions& options,
+                 Boundaries& units) {
+  const auto add = [&](const std::string& option, const std::string& name, auto&& is_of) {
+    bool found = false;
+    for (const auto& place : places) {
+      if (!is_of(*place.module)) continue;
+      found = true;
+      units.emplace(place.module.get(), place.name);
+    }
+    if (!found) refuse_class(root, places, option, name);
+  };
+  for (const auto& name : options.unit_classes)
+    add("unit_classes", name, [&](const Module& module) { return has_class(module, name); });
+  for (const auto& type : options.unit_types)
+    add("unit_types", c10::demangle(type.name()),
+        [&](const Module& module) { return std::type_index(typeid(module)) == type; });
+}
+
+/// Draws boundaries by size, from the inside out.
+class BySize {
+ public:
+  BySize(int64_t least, Boundaries& units) : least_(least), units_(units) {}
+
+  /// Number of elements that are not in an inner unit. Each parameter counts where it first occurs.
+  int64_t rest(const Module& module, const std::string& prefix) {
+    int64_t elements = 0;
+    for (const auto& parameter : module.parameters(/*recurse=*/false))
+      if (seen_.insert(parameter.unsafeGetTensorImpl()).second) elements += parameter.numel();
+    const bool leaf = dynamic_cast<const torch::nn::MultiheadAttentionImpl*>(&module) != nullptr;
+    for (const auto& child : module.named_children()) {
+      const auto name = qualified(prefix, child.key());
+      const auto within = rest(*child.value(), name);
+      if (units_.contains(child.value().get())) continue;
+      if (!leaf && within >= least_ && !is_list(*child.value())) units_.emplace(child.value().get(), name);
+      else elements += within;
+    }
+    return elements;
+  }
+
+ private:
+  static bool is_list(const Module& module) {
+    return dynamic_cast<const torch::nn::ModuleListImpl*>(&module) ||
+           dynamic_cast<const torch::nn::ModuleDictImpl*>(&module);
+  }
+
+  int64_t least_;
+  Boundaries& units_;
+  std::set<const c10::TensorImpl*> seen_;
+};
+
+/// Finds repeated blocks. Does not look for blocks within blocks.
+void find_repeated(const Module& parent, const std::string& prefix, Boundaries& units) {
+  const bool container = dynamic_cast<const torch::nn::SequentialImpl*>(&parent) ||
+                         dynamic_cast<const torch::nn::ModuleListImpl*>(&parent);
+  const auto candidate = [&](const Module& child) {
+    return !child.parameters().empty() && (container || !child.children().empty());
+  };
+  std::map<std::type_index, std::set<const Module*>> of_type;
+  const auto children = parent.named_children();
+  for (const auto& child : children)
+    if (const Module& module = *child.value(); candidate(module)) of_type[typeid(module)].insert(&module);
+  for (const auto& child : children) {
+    const Module& module = *child.value();
+    if (candidate(module) && of_type[typeid(module)].size() > 1) units.emplace(&module, qualified(prefix, child.key()));
+    else find_repeated(module, qualified(prefix, child.key()), units);
+  }
+}
+
+int64_t elements_of(const Module& module) {
+  int64_t elements = 0;
+  for (const auto& parameter : module.parameters()) elements += parameter.numel();
+  return elements;
+}
+
+/// Makes large layers units. In the root, the table of an embedding and the head would wait for each other, although
+/// one is used first and the other last.
+void add_large_layers(const std::vector<ModulePlace>& places, Boundaries& units) {
+  std::set<const Module*> within;
+  int64_t least = std::numeric_limits<int64_t>::max();
+  for (const auto& [unit, name] : units) {
+    least = std::min(least, elements_of(*unit));
+    for (const auto& module : unit->modules()) within.insert(module.get());
+  }
+  for (const auto& [name, module] : places)
+    if (module->children().empty() && !within.contains(module.get()) && elements_of(*module) >= least)
+      units.emplace(module.get(), name);
+}
+
+bool has_policy(const ShardedOptions& options) {
+  return !options.unit_classes.empty() || options.unit_min_elements > 0 || !options.unit_names.empty() ||
+         options.unit_predicate || !options.unit_types.empty();
+}
+
+}  // namespace
+
+std::map<const Module*, std::string> unit_boundaries(const Module& root, const ShardedOptions& options) {
+  const auto places = places_of(root);
+  Boundaries units;
+  claim_mark(root);
+  for (const auto& place : places)
+    if (claim_mark(*place.module) || (options.unit_predicate && options.unit_predicate(place.name, *place.module)))
+      units.emplace(place.module.get(), place.name);
+  each_named(root, places, "unit_names", options.unit_names,
+             [&](const ModulePlace& place) { units.emplace(place.module.get(), place.name); });
+  add_classes(root, places, options, units);
+  if (options.unit_min_elements > 0) BySize(options.unit_min_elements, units).rest(root, "");
+  if (units.empty() && !has_policy(options) && options.auto_wrap) {
+    find_repeated(root, "", units);
+    add_large_layers(places, units);
+  }
+  return units;
+}
+
+std::set<const Module*> ignored_modules(const Module& root, const ShardedOptions& options) {
+  std::set<const Module*> ignored;
+  each_named(root, places_of(root), "ignored_modules", options.ignored_modules,
+             [&](const ModulePlace& place) { ignored.insert(place.module.get()); });
+  return ignored;
+}
 namespace {
 
 using torch::nn::Module;

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -9,6 +11,12 @@
 #include "parallel/local.h"
 
 namespace muster::parallel {
+
+/// The submodules that are units, with their first names; see plan_units().
+std::map<const torch::nn::Module*, std::string> unit_boundaries(const torch::nn::Module& root,
+                                                                const ShardedOptions& options);
+/// The submodules that the options ignore. Both throw: ConfigError (MU148).
+std::set<const torch::nn::Module*> ignored_modules(const torch::nn::Module& root, const ShardedOptions& options);
 
 /// Parameters that are gathered and freed together: they have one dtype and one device, all are trainable or all are
 /// frozen, and none is repeated. In the module's order.

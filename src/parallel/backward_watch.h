@@ -1,0 +1,180 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "hook/gradient_hooks.h"
+#include "parallel/local.h"
+
+namespace muster::parallel {
+
+/// What runs in a model: a backward, which is seen through calls of LibTorch's backward that reach the model, or a
+/// reduction of gradients that no backward of this rank began.
+enum class BackwardState : uint8_t {
+  idle,         ///< nothing
+  announced,    ///< a backward that the runtime has announced; the runtime also says when it has ended
+  unannounced,  ///< a backward that the program began itself; it ends with the last call that reached the model
+  alone,        ///< a reduction without a backward
+};
+
+enum class BackwardEvent : uint8_t {
+  announce,          ///< the runtime says that a backward begins
+  reach,             ///< a further call of backward has reached the model
+  inner_call_ended,  ///< the last open call has ended, inside of a call that has not reached the model so far
+  call_ended,        ///< the last open call has ended
+  end_announced,     ///< the runtime says that the backward has ended
+  lose,              ///< the open calls have thrown
+  start_alone,
+  end_alone,
+};
+
+/// The actions that an event requires, in this order.
+struct BackwardTransition {
+  bool discard = false;  ///< discard what runs
+  bool begin = false;    ///< begin what `next` says
+  bool end = false;      ///< reduce what was collected
+  bool report = false;   ///< throw the errors that can only be known of a whole backward
+  BackwardState next = BackwardState::idle;
+  friend bool operator==(const BackwardTransition&, const BackwardTransition&) = default;
+};
+
+/// The state machine of all models with hooks. A backward that threw tells nobody: the next event discards it.
+/// Why: docs/decisions/0169-one-life-of-a-backward.md.
+BackwardTransition transition(BackwardState state, BackwardEvent event);
+
+/// Detects a backward in which no gradient came from a forward in a scope of the prepared model.
+/// Thread safety: do not call forward_ended() concurrently with other members.
+class BypassCheck {
+ public:
+  /// Leaves are numbered in the order in which they are added.
+  void add_leaf(const at::Tensor& leaf) { graphs_.add(leaf); }
+  /// A forward scope has ended: the graphs that are alive now came from it.
+  void forward_ended() noexcept { graphs_.note(); }
+  void backward_begins() noexcept { gradient_ = scoped_ = false; }
+  void gradient_arrived(size_t leaf) {
+    gradient_ = true;
+    scoped_ = scoped_ || graphs_.noted(leaf);
+  }
+  /// A backward has ended inside another one: its forward ran there, outside of every scope, which is allowed.
+  void nested_backward_ended() noexcept { scoped_ = true; }
+  /// Throws: UsageError (MU151), once per backward.
+  void check() {
+    if (scoped_ || !std::exchange(gradient_, false)) return;
+    refuse_bypass();
+  }
+
+ private:
+  hook::GraphUse graphs_{std::vector<at::Tensor>()};
+  bool gradient_ = false;  // whether a gradient has arrived
+  bool scoped_ = false;    // whether a gradient came from a forward in a scope
+};
+
+/// What a model does in a backward. A BackwardWatch calls these functions, and holds the model's mutex, except in
+/// before_gradient().
+class BackwardActions {
+ public:
+  /// A backward, or a reduction alone, begins. After an exception nothing runs.
+  virtual void begin_backward(BackwardState what) = 0;
+  /// Autograd is about to accumulate a gradient. The mutex is not held, because most calls do not need it.
+  virtual void before_gradient(size_t leaf) = 0;
+  /// The gradient is dense and has no graph.
+  virtual void gradient_arrived(size_t leaf, const at::Tensor& parameter) = 0;
+  /// What has begun ends. `complete`: all of the backward has been seen, so unused parameters are known.
+  virtual void end_backward(BackwardState what, bool complete) = 0;
+  /// What has begun was not completed.
+  virtual void discard_backward() noexcept = 0;
+
+ protected:
+  ~BackwardActions() = default;
+};
+
+/// Follows the backwards that reach a model, through hooks on its parameters, and calls the model's actions in the
+/// order of BackwardState. A backward is announced by the runtime, or known by the first call that reaches the model.
+/// Calls may be nested in one another, and may run on several threads; what they bring belongs to one backward, which
+/// ends with the last of them.
+///
+/// Thread safety: hooks lock the model's mutex. The caller of the other functions holds it.
+class BackwardWatch {
+ public:
+  enum class Threads { any, one };  ///< whether several threads may run backward at the same time
+
+  /// `checks_bypass`: whether MU151 is checked. Requires: mutex and model outlive this object.
+  BackwardWatch(std::mutex& mutex, BackwardActions& model, Threads threads, bool checks_bypass);
+  ~BackwardWatch();
+  BackwardWatch(const BackwardWatch&) = delete;
+
+  /// Hooks up a parameter that requires a gradient, and returns its index: parameters are numbered in this order.
+  size_t watch(const NamedTensor& parameter);
+  bool watches(const at::Tensor& parameter) const { return watched_.contains(parameter.unsafeGetTensorImpl()); }
+
+  /// Whether enter_forward() would begin a forward, outside of backward and of other forwards. Then call
+  /// begin_forward() first, which discards a backward that has thrown.
+  bool forward_begins() const;
+  void begin_forward();
+  void enter_forward() noexcept { ++forward_depth_; }
+  /// Whether that was the outermost forward.
+  bool leave_forward() noexcept;
+  bool inside_forward() const noexcept { return forward_depth_ > 0; }
+
+  /// Call these two around a backward; inside another backward they do nothing.
+  /// Throws: what the model's actions throw; UsageError (MU151) at the end.
+  void announce();
+  void end_announced();
+  /// A hook tells that the running call of backward has reached the model.
+  /// Throws: UsageError (MU192) if only one thread may run backward and another one does.
+  void reach();
+  /// Discards the backward if all its calls have thrown.
+  void forget_lost_calls();
+  /// Begins and ends a reduction without a backward.
+  void start_alone() { handle(BackwardEvent::start_alone); }
+  void end_alone() { handle(BackwardEvent::end_alone); }
+  /// Discards what runs.
+  void discard() { handle(BackwardEvent::lose); }
+
+  BackwardState state() const noexcept { return state_; }
+  /// Whether calls of this backward are nested in one another, or in a call that has not reached the model so far.
+  bool nested() const noexcept { return nested_; }
+  /// Throws: UsageError (MU151).
+  void check_for_bypass() {
+    if (checks_bypass_) bypass_.check();
+  }
+
+ private:
+  /// One call of LibTorch's backward. LibTorch owns it through the function that it calls at the end, and destroys it
+  /// if the call throws.
+  struct Call {
+    BackwardWatch* watch;  ///< nullptr once that is destroyed
+    int64_t id;
+    std::thread::id thread;
+  };
+
+  void handle(BackwardEvent event);
+  void on_gradient(size_t leaf, const std::string& name, const at::Tensor& parameter);
+  void call_ended(const Call& call);
+  bool erase_lost_calls();
+
+  std::mutex& mutex_;
+  BackwardActions& model_;
+  const Threads threads_;
+  const bool checks_bypass_;
+  BackwardState state_ = BackwardState::idle;
+  std::vector<std::weak_ptr<Call>> calls_;  // calls that are open
+  bool nested_ = false;
+  int forward_depth_ = 0;
+  BypassCheck bypass_;
+  std::unordered_set<const c10::TensorImpl*> watched_;
+  std::vector<hook::GradientHook> gradient_hooks_;
+  std::vector<hook::CaptureHook> capture_hooks_;  // called where autograd::grad() would return a leaf's gradient: MU153
+  std::vector<std::pair<at::Tensor, unsigned>> early_hooks_;  // called before a gradient is accumulated
+};
+
+}  // namespace muster::parallel
