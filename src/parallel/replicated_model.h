@@ -6,6 +6,10 @@
 #include "muster/parallel/capabilities.h"
 #include "muster/parallel/managed_model.h"
 #include "muster/parallel/options.h"
+#include "parallel/coalesced.h"
+#include "parallel/frozen_parameters.h"
+#include "parallel/replicated/reducer.h"
+#include "parallel/replicated/replica.h"
 
 namespace torch::nn {
 class Module;
@@ -40,13 +44,12 @@ namespace muster::parallel {
 ///   MU155 with static_graph, the parameters that got gradients differ from those of the first step;
 /// ConfigError
 ///   MU150 ranks have unfrozen different parameters.
-class ReplicatedModel final : public ManagedModel, public GradientReductions, public CommHookState {
+class ReplicatedModel final : public ManagedModel, public GradientReductions, public CommHookState, private Joinable {
  public:
   /// Broadcasts parameters and buffers from rank 0. Requires: the module outlives this object.
   /// Throws: ConfigError (MU150) if ranks disagree in a name, shape, stride, dtype or requires_grad.
   /// Collective.
   ReplicatedModel(torch::nn::Module& module, comm::Communicator group, const DdpOptions& options = {});
-  ~ReplicatedModel() override;
 
   const optim::LocalParameter* find(const at::Tensor& parameter) const override;
   bool expects(const at::Tensor& parameter) const override;
@@ -56,17 +59,19 @@ class ReplicatedModel final : public ManagedModel, public GradientReductions, pu
 
   /// Throws: UsageError (MU156) if a parameter was moved since set-up.
   void enter_forward() override;
-  void leave_forward() noexcept override;
-  void before_backward() override;
-  void after_backward() override;
+  void leave_forward() noexcept override { reducer_.leave_forward(); }
+  void before_backward() override { reducer_.before_backward(); }
+  void after_backward() override { reducer_.after_backward(); }
   void broadcast_buffers() override;
-  void set_gradient_sync(bool on) override;
-  bool gradient_sync() const override;
-  void start_reduction() override;
-  void finish_reduction() override;
-  int64_t reduction_count() const override;
+  void set_gradient_sync(bool on) override { reducer_.set_sync(on); }
+  bool gradient_sync() const override { return reducer_.sync(); }
+  void start_reduction() override { reducer_.start(); }
+  void finish_reduction() override { reducer_.finish_started(); }
+  int64_t reduction_count() const override { return reducer_.ended(); }
   bool has_gradients() const override;
-  void register_with(const std::shared_ptr<ReductionRecord>& record, int64_t index) override;
+  void register_with(const std::shared_ptr<ReductionRecord>& record, int64_t index) override {
+    reducer_.register_with(record, index);
+  }
 
   double gradient_power_sum(const std::vector<at::Tensor>& parameters, double p) override;
   void for_each_gradient(const std::vector<at::Tensor>& parameters,
@@ -76,12 +81,29 @@ class ReplicatedModel final : public ManagedModel, public GradientReductions, pu
   void load_comm_hook_state(const State& state) override;
   GradientReductions* gradient_reductions() noexcept override { return this; }
   CommHookState* comm_hook_state() noexcept override { return this; }
-  Joinable* joinable() noexcept override;
+  Joinable* joinable() noexcept override { return this; }
   std::string describe() const override;
 
  private:
-  class Impl;
-  std::unique_ptr<Impl> impl_;
+  void set_session(JoinSession* session, int64_t model) override { reducer_.set_session(session, model); }
+  std::string obstacle() const override;
+  void shadow(JoinEvent event, int root, double divisor) override;
+  void sync_final_model(int root) override;
+
+  /// Checks, before anything is moved or sent, that ranks have built equal models.
+  std::vector<NamedTensor> agreed_buffers() const;
+  void share_values(int root) const;
+  void require_unmoved() const;
+
+  torch::nn::Module& module_;
+  comm::Communicator group_;
+  DdpOptions options_;
+  std::vector<NamedTensor> all_;
+  FrozenParameters frozen_;
+  CoalescedBroadcast buffers_;
+  Replica replica_;
+  Reducer reducer_;
+  bool shadowed_ = false;  // whether grad() has gradients of other ranks since the session began
 };
 
 }  // namespace muster::parallel

@@ -1,8 +1,12 @@
 #pragma once  // for other rooms
 
-#include <memory>
+#include <cstdint>
+#include <unordered_set>
+#include <vector>
 
+#include "hook/gradient_hooks.h"
 #include "muster/parallel/managed_model.h"
+#include "parallel/frozen_parameters.h"
 
 namespace torch::nn {
 class Module;
@@ -16,23 +20,22 @@ class SingleDeviceModel final : public ManagedModel {
  public:
   /// Requires: the module outlives this object.
   explicit SingleDeviceModel(torch::nn::Module& module);
-  ~SingleDeviceModel() override;
 
   /// Always nullptr, because this class holds no flat memory.
-  const optim::LocalParameter* find(const at::Tensor& parameter) const override;
+  const optim::LocalParameter* find(const at::Tensor&) const override { return nullptr; }
   /// True for the module's parameters, which are updated where they are.
   bool expects(const at::Tensor& parameter) const override;
   bool has_gradient(const at::Tensor& parameter) const override;
   void zero_grad(const at::Tensor& parameter, bool set_to_none) override;
 
   void enter_forward() override;
-  void leave_forward() noexcept override;
+  void leave_forward() noexcept override { graphs_.note(); }
   void before_backward() override;
   /// Throws: UsageError (MU151) if gradients came only from forwards outside of every scope.
   void after_backward() override;
-  void broadcast_buffers() override;
-  void set_gradient_sync(bool on) override;
-  bool gradient_sync() const override;
+  void broadcast_buffers() override {}
+  void set_gradient_sync(bool on) override { sync_ = on; }
+  bool gradient_sync() const override { return sync_; }
 
   double gradient_power_sum(const std::vector<at::Tensor>& parameters, double p) override;
   void for_each_gradient(const std::vector<at::Tensor>& parameters,
@@ -41,8 +44,21 @@ class SingleDeviceModel final : public ManagedModel {
   std::string describe() const override;
 
  private:
-  class Impl;
-  std::unique_ptr<Impl> impl_;
+  /// A cheap fingerprint of a gradient: which tensor it is, and how often it was changed.
+  struct GradientMark {
+    explicit GradientMark(const at::Tensor& leaf);
+    bool operator==(const GradientMark&) const = default;
+    const void* impl = nullptr;
+    uint32_t version = 0;
+  };
+
+  torch::nn::Module& module_;
+  std::unordered_set<const c10::TensorImpl*> all_;  // the module's parameters, by impl
+  std::vector<at::Tensor> leaves_;                  // parameters that are or were trainable
+  FrozenParameters frozen_;
+  hook::GraphUse graphs_;
+  std::vector<GradientMark> before_;  // by leaf, while a backward runs that may have bypassed the scope
+  bool sync_ = true;
 };
 
 }  // namespace muster::parallel

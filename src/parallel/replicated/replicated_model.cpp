@@ -10,14 +10,8 @@
 #include "comm/same_lines.h"
 #include "comm/shared_tensor.h"
 #include "device/host_memory.h"
-#include "hook/gradient_hooks.h"
 #include "muster/base/error.h"
 #include "muster/parallel/comm_hook.h"
-#include "parallel/coalesced.h"
-#include "parallel/frozen_parameters.h"
-#include "parallel/replicated/join_session.h"
-#include "parallel/replicated/reducer.h"
-#include "parallel/replicated/replica.h"
 #include "parallel/same_model.h"
 #include "parallel/synchronized_norm.h"
 
@@ -41,105 +35,84 @@ std::vector<at::Tensor> tensors_of(const std::vector<NamedTensor>& named) {
 
 }  // namespace
 
-class ReplicatedModel::Impl final : public Joinable {
- public:
-  Impl(torch::nn::Module& module, comm::Communicator group, const DdpOptions& options)
-      : module_(module), group_(std::move(group)), options_(options), all_(distinct_parameters(module)), frozen_(all_),
-        buffers_(tensors_of(agreed_buffers())),
-        replica_(trainable(all_), options.first_bucket_mb * kMiB, options.bucket_cap_mb * kMiB,
-                 ReductionFlags::count(all_.size() - frozen_.size()),
-                 [this](int64_t elements, const at::TensorOptions& kind) {
-                   return comm::shared_zeros(group_, elements, kind, comm::PeerAccess::write);
-                 }),
-        reducer_(module.name(), replica_, frozen_, group_, options_) {
-    share_values();
-    if (options_.broadcast_buffers) reducer_.at_end([this](int root) { buffers_.run(group_, root); });
-    device::release_freed_memory();  // parameters that moved leave gaps that no other tensor fills
-  }
-
-  /// Checks, before anything is moved or sent, that ranks have built equal models.
-  std::vector<NamedTensor> agreed_buffers() const {
-    auto buffers = distinct_buffers(module_);
-    require_sendable(all_, buffers);
-    comm::require_same_lines(group_, describe_tensors(all_, buffers));
-    return buffers;
-  }
-
-  void share_values(int root = 0) const {
-    for (const auto& values : replica_.values()) group_.internal("values of parameters").broadcast(values, root);
-    CoalescedBroadcast(tensors_of(frozen_.all())).run(group_, root);
-    buffers_.run(group_, root);
-  }
-
-  void set_session(JoinSession* session, int64_t model) override { reducer_.set_session(session, model); }
-
-  std::string obstacle() const override {
-    const auto norm = first_synchronized_norm(module_);
-    return norm.empty() ? norm
-                        : "the batch normalization '" + norm +
-                              "' takes its statistics from all ranks' batches in every forward; keep even_batches "
-                              "on, or train without convert_sync_batchnorm";
-  }
-
-  void shadow(JoinEvent, int root, double divisor) override {
-    shadowed_ = true;
-    reducer_.shadow(root, divisor);
-  }
-
-  void sync_final_model(int root) override {
-    share_values(root);
-    // These gradients come from steps of other ranks, and must not be part of this rank's next step.
-    if (std::exchange(shadowed_, false))
-      for (const auto& parameter : replica_.parameters()) zero_local_gradient(parameter.tensor, /*set_to_none=*/true);
-  }
-
-  void require_unmoved() const {
-    for (const auto& parameter : replica_.parameters())
-      if (parameter.tensor.const_data_ptr() != parameter.data)
-        throw UsageError(
-            "MU156",
-            "parameter '" + parameter.name +
-                "' was moved to other memory after prepare(), as by "
-                "module->to(...) or torch::load(module, ...): move and convert the module before prepare(), and load "
-                "weights after it with load_model(model, path)");
-  }
-
-  std::string describe() const {
-    std::ostringstream text;
-    text << "ddp: " << group_.size() << " ranks, " << replica_.parameters().size() << " trainable parameters";
-    if (!frozen_.empty()) text << " and " << frozen_.size() << " frozen";
-    text << " in " << replica_.buckets().size() << " buckets of at most " << options_.bucket_cap_mb << " MiB";
-    if (options_.broadcast_buffers && !buffers_.empty()) text << ", buffers from rank 0";
-    if (options_.find_unused_parameters) text << ", parameters may be unused";
-    if (options_.custom_hook || options_.comm_hook != "none")
-      text << ", communicated by the hook "
-           << (options_.custom_hook ? options_.custom_hook->name() : options_.comm_hook);
-    if (options_.static_graph) text << ", the same parameters in every step";
-    return text.str();
-  }
-
-  torch::nn::Module& module_;
-  comm::Communicator group_;
-  DdpOptions options_;
-  std::vector<NamedTensor> all_;
-  FrozenParameters frozen_;
-  CoalescedBroadcast buffers_;
-  Replica replica_;
-  Reducer reducer_;
-  bool shadowed_ = false;  // whether grad() has gradients of other ranks since the session began
-};
-
 ReplicatedModel::ReplicatedModel(torch::nn::Module& module, comm::Communicator group, const DdpOptions& options)
-    : impl_(std::make_unique<Impl>(module, std::move(group), options)) {}
-ReplicatedModel::~ReplicatedModel() = default;
+    : module_(module), group_(std::move(group)), options_(options), all_(distinct_parameters(module)), frozen_(all_),
+      buffers_(tensors_of(agreed_buffers())),
+      replica_(trainable(all_), options.first_bucket_mb * kMiB, options.bucket_cap_mb * kMiB,
+               ReductionFlags::count(all_.size() - frozen_.size()),
+               [this](int64_t elements, const at::TensorOptions& kind) {
+                 return comm::shared_zeros(group_, elements, kind, comm::PeerAccess::write);
+               }),
+      reducer_(module.name(), replica_, frozen_, group_, options_) {
+  share_values(/*root=*/0);
+  if (options_.broadcast_buffers) reducer_.at_end([this](int root) { buffers_.run(group_, root); });
+  device::release_freed_memory();  // parameters that moved leave gaps that no other tensor fills
+}
+
+std::vector<NamedTensor> ReplicatedModel::agreed_buffers() const {
+  auto buffers = distinct_buffers(module_);
+  require_sendable(all_, buffers);
+  comm::require_same_lines(group_, describe_tensors(all_, buffers));
+  return buffers;
+}
+
+void ReplicatedModel::share_values(int root) const {
+  for (const auto& values : replica_.values()) group_.internal("values of parameters").broadcast(values, root);
+  CoalescedBroadcast(tensors_of(frozen_.all())).run(group_, root);
+  buffers_.run(group_, root);
+}
+
+std::string ReplicatedModel::obstacle() const {
+  const auto norm = first_synchronized_norm(module_);
+  return norm.empty() ? norm
+                      : "the batch normalization '" + norm +
+                            "' takes its statistics from all ranks' batches in every forward; keep even_batches "
+                            "on, or train without convert_sync_batchnorm";
+}
+
+void ReplicatedModel::shadow(JoinEvent, int root, double divisor) {
+  shadowed_ = true;
+  reducer_.shadow(root, divisor);
+}
+
+void ReplicatedModel::sync_final_model(int root) {
+  share_values(root);
+  // These gradients come from steps of other ranks, and must not be part of this rank's next step.
+  if (std::exchange(shadowed_, false))
+    for (const auto& parameter : replica_.parameters()) zero_local_gradient(parameter.tensor, /*set_to_none=*/true);
+}
+
+void ReplicatedModel::require_unmoved() const {
+  for (const auto& parameter : replica_.parameters())
+    if (parameter.tensor.const_data_ptr() != parameter.data)
+      throw UsageError(
+          "MU156",
+          "parameter '" + parameter.name +
+              "' was moved to other memory after prepare(), as by "
+              "module->to(...) or torch::load(module, ...): move and convert the module before prepare(), and load "
+              "weights after it with load_model(model, path)");
+}
+
+std::string ReplicatedModel::describe() const {
+  std::ostringstream text;
+  text << "ddp: " << group_.size() << " ranks, " << replica_.parameters().size() << " trainable parameters";
+  if (!frozen_.empty()) text << " and " << frozen_.size() << " frozen";
+  text << " in " << replica_.buckets().size() << " buckets of at most " << options_.bucket_cap_mb << " MiB";
+  if (options_.broadcast_buffers && !buffers_.empty()) text << ", buffers from rank 0";
+  if (options_.find_unused_parameters) text << ", parameters may be unused";
+  if (options_.custom_hook || options_.comm_hook != "none")
+    text << ", communicated by the hook " << (options_.custom_hook ? options_.custom_hook->name() : options_.comm_hook);
+  if (options_.static_graph) text << ", the same parameters in every step";
+  return text.str();
+}
 
 const optim::LocalParameter* ReplicatedModel::find(const at::Tensor& parameter) const {
-  const auto* found = impl_->replica_.find(parameter);
+  const auto* found = replica_.find(parameter);
   return found ? &found->local : nullptr;
 }
 
 bool ReplicatedModel::has_gradient(const at::Tensor& parameter) const {
-  const auto* found = impl_->replica_.find(parameter);
+  const auto* found = replica_.find(parameter);
   if (!found) return false;
   // Through the impl, as in all code that runs per step, because Tensor::grad() would first ask autograd whether it is
   // a leaf.
@@ -150,41 +123,30 @@ bool ReplicatedModel::has_gradient(const at::Tensor& parameter) const {
     at::NoGradGuard no_grad;
     at::Tensor(found->gradient).copy_(gradient);
     const auto local = std::exchange(parameter.mutable_grad(), found->gradient);
-    impl_->reducer_.order_local_gradients();
+    reducer_.order_local_gradients();
   }
   return true;
 }
 
 bool ReplicatedModel::expects(const at::Tensor& parameter) const {
-  const auto& frozen = impl_->frozen_.all();
+  const auto& frozen = frozen_.all();
   return find(parameter) || std::any_of(frozen.begin(), frozen.end(),
                                         [&](const NamedTensor& named) { return named.tensor.is_same(parameter); });
 }
-int64_t ReplicatedModel::revision() const { return static_cast<int64_t>(impl_->replica_.parameters().size()); }
+int64_t ReplicatedModel::revision() const { return static_cast<int64_t>(replica_.parameters().size()); }
 void ReplicatedModel::zero_grad(const at::Tensor& parameter, bool set_to_none) {
   zero_local_gradient(parameter, set_to_none);
 }
 
 void ReplicatedModel::enter_forward() {
-  impl_->reducer_.enter_forward([this] { impl_->require_unmoved(); });
+  reducer_.enter_forward([this] { require_unmoved(); });
 }
-void ReplicatedModel::leave_forward() noexcept { impl_->reducer_.leave_forward(); }
-void ReplicatedModel::before_backward() { impl_->reducer_.before_backward(); }
-void ReplicatedModel::after_backward() { impl_->reducer_.after_backward(); }
 void ReplicatedModel::broadcast_buffers() {
-  if (impl_->options_.broadcast_buffers) impl_->buffers_.run(impl_->group_);
-}
-void ReplicatedModel::set_gradient_sync(bool on) { impl_->reducer_.set_sync(on); }
-bool ReplicatedModel::gradient_sync() const { return impl_->reducer_.sync(); }
-void ReplicatedModel::start_reduction() { impl_->reducer_.start(); }
-void ReplicatedModel::finish_reduction() { impl_->reducer_.finish_started(); }
-int64_t ReplicatedModel::reduction_count() const { return impl_->reducer_.ended(); }
-void ReplicatedModel::register_with(const std::shared_ptr<ReductionRecord>& record, int64_t index) {
-  impl_->reducer_.register_with(record, index);
+  if (options_.broadcast_buffers) buffers_.run(group_);
 }
 
 bool ReplicatedModel::has_gradients() const {
-  const auto& parameters = impl_->replica_.parameters();
+  const auto& parameters = replica_.parameters();
   return std::any_of(parameters.begin(), parameters.end(),
                      [](const auto& one) { return one.tensor.unsafeGetTensorImpl()->grad().defined(); });
 }
@@ -197,16 +159,14 @@ void ReplicatedModel::for_each_gradient(const std::vector<at::Tensor>& parameter
   each_local_gradient(parameters, f);
 }
 std::vector<std::pair<std::string, at::Tensor>> ReplicatedModel::full_state(bool main_only) {
-  if (main_only && impl_->group_.rank() != 0) return {};
-  return local_state(impl_->module_);
+  if (main_only && group_.rank() != 0) return {};
+  return local_state(module_);
 }
 State ReplicatedModel::save_comm_hook_state() const {
-  return impl_->reducer_.comm_hook() ? impl_->reducer_.comm_hook()->state_dict() : State();
+  return reducer_.comm_hook() ? reducer_.comm_hook()->state_dict() : State();
 }
 void ReplicatedModel::load_comm_hook_state(const State& state) {
-  if (impl_->reducer_.comm_hook() && !state.empty()) impl_->reducer_.comm_hook()->load_state_dict(state);
+  if (reducer_.comm_hook() && !state.empty()) reducer_.comm_hook()->load_state_dict(state);
 }
-Joinable* ReplicatedModel::joinable() noexcept { return impl_.get(); }
-std::string ReplicatedModel::describe() const { return impl_->describe(); }
 
 }  // namespace muster::parallel
