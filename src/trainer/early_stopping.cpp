@@ -6,10 +6,10 @@
 #include "base/listing.h"
 #include "base/log.h"
 #include "comm/agreement.h"
-#include "core.h"
-#include "monitor.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
+#include "muster/trainer/trainer.h"
+#include "watchers.h"
 
 namespace muster {
 

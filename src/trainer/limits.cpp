@@ -8,7 +8,7 @@
 #include "muster/trainer/callback.h"
 #include "muster/trainer/model_checkpoint.h"
 #include "muster/trainer/progress_bar.h"
-#include "option_check.h"
+#include "option_fields.h"
 
 namespace muster::trainer {
 namespace {
@@ -70,6 +70,11 @@ std::optional<int64_t> batches_of(const BatchLimit& limit, std::optional<int64_t
                                          "least {}, or a whole number",
                                          option, part, *size, 1.0 / static_cast<double>(*size)));
   return batches;
+}
+
+const BatchLimit& evaluation_limit(const TrainerOptions& options, StepKind kind) {
+  if (kind == StepKind::test) return options.limit_test_batches;
+  return kind == StepKind::predict ? options.limit_predict_batches : options.limit_val_batches;
 }
 
 std::optional<int64_t> validation_interval(const CheckInterval& interval, std::optional<int64_t> batches, bool across) {

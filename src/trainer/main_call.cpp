@@ -14,17 +14,12 @@
 #include "base/listing.h"
 #include "base/options_line.h"
 #include "cluster/error_message.h"
-#include "main_config.h"
-#include "main_help.h"
-#include "main_line.h"
-#include "main_sources.h"
-#include "main_trainer.h"
+#include "main_program.h"
 #include "muster/base/detail/options.h"
 #include "muster/base/error.h"
 #include "muster/cluster/cluster.h"
 #include "muster/trainer/trainer.h"
 
-// Why: docs/decisions/0119-a-program-of-one-line.md.
 namespace muster::trainer {
 namespace {
 

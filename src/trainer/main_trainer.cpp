@@ -1,10 +1,9 @@
-#include "main_trainer.h"
-
 #include <algorithm>
 #include <utility>
 
 #include "base/options_line.h"
 #include "limits.h"
+#include "main_program.h"
 #include "muster/base/error.h"
 #include "muster/cluster/cluster.h"
 #include "option_fields.h"
@@ -30,6 +29,7 @@ constexpr OfRuntime kOfRuntime[] = {
     {"backend", [](T& to, const R& from) { to.backend = from.backend; }},
     {"benchmark", [](T& to, const R& from) { to.benchmark = from.benchmark; }},
     {"deterministic", [](T& to, const R& from) { to.deterministic = from.deterministic; }},
+    {"device_backend", [](T& to, const R& from) { to.device_backend = from.device_backend; }},
     {"devices", [](T& to, const R&) { to.devices = {}; }},
     {"grad_scaler.backoff_factor",
      [](T& to, const R& from) { to.grad_scaler.backoff_factor = from.grad_scaler.backoff_factor; }},

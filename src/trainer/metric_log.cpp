@@ -1,5 +1,3 @@
-#include "metric_log.h"
-
 #include <algorithm>
 #include <functional>
 #include <tuple>

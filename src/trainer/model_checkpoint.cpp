@@ -11,10 +11,11 @@
 
 #include "base/listing.h"
 #include "base/log.h"
-#include "core.h"
-#include "monitor.h"
+#include "checkpoints.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
+#include "muster/trainer/trainer.h"
+#include "watchers.h"
 
 namespace muster {
 namespace {

@@ -17,12 +17,12 @@ trainer::Core& TrainerModule::core() const {
   return *core_;
 }
 
-Trainer& TrainerModule::trainer() const { return core().trainer; }
-int64_t TrainerModule::current_epoch() const { return core().progress.epoch; }
-int64_t TrainerModule::global_step() const { return core().global_step(); }
-c10::Device TrainerModule::device() const { return core().runtime.device(); }
+Trainer& TrainerModule::trainer() const { return core().run.trainer; }
+int64_t TrainerModule::current_epoch() const { return core().run.progress.epoch; }
+int64_t TrainerModule::global_step() const { return core().run.global_step(); }
+c10::Device TrainerModule::device() const { return core().run.runtime.device(); }
 
-void TrainerModule::backward(const at::Tensor& loss) { core().runtime.backward(loss); }
+void TrainerModule::backward(const at::Tensor& loss) { core().run.runtime.backward(loss); }
 void TrainerModule::optimizer_step(int64_t, int64_t, ModuleOptimizer& optimizer,
                                    const ModuleOptimizer::Closure& closure) {
   optimizer.step(closure);
@@ -38,22 +38,22 @@ void TrainerModule::lr_scheduler_step(const Scheduler& scheduler, std::optional<
 }
 
 void TrainerModule::log(std::string_view name, const at::Tensor& value, const LogOptions& options) {
-  core().log(name, value, options);
+  core().run_log.log(name, value, options);
 }
 void TrainerModule::log(std::string_view name, double value, const LogOptions& options) {
-  core().log(name, value, options);
+  core().run_log.log(name, value, options);
 }
 void TrainerModule::log(std::string_view name, Metric& metric, const LogOptions& options) {
-  core().log(name, metric, options);
+  core().run_log.log(name, metric, options);
 }
 void TrainerModule::log_dict(const std::vector<std::pair<std::string, at::Tensor>>& values, const LogOptions& options) {
-  for (const auto& [name, value] : values) core().log(name, value, options);
+  for (const auto& [name, value] : values) core().run_log.log(name, value, options);
 }
 
-void TrainerModule::manual_backward(const at::Tensor& loss) { core().manual_backward(loss); }
-runtime::NoSyncScope TrainerModule::no_sync() { return core().no_sync(); }
-const std::vector<ModuleOptimizer>& TrainerModule::optimizers() const { return core().trained_module->handles; }
-const std::vector<Scheduler>& TrainerModule::lr_schedulers() const { return core().trained_module->schedulers; }
+void TrainerModule::manual_backward(const at::Tensor& loss) { core().optimization.manual_backward(loss); }
+runtime::NoSyncScope TrainerModule::no_sync() { return core().optimization.no_sync(); }
+const std::vector<ModuleOptimizer>& TrainerModule::optimizers() const { return core().run.trained_module->handles; }
+const std::vector<Scheduler>& TrainerModule::lr_schedulers() const { return core().run.trained_module->schedulers; }
 ModuleOptimizer TrainerModule::optimizer(std::size_t index, std::size_t count) const {
   const auto& all = optimizers();
   if (all.size() != count)
@@ -63,7 +63,7 @@ ModuleOptimizer TrainerModule::optimizer(std::size_t index, std::size_t count) c
   return all[index];
 }
 void TrainerModule::clip_gradients(ModuleOptimizer& optimizer, const GradientClipOptions& options) {
-  core().clip(optimizer, options);
+  core().optimization.clip(optimizer, options);
 }
 
 void TrainerModule::freeze() {

@@ -1,16 +1,24 @@
+#include "optimization.h"
+
 #include <algorithm>
+#include <string>
 #include <typeinfo>
 #include <utility>
+#include <variant>
 
 #include <ATen/core/grad_mode.h>
 #include <c10/util/Type.h>
 
 #include "base/log.h"
-#include "core.h"
-#include "monitor.h"
+#include "limits.h"
 #include "muster/base/error.h"
 #include "muster/runtime/loop_access.h"
 #include "muster/runtime/outside_forward.h"
+#include "muster/schedule/composed_schedulers.h"
+#include "run.h"
+#include "run_loaders.h"
+#include "run_log.h"
+#include "watchers.h"
 
 namespace muster::trainer {
 namespace {
@@ -31,6 +39,12 @@ struct NoGradients {};
                                 "window's last batch: set accumulate_grad_batches = 1, and a larger batch size");
 }
 
+bool is_plateau(const AnyLRScheduler& scheduler) {
+  if (const auto* own = std::get_if<std::shared_ptr<LRScheduler>>(&scheduler.held()))
+    return dynamic_cast<const ReduceLROnPlateau*>(own->get()) != nullptr;
+  return std::holds_alternative<std::shared_ptr<torch::optim::ReduceLROnPlateauScheduler>>(scheduler.held());
+}
+
 }  // namespace
 
 void refuse_missing_loss() {
@@ -39,35 +53,121 @@ void refuse_missing_loss() {
                    "empty std::optional of the map");
 }
 
-StepOutput Core::training_step(const StepTable& steps, void* batch) {
+State WindowBegin::state_dict() const {
+  State::List positions;
+  for (const auto& one : loaders)
+    positions.emplace_back(
+        State::Map{{"dataset", one.dataset}, {"epoch", one.epoch}, {"samples", one.samples}, {"seed", one.seed}});
+  return State::Map{{"batches", batches},
+                    {"loaders", std::move(positions)},
+                    {"metric_objects", book->metrics().state_dict({}, /*values=*/false)},
+                    {"total_batches", total_batches},
+                    {"training", book->state_dict()}};
+}
+
+void WindowBegin::load_state_dict(const State& state, LatestMetrics& latest) {
+  batches = state.at("batches").integer();
+  total_batches = state.at("total_batches").integer();
+  loaders.clear();
+  for (const auto& one : state.at("loaders").list())
+    loaders.push_back({.dataset = one.at("dataset").text(),
+                       .epoch = one.at("epoch").integer(),
+                       .samples = one.at("samples").integer(),
+                       .seed = one.at("seed").as<uint64_t>()});
+  book.emplace(latest);
+  book->add_state_dict(state.at("training"));
+  book->metrics().add_state_dict(state.at("metric_objects"));
+}
+
+void Optimization::set_up() {
+  if (!run_.module().automatic_optimization) {
+    const bool accumulates = run_.options.accumulate_grad_batches > 1;
+    if (accumulates || run_.options.gradient_clip_val)
+      throw UsageError("MU438", std::string(accumulates ? "accumulate_grad_batches" : "gradient_clip_val") +
+                                    " is set, and the module optimizes by itself, so that it would have no effect: "
+                                    "leave it out, and " +
+                                    (accumulates ? "step every so many batches" : "call clip_gradients()") +
+                                    " in training_step()");
+  }
+  run_.trained_module->drop_optimizers();
+  const auto configured = run_.hooks.module(Hook::configure_optimizers, &TrainerModule::configure_optimizers);
+  if (run_.module().automatic_optimization && configured.entries().size() > 1)
+    throw UsageError("MU443",
+                     "configure_optimizers returned " + std::to_string(configured.entries().size()) +
+                         " optimizers, and automatic optimization steps one: set automatic_optimization = false "
+                         "in the module's constructor, and step them in training_step()");
+  if (configured.entries().empty() && run_.runtime.is_main())
+    log::warning("configure_optimizers returned no optimizer: nothing is updated, and global_step stays 0");
+  for (const auto& entry : configured.entries()) {
+    auto& optimizers = run_.trained_module->optimizers;
+    optimizers.push_back(
+        std::make_unique<TrainedOptimizer>(run_, *this, entry.optimizer, run_.runtime.prepare(*entry.optimizer)));
+    for (const auto& config : entry.schedulers) add_schedule(*optimizers.back(), config);
+    run_.trained_module->handles.emplace_back(*optimizers.back());
+  }
+}
+
+void Optimization::add_schedule(TrainedOptimizer& trained, const LRSchedulerConfig& config) {
+  const bool plateau = is_plateau(config.scheduler);
+  if (config.frequency < 1)
+    throw UsageError("MU443",
+                     "the frequency of a scheduler is " + std::to_string(config.frequency) + "; give at least 1");
+  if (plateau && config.monitor.empty() && run_.module().automatic_optimization)
+    throw UsageError(
+        "MU443",
+        "ReduceLROnPlateau watches a metric: return it as muster::LRSchedulerConfig{.monitor = \"val_loss\", "
+        ".scheduler = ...}");
+  std::visit(
+      [&](const auto& held) {
+        if constexpr (requires { *held; })
+          trained.schedules.push_back({.config = config,
+                                       .scheduler = runtime::prepare_scheduler(runtime::state_of(run_.runtime), held),
+                                       .plateau = plateau});
+        else throw UsageError("MU443", "configure_optimizers returned an LRSchedulerConfig without a scheduler");
+      },
+      config.scheduler.held());
+  run_.trained_module->schedulers.push_back(trained.schedules.back().scheduler);
+}
+
+StepOutput Optimization::train_on(const StepTable& steps, void* batch, BatchPlace place, bool last) {
+  if (!run_.module().automatic_optimization) return training_step(steps, batch, place);
   StepOutput output;
-  hooks.run(Hook::training_step, [&] {
-    runtime::in_forward_scope(*trained_module->model.prepared(),
-                              [&] { output = steps.step(*inputs_.module, batch, place_); });
+  optimize(steps, batch, place, last, output);
+  return output;
+}
+
+StepOutput Optimization::training_step(const StepTable& steps, void* batch, BatchPlace place) {
+  StepOutput output;
+  run_.hooks.run(Hook::training_step, [&] {
+    runtime::in_forward_scope(*run_.trained_module->model.prepared(),
+                              [&] { output = steps.step(run_.module(), batch, place); });
   });
   return output;
 }
 
-void Core::optimize(const StepTable& steps, void* batch, bool last, StepOutput& output) {
-  if (options.accumulate_grad_batches == 1) return optimize_micro_batch(steps, batch, true, last, output);
-  auto window = runtime.accumulate(trained_module->model);
+void Optimization::optimize(const StepTable& steps, void* batch, BatchPlace place, bool last, StepOutput& output) {
+  if (run_.options.accumulate_grad_batches == 1) return optimize_micro_batch(steps, batch, place, true, last, output);
+  auto window = run_.runtime.accumulate(run_.trained_module->model);
   if (last) window.end_window();
-  optimize_micro_batch(steps, batch, window.sync_gradients(), last, output);
+  optimize_micro_batch(steps, batch, place, window.sync_gradients(), last, output);
 }
 
-void Core::optimize_micro_batch(const StepTable& steps, void* batch, bool ends_window, bool last, StepOutput& output) {
-  const auto index = place_.batch_idx;
-  auto& handles = trained_module->handles;
+void Optimization::optimize_micro_batch(const StepTable& steps, void* batch, BatchPlace place, bool ends_window,
+                                        bool last, StepOutput& output) {
+  const auto index = place.batch_idx;
+  auto& handles = run_.trained_module->handles;
   bool evaluated = false;
   const auto closure = [&]() -> at::Tensor {
     const at::AutoGradMode with_grad(true);
-    if (std::exchange(evaluated, true) && options.accumulate_grad_batches > 1) refuse_windows(handles.front().inner());
-    output = training_step(steps, batch);
+    if (std::exchange(evaluated, true) && run_.options.accumulate_grad_batches > 1)
+      refuse_windows(handles.front().inner());
+    output = training_step(steps, batch, place);
     if (window_.begins && !handles.empty()) {
       auto& optimizer = handles.front();
-      hooks.both(Hook::on_before_zero_grad, &Callback::on_before_zero_grad, &TrainerModule::on_before_zero_grad,
-                 optimizer);
-      hooks.module(Hook::optimizer_zero_grad, &TrainerModule::optimizer_zero_grad, progress.epoch, index, optimizer);
+      run_.hooks.both(Hook::on_before_zero_grad, &Callback::on_before_zero_grad, &TrainerModule::on_before_zero_grad,
+                      optimizer);
+      run_.hooks.module(Hook::optimizer_zero_grad, &TrainerModule::optimizer_zero_grad, run_.progress.epoch, index,
+                        optimizer);
     }
     if (output.loss.defined()) {
       window_.has_loss = true;
@@ -75,24 +175,24 @@ void Core::optimize_micro_batch(const StepTable& steps, void* batch, bool ends_w
     }
     return output.loss;
   };
-  for (const auto& trained : trained_module->optimizers) trained->updated = false;
+  for (const auto& trained : run_.trained_module->optimizers) trained->updated = false;
   if (ends_window && !handles.empty())
-    hooks.module(Hook::optimizer_step, &TrainerModule::optimizer_step, progress.epoch, index, handles.front(),
-                 ModuleOptimizer::Closure(closure));
+    run_.hooks.module(Hook::optimizer_step, &TrainerModule::optimizer_step, run_.progress.epoch, index, handles.front(),
+                      ModuleOptimizer::Closure(closure));
   else closure();
   window_.begins = ends_window;
   if (ends_window) window_.has_loss = false;
-  for (const auto& trained : trained_module->optimizers) trained->step_schedules(last);
+  for (const auto& trained : run_.trained_module->optimizers) trained->step_schedules(last);
 }
 
-void Core::backward(const at::Tensor& loss) {
-  hooks.both(Hook::on_before_backward, &Callback::on_before_backward, &TrainerModule::on_before_backward, loss);
-  hooks.module(Hook::backward, &TrainerModule::backward, loss);
-  hooks.both(Hook::on_after_backward, &Callback::on_after_backward, &TrainerModule::on_after_backward);
+void Optimization::backward(const at::Tensor& loss) {
+  run_.hooks.both(Hook::on_before_backward, &Callback::on_before_backward, &TrainerModule::on_before_backward, loss);
+  run_.hooks.module(Hook::backward, &TrainerModule::backward, loss);
+  run_.hooks.both(Hook::on_after_backward, &Callback::on_after_backward, &TrainerModule::on_after_backward);
 }
 
-void Core::manual_backward(const at::Tensor& loss) {
-  if (inputs_.module->automatic_optimization)
+void Optimization::manual_backward(const at::Tensor& loss) {
+  if (run_.module().automatic_optimization)
     throw UsageError(
         "MU448",
         "manual_backward() was called in automatic optimization, where the Trainer calls backward with the "
@@ -101,42 +201,44 @@ void Core::manual_backward(const at::Tensor& loss) {
   backward(loss);
 }
 
-runtime::NoSyncScope Core::no_sync() {
-  if (inputs_.module->automatic_optimization)
+runtime::NoSyncScope Optimization::no_sync() {
+  if (run_.module().automatic_optimization)
     throw UsageError("MU448",
                      "no_sync() was called in automatic optimization, where accumulate_grad_batches says which batches "
                      "communicate: set that, or automatic_optimization = false in the constructor");
-  return runtime.no_sync(trained_module->model);
+  return run_.runtime.no_sync(run_.trained_module->model);
 }
 
 /// Whether any rank had a loss in the window; the flags of the reduction tell what other ranks had.
-bool Core::some_rank_has_loss(const TrainedOptimizer& trained) {
-  return runtime.world_size() == 1 ? window_.has_loss : any_rank_has_gradients(runtime, trained.prepared);
+bool Optimization::some_rank_has_loss(const TrainedOptimizer& trained) {
+  return run_.runtime.world_size() == 1 ? window_.has_loss : any_rank_has_gradients(run_.runtime, trained.prepared);
 }
 
 /// Runs the closure and the hooks that may change gradients before an update. Returns false if no rank has gradients.
-bool Core::make_gradients(TrainedOptimizer& trained, const ModuleOptimizer::Closure& closure, at::Tensor& loss) {
-  const bool automatic = inputs_.module->automatic_optimization;
+bool Optimization::make_gradients(TrainedOptimizer& trained, const ModuleOptimizer::Closure& closure,
+                                  at::Tensor& loss) {
+  const bool automatic = run_.module().automatic_optimization;
   loss = closure ? closure() : at::Tensor();
   if (automatic && !loss.defined() && !some_rank_has_loss(trained)) return false;
-  runtime.unscale_gradients(trained.prepared);
+  run_.runtime.unscale_gradients(trained.prepared);
   ModuleOptimizer handle(trained);
-  hooks.both(Hook::on_before_optimizer_step, &Callback::on_before_optimizer_step,
-             &TrainerModule::on_before_optimizer_step, handle);
+  run_.hooks.both(Hook::on_before_optimizer_step, &Callback::on_before_optimizer_step,
+                  &TrainerModule::on_before_optimizer_step, handle);
   if (automatic) {
     const auto clip =
-        options.gradient_clip_val
-            ? std::optional(GradientClipOptions{options.gradient_clip_algorithm, *options.gradient_clip_val})
+        run_.options.gradient_clip_val
+            ? std::optional(GradientClipOptions{run_.options.gradient_clip_algorithm, *run_.options.gradient_clip_val})
             : std::nullopt;
-    hooks.module(Hook::configure_gradient_clipping, &TrainerModule::configure_gradient_clipping, handle, clip);
+    run_.hooks.module(Hook::configure_gradient_clipping, &TrainerModule::configure_gradient_clipping, handle, clip);
   }
   return true;
 }
 
 /// The optimizer's own step() decides when and how often the closure runs. Returns false if no rank has gradients.
-bool Core::step_by_closure(TrainedOptimizer& trained, const ModuleOptimizer::Closure& closure, at::Tensor& loss) {
-  const auto& model = trained_module->model;
-  const bool automatic = inputs_.module->automatic_optimization;
+bool Optimization::step_by_closure(TrainedOptimizer& trained, const ModuleOptimizer::Closure& closure,
+                                   at::Tensor& loss) {
+  const auto& model = run_.trained_module->model;
+  const bool automatic = run_.module().automatic_optimization;
   bool evaluated = false;
   const auto evaluate = [&] {
     at::Tensor own;
@@ -157,8 +259,8 @@ bool Core::step_by_closure(TrainedOptimizer& trained, const ModuleOptimizer::Clo
   return true;
 }
 
-at::Tensor Core::step(TrainedOptimizer& trained, const ModuleOptimizer::Closure& closure) {
-  const bool automatic = inputs_.module->automatic_optimization;
+at::Tensor Optimization::step(TrainedOptimizer& trained, const ModuleOptimizer::Closure& closure) {
+  const bool automatic = run_.module().automatic_optimization;
   if (automatic && !closure)
     throw UsageError("MU448",
                      "an optimizer was stepped without closure in automatic optimization, where the closure runs "
@@ -169,36 +271,35 @@ at::Tensor Core::step(TrainedOptimizer& trained, const ModuleOptimizer::Closure&
   } else {
     if (!make_gradients(trained, closure, loss)) return loss;
     trained.wait_for_step();  // the host waits for the previous step, while this backward is queued behind it
-    outside_forward(trained_module->model, [&] { trained.prepared.step(); });
+    outside_forward(run_.trained_module->model, [&] { trained.prepared.step(); });
   }
   trained.note_step();
   return loss;
 }
 
-/// Warns of schedules that were made for another number of steps than this training has.
-void Core::compare_schedules() {
-  if (!inputs_.module->automatic_optimization || options.fast_dev_run > 0 || options.max_time.value()) return;
-  for (const auto& trained : trained_module->optimizers)
+void Optimization::compare_schedules() {
+  if (!run_.module().automatic_optimization || run_.options.fast_dev_run > 0 || run_.options.max_time.value()) return;
+  for (const auto& trained : run_.trained_module->optimizers)
     for (const auto& schedule : trained->schedules) {
       const bool by_step = schedule.config.interval == ScheduleInterval("step");
-      const auto steps = by_step                 ? estimated_stepping_batches()
-                         : options.max_steps < 0 ? StopRule(options).max_epochs
-                                                 : std::nullopt;
+      const auto steps = by_step                      ? loaders_.estimated_stepping_batches()
+                         : run_.options.max_steps < 0 ? StopRule(run_.options).max_epochs
+                                                      : std::nullopt;
       if (steps) expect_steps(schedule.scheduler, *steps / schedule.config.frequency);
     }
 }
 
-void Core::clip(ModuleOptimizer& optimizer, const GradientClipOptions& how) {
+void Optimization::clip(const ModuleOptimizer& optimizer, const GradientClipOptions& how) {
   std::vector<at::Tensor> parameters;
   for (const auto& group : optimizer.trained_->own->param_groups())  // avoids reading a rate
     parameters.insert(parameters.end(), group.params().begin(), group.params().end());
-  if (how.algorithm == ClipAlgorithm("norm")) runtime.clip_grad_norm_(parameters, how.value);
-  else runtime.clip_grad_value_(parameters, how.value);
+  if (how.algorithm == ClipAlgorithm("norm")) run_.runtime.clip_grad_norm_(parameters, how.value);
+  else run_.runtime.clip_grad_value_(parameters, how.value);
 }
 
-void Core::step_plateau_schedules(ScheduleInterval interval) {
-  if (!inputs_.module->automatic_optimization) return;
-  for (const auto& trained : trained_module->optimizers) {
+void Optimization::step_plateau_schedules(ScheduleInterval interval) {
+  if (!run_.module().automatic_optimization) return;
+  for (const auto& trained : run_.trained_module->optimizers) {
     // A batch whose update was skipped, for example by loss scaling, does not step these schedules either.
     const bool by_step = interval == ScheduleInterval("step");
     const auto watches = [&](const auto& one) { return one.plateau && one.config.interval == interval; };
@@ -206,11 +307,11 @@ void Core::step_plateau_schedules(ScheduleInterval interval) {
     if (by_step && std::exchange(trained->plateau_steps, trained->made_steps()) == trained->steps) continue;
     for (const auto& schedule : trained->schedules) {
       if (!schedule.plateau || schedule.config.interval != interval) continue;
-      const auto count = by_step ? trained->steps : progress.epoch + 1;
+      const auto count = by_step ? trained->steps : run_.progress.epoch + 1;
       if (count % schedule.config.frequency != 0) continue;
-      const auto& metrics = latest.get();
-      if (const auto value = value_on_main_rank(runtime, metrics, schedule.config.monitor)) {
-        hooks.module(Hook::lr_scheduler_step, &TrainerModule::lr_scheduler_step, schedule.scheduler, value);
+      const auto& metrics = log_.latest.get();
+      if (const auto value = value_on_main_rank(run_.runtime, metrics, schedule.config.monitor)) {
+        run_.hooks.module(Hook::lr_scheduler_step, &TrainerModule::lr_scheduler_step, schedule.scheduler, value);
         continue;
       }
       const auto missing = not_logged("ReduceLROnPlateau", schedule.config.monitor, metrics);
@@ -218,6 +319,36 @@ void Core::step_plateau_schedules(ScheduleInterval interval) {
       log::warning(missing);
     }
   }
+}
+
+void Optimization::set_accumulate_grad_batches(int batches) {
+  run_.runtime.set_gradient_accumulation_steps(batches);
+  run_.options.accumulate_grad_batches = batches;
+}
+
+void Optimization::note_window_begin() {
+  window_.begin = {};
+  if (run_.options.accumulate_grad_batches == 1 || !run_.module().automatic_optimization) return;
+  window_.begin = {
+      .batches = run_.progress.batches, .total_batches = run_.progress.total_batches, .book = log_.training.snapshot()};
+  for (const auto& loader : loaders_.of(StepKind::training).loaders)
+    window_.begin.loaders.push_back(loader->save_position());
+}
+
+void Optimization::load_window_begin(const State* state) {
+  window_.begin = {};
+  if (state && !window_.begins) window_.begin.load_state_dict(*state, log_.latest);
+}
+
+void Optimization::go_back_to_window_begin() {
+  const auto& loaders = loaders_.of(StepKind::training).loaders;
+  for (std::size_t i = 0; i < loaders.size() && loaders.size() == window_.begin.loaders.size(); ++i)
+    loaders[i]->load_position(window_.begin.loaders[i]);
+  if (window_.begin.book)
+    run_.progress.batches = window_.begin.batches, run_.progress.total_batches = window_.begin.total_batches;
+  window_.begins = true;
+  window_.has_loss = false;
+  run_.progress.point = SavePoint::none;
 }
 
 }  // namespace muster::trainer

@@ -3,9 +3,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "core.h"
 #include "muster/base/error.h"
-#include "muster/runtime/loop_access.h"
+#include "optimization.h"
 
 namespace muster {
 
@@ -22,7 +21,9 @@ void Optimizers::add_scheduler(LRSchedulerConfig config) {
   entries_.back().schedulers.push_back(std::move(config));
 }
 
-at::Tensor ModuleOptimizer::step(const Closure& closure) const { return trained_->core->step(*trained_, closure); }
+at::Tensor ModuleOptimizer::step(const Closure& closure) const {
+  return trained_->optimization->step(*trained_, closure);
+}
 void ModuleOptimizer::zero_grad(bool set_to_none) const { trained_->prepared.zero_grad(set_to_none); }
 int64_t ModuleOptimizer::steps() const { return trained_->made_steps(); }
 std::vector<torch::optim::OptimizerParamGroup>& ModuleOptimizer::param_groups() const {
@@ -50,44 +51,3 @@ ToggledOptimizer::~ToggledOptimizer() {
 }
 
 }  // namespace muster
-
-namespace muster::trainer {
-
-void TrainedOptimizer::note_step() {
-  pending = true;
-  if (found_inf_is_ready(prepared)) wait_for_step();
-}
-
-void TrainedOptimizer::wait_for_step() {
-  if (!std::exchange(pending, false)) return;
-  const bool schedules_due = std::exchange(schedulers_deferred, false);
-  const bool made = !prepared.step_was_skipped();
-  if (made) ++steps, ++core->progress.global_step;
-  if (schedules_due) step_due_schedules(made, /*epoch_ends=*/false);
-  else updated = updated || made;
-}
-
-void TrainedOptimizer::step_schedules(bool epoch_ends) {
-  if (epoch_ends) wait_for_step();  // so that schedules step in order
-  const auto follows = [](const Schedule& one) {
-    return !one.plateau && one.config.interval == ScheduleInterval("step");
-  };
-  schedulers_deferred = pending && std::ranges::any_of(schedules, follows);
-  if (schedulers_deferred) when_found_inf_is_ready(prepared, [this] { wait_for_step(); });
-  step_due_schedules(std::exchange(updated, false), epoch_ends);
-}
-
-void TrainedOptimizer::step_due_schedules(bool after_update, bool epoch_ends) {
-  for (const auto& schedule : schedules) {
-    if (schedule.plateau) continue;
-    const auto frequency = schedule.config.frequency;
-    const bool due = schedule.config.interval == ScheduleInterval("step")
-                         ? after_update && steps % frequency == 0
-                         : epoch_ends && (core->progress.epoch + 1) % frequency == 0;
-    if (due)
-      core->hooks.module(Hook::lr_scheduler_step, &TrainerModule::lr_scheduler_step, schedule.scheduler,
-                         std::optional<double>());
-  }
-}
-
-}  // namespace muster::trainer

@@ -1,5 +1,3 @@
-#include "option_check.h"
-
 #include <algorithm>
 #include <cmath>
 #include <initializer_list>
@@ -9,6 +7,7 @@
 #include "base/listing.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
+#include "option_fields.h"
 
 namespace muster::trainer {
 namespace {

@@ -1,5 +1,10 @@
 #pragma once
 
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
 #include "muster/base/detail/environment.h"
 #include "muster/base/detail/options.h"
 #include "muster/trainer/options.h"
@@ -20,5 +25,15 @@ RuntimeOptions runtime_options(const TrainerOptions& options);
 
 /// Every option as text.
 std::map<std::string, std::string> written_options(const TrainerOptions& options);
+
+// option_check.cpp
+
+/// Everything that is wrong with the options, except what depends on classes of callbacks. `asks(name)`: whether a
+/// value was requested for this option, so that it can contradict another one.
+std::vector<std::string> problems_of(const TrainerOptions& options,
+                                     const std::function<bool(const std::string&)>& asks);
+
+/// Throws: ConfigError (MU440) with all problems, if there are any.
+void raise(const std::vector<std::string>& problems);
 
 }  // namespace muster::trainer

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <functional>
 #include <iostream>
+#include <iterator>
 #include <optional>
 #include <random>
 #include <set>
@@ -248,23 +249,9 @@ void save_all(const std::vector<Setting>& settings, int world, const fs::path& r
   }
 }
 
-void resume_all(const std::vector<Setting>& settings, const fs::path& root) {
-  const Accelerator first;
-  for (const auto& setting : settings) expect_resumed(setting, root);
-}
-
-/// The settings that this world resumes, in parts. Each is run by processes of its own, because each Accelerator reads
-/// what all those before it have written to the file in which ranks meet.
-std::vector<std::vector<Setting>> parts_of(const std::vector<Setting>& settings, int world) {
-  constexpr size_t kSettings = 200;
-  std::vector<std::vector<Setting>> parts;
-  for (const auto& setting : settings) {
-    if (setting.world != world) continue;
-    if (parts.empty() || parts.back().size() == kSettings) parts.emplace_back();
-    parts.back().push_back(setting);
-  }
-  return parts;
-}
+/// At most so many settings are resumed by the same processes, because each Accelerator reads what all those before it
+/// have written to the file in which ranks meet.
+constexpr size_t kSettingsAtOnce = 200;
 
 TEST(ResumedElsewhere, EndsInTheUninterruptedRunsNumbers) {
   const testing::InheritedFolder folder;
@@ -275,10 +262,15 @@ TEST(ResumedElsewhere, EndsInTheUninterruptedRunsNumbers) {
     testing::as_ranks(
         world, [&] { save_all(all, world, folder.path()); }, "save", timeout);
   for (const int world : {1, 2, 3}) {
-    const auto parts = parts_of(all, world);
-    for (size_t p = 0; p < parts.size(); ++p)
-      testing::as_ranks(
-          world, [&] { resume_all(parts[p], folder.path()); }, "resume " + std::to_string(p), timeout);
+    std::vector<Setting> own;
+    std::ranges::copy_if(all, std::back_inserter(own), [&](const auto& setting) { return setting.world == world; });
+    for (size_t i = 0; i < own.size(); i += kSettingsAtOnce) {
+      const auto resume = [&] {
+        const Accelerator first;
+        for (size_t k = i; k < std::min(i + kSettingsAtOnce, own.size()); ++k) expect_resumed(own[k], folder.path());
+      };
+      testing::as_ranks(world, resume, "resume " + std::to_string(i), timeout);
+    }
   }
 }
 

@@ -12,7 +12,7 @@
 #include "muster/data/loader.h"
 #include "muster/trainer/detail/main_call.h"
 #include "muster/trainer_main.h"
-#include "trainer/main_trainer.h"
+#include "trainer/main_program.h"
 #include "trainer/option_fields.h"
 
 // A program of one line, and how its call is read.

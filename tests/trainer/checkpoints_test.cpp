@@ -33,11 +33,13 @@ struct Lit : TrainerModule {
   torch::nn::Linear hidden = register_module("hidden", torch::nn::Linear(2, 8));
   torch::nn::Linear out = register_module("out", torch::nn::Linear(8, 1));
   std::vector<torch::Tensor> seen = {};
+  bool counts_steps = false;
   torch::Tensor training_step(torch::Tensor& batch, int64_t) {
     seen.push_back(batch.clone());
     return out(torch::tanh(hidden(batch))).square().mean();
   }
   Optimizers configure_optimizers() override {
+    if (counts_steps) trainer().estimated_stepping_batches();  // makes the loaders, before they are loaded
     auto adam = std::make_shared<torch::optim::AdamW>(parameters(), 0.05);
     return {adam, StepLR(*adam, {.gamma = 0.5, .step_size = 1})};
   }
@@ -146,18 +148,22 @@ TEST(Checkpoints, OfAcceleratorOpenInTheTrainer) {
   Program program;
   program.train_to(1);
   program.accelerator.save_state(folder.path() / "saved");
-  torch::manual_seed(2);
-  const auto lit = std::make_shared<Lit>();
-  Trainer trainer({.enable_checkpointing = false, .max_epochs = 1});
-  trainer.fit(lit, rows(), {.ckpt_path = folder.path() / "saved"});
-  EXPECT_EQ(trainer.current_epoch(), 1);
-  EXPECT_EQ(lit->seen.size(), 8U);
   // The samples of epoch 0, with the weights, the moments and the rate after an epoch under Accelerator.
   Program again;
   OpenedCheckpoint opened(again.accelerator, folder.path() / "saved");
   opened.load_models();
   opened.load_optimizers();
-  expect_equal(copies(*lit), again.train_to(1).weights);
+  const auto expected = again.train_to(1).weights;
+  for (const bool counts_steps : {false, true}) {
+    torch::manual_seed(2);
+    const auto lit = std::make_shared<Lit>();
+    lit->counts_steps = counts_steps;
+    Trainer trainer({.enable_checkpointing = false, .max_epochs = 1});
+    trainer.fit(lit, rows(), {.ckpt_path = folder.path() / "saved"});
+    EXPECT_EQ(trainer.current_epoch(), 1);
+    EXPECT_EQ(lit->seen.size(), 8U);
+    expect_equal(copies(*lit), expected);
+  }
 }
 
 }  // namespace

@@ -1,5 +1,3 @@
-#include "trainer/lightning_file.h"
-
 #include <algorithm>
 #include <filesystem>
 #include <string>
@@ -12,6 +10,7 @@
 #include "muster/trainer.h"
 #include "muster/tree/state.h"
 #include "runtime/temporary_folder.h"
+#include "trainer/checkpoints.h"
 #include "trainer/counting_module.h"
 
 namespace muster::from_lightning {

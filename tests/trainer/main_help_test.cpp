@@ -1,4 +1,4 @@
-#include "trainer/main_help.h"
+#include "trainer/main_program.h"
 
 #include <string>
 

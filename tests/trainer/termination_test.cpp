@@ -1,4 +1,4 @@
-#include "trainer/termination.h"
+#include "trainer/votes.h"
 
 #include <csignal>
 #include <cstdlib>

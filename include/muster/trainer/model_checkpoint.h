@@ -14,7 +14,7 @@
 namespace muster {
 
 namespace trainer {
-class Core;
+class Watchers;
 }
 
 /// Options of ModelCheckpoint, with Lightning's names and defaults.
@@ -70,7 +70,7 @@ class ModelCheckpoint : public Callback {
   std::string format_checkpoint_name(const Metrics& metrics) const;
 
  private:
-  friend class trainer::Core;
+  friend class trainer::Watchers;
   using Clock = std::chrono::steady_clock;
 
   /// When "last.ckpt" is written.

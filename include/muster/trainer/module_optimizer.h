@@ -10,7 +10,7 @@
 namespace muster {
 
 namespace trainer {
-class Core;
+class Optimization;
 class TrainedOptimizer;
 }  // namespace trainer
 
@@ -37,7 +37,7 @@ class ModuleOptimizer {
   torch::optim::Optimizer* operator->() const { return &inner(); }
 
  private:
-  friend class trainer::Core;
+  friend class trainer::Optimization;
   trainer::TrainedOptimizer* trained_;
 };
 

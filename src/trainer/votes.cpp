@@ -1,20 +1,19 @@
-#include "termination.h"
+#include "votes.h"
 
-#include <charconv>
 #include <csignal>
 #include <cstdlib>
 #include <exception>
-#include <string>
-#include <string_view>
-#include <system_error>
+#include <filesystem>
 #include <utility>
 
 #include "base/log.h"
+#include "checkpoints.h"
 #include "cluster/requeue.h"
-#include "core.h"
+#include "comm/agreement.h"
 #include "muster/base/detail/environment.h"
-#include "muster/trainer/model_checkpoint.h"
 #include "muster/trainer/terminated.h"
+#include "run.h"
+#include "watchers.h"
 
 namespace muster::trainer {
 namespace {
@@ -35,17 +34,6 @@ std::terminate_handler terminate_before = nullptr;  // process-wide, like the te
   std::abort();
 }
 
-/// The N of hpc_ckpt_N.ckpt; 0 for another name.
-int64_t hpc_number(const fs::path& folder) {
-  static constexpr std::string_view kStart = "hpc_ckpt_";
-  const auto name = folder.stem().string();
-  int64_t number = 0;
-  if (folder.extension() != ".ckpt" || !name.starts_with(kStart)) return 0;
-  const auto* end = name.data() + name.size();
-  const auto [rest, problem] = std::from_chars(name.data() + kStart.size(), end, number);
-  return problem == std::errc() && rest == end ? number : 0;
-}
-
 /// Requeues the job: by the program's function if set, otherwise through SLURM if it runs the job.
 void queue_again(const TrainerOptions& options, const fs::path& folder) {
   if (options.requeue) return options.requeue(folder);
@@ -59,45 +47,56 @@ void queue_again(const TrainerOptions& options, const fs::path& folder) {
 
 }  // namespace
 
+void StopVote::request() {
+  if (runtime_.world_size() == 1) agreed_ = true;
+  else vote_to_stop(runtime_, requested_ = true);
+}
+
+void StopVote::begin() {
+  agreed_ = requested_ = false;
+  forget_votes(runtime_);
+}
+
+void StopVote::set(bool agreed) {
+  agreed_ = agreed;
+  vote_to_stop(runtime_, requested_ = false);
+}
+
+void StopVote::agree() {
+  if (runtime_.world_size() == 1 || agreed_) return;
+  comm::CoalescedAllReduce votes(runtime_.group(), "whether training stops");
+  votes.add(requested_, comm::ReduceOp::max);
+  votes.run();
+  if (votes.result(0) > 0) set(true);
+}
+
 TerminationScope::TerminationScope(const Runtime& runtime) : signals_(runtime) {
   if (std::get_terminate() != end_terminated) terminate_before = std::set_terminate(end_terminated);
 }
 
-fs::path newest_hpc_checkpoint(const fs::path& folder) {
-  fs::path newest;
-  std::error_code ignored;
-  for (const auto& entry : fs::directory_iterator(folder, ignored))
-    if (hpc_number(entry.path()) > hpc_number(newest)) newest = entry.path();
-  return newest;
-}
+void VoteHandler::begin() { termination_.emplace(run_.runtime); }
 
-/// Acts on the votes of ranks: stops, signals, and checkpoints that are due by time.
-void Core::handle_votes() {
-  if (termination_ && runtime.is_main())
-    for (const auto& callback : hooks.callbacks())
-      if (const auto* saver = dynamic_cast<const ModelCheckpoint*>(callback.get()); saver && saver->time_is_up())
-        runtime.set_trigger();
-  const auto votes = agreed_votes(runtime);
-  if (votes.stop) stop.set(true);
+bool VoteHandler::terminated() { return termination_ && termination_->signals().received() == SIGTERM; }
+
+void VoteHandler::handle() {
+  if (termination_ && run_.runtime.is_main() && watchers_.time_is_up()) run_.runtime.set_trigger();
+  const auto votes = agreed_votes(run_.runtime);
+  if (votes.stop) run_.stop.set(true);
   if (!termination_) return;
-  if (votes.trigger)
-    for (const auto& callback : hooks.callbacks())
-      if (auto* saver = dynamic_cast<ModelCheckpoint*>(callback.get())) saver->save_by_time(trainer);
+  if (votes.trigger) watchers_.save_by_time();
   if (votes.signal != 0) save_for_signal(votes.signal);
 }
 
-void Core::save_for_signal(int signal) {
-  const auto& root = options.default_root_dir;
-  const auto number = runtime.broadcast_object(hpc_number(newest_hpc_checkpoint(root)) + 1);
-  const auto folder = root / ("hpc_ckpt_" + std::to_string(number) + ".ckpt");
-  save_checkpoint(folder, {});
+void VoteHandler::save_for_signal(int signal) {
+  const auto folder = checkpoints_.save_numbered();
+  const auto& runtime = run_.runtime;
   if (runtime.is_main())
     log::warning(signal == SIGTERM ? "SIGTERM: training ends here; " : "SIGUSR1: ", folder.string(),
                  " holds it, for ckpt_path = \"hpc\"");
   if (signal == SIGTERM) throw Terminated{folder};
   termination_->signals().forget(signal);
   runtime.main_process_first([&] {
-    if (runtime.is_main()) queue_again(options, folder);
+    if (runtime.is_main()) queue_again(run_.options, folder);
   });
 }
 
