@@ -110,6 +110,11 @@ void require_size(const char* option, double value) {
                                    std::to_string(value) + "; give a number of MiB from 0");
 }
 
+void require_hook(const std::string& name) {
+  if (std::ranges::find(parallel::kCommHooks, name) == parallel::kCommHooks.end())
+    throw ConfigError("MU157", "unknown comm_hook '" + name + "'" + known_ones(parallel::kCommHooks));
+}
+
 }  // namespace
 
 std::span<const StrategyAlias> strategy_aliases() { return kAliases; }
@@ -128,6 +133,7 @@ using Options = std::variant<std::monostate, DDP, FSDP>;
 Strategy::Strategy(DDP options) : name_("ddp") {
   strategy::require_size("bucket_cap_mb", options.bucket_cap_mb);
   strategy::require_size("first_bucket_mb", options.first_bucket_mb);
+  strategy::require_hook(options.comm_hook);
   options_ = std::make_shared<const Options>(std::move(options));
 }
 Strategy::Strategy(FSDP options)

@@ -1,3 +1,6 @@
+#include <algorithm>
+
+#include "base/listing.h"
 #include "base/options_line.h"
 #include "strategy/sharded_fields.h"
 
@@ -21,6 +24,18 @@ ReplicatedField size_field(std::string name, Get get, options::Description descr
   return size;
 }
 
+/// The name of a communication hook. An unknown one is refused before any process starts.
+template <class Get>
+ReplicatedField hook_field(std::string name, Get get, options::Description description) {
+  auto hook = field(std::move(name), get, std::move(description));
+  hook.read = [get, read = hook.read](parallel::DdpOptions& options, const std::string& text) {
+    const auto wanted = read(options, text);
+    const auto& known = parallel::kCommHooks;
+    return wanted.empty() && std::ranges::find(known, get(options)) == known.end() ? "one of " + joined(known) : wanted;
+  };
+  return hook;
+}
+
 }  // namespace
 
 const std::vector<ReplicatedField>& replicated_fields() {
@@ -32,10 +47,10 @@ const std::vector<ReplicatedField>& replicated_fields() {
                  {.help = "gradients are communicated in buckets of about this size",
                   .unit = "MiB",
                   .tested_by = "ReplicatedModel.CommunicationOverlapsBackward"}),
-      field("comm_hook", [](auto& o) -> auto& { return o.comm_hook; },
-            {.help = "how gradients are communicated: none, fp16, bf16 or powersgd",
-             .aliases = {"ddp_comm_hook"},
-             .tested_by = "CommHook.CastsHalveTheBytesAndKeepTheGradient"}),
+      hook_field("comm_hook", [](auto& o) -> auto& { return o.comm_hook; },
+                 {.help = "how gradients are communicated: none, fp16, bf16 or powersgd",
+                  .aliases = {"ddp_comm_hook"},
+                  .tested_by = "CommHook.CastsHalveTheBytesAndKeepTheGradient"}),
       field("custom_hook", [](auto& o) -> auto& { return o.custom_hook; },
             {.help = "a communication hook of your own", .tested_by = "CommHook.TakesTheUsersOwn"}),
       field("find_unused_parameters", [](auto& o) -> auto& { return o.find_unused_parameters; },

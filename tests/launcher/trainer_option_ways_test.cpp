@@ -7,6 +7,8 @@
 #include <map>
 #include <set>
 #include <string>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -14,6 +16,7 @@
 #include "launcher/option_jobs.h"
 #include "muster/testing/thrown.h"
 #include "runtime/launch_check.h"
+#include "runtime/option_fields.h"
 #include "trainer/option_fields.h"
 
 namespace muster::launcher::testing::trainer_options {
@@ -136,6 +139,30 @@ TEST(TrainerOptionWays, TheRuntimeGetsHowKernelsAndCoresAreChosen) {
   EXPECT_EQ(options.benchmark, true);
   EXPECT_TRUE(options.deterministic.warns());
   EXPECT_EQ(options.matmul_precision, MatmulPrecision("high"));
+}
+
+TEST(TrainerOptionWays, TheRuntimeGetsEveryNumberAndSwitchThatBothHave) {
+  TrainerOptions given;
+  const auto each_shared = [](auto f) {
+    runtime::visit_options([&](const char* name, auto get, const options::Description&) {
+      if constexpr (requires(TrainerOptions& of_trainer) { get(of_trainer); }) {
+        using T = std::remove_cvref_t<decltype(get(std::declval<TrainerOptions&>()))>;
+        if constexpr (std::is_arithmetic_v<T>) f(name, get);
+      }
+    });
+  };
+  each_shared([&](const char*, auto get) {
+    auto& value = get(given);
+    if constexpr (std::is_same_v<std::remove_cvref_t<decltype(value)>, bool>) value = !value;
+    else value += 1;
+  });
+  auto got = trainer::runtime_options(given);
+  int compared = 0;
+  each_shared([&](const char* name, auto get) {
+    EXPECT_EQ(get(got), get(given)) << name << ": add it to runtime_options()";
+    ++compared;
+  });
+  EXPECT_GE(compared, 8);
 }
 
 TEST(TrainerOptionWays, TheTableHasEveryFieldThatTheRuntimeHasNot) {

@@ -67,6 +67,14 @@ TEST(Resolve, SizesOfBucketsAreNumbersFromZero) {  // MU002 MU347
   EXPECT_NO_THROW(check_launch_options("ddp", {{"ddp.bucket_cap_mb", {"0", "flag --x"}}}));
 }
 
+TEST(Resolve, AHookWithAnUnknownNameIsRefusedBeforeRanksStart) {  // MU002 MU157
+  const auto message = thrown([] { check_launch_options("ddp", {{"ddp.comm_hook", {"fp8", "flag --x"}}}); });
+  EXPECT_EQ(message.substr(0, 5), "MU002");
+  EXPECT_NE(message.find("none, fp16, bf16, powersgd"), std::string::npos) << message;
+  EXPECT_NO_THROW(check_launch_options("ddp", {{"ddp.comm_hook", {"bf16", "flag --x"}}}));
+  EXPECT_EQ(thrown_id([] { Strategy(DDP{.comm_hook = "fp8"}); }), "MU157") << "however many ranks there are";
+}
+
 TEST(Resolve, TheProgramsOwnValuesAreNotContradicted) {
   const FSDP told{.unit_min_elements = 5};
   EXPECT_EQ(resolved(told, "unit_min_elements=5").unit_min_elements, 5);

@@ -1,8 +1,10 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "muster/parallel/sharded_options.h"
 
@@ -26,8 +28,11 @@ struct PowerSgdOptions {
   bool warm_start = true;
 };
 
+/// The names that DdpOptions::comm_hook may have.
+inline constexpr std::array<std::string_view, 4> kCommHooks{"none", "fp16", "bf16", "powersgd"};
+
 /// Options of replicated training. The bucket sizes are PyTorch's defaults. A Strategy throws ConfigError (MU347) for
-/// sizes that are negative or NaN.
+/// sizes that are negative or NaN, and (MU157) for an unknown comm_hook.
 struct DdpOptions {
   /// At the end of each backward that communicates gradients, buffers (running statistics) get the values of rank 0.
   /// Evaluation communicates nothing.

@@ -34,8 +34,9 @@ class Optimizer {
   explicit operator bool() const noexcept { return static_cast<bool>(prepared_); }
 
   /// Makes one update; before the last micro-batch of an accumulation window it does nothing. Under "16-mixed"
-  /// gradients are unscaled first, and all ranks skip the update if some gradients are not finite. With a closure
-  /// (LBFGS), the loss that it returns is averaged over ranks, so that the search takes one course on all ranks.
+  /// gradients are unscaled first, and all ranks skip the update if some gradients are not finite; so they do after a
+  /// clipping with ClipOptions::skip_if_nonfinite. With a closure (LBFGS), the loss that it returns is averaged over
+  /// ranks, so that the search takes one course on all ranks.
   /// If a rank's loss did not use a model of the optimizer, backward on this rank communicates no gradients of that
   /// model. The rank then takes part in the other ranks' gradient communication in this call, or in the clipping or
   /// unscaling before: with zeros if unused parameters are allowed; otherwise all ranks get MU152. Not under "fsdp".
@@ -51,10 +52,10 @@ class Optimizer {
   /// Throws: UsageError (MU332) for a parameter that is in a group already, or for LBFGS; (MU333) for options of
   /// another class than the optimizer's; ConfigError (MU150) on every rank if ranks add different groups.
   void add_param_group(const torch::optim::OptimizerParamGroup& group);
-  /// Whether the last step() updated nothing because gradients were infinite or NaN. A device decides this itself: the
-  /// host learns it at the beginning of the next step, or waits for it in this function, scaler_state() or a save. With
-  /// a custom update() or step(), or with callbacks, each step waits for it. See
-  /// docs/decisions/0142-a-step-is-known-when-the-next-one-begins.md.
+  /// Whether the last step() that was not within a window updated nothing because gradients were infinite or NaN. A
+  /// device decides this itself: the host learns it at the beginning of the next step, or waits for it in this
+  /// function, scaler_state() or a save. With a custom update() or step(), or with callbacks, each step waits for it.
+  /// See docs/decisions/0142-a-step-is-known-when-the-next-one-begins.md.
   bool step_was_skipped() const;
 
   /// The state of the loss scale; nullopt unless losses are scaled.

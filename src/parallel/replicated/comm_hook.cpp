@@ -1,6 +1,5 @@
 #include "muster/parallel/comm_hook.h"
 
-#include <array>
 #include <utility>
 
 #include "base/listing.h"
@@ -56,7 +55,7 @@ std::shared_ptr<CommHook> chosen_comm_hook(const DdpOptions& options) {
   if (options.comm_hook == "bf16") return make_cast_hook(at::kBFloat16);
   if (options.comm_hook == "powersgd") return make_power_sgd_hook(options.power_sgd);
   throw ConfigError("MU157", "unknown comm_hook '" + options.comm_hook + "'" +
-                                 known_ones(std::array{"none", "fp16", "bf16", "powersgd"}));
+                                 known_ones(kCommHooks));
 }
 
 }  // namespace muster::parallel
