@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "base/file_values.h"
-#include "muster/base/detail/environment.h"
 #include "muster/base/detail/options.h"
+#include "muster/base/environment.h"
 
 namespace muster::cli {
 

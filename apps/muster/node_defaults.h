@@ -1,7 +1,7 @@
 #pragma once
 
-#include "muster/base/detail/environment.h"
 #include "muster/base/detail/options_file.h"
+#include "muster/base/environment.h"
 
 namespace muster::cli {
 

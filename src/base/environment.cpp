@@ -1,4 +1,4 @@
-#include "muster/base/detail/environment.h"
+#include "muster/base/environment.h"
 
 #include <unistd.h>
 

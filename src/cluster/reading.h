@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "muster/base/detail/environment.h"
+#include "muster/base/environment.h"
 #include "muster/cluster/cluster.h"
 
 /// Reads the families of launcher variables; private to src/cluster.

@@ -3,7 +3,7 @@
 #include <filesystem>
 #include <string>
 
-#include "muster/base/detail/environment.h"
+#include "muster/base/environment.h"
 
 namespace muster::cluster {
 

@@ -13,7 +13,7 @@
 #include "comm/object_file.h"
 #include "comm/pairwise.h"
 #include "comm/rank_index.h"
-#include "muster/base/detail/environment.h"
+#include "muster/base/environment.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
 

@@ -1,18 +1,221 @@
 #include "comm/device_collectives.h"
 
+#include <algorithm>
 #include <exception>
 #include <utility>
+#include <vector>
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
+#include "base/listing.h"
 #include "comm/backend_calls.h"
+#include "comm/error_text.h"
 #include "comm/rank_index.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
 
 namespace muster::comm {
+namespace {
+
+at::Tensor as_bytes(const at::Tensor& tensor) {
+  return tensor.defined() ? tensor.reshape({-1}).view(at::kByte) : tensor;
+}
+
+at::Tensor widened(const at::Tensor& tensor) { return tensor.defined() ? tensor.to(at::kInt) : tensor; }
+
+/// The reduction to use for numbers that are 0 or 1.
+ReduceOp of_bits(ReduceOp op) {
+  if (op == ReduceOp::sum) return ReduceOp::max;
+  return op == ReduceOp::product ? ReduceOp::min : op;
+}
+
+}  // namespace
+
+bool ConvertedOperation::is_needed(const Operation& operation, const std::vector<c10::ScalarType>& without) {
+  const auto& tensor = described_tensor(operation);
+  return !without.empty() && tensor.defined() &&
+         std::find(without.begin(), without.end(), tensor.scalar_type()) != without.end();
+}
+
+void ConvertedOperation::require_way(const Operation& operation) {
+  const auto dtype = described_tensor(operation).scalar_type();
+  if (reduces(operation.kind) && dtype != at::kShort && dtype != at::kBool)
+    throw ConfigError("MU564", formatted("the backend of the device lacks {}, and {} cannot travel as another dtype; "
+                                         "convert the tensor, or take device_backend none",
+                                         name_of(dtype), describe(operation)));
+}
+
+ConvertedOperation::ConvertedOperation(const Operation& operation) : converted_(operation) {
+  const auto dtype = described_tensor(operation).scalar_type();
+  const bool widens = reduces(operation.kind) && dtype == at::kShort;
+  const auto convert = widens ? widened : as_bytes;
+  converted_.in = convert(operation.in);
+  // One converted tensor if the operation has one: then it works in place, or on a part of its result.
+  converted_.out = convert(operation.out);
+  if (dtype == at::kBool) converted_.reduce = of_bits(operation.reduce);
+}
+
+void ConvertedOperation::finish(const Operation& operation, bool has_result) const {
+  // Bytes are a view of the operation's own memory and need no copy.
+  if (has_result && operation.out.defined() && !converted_.out.is_alias_of(operation.out))
+    at::Tensor(operation.out).copy_(converted_.out);
+}
+
+namespace {
+
+constexpr device::SyncPoint kEnded{"watch: whether the device has ended an operation"};
+
+}  // namespace
+
+PendingOperation::PendingOperation(const Operation& operation)
+    : header_(make_header(operation, nullptr, 0)), asked_(std::chrono::steady_clock::now()) {}
+
+void PendingOperation::started(c10::intrusive_ptr<c10d::Work> work) {
+  const std::lock_guard lock(mutex_);
+  is_started_ = true;
+  work_ = std::move(work);
+}
+
+void PendingOperation::waited(at::Device device) {
+  const std::lock_guard lock(mutex_);
+  after_ = device::record(device);
+  work_.reset();
+}
+
+bool PendingOperation::has_ended() const {
+  const std::lock_guard lock(mutex_);
+  if (after_) return device::query(kEnded, after_);
+  return is_started_ && (!work_ || work_->isCompleted());
+}
+
+std::shared_ptr<PendingOperation> PendingOperations::add(const Operation& operation) {
+  auto added = std::make_shared<PendingOperation>(operation);
+  const std::lock_guard lock(mutex_);
+  // A backend that threw leaves an operation that was never started; the group has failed in that case.
+  for (int i = 0; i < 2 && operations_.size() > kMany && drop_ended(added->asked()); ++i) {}
+  operations_.push_back(added);
+  return added;
+}
+
+bool PendingOperations::drop_ended(TimePoint now) {
+  if (operations_.empty() || !operations_.front()->has_ended()) return false;
+  operations_.pop_front();
+  // It ended between the last look at it, if there was one, and now. A later time would give the next operation more
+  // than its timeout.
+  last_end_ = std::max({last_end_, seen_running_, now - query_after_});
+  return true;
+}
+
+std::optional<PendingOperations::Oldest> PendingOperations::oldest(TimePoint now) {
+  const std::lock_guard lock(mutex_);
+  while (!operations_.empty()) {
+    const auto& front = *operations_.front();
+    const auto begin = std::max(front.asked(), last_end_);
+    if (front.asked() + query_after_ > now) return std::nullopt;
+    if (drop_ended(now)) continue;
+    seen_running_ = now;
+    return Oldest{front.header(), now - begin};
+  }
+  return std::nullopt;
+}
+
+std::optional<Header> PendingOperations::oldest_unended() {
+  const std::lock_guard lock(mutex_);
+  const auto now = std::chrono::steady_clock::now();
+  while (drop_ended(now)) {}
+  if (operations_.empty()) return std::nullopt;
+  return operations_.front()->header();
+}
+
+void PendingOperations::clear() {
+  const std::lock_guard lock(mutex_);
+  operations_.clear();
+}
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using BackendPtr = c10::intrusive_ptr<c10d::Backend>;
+
+constexpr const char* kOutcome = "outcome";
+constexpr const char* kAllHave = "all have it";
+
+std::string made_key(int rank) { return formatted("made/{}", rank); }
+
+std::string rank_of(const BackendAgreement& agreement) {
+  return formatted("rank {} of {}", agreement.rank, agreement.group);
+}
+
+/// The outcome that was written first counts for all ranks.
+std::string written(const BackendAgreement& agreement, const std::string& outcome) {
+  return agreement.store->compareSet(kOutcome, "", outcome);
+}
+
+std::string failure_of(const BackendAgreement& agreement, const std::exception& error) {
+  const auto [id, text] = split_message(short_error_text(error.what(), 500), "MU575");
+  const auto failure = formatted("{}: {} could not make {}: {}", id, rank_of(agreement), agreement.what, text);
+  try {
+    return written(agreement, failure);
+  } catch (const std::exception&) {
+    return failure;  // the store is lost, and the others will find that out
+  }
+}
+
+std::string time_out_of(const BackendAgreement& agreement) {
+  std::vector<int> missing;
+  for (int rank = 0; rank < agreement.size; ++rank)
+    if (!agreement.store->check({made_key(rank)})) missing.push_back(rank);
+  if (missing.empty()) return written(agreement, kAllHave);
+  return written(
+      agreement,
+      formatted("MU575: {} waited {:.0f} s until all ranks had {}; not yet: {}. Do they wait in its factory, "
+                "or have they ended?",
+                rank_of(agreement), std::chrono::duration<double>(agreement.timeout).count(), agreement.what,
+                joined(missing)));
+}
+
+std::string outcome_of_all(const BackendAgreement& agreement) {
+  auto& store = *agreement.store;
+  const auto until = Clock::now() + agreement.timeout;
+  std::string reason;
+  try {
+    store.set(made_key(agreement.rank), "1");
+    if (store.add("count", 1) == agreement.size) return written(agreement, kAllHave);
+    store.wait({kOutcome}, agreement.timeout);
+    return store.get_to_str(kOutcome);
+  } catch (const Error&) {  // a wrong signature
+    throw;
+  } catch (const std::exception& failure) {
+    reason = failure.what();
+  }
+  try {
+    if (Clock::now() >= until) return time_out_of(agreement);
+  } catch (const std::exception& failure) {
+    reason = failure.what();
+  }
+  throw CommError("MU058", formatted("{} lost the store while it waited until all ranks had {}: {}", rank_of(agreement),
+                                     agreement.what, short_error_text(reason)));
+}
+
+}  // namespace
+
+BackendPtr make_on_all_ranks(const BackendAgreement& agreement, const std::function<BackendPtr()>& make) {
+  BackendPtr made;
+  std::string outcome;
+  try {
+    made = make();
+  } catch (const std::exception& error) {
+    outcome = failure_of(agreement, error);
+  }
+  if (outcome.empty()) outcome = outcome_of_all(agreement);
+  if (outcome == kAllHave) return made;
+  if (made) abort_backend(*made);  // its destructor may wait for ranks that have no backend
+  const auto [id, text] = split_message(outcome, "MU575");
+  throw CommError(id, text);
+}
+
 namespace {
 
 constexpr device::SyncPoint kOwnDevice{"collectives: the backend is called on the device of the tensors"};

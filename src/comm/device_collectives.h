@@ -1,20 +1,117 @@
 #pragma once
 
+#include <chrono>
+#include <deque>
+#include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+#include <torch/csrc/distributed/c10d/Work.hpp>
 
-#include "comm/agreed_backend.h"
-#include "comm/converted_operation.h"
+#include "comm/header.h"
 #include "comm/operation.h"
-#include "comm/pending_operations.h"
 #include "device/order.h"
 #include "muster/comm/rendezvous.h"
 
 namespace muster::comm {
+
+/// Converts an operation on a dtype that a device's backend lacks into one that the backend can run.
+class ConvertedOperation {
+ public:
+  /// Whether the backend lacks the operation's dtype.
+  static bool is_needed(const Operation& operation, const std::vector<c10::ScalarType>& without);
+
+  /// Throws: ConfigError (MU564) for a reduction of a dtype that cannot be converted to another one.
+  static void require_way(const Operation& operation);
+  /// Converts the tensors: to bytes if nothing is reduced; otherwise int16 to int32 in separate memory, and bool to
+  /// uint8. Copies are made on the current stream.
+  /// Requires: require_way().
+  explicit ConvertedOperation(const Operation& operation);
+  const Operation& converted() const noexcept { return converted_; }
+  /// Copies the values into the operation's own tensors, on the current stream, which has waited for the converted
+  /// operation.
+  void finish(const Operation& operation, bool has_result) const;
+
+ private:
+  Operation converted_;
+};
+
+/// An operation that was passed to a device's backend. Its tensors are not kept. Thread-safe.
+class PendingOperation {
+ public:
+  explicit PendingOperation(const Operation& operation);
+  /// Called when the backend has started it.
+  void started(c10::intrusive_ptr<c10d::Work> work);
+  /// Called when the device's current stream waits for it. From then on an event on that stream tells whether it has
+  /// ended, so that nothing of the operation is kept.
+  void waited(at::Device device);
+  /// Whether the device has ended it. Throws: what the device throws.
+  bool has_ended() const;
+
+  const Header& header() const noexcept { return header_; }
+  TimePoint asked() const noexcept { return asked_; }
+
+ private:
+  const Header header_;
+  const TimePoint asked_;
+  mutable std::mutex mutex_;
+  bool is_started_ = false;
+  c10::intrusive_ptr<c10d::Work> work_;
+  device::Event after_;
+};
+
+/// The operations of a group whose end on the device has not been seen yet, oldest first. The device is asked only
+/// about operations that are older than `query_after`, or if there are more than kMany. Thread-safe.
+class PendingOperations {
+ public:
+  /// `query_after`: the age of an operation at which the device is asked about it.
+  explicit PendingOperations(std::chrono::milliseconds query_after) : query_after_(query_after) {}
+
+  std::shared_ptr<PendingOperation> add(const Operation& operation);
+
+  struct Oldest {
+    Header header;
+    /// Running time since the operation was passed to the backend and the operation before it had ended. Up to
+    /// `query_after` longer if nobody saw that end.
+    std::chrono::duration<double> seconds;
+  };
+  /// The oldest operation that has not ended, if it is older than `query_after`. Throws: what the device throws.
+  std::optional<Oldest> oldest(TimePoint now);
+  /// The oldest operation that has not ended, whatever its age. Throws: what the device throws.
+  std::optional<Header> oldest_unended();
+  void clear();
+
+ private:
+  static constexpr std::size_t kMany = 128;
+  bool drop_ended(TimePoint now);
+
+  const std::chrono::milliseconds query_after_;
+  std::mutex mutex_;
+  std::deque<std::shared_ptr<PendingOperation>> operations_;
+  TimePoint last_end_{}, seen_running_{};
+};
+
+/// How ranks that create a backend together learn whether all of them succeeded.
+struct BackendAgreement {
+  c10::intrusive_ptr<c10d::Store> store;  ///< a store that only this agreement uses
+  int rank = 0, size = 1;                 ///< this rank and the number of ranks that create the backend
+  std::chrono::milliseconds timeout{};    ///< how long ranks that have created theirs wait for the others
+  std::string group{};                    ///< the group of `rank`, such as "group world/0"
+  std::string what{};                     ///< what is created, such as "the backend nccl for cuda"
+};
+
+/// Returns what `make` returns, once it has returned on all ranks. If `make` throws on a rank, or if a rank has waited
+/// for the others longer than the timeout, the first such rank writes its error into the store, and all ranks throw it.
+/// A rank whose `make` waits for that rank throws it when `make` gives up.
+/// Throws: CommError with the id of what was thrown, or MU575 if that has none; CommError (MU058) if the store is lost.
+/// Collective.
+c10::intrusive_ptr<c10d::Backend> make_on_all_ranks(const BackendAgreement& agreement,
+                                                    const std::function<c10::intrusive_ptr<c10d::Backend>()>& make);
 
 /// An operation that a backend runs on its own stream. Thread safety: one thread at a time.
 class DeviceWork {

@@ -1,6 +1,8 @@
 #include "comm/device_watchdog.h"
 
 #include <algorithm>
+#include <exception>
+#include <map>
 #include <utility>
 
 #include <c10/core/DeviceGuard.h>
@@ -9,6 +11,283 @@
 #include "muster/base/format.h"
 
 namespace muster::comm {
+namespace {
+
+std::string operation_of(const DeviceSuspicion& suspicion) {
+  if (!suspicion.operation) return formatted("an operation of group {}", suspicion.group);
+  return formatted("{}, operation {} of the device's operations in group {}", describe(*suspicion.operation),
+                   suspicion.operation->sequence, suspicion.group);
+}
+
+DeviceCause silent(const DeviceSuspicion& suspicion, int own_rank, int rank) {
+  return {"MU052",
+          formatted("rank {} lost rank {} in {}, after {:.1f} s: rank {} does not answer. Look for the first failure "
+                    "in the output of that rank; if there is none, it has left the loop earlier, or its node cannot be "
+                    "reached.",
+                    own_rank, rank, operation_of(suspicion), suspicion.seconds, rank),
+          rank};
+}
+
+/// The other ranks that the operation involves: those of the group, or the peer of a send or recv.
+std::vector<int> others_of(const DeviceSuspicion& suspicion, int own_rank) {
+  if (suspicion.operation && is_point_to_point(suspicion.operation->kind))
+    return {suspicion.ranks.at(static_cast<std::size_t>(suspicion.operation->root))};
+  auto others = suspicion.ranks;
+  others.erase(std::remove(others.begin(), others.end(), own_rank), others.end());
+  return others;
+}
+
+std::string what_the_backend_says(const DeviceSuspicion& suspicion) {
+  return suspicion.error.empty() ? ""
+                                 : formatted(" (its backend {} reports that {})", suspicion.backend, suspicion.error);
+}
+
+}  // namespace
+
+DeviceCause find_cause(const DeviceSuspicion& suspicion, int own_rank, const std::map<int, std::string>& operations) {
+  const auto others = others_of(suspicion, own_rank);
+  for (const int rank : others)
+    if (!operations.contains(rank)) return silent(suspicion, own_rank, rank);
+  const auto& own = operations.at(own_rank);
+  for (const int rank : others)
+    if (have_mismatch(own, operations.at(rank)))
+      return {
+          "MU050",
+          formatted("{} of the device's operations in group {}. All ranks must call the same operations in the same "
+                    "order, with equal shapes and dtypes.",
+                    own_rank < rank ? describe_difference(own_rank, own, rank, operations.at(rank))
+                                    : describe_difference(rank, operations.at(rank), own_rank, own),
+                    suspicion.group),
+          -1};
+  const bool is_collective = suspicion.operation && !is_point_to_point(suspicion.operation->kind);
+  for (const int rank : others)
+    if (is_collective && last_operation(operations.at(rank)) < suspicion.operation->sequence)
+      return {"MU051",
+              formatted("rank {} waited {:.1f} s for rank {} in {}, which that rank has not called. Has it left the "
+                        "loop, or does it wait for something else?",
+                        own_rank, suspicion.seconds, rank, operation_of(suspicion)),
+              rank};
+  if (!suspicion.error.empty())
+    return {"MU564",
+            formatted("the backend {} of rank {} reports in group {} that {}", suspicion.backend, own_rank,
+                      suspicion.group, suspicion.error),
+            -1};
+  return {
+      "MU051",
+      formatted("rank {} waited {:.1f} s for its device in {}, which all ranks concerned may have called: a device, "
+                "or the network between them, hangs, or work that was queued before takes longer than the time-out",
+                own_rank, suspicion.seconds, operation_of(suspicion)),
+      -1};
+}
+
+DeviceCause cause_of_silent_store(const DeviceSuspicion& suspicion, int own_rank, const StoreServer& server,
+                                  double silent_seconds) {
+  return {
+      "MU574",
+      formatted("rank {} waited {:.1f} s in {}{}, and cannot ask the other ranks why: the job's store, {}, has not "
+                "answered for {:.1f} s. Look whether what holds it is stopped, by a debugger or a signal, or cannot "
+                "be reached.",
+                own_rank, suspicion.seconds, operation_of(suspicion), what_the_backend_says(suspicion), server.text,
+                silent_seconds),
+      server.rank};
+}
+
+DeviceCause cause_of_lost_store(const DeviceSuspicion& suspicion, int own_rank, const StoreServer& server) {
+  return {
+      "MU052",
+      formatted("rank {} waited {:.1f} s in {}{}, and cannot ask the other ranks why: it has lost the job's store, "
+                "{}. Look for the first failure in the output of all ranks, of rank 0 first.",
+                own_rank, suspicion.seconds, operation_of(suspicion), what_the_backend_says(suspicion), server.text),
+      server.rank};
+}
+
+DeviceCause cause_of_lost_rank_that_asked(int own_rank) {
+  return {
+      "MU052",
+      formatted("another rank found an operation of a device that does not end, and was lost before rank {} learned "
+                "which",
+                own_rank),
+      -1};
+}
+
+std::string text_of(const DeviceCause& cause) { return formatted("{} {} {}", cause.id, cause.rank, cause.text); }
+
+DeviceCause cause_of(const std::string& text) {
+  const auto first = text.find(' '), second = text.find(' ', first + 1);
+  if (second == std::string::npos) return {"MU564", text, -1};
+  return {text.substr(0, first), text.substr(second + 1), std::stoi(text.substr(first + 1, second - first - 1))};
+}
+
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr milliseconds kLook(200);      ///< how often a rank looks for a question
+constexpr milliseconds kAnswers(600);   ///< how long the asking rank waits for answers
+constexpr milliseconds kVerdict(1300);  ///< how long the others wait for its verdict
+constexpr milliseconds kStay(300);      ///< how long rank 0 waits until the others know
+constexpr milliseconds kStep(20);
+constexpr const char* kQuestion = "question";
+constexpr const char* kCause = "cause";
+constexpr const char* kKnown = "known";
+
+std::string answer_of(int rank) { return formatted("answer/{}", rank); }
+
+/// Thrown when this rank leaves.
+struct Left {};
+
+}  // namespace
+
+std::shared_ptr<CauseExchange> CauseExchange::start(Setup setup) {
+  std::shared_ptr<CauseExchange> started(new CauseExchange(std::move(setup)));
+  started->thread_ = std::thread([started] { started->run(); });
+  return started;
+}
+
+template <class F>
+auto CauseExchange::call(F&& function) {
+  {
+    const std::lock_guard lock(mutex_);
+    called_ = Clock::now();
+  }
+  auto result = function();
+  const std::lock_guard lock(mutex_);
+  called_.reset();
+  if (leaves_) throw Left{};
+  return result;
+}
+
+void CauseExchange::suspect(DeviceSuspicion suspicion) {
+  const std::lock_guard lock(mutex_);
+  suspected_ = Clock::now();
+  if (store_is_lost_ && !cause_) cause_ = cause_of_lost_store(suspicion, setup_.rank, setup_.server);
+  suspicion_ = std::move(suspicion);
+  changed_.notify_all();
+}
+
+std::optional<DeviceCause> CauseExchange::wait(milliseconds time) {
+  std::unique_lock lock(mutex_);
+  auto until = Clock::now() + time;
+  if (suspicion_) until = std::min(until, suspected_ + kBound);
+  changed_.wait_until(lock, until, [this] { return leaves_ || cause_; });
+  if (const auto now = Clock::now(); !cause_ && suspicion_ && now >= suspected_ + kBound) cause_ = own_cause(now);
+  return cause_;
+}
+
+DeviceCause CauseExchange::own_cause(Clock::time_point now) const {
+  const auto since = std::min(called_.value_or(suspected_), suspected_);
+  return cause_of_silent_store(*suspicion_, setup_.rank, setup_.server,
+                               std::chrono::duration<double>(now - since).count());
+}
+
+void CauseExchange::leave() {
+  std::unique_lock lock(mutex_);
+  leaves_ = true;
+  changed_.notify_all();
+  const bool ended = changed_.wait_for(lock, kLeave, [this] { return ended_; });
+  lock.unlock();
+  if (ended) thread_.join();
+  else thread_.detach();
+}
+
+bool CauseExchange::has_left() const {
+  const std::lock_guard lock(mutex_);
+  return leaves_;
+}
+
+void CauseExchange::run() {
+  std::optional<DeviceSuspicion> own;
+  std::optional<DeviceCause> cause;
+  bool begun = false, lost_store = false;
+  try {
+    while (!begun) {
+      own = wait_for_suspicion();
+      begun = own || call([this] { return setup_.store->check({kQuestion}); });
+    }
+    cause = agree(own);
+    stay_until_known();
+  } catch (const Left&) {
+  } catch (const std::exception&) {
+    lost_store = true;  // the store's server has ended; its other users will time out
+  }
+  if (lost_store && begun && !cause)
+    cause = own ? cause_of_lost_store(*own, setup_.rank, setup_.server) : cause_of_lost_rank_that_asked(setup_.rank);
+  finish(std::move(cause), lost_store);
+}
+
+void CauseExchange::finish(std::optional<DeviceCause> cause, bool lost_store) {
+  const std::lock_guard lock(mutex_);
+  store_is_lost_ = lost_store;
+  if (!cause && lost_store && suspicion_) cause = cause_of_lost_store(*suspicion_, setup_.rank, setup_.server);
+  if (!cause_) cause_ = std::move(cause);
+  ended_ = true;
+  changed_.notify_all();
+}
+
+std::optional<DeviceSuspicion> CauseExchange::wait_for_suspicion() {
+  std::unique_lock lock(mutex_);
+  changed_.wait_for(lock, kLook, [this] { return leaves_ || suspicion_; });
+  if (leaves_) throw Left{};
+  return suspicion_;
+}
+
+DeviceCause CauseExchange::agree(const std::optional<DeviceSuspicion>& own) {
+  if (own && call([this] { return setup_.store->add("suspicions", 1); }) == 1) return ask_all(*own);
+  return answer().value_or(cause_of_lost_rank_that_asked(setup_.rank));
+}
+
+DeviceCause CauseExchange::ask_all(const DeviceSuspicion& own) {
+  set(kQuestion, own.group);
+  std::map<int, std::string> operations{{setup_.rank, setup_.flight_recorder->operations_of(own.group)}};
+  std::vector<std::string> answers;
+  for (const int rank : own.ranks)
+    if (rank != setup_.rank) answers.push_back(answer_of(rank));
+  const bool all = wait_for(answers, Clock::now() + kAnswers);
+  for (const int rank : own.ranks)
+    if (rank != setup_.rank && (all || call([&] { return setup_.store->check({answer_of(rank)}); })))
+      operations[rank] = call([&] { return setup_.store->get_to_str(answer_of(rank)); });
+  auto cause = find_cause(own, setup_.rank, operations);
+  set(kCause, text_of(cause));
+  return cause;
+}
+
+std::optional<DeviceCause> CauseExchange::answer() {
+  const auto until = Clock::now() + kVerdict;
+  if (!wait_for({kQuestion}, until)) return std::nullopt;
+  const auto group = call([this] { return setup_.store->get_to_str(kQuestion); });
+  set(answer_of(setup_.rank), setup_.flight_recorder->operations_of(group));
+  if (!wait_for({kCause}, until)) return std::nullopt;
+  return cause_of(call([this] { return setup_.store->get_to_str(kCause); }));
+}
+
+void CauseExchange::stay_until_known() {
+  const auto until = Clock::now() + kStay;
+  auto known = call([this] { return setup_.store->add(kKnown, 1); });
+  while (setup_.rank == 0 && known < setup_.size && Clock::now() < until) {
+    rest(kStep);
+    known = call([this] { return setup_.store->add(kKnown, 0); });
+  }
+}
+
+bool CauseExchange::wait_for(const std::vector<std::string>& keys, Clock::time_point until) {
+  while (!call([&] { return setup_.store->check(keys); })) {
+    if (Clock::now() > until) return false;
+    rest(kStep);
+  }
+  return true;
+}
+
+void CauseExchange::rest(milliseconds time) {
+  std::unique_lock lock(mutex_);
+  if (changed_.wait_for(lock, time, [this] { return leaves_; })) throw Left{};
+}
+
+void CauseExchange::set(const std::string& key, const std::string& value) {
+  call([&] {
+    setup_.store->set(key, value);
+    return true;
+  });
+}
 
 using std::chrono::milliseconds;
 

@@ -10,19 +10,123 @@
 #include <vector>
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
 
 #include "base/log.h"
 #include "base/no_std_exception.h"
 #include "comm/device_agreement.h"
 #include "comm/error_text.h"
+#include "comm/operation.h"
 #include "comm/piggyback.h"
 #include "comm/rank_index.h"
 #include "comm/report_lost_rank.h"
-#include "comm/staging.h"
+#include "device/order.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
 
 namespace muster::comm {
+
+/// Runs an operation on device tensors by means of copies in pinned host memory, which are transferred on a separate
+/// stream. Thread safety: one thread at a time.
+class Staging {
+ public:
+  /// Starts the copies after what the device's current stream holds now. Call it in the caller's thread.
+  Staging(const Operation& operation, int rank, const device::Stream& stream);
+  /// Gives the operation filled host copies instead of its tensors. The thread waits for the copies.
+  void to_host(Operation& operation);
+  /// Gives the operation its own tensors back, with the values that it wrote. The thread waits for that. An in-place
+  /// gather does not write this rank's part, which may be read meanwhile. Tensors of Operation::results stay on the
+  /// host.
+  void to_device(Operation& operation);
+  /// Moves Operation::results to the device, into memory of the current stream.
+  void move_results(Operation& operation) const;
+
+ private:
+  int rank_;
+  device::Stream stream_;
+  at::Device device_;
+  device::Event last_copy_;
+  at::Tensor in_, out_;
+  std::vector<at::Tensor> parts_;
+};
+
+namespace {
+
+constexpr device::SyncPoint kOwnStream{"staging: copies run on a stream of their own"};
+constexpr device::SyncPoint kGiven{"staging: the copy to the host reads after the caller's work"};
+constexpr device::SyncPoint kToHost{"staging: from the device to pinned memory"};
+constexpr device::SyncPoint kFilled{"staging: the host reads after the copy to it"};
+constexpr device::SyncPoint kToDevice{"staging: from pinned memory to the device"};
+constexpr device::SyncPoint kDone{"staging: the caller reads after the copy to the device"};
+
+/// Whether the operation reads the tensor that it writes.
+bool works_in_place(OperationKind kind) {
+  return kind == OperationKind::all_reduce || kind == OperationKind::reduce || kind == OperationKind::broadcast;
+}
+
+at::Tensor pinned_like(const at::Tensor& tensor) {
+  return at::empty(tensor.sizes(), at::TensorOptions(tensor.scalar_type()).pinned_memory(true));
+}
+
+at::Tensor pinned_copy(const at::Tensor& tensor) {
+  if (!tensor.defined()) return tensor;
+  at::Tensor copy = pinned_like(tensor);
+  device::async_copy(kToHost, copy, tensor);
+  return copy;
+}
+
+/// Offset and length, in elements, of this rank's part in the result of an in-place gather; length 0 for other
+/// operations. That part already has its values, and its owner may read them during the gather.
+std::pair<int64_t, int64_t> own_part(OperationKind kind, int rank, const at::Tensor& in, const at::Tensor& out) {
+  if (kind != OperationKind::all_gather || !in.defined() || !in.is_alias_of(out)) return {0, 0};
+  const auto begin = in.storage_offset() - out.storage_offset();
+  return begin == rank * in.numel() ? std::pair(begin, in.numel()) : std::pair<int64_t, int64_t>();
+}
+
+void copy_to_device(const at::Tensor& to, const at::Tensor& from, std::pair<int64_t, int64_t> without) {
+  if (without.second == 0) return device::async_copy(kToDevice, to, from);
+  const auto end = without.first + without.second;
+  for (const auto& [begin, length] : {std::pair<int64_t, int64_t>(0, without.first), {end, to.numel() - end}})
+    if (length > 0)
+      device::async_copy(kToDevice, to.view(-1).narrow(0, begin, length), from.view(-1).narrow(0, begin, length));
+}
+
+/// The device of the operation's tensors; the CPU if they are in host memory, or if there are none.
+at::Device device_of(const Operation& operation) {
+  const at::Tensor& tensor = described_tensor(operation);
+  return tensor.defined() ? tensor.device() : at::Device(at::kCPU);
+}
+
+}  // namespace
+
+Staging::Staging(const Operation& operation, int rank, const device::Stream& stream)
+    : rank_(rank), stream_(stream), device_(device_of(operation)), last_copy_(device::record(device_)),
+      in_(operation.in), out_(operation.out), parts_(operation.parts) {}
+
+void Staging::to_host(Operation& operation) {
+  const device::StreamScope scope(kOwnStream, stream_);
+  device::stream_wait(kGiven, last_copy_, device_);
+  operation.in = pinned_copy(in_);
+  if (out_.defined()) operation.out = works_in_place(operation.kind) ? pinned_copy(out_) : pinned_like(out_);
+  for (auto& part : operation.parts) part = pinned_copy(part);
+  device::host_wait(kFilled, device::record(device_));
+}
+
+void Staging::to_device(Operation& operation) {
+  if (out_.defined()) {
+    const device::StreamScope scope(kOwnStream, stream_);
+    copy_to_device(out_, operation.out, own_part(operation.kind, rank_, in_, out_));
+    device::host_wait(kDone, device::record(device_));
+  }
+  operation.in = std::exchange(in_, {});
+  operation.out = std::exchange(out_, {});
+  operation.parts = std::exchange(parts_, {});
+}
+
+void Staging::move_results(Operation& operation) const {
+  for (auto& result : operation.results)
+    if (result.defined()) result = result.to(device_);
+}
 
 Work::Work(std::shared_ptr<State> state) : state_(std::move(state)) {}
 
@@ -47,12 +151,14 @@ bool Work::is_completed() const {
 }
 
 namespace {
+
 constexpr std::chrono::milliseconds kDrain(5000);  ///< time that operations have to end when their group is destroyed
 
 GroupIdentity with_flight_recorder(GroupIdentity identity, bool has_device) {
   if (has_device && !identity.flight_recorder) identity.flight_recorder = std::make_shared<FlightRecorder>();
   return identity;
 }
+
 }  // namespace
 
 Group::Group(GroupIdentity identity, std::unique_ptr<Collectives> collectives,
@@ -386,10 +492,13 @@ std::shared_ptr<SharedBuffer> Group::share(std::size_t bytes, PeerAccess access,
 }
 
 int job_rank(const Communicator& group, int rank) { return group.group()->job_rank(rank); }
+
 void report_lost_rank(const Communicator& group, int rank, std::string_view reason) {
   group.group()->report_lost_rank(rank, reason);
 }
+
 void attach_piggyback(const Communicator& group, uint64_t value) { group.group()->attach_piggyback(value); }
+
 std::vector<uint64_t> attached_piggybacks(const Communicator& group) { return group.group()->attached_piggybacks(); }
 
 std::string Group::device_backend() const { return device_collectives_ ? device_collectives_->name() : std::string(); }

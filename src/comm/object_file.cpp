@@ -6,7 +6,7 @@
 #include <sstream>
 
 #include "comm/backend_object.h"
-#include "muster/base/detail/environment.h"
+#include "muster/base/environment.h"
 
 namespace muster::comm {
 namespace {

@@ -28,7 +28,7 @@
 #include "comm/store_file.h"
 #include "comm/store_server.h"
 #include "comm/warning_timeout.h"
-#include "muster/base/detail/environment.h"
+#include "muster/base/environment.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
 

@@ -1,26 +1,423 @@
 #include "comm/store_server.h"
 
+#include <netdb.h>
+#include <poll.h>
 #include <stdlib.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstdint>
+#include <cstring>
+#include <future>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <string_view>
+#include <system_error>
+#include <thread>
+#include <type_traits>
+#include <utility>
+#include <vector>
 
+#include <torch/csrc/distributed/c10d/Store.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
+#include "base/descriptor.h"
 #include "base/log.h"
 #include "cluster/listening_socket.h"
 #include "cluster/variables.h"
-#include "comm/bounded_store.h"
-#include "comm/in_time.h"
-#include "comm/store_probe.h"
+#include "comm/wait_policy.h"
 #include "comm/warning_timeout.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
 
+#if __has_include(<torch/csrc/distributed/c10d/store/TCPStoreBackend.hpp>)  // LibTorch 2.14
+#include <torch/csrc/distributed/c10d/store/TCPStoreBackend.hpp>
+#else
+#include <torch/csrc/distributed/c10d/TCPStoreBackend.hpp>
+#endif
+
 namespace muster::comm {
+
+/// Thrown by call_in_time() if the call has not returned in time.
+struct LateCall : std::runtime_error {
+  LateCall() : std::runtime_error("it has not answered in time") {}
+};
+
+namespace {
+
+/// Returns or throws what `call` does. `call` runs on a new thread, which is left running if it takes longer than
+/// `limit`, so it must own everything that it uses. Throws: LateCall in that case.
+template <class F>
+std::invoke_result_t<F> call_in_time(std::chrono::milliseconds limit, F call) {
+  std::packaged_task<std::invoke_result_t<F>()> task(std::move(call));
+  auto result = task.get_future();
+  std::thread thread(std::move(task));
+  if (result.wait_for(limit) == std::future_status::ready) {
+    thread.join();
+    return result.get();
+  }
+  thread.detach();
+  throw LateCall();
+}
+
+/// Milliseconds by which an answer may come later than the store's timeout.
+constexpr std::chrono::milliseconds kLateAnswer{2000};
+
+}  // namespace
+
+/// A store whose calls take at most its timeout (or a longer one given to wait()) plus kLateAnswer. c10d's client has
+/// no such bound: it waits forever for a server whose process is stopped.
+/// Throws, from all functions: std::runtime_error if the server has not answered by then, and in every later call.
+/// Thread-safe; calls are made one after the other.
+/// Why: docs/decisions/0165-one-deadline-for-the-rendezvous.md.
+class BoundedStore final : public c10d::Store {
+ public:
+  /// `place` tells where the store is; used in messages.
+  BoundedStore(c10::intrusive_ptr<c10d::Store> store, std::string place);
+
+  c10::intrusive_ptr<c10d::Store> clone() override;
+  using c10d::Store::set;
+  void set(const std::string& key, const std::vector<std::uint8_t>& value) override;
+  using c10d::Store::compareSet;
+  std::vector<std::uint8_t> compareSet(const std::string& key, const std::vector<std::uint8_t>& expected,
+                                       const std::vector<std::uint8_t>& desired) override;
+  std::vector<std::uint8_t> get(const std::string& key) override;
+  int64_t add(const std::string& key, int64_t value) override;
+  bool deleteKey(const std::string& key) override;
+  bool check(const std::vector<std::string>& keys) override;
+  int64_t getNumKeys() override;
+  void wait(const std::vector<std::string>& keys) override;
+  void wait(const std::vector<std::string>& keys, const std::chrono::milliseconds& timeout) override;
+  void setTimeout(const std::chrono::milliseconds& timeout) override;
+  void append(const std::string& key, const std::vector<std::uint8_t>& value) override;
+  std::vector<std::vector<std::uint8_t>> multiGet(const std::vector<std::string>& keys) override;
+  void multiSet(const std::vector<std::string>& keys, const std::vector<std::vector<std::uint8_t>>& values) override;
+  bool hasExtendedApi() const override;
+  void queuePush(const std::string& key, const std::vector<std::uint8_t>& value) override;
+  std::vector<std::uint8_t> queuePop(const std::string& key, bool block) override;
+  int64_t queueLen(const std::string& key) override;
+
+ private:
+  /// Calls `function` with the store. It may wait for `waits`, or for the timeout if that is longer.
+  template <class F>
+  auto call(F function, std::chrono::milliseconds waits = {});
+
+  const c10::intrusive_ptr<c10d::Store> store_;
+  const std::string place_;
+  std::mutex mutex_;
+  bool is_silent_ = false;  // guarded by the mutex, like the calls
+};
+
+namespace {
+
+using Bytes = std::vector<std::uint8_t>;
+using std::chrono::milliseconds;
+
+}  // namespace
+
+BoundedStore::BoundedStore(c10::intrusive_ptr<c10d::Store> store, std::string place)
+    : c10d::Store(store->getTimeout()), store_(std::move(store)), place_(std::move(place)) {}
+
+// Everything that a call uses is copied into it, because a call that is late is left running.
+template <class F>
+auto BoundedStore::call(F function, milliseconds waits) {
+  const std::lock_guard lock(mutex_);
+  const auto limit = std::max(waits, timeout_) + kLateAnswer;
+  if (!is_silent_) try {
+      return call_in_time(limit, [store = store_, function = std::move(function)] { return function(*store); });
+    } catch (const LateCall&) {
+      is_silent_ = true;
+    }
+  throw std::runtime_error(formatted(
+      "the store at {} has stopped answering: the process that holds it is stopped, or its host is gone", place_));
+}
+
+c10::intrusive_ptr<c10d::Store> BoundedStore::clone() {
+  return c10::make_intrusive<BoundedStore>(call([](auto& store) { return store.clone(); }), place_);
+}
+
+void BoundedStore::set(const std::string& key, const Bytes& value) {
+  call([=](auto& store) { store.set(key, value); });
+}
+
+Bytes BoundedStore::compareSet(const std::string& key, const Bytes& expected, const Bytes& desired) {
+  return call([=](auto& store) { return store.compareSet(key, expected, desired); });
+}
+
+Bytes BoundedStore::get(const std::string& key) {
+  return call([=](auto& store) { return store.get(key); });
+}
+
+int64_t BoundedStore::add(const std::string& key, int64_t value) {
+  return call([=](auto& store) { return store.add(key, value); });
+}
+
+bool BoundedStore::deleteKey(const std::string& key) {
+  return call([=](auto& store) { return store.deleteKey(key); });
+}
+
+bool BoundedStore::check(const std::vector<std::string>& keys) {
+  return call([=](auto& store) { return store.check(keys); });
+}
+
+int64_t BoundedStore::getNumKeys() {
+  return call([](auto& store) { return store.getNumKeys(); });
+}
+
+void BoundedStore::wait(const std::vector<std::string>& keys) {
+  call([=](auto& store) { store.wait(keys); });
+}
+
+void BoundedStore::wait(const std::vector<std::string>& keys, const milliseconds& timeout) {
+  call([=](auto& store) { store.wait(keys, timeout); }, timeout);
+}
+
+void BoundedStore::setTimeout(const milliseconds& timeout) {
+  const std::lock_guard lock(mutex_);
+  timeout_ = timeout;
+  if (!is_silent_) store_->setTimeout(timeout);
+}
+
+void BoundedStore::append(const std::string& key, const Bytes& value) {
+  call([=](auto& store) { store.append(key, value); });
+}
+
+std::vector<Bytes> BoundedStore::multiGet(const std::vector<std::string>& keys) {
+  return call([=](auto& store) { return store.multiGet(keys); });
+}
+
+void BoundedStore::multiSet(const std::vector<std::string>& keys, const std::vector<Bytes>& values) {
+  call([=](auto& store) { store.multiSet(keys, values); });
+}
+
+bool BoundedStore::hasExtendedApi() const { return store_->hasExtendedApi(); }
+
+void BoundedStore::queuePush(const std::string& key, const Bytes& value) {
+  call([=](auto& store) { store.queuePush(key, value); });
+}
+
+Bytes BoundedStore::queuePop(const std::string& key, bool block) {
+  return call([=](auto& store) { return store.queuePop(key, block); });
+}
+
+int64_t BoundedStore::queueLen(const std::string& key) {
+  return call([=](auto& store) { return store.queueLen(key); });
+}
+
+/// Looks for c10d's store at an address before c10d's client is made, because the client starts its timeout again with
+/// every attempt and waits forever for a server that is silent. The probe sends what that client sends first (a ping),
+/// so another kind of server is not mistaken for a store.
+/// Why: docs/decisions/0165-one-deadline-for-the-rendezvous.md.
+class StoreProbe {
+ public:
+  StoreProbe(std::string address, int port, std::chrono::milliseconds timeout);
+
+  /// Tries until a store answers, and returns the numeric address at which it does.
+  /// Throws: std::runtime_error at the timeout; it says what was found instead.
+  std::string wait();
+  /// What the last attempt found; empty before the first one has ended. Any thread may call it.
+  std::string found() const;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  void note(std::string found);
+
+  const std::string address_;
+  const int port_;
+  const Clock::time_point end_;
+  mutable std::mutex mutex_;
+  std::string found_;
+};
+
+namespace {
+
+using std::chrono::milliseconds;
+using Clock = std::chrono::steady_clock;
+
+constexpr milliseconds kFirstPause(20), kLongestPause(1000);
+constexpr milliseconds kPatience(10'000);  ///< time for one address if there are several
+constexpr milliseconds kLastWords(500);    ///< time that a silent server has to answer a line of text
+constexpr std::size_t kQuoted = 60;
+
+struct Candidate {
+  sockaddr_storage address{};
+  socklen_t size = 0;
+};
+
+/// What was found at one address.
+struct Finding {
+  bool is_store = false, has_connected = false;
+  std::string words = {};
+};
+
+std::string reason_of(int error) { return std::generic_category().message(error); }
+
+/// Whether the descriptor is ready for these events before `end`.
+bool is_ready(int descriptor, short events, TimePoint end) {
+  for (;;) {
+    pollfd waits{descriptor, events, 0};
+    const auto left = std::min(left_until(end), kPatience);  // poll() takes an int
+    const int ready = ::poll(&waits, 1, static_cast<int>(left.count()));
+    if (ready > 0) return true;
+    if (ready == 0 && Clock::now() >= end) return false;
+  }
+}
+
+std::vector<Candidate> resolve(const std::string& address, int port) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* list = nullptr;
+  const int failed = ::getaddrinfo(address.c_str(), std::to_string(port).c_str(), &hints, &list);
+  if (failed) throw std::runtime_error(failed == EAI_SYSTEM ? reason_of(errno) : ::gai_strerror(failed));
+  const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> owner(list, ::freeaddrinfo);
+  std::vector<Candidate> places;
+  for (const auto* entry = list; entry; entry = entry->ai_next) {
+    auto& place = places.emplace_back();
+    std::memcpy(&place.address, entry->ai_addr, entry->ai_addrlen);
+    place.size = entry->ai_addrlen;
+  }
+  return places;
+}
+
+std::string number_of(const Candidate& place) {
+  char text[NI_MAXHOST];
+  const auto* address = reinterpret_cast<const sockaddr*>(&place.address);
+  return ::getnameinfo(address, place.size, text, sizeof text, nullptr, 0, NI_NUMERICHOST) == 0 ? text : "";
+}
+
+/// Returns 0, or an errno value.
+int connect_to(int descriptor, const Candidate& place, TimePoint end) {
+  if (::connect(descriptor, reinterpret_cast<const sockaddr*>(&place.address), place.size) == 0) return 0;
+  if (errno != EINPROGRESS) return errno;
+  if (!is_ready(descriptor, POLLOUT, end)) return ETIMEDOUT;
+  int error = 0;
+  socklen_t size = sizeof error;
+  ::getsockopt(descriptor, SOL_SOCKET, SO_ERROR, &error, &size);
+  return error;
+}
+
+Finding without_connection(int error) {
+  if (error == ECONNREFUSED) return {.words = "nothing listens there"};
+  if (error == ETIMEDOUT)
+    return {.words =
+                "nothing answers there: a firewall drops the packets, or a process that is stopped or busy "
+                "accepts no connection"};
+  return {.words = "no connection: " + reason_of(error)};
+}
+
+/// What c10d's client sends first, and what a store replies.
+struct Ping {
+  std::string sent, answer;
+};
+
+Ping make_ping() {
+  using c10d::detail::QueryType;
+  const auto bytes = [](std::uint32_t number) {
+    return std::string(reinterpret_cast<const char*>(&number), sizeof number);
+  };
+  const auto nonce = bytes(static_cast<std::uint32_t>(::getpid()));
+  const auto query = [](QueryType type) { return std::string(1, static_cast<char>(type)); };
+  return {query(QueryType::VALIDATE) + bytes(c10d::detail::validationMagicNumber) + query(QueryType::PING) + nonce,
+          nonce};
+}
+
+std::string first_line(std::string_view sent) {
+  std::string line;
+  for (const char letter : sent.substr(0, kQuoted)) {
+    if (letter == '\r' || letter == '\n') break;
+    line += letter >= ' ' && letter <= '~' ? letter : '?';
+  }
+  return line;
+}
+
+Finding stranger(std::string_view sent) {
+  return {.has_connected = true, .words = formatted("another program listens there: it sent \"{}\"", first_line(sent))};
+}
+
+/// The finding for a server that has not answered. Many servers wait for a line of text and then identify themselves.
+Finding silent(int descriptor) {
+  char sent[kQuoted];
+  ::send(descriptor, "\r\n\r\n", 4, MSG_NOSIGNAL);
+  const auto size =
+      is_ready(descriptor, POLLIN, Clock::now() + kLastWords) ? ::recv(descriptor, sent, sizeof sent, 0) : 0;
+  if (size > 0) return stranger({sent, static_cast<std::size_t>(size)});
+  return {.has_connected = true,
+          .words =
+              "what listens there accepts connections, but does not answer as a store: it is stopped, or "
+              "another program"};
+}
+
+/// Sends the ping and reads the reply.
+Finding ask(int descriptor, TimePoint end) {
+  const auto ping = make_ping();
+  ::send(descriptor, ping.sent.data(), ping.sent.size(), MSG_NOSIGNAL);
+  std::string sent;
+  while (sent.size() < ping.answer.size() || !sent.starts_with(ping.answer)) {
+    if (!is_ready(descriptor, POLLIN, end)) return sent.empty() ? silent(descriptor) : stranger(sent);
+    char part[kQuoted];
+    const auto size = ::recv(descriptor, part, sizeof part, 0);
+    if (size < 0 && (errno == EINTR || errno == EAGAIN)) continue;
+    if (size <= 0 && sent.empty())
+      return {.has_connected = true,
+              .words = "what listens there closed the connection without an answer: it is another program, or ends"};
+    if (size <= 0) return stranger(sent);
+    sent.append(part, static_cast<std::size_t>(size));
+    if (!ping.answer.starts_with(sent) && !sent.starts_with(ping.answer)) return stranger(sent);
+  }
+  return {.is_store = true};
+}
+
+Finding visit(const Candidate& place, TimePoint end) {
+  const Descriptor socket(::socket(place.address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!socket) return without_connection(errno);
+  if (const int error = connect_to(socket.get(), place, end)) return without_connection(error);
+  return ask(socket.get(), end);
+}
+
+}  // namespace
+
+StoreProbe::StoreProbe(std::string address, int port, milliseconds timeout)
+    : address_(std::move(address)), port_(port), end_(Clock::now() + timeout) {}
+
+std::string StoreProbe::wait() {
+  for (auto pause = kFirstPause;; pause = std::min(2 * pause, kLongestPause)) {
+    std::vector<Candidate> places;
+    Finding best;
+    try {
+      places = call_in_time(left_until(end_), [address = address_, port = port_] { return resolve(address, port); });
+    } catch (const std::exception& failure) {
+      best.words = formatted("the name '{}' does not resolve: {}", address_, failure.what());
+    }
+    for (std::size_t i = 0; i < places.size(); ++i) {
+      const bool is_last = i + 1 == places.size();
+      auto finding = visit(places[i], is_last ? end_ : std::min(end_, Clock::now() + kPatience));
+      if (finding.is_store) return number_of(places[i]);
+      if (finding.has_connected || !best.has_connected) best = std::move(finding);
+    }
+    note(std::move(best.words));
+    if (left_until(end_) < kFirstPause) throw std::runtime_error(found());
+    std::this_thread::sleep_for(std::min(pause, left_until(end_) / 2));
+  }
+}
+
+std::string StoreProbe::found() const {
+  const std::lock_guard lock(mutex_);
+  return found_;
+}
+
+void StoreProbe::note(std::string found) {
+  const std::lock_guard lock(mutex_);
+  found_ = std::move(found);
+}
+
 namespace {
 
 using StorePtr = c10::intrusive_ptr<c10d::Store>;

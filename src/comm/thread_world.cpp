@@ -11,8 +11,7 @@
 #include "comm/hierarchical/hierarchical.h"
 #include "comm/seeded_scheduler.h"
 #include "comm/shared_memory/shared_collectives.h"
-#include "comm/shared_memory/thread_areas.h"
-#include "comm/thread_transport.h"
+#include "comm/thread_hubs.h"
 
 namespace muster::comm {
 namespace {

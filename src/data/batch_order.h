@@ -2,13 +2,20 @@
 
 #include <atomic>
 #include <cstdint>
+#include <exception>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "muster/data/batches.h"
 #include "muster/data/detail/batch_maker.h"
 #include "muster/data/detail/loader_state.h"
 #include "muster/data/detail/stream_reader.h"
+#include "muster/data/sampler.h"
+#include "permutation.h"
+#include "shard_plan.h"
 
 namespace muster::data {
 
@@ -31,6 +38,148 @@ class BatchOrder {
   virtual bool random_access() const = 0;
   /// Returns false if the pass ends before this batch, or if `content.stop` was set.
   virtual bool prepare(int64_t batch, BatchContent& content) = 0;
+};
+
+/// The indices of this rank's batches in one pass.
+class IndexOrder : public BatchOrder {
+ public:
+  explicit IndexOrder(int64_t batches) : batches_(batches) {}
+  bool prepare(int64_t batch, BatchContent& content) final;
+  /// Replaces `indices` by those of this batch.
+  virtual StepSamples fill(int64_t batch, std::vector<int64_t>& indices) = 0;
+
+ private:
+  int64_t batches_;
+};
+
+/// The order 0, 1, 2, ... or a permutation of it.
+class ComputedOrder : public IndexOrder {
+ public:
+  ComputedOrder(const ShardPlan& plan, bool shuffle, uint64_t seed, int64_t epoch);
+  bool random_access() const override { return true; }
+  StepSamples fill(int64_t batch, std::vector<int64_t>& indices) override;
+
+ private:
+  Permutation permutation_;
+  ShardPlan plan_;
+  bool shuffle_;
+};
+
+/// The order of a user-defined sampler, starting at `first_batch`.
+/// Throws: UsageError (MU109) for an index outside the dataset.
+class SampledOrder : public IndexOrder {
+ public:
+  SampledOrder(const ShardPlan& plan, std::shared_ptr<Sampler> sampler, int64_t dataset_size, int64_t epoch,
+               int64_t first_batch);
+  bool random_access() const override { return false; }
+  StepSamples fill(int64_t batch, std::vector<int64_t>& indices) override;
+
+ private:
+  int64_t cursor_ = 0;
+  int64_t dataset_size_;
+  std::vector<int64_t> head_;  // indices that padding repeats
+  ShardPlan plan_;
+  std::shared_ptr<Sampler> sampler_;
+};
+
+/// The order of a user-defined batch sampler, starting at `first_batch`.
+/// Throws: UsageError (MU109) for an index outside the dataset.
+class BatchSampledOrder : public IndexOrder {
+ public:
+  BatchSampledOrder(const BatchShardPlan& plan, std::shared_ptr<BatchSampler> sampler, int64_t dataset_size,
+                    int64_t epoch, int64_t first_batch);
+  bool random_access() const override { return false; }
+  StepSamples fill(int64_t batch, std::vector<int64_t>& indices) override;
+
+ private:
+  int64_t dataset_size_;
+  std::vector<std::vector<int64_t>> head_;
+  BatchShardPlan plan_;
+  std::shared_ptr<BatchSampler> sampler_;
+};
+
+// Why: docs/decisions/0032-streams.md.
+
+/// The samples of a stream, distributed as by ShardPlan although the end is not known in advance: reading is one step
+/// ahead, and the first samples are kept if the last step may need padding. Every rank reads the stream and skips the
+/// samples of other ranks. With BatchSharding::dispatch this rank reads for all ranks: batch `step * world + i` is rank
+/// i + 1's part of the step, and this rank's part comes last.
+class StreamOrder : public BatchOrder {
+ public:
+  struct Settings {
+    BatchSharding sharding;  ///< sharding of the pass; its size is not used
+    int64_t first_step = 0;
+    EpochRandom random;
+    std::string state;  ///< state of a stateful stream at the first step
+  };
+  StreamOrder(std::shared_ptr<BatchMaker> maker, Settings settings);
+  bool random_access() const override { return false; }
+  bool prepare(int64_t batch, BatchContent& content) override;
+
+ private:
+  struct Step {
+    std::unique_ptr<Records> kept;  ///< samples of the step that this rank needs
+    int64_t number = 0;
+    int64_t real = 0;
+    std::string state;
+  };
+  int64_t start_of(int64_t step) const { return settings_.sharding.offset + step * step_size_; }
+  ShardPlan plan(int rank, const Step& step) const;
+  bool has_part(int rank, const Step& step) const;
+  bool start(const std::atomic<bool>* stop);
+  void read_step(int64_t number, const std::atomic<bool>* stop);
+  bool read_one(Records& to);
+  bool skip_to(int64_t position, const std::atomic<bool>* stop);
+  void take_part(int rank, BatchContent& content) const;
+
+  bool ended_ = false;
+  std::exception_ptr failed_;      // exception from reading ahead
+  int64_t from_, to_;              // range of a step that this rank keeps
+  std::unique_ptr<Records> head_;  // samples that padding repeats
+  int64_t head_size_ = 0;
+  std::shared_ptr<BatchMaker> maker_;
+  std::optional<Step> next_, now_;
+  int64_t position_ = 0;  // number of samples read or skipped
+  std::shared_ptr<StreamReader> reader_;
+  Settings settings_;
+  bool started_ = false;
+  int64_t step_size_;
+};
+
+/// The samples of a map-style dataset that this rank reads for all ranks: batch `step * world + i` is rank i + 1's part
+/// of the step, and this rank's part comes last, as in StreamOrder.
+class DispatchedOrder : public BatchOrder {
+ public:
+  /// Makes the order of a pass in which one rank gets everything, from batch `first` on.
+  using Whole = std::function<std::shared_ptr<IndexOrder>(const ShardPlan&, int64_t first)>;
+  DispatchedOrder(const BatchSharding& sharding, int64_t first_step, const Whole& whole);
+  bool random_access() const override { return false; }
+  bool prepare(int64_t batch, BatchContent& content) override;
+
+ private:
+  ShardPlan plan(int rank) const;
+
+  BatchSharding sharding_;
+  std::vector<int64_t> head_;  // indices that padding repeats
+  BatchContent step_;          // samples of all ranks in the current step
+  std::shared_ptr<IndexOrder> whole_;
+};
+
+/// The order of ready-made batches in a pass: as listed, or shuffled from (seed, epoch) alone. Represents a batch by
+/// the indices of its samples.
+class ReadyBatchSampler final : public BatchSampler {
+ public:
+  ReadyBatchSampler(const ReadyBatchEnds& batches, bool shuffle, uint64_t seed, int64_t epoch);
+  int64_t size() const override { return static_cast<int64_t>(ends_.size()); }
+  void start(int64_t) override { position_ = 0; }
+  std::vector<int64_t> next() override;
+  void seek(int64_t batch) override { position_ = batch; }
+
+ private:
+  std::vector<int64_t> ends_;
+  Permutation permutation_;
+  int64_t position_ = 0;
+  bool shuffle_;
 };
 
 }  // namespace muster::data

@@ -8,21 +8,18 @@
 
 #include "base/quantities.h"
 #include "data/batch_indices.h"
+#include "data/batch_order.h"
+#include "data/generators.h"
+#include "data/pass.h"
 #include "device/device.h"
 #include "device/vector_math.h"
-#include "dispatched_order.h"
-#include "dispatched_pass.h"
 #include "hook/random_scope.h"
-#include "index_order.h"
 #include "mix.h"
 #include "muster/base/error.h"
 #include "muster/comm/communicator.h"
 #include "muster/data/shard_spec.h"
 #include "muster/track/trace.h"
 #include "pass.h"
-#include "ready_batches.h"
-#include "shared_random.h"
-#include "stream_order.h"
 
 // Why: docs/decisions/0030-the-loader.md.
 namespace muster::data {

@@ -4,9 +4,9 @@
 #include <string_view>
 #include <vector>
 
-#include "muster/base/detail/environment.h"
+#include "muster/base/environment.h"
 
-/// Which cores are near a device, and which of them a rank gets.
+/// Which cores are near a device, which of them a rank gets, and what they can do.
 /// Why: docs/decisions/0154-choices-of-a-process.md.
 namespace muster::device {
 
@@ -43,5 +43,9 @@ std::string near_cores_message(const NearCores& near, const std::string& root = 
 /// cores divide these cores, so that no two ranks use the same processor. No cores if there are fewer processors than
 /// ranks, or if the near cores of two ranks overlap only in part.
 NearCores share_of_rank(const std::vector<std::string>& messages, size_t rank, const std::string& root = "/");
+
+/// Whether this processor multiplies in bfloat16 natively (AVX512-BF16, AMX, or BF16 of ARMv8.6). Other processors
+/// emulate it, several times slower than float32. Returns true for a processor that it cannot query.
+bool multiplies_bfloat16();
 
 }  // namespace muster::device

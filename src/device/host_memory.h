@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "muster/base/detail/environment.h"
+#include "muster/base/environment.h"
 #include "muster/device/options.h"
 
 namespace muster::device {

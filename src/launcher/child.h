@@ -7,8 +7,9 @@
 #include <string>
 #include <vector>
 
+#include "base/descriptor.h"
 #include "cluster/report.h"
-#include "muster/base/detail/environment.h"
+#include "muster/base/environment.h"
 
 namespace muster::launcher {
 
@@ -85,5 +86,25 @@ class Child {
 /// The path of the file that `name` executes, as a shell would find it.
 /// Throws: ConfigError (MU031) with the reason if there is none or it cannot be executed.
 std::string find_program(const std::string& name, const Environment& variables);
+
+/// A watchdog process that briefly outlives the launcher: if the launcher is killed (kill -9), it kills the process
+/// groups of the ranks, including the processes that the ranks have started. The ranks themselves die with the launcher
+/// anyway.
+class Reaper {
+ public:
+  /// Forks the reaper. Requires: one thread, no ranks yet. If the reaper cannot be started, the ranks are still
+  /// watched.
+  Reaper();
+  /// Dismisses the reaper: it ends without killing.
+  ~Reaper();
+  Reaper(const Reaper&) = delete;
+  Reaper& operator=(const Reaper&) = delete;
+
+  void watch(pid_t group) const noexcept;
+
+ private:
+  pid_t pid_ = -1;
+  Descriptor to_reaper_;
+};
 
 }  // namespace muster::launcher

@@ -1,6 +1,7 @@
-#include "console.h"
+#include "launcher/console.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
@@ -17,6 +18,130 @@
 #include "muster/base/error.h"
 
 namespace muster::launcher {
+namespace {
+
+constexpr size_t kFull = size_t{1} << 20;  // bytes of waiting output at which ranks must wait
+constexpr size_t kCertain = 4096;          // PIPE_BUF in bytes: the least that a writable pipe accepts
+constexpr std::string_view kEraseLine = "\r\x1b[K";
+
+bool writable(int fd) {
+  pollfd entry{fd, POLLOUT, 0};
+  return poll(&entry, 1, 0) == 1 && (entry.revents & POLLOUT);
+}
+
+}  // namespace
+
+Screen::Screen(int fd) : fd_(fd), terminal_(isatty(fd) == 1) {}
+
+bool Screen::full() const noexcept { return buffer_.size() > kFull; }
+
+void Screen::begin_line() {
+  if (!live_.empty()) buffer_ += kEraseLine;
+  else if (!at_line_start_) buffer_ += '\n';
+  at_line_start_ = true;
+}
+
+void Screen::add_line(std::string_view prefix, std::string_view line) {
+  begin_line();
+  buffer_.append(prefix).append(line) += '\n';
+  buffer_ += live_;
+}
+
+void Screen::add_unfinished(std::string_view prefix, std::string_view line) {
+  if (!prefix.empty() || !live_.empty()) return add_line(prefix, line);
+  begin_line();
+  buffer_ += line;
+  at_line_start_ = false;
+}
+
+void Screen::set_live(std::string text) {
+  if (text == live_) return;
+  begin_line();
+  buffer_ += text;
+  live_ = std::move(text);
+}
+
+void Screen::flush() {
+  do {
+    ssize_t written = write(fd_, buffer_.data(), std::min(buffer_.size(), kCertain));
+    if (written < 0 && (errno == EAGAIN || errno == EINTR)) return;
+    // The output has lost its reader: the ranks continue, and the output is dropped.
+    if (written < 0) return buffer_.clear();
+    buffer_.erase(0, static_cast<size_t>(written));
+  } while (!buffer_.empty() && writable(fd_));
+}
+
+namespace {
+
+constexpr size_t kTailLines = 10;                 // lines kept for the message about a failure
+constexpr size_t kTailWidth = 500;                // limit on a kept line in bytes
+constexpr size_t kLongestLine = size_t{1} << 16;  // longer lines are split, so that a rank cannot fill the memory
+
+/// Recognizes a stack frame: LibTorch prints some thirty of them after the text of an exception.
+bool is_frame(std::string_view line) {
+  constexpr std::string_view kStart = "frame #";
+  return line.starts_with(kStart) && line.size() > kStart.size() && line[kStart.size()] >= '0' &&
+         line[kStart.size()] <= '9' && line.find(": ") != line.npos;
+}
+
+}  // namespace
+
+void Tail::add(std::string_view line) {
+  if (is_frame(line)) return;
+  lines_.emplace_back(line.substr(0, kTailWidth));
+  if (lines_.size() > kTailLines) lines_.pop_front();
+}
+
+void RankLog::add(const Screen* shown_on, std::string_view bytes) {
+  if (!file_ || bytes.empty()) return;
+  const bool breaks = !at_line_start_ && last_ != shown_on;
+  const auto text = (breaks ? "\n" : "") + std::string(bytes);
+  [[maybe_unused]] auto written = write(file_.get(), text.data(), text.size());
+  at_line_start_ = bytes.back() == '\n';
+  last_ = shown_on;
+}
+
+void RankLog::say(std::string_view line) { add(nullptr, std::string(line) + "\n"); }
+
+void RankOutput::add(std::string_view bytes) {
+  if (setup_.log) setup_.log->add(setup_.screen, bytes);
+  for (size_t at = 0; at < bytes.size();) {
+    size_t special = std::min(bytes.find_first_of("\r\n", at), bytes.size());
+    if (special > at) {
+      if (returned_) line_.clear();
+      returned_ = false;
+      line_ += bytes.substr(at, special - at);
+      at = special;
+      if (line_.size() > kLongestLine) end_line();
+      continue;
+    }
+    if (bytes[at++] == '\n') end_line();
+    else returned_ = true;
+  }
+  show();
+}
+
+void RankOutput::finish() {
+  if (!line_.empty()) {
+    if (setup_.live) setup_.screen->set_live("");
+    setup_.screen->add_unfinished(setup_.prefix, line_);
+    setup_.tail->add(line_);
+  }
+  line_.clear();
+}
+
+void RankOutput::end_line() {
+  if (setup_.live) setup_.screen->set_live("");
+  setup_.screen->add_line(setup_.prefix, line_);
+  setup_.tail->add(line_);
+  line_.clear();
+  returned_ = false;
+}
+
+void RankOutput::show() {
+  if (setup_.live) setup_.screen->set_live(line_.empty() ? "" : setup_.prefix + line_);
+}
+
 namespace {
 
 bool same_file(int a, int b) {

@@ -5,13 +5,99 @@
 #include <deque>
 #include <memory>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/descriptor.h"
-#include "rank_output.h"
-#include "screen.h"
 
 namespace muster::launcher {
+
+/// One destination of the ranks' output: a terminal, a pipe or a file. It receives whole lines and never blocks, so
+/// that a slow reader cannot keep the launcher from watching its ranks.
+class Screen {
+ public:
+  /// Borrows `fd`.
+  explicit Screen(int fd);
+
+  /// Adds a finished line; `line` has no newline.
+  void add_line(std::string_view prefix, std::string_view line);
+  /// Adds the last line of a rank, which has no newline. With a prefix it gets one; without, it stays as it is.
+  void add_unfinished(std::string_view prefix, std::string_view line);
+  /// Sets the line that a live rank is still writing (a progress bar). It stays at the bottom: finished lines go above
+  /// it.
+  void set_live(std::string text);
+
+  bool is_terminal() const noexcept { return terminal_; }
+  int fd() const noexcept { return fd_; }
+  bool pending() const noexcept { return !buffer_.empty(); }
+  /// True if so much output is buffered that the ranks should wait.
+  bool full() const noexcept;
+  /// Writes without blocking. Requires: poll() reported that `fd` is writable.
+  void flush();
+
+ private:
+  void begin_line();
+
+  std::string buffer_;
+  bool at_line_start_ = true;
+  int fd_;
+  std::string live_;
+  bool terminal_;
+};
+
+/// The last lines of a rank without LibTorch's stack frames, for the message about its failure.
+class Tail {
+ public:
+  void add(std::string_view line);
+  const std::deque<std::string>& lines() const noexcept { return lines_; }
+
+ private:
+  std::deque<std::string> lines_;
+};
+
+/// The log file with everything that a rank writes, unchanged. A stream starts a new line if another stream has not
+/// ended its line.
+class RankLog {
+ public:
+  /// Without a file, nothing is written.
+  explicit RankLog(Descriptor file) : file_(std::move(file)) {}
+  /// `shown_on` identifies the stream.
+  void add(const Screen* shown_on, std::string_view bytes);
+  /// Writes a message of the launcher.
+  void say(std::string_view line);
+
+ private:
+  bool at_line_start_ = true;
+  Descriptor file_;
+  const Screen* last_ = nullptr;  // screen of the stream that wrote last
+};
+
+/// One stream of one rank: takes bytes and passes whole lines to a screen. A carriage return restarts the line. A live
+/// stream on a terminal shows this as it happens; other streams write only the final content of the line.
+class RankOutput {
+ public:
+  struct Setup {
+    RankLog* log = nullptr;  ///< receives the bytes unchanged
+    bool live = false;       ///< true: show unfinished lines
+    std::string prefix;
+    Screen* screen = nullptr;
+    Tail* tail = nullptr;
+  };
+  explicit RankOutput(Setup setup) : setup_(std::move(setup)) {}
+
+  void add(std::string_view bytes);
+  /// Ends the stream: writes an unfinished line.
+  void finish();
+
+ private:
+  void end_line();
+  void show();
+
+  std::string line_;
+  bool returned_ = false;  // true if the last byte was a carriage return
+  Setup setup_;
+};
 
 /// Forwards the output of all ranks of this node from their pipes to the launcher's stdout and stderr and to log files.
 /// If stdout is a terminal, rank 0 of the node gets a separate terminal, so that its progress is shown live.

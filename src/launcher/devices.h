@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "muster/base/detail/environment.h"
+#include "muster/base/environment.h"
 
 namespace muster::launcher {
 

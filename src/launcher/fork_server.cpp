@@ -1,30 +1,141 @@
-#include "fork_server.h"
+#include "launcher/fork_server.h"
 
+#include <elf.h>
 #include <fcntl.h>
+#include <link.h>
 #include <poll.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <cstring>
 #include <filesystem>
+#include <string_view>
 #include <system_error>
+#include <vector>
 
+#include "base/descriptor.h"
 #include "base/log.h"
 #include "base/random_word.h"
 #include "cluster/error_message.h"
 #include "cluster/variables.h"
 #include "fork_protocol.h"
-#include "fork_variables.h"
 #include "muster/base/error.h"
-#include "program_note.h"
 
 namespace muster::launcher {
+namespace {
+
+/// Variables that differ between the ranks of a node.
+constexpr std::array kOfRank{cluster::kRank,     cluster::kLocalRank,   cluster::kStoreFd,
+                             cluster::kReportFd, cluster::kDeviceIndex, cluster::kVisibleDevices};
+/// Variables that differ between the rounds of a job. No library reads these, or those of a rank, before main().
+constexpr std::array kOfRound{
+    cluster::kJob,          cluster::kJobStart,       cluster::kWorldSize,        cluster::kNodeRank,
+    cluster::kNodes,        cluster::kLocalWorldSize, cluster::kMainAddress,      cluster::kMainPort,
+    cluster::kRestartCount, cluster::kSecret,         cluster::kTorchRestartCount};
+
+bool contains(const auto& names, std::string_view name) {
+  return std::any_of(names.begin(), names.end(), [&](std::string_view one) { return one == name; });
+}
+
+/// Calls `visit(name, text)` for each variable of `rank` that is missing or different in `server`, and with nullptr as
+/// the text for each that only `server` has.
+void visit_differences(const Environment& server, const Environment& rank, const auto& visit) {
+  for (const auto& [name, text] : rank.variables()) {
+    const auto found = server.variables().find(name);
+    if (found == server.variables().end() || found->second != text) visit(name, &text);
+  }
+  for (const auto& [name, text] : server.variables())
+    if (!rank.variables().contains(name)) visit(name, static_cast<const std::string*>(nullptr));
+}
+
+}  // namespace
+
+Environment fork_server_environment(const Environment& rank) {
+  Environment result = rank;
+  for (auto name : kOfRank) result.unset(name);
+  return result;
+}
+
+std::optional<std::string> fixed_difference(const Environment& server, const Environment& rank) {
+  std::optional<std::string> result;
+  visit_differences(server, rank, [&](const std::string& name, const std::string*) {
+    if (!contains(kOfRank, name) && !contains(kOfRound, name)) result = name;
+  });
+  return result;
+}
+
+std::string variable_words(const Environment& server, const Environment& rank,
+                           const std::vector<std::string>& descriptor_variables) {
+  std::string words;
+  const auto add = [&](char kind, const std::string& word) { words += kind + word + '\0'; };
+  visit_differences(server, rank, [&](const std::string& name, const std::string* text) {
+    if (contains(descriptor_variables, name)) return;
+    if (text) add(kSetVariable, name + "=" + *text);
+    else add(kUnsetVariable, name);
+  });
+  for (const auto& name : descriptor_variables) add(kDescriptorVariable, name);
+  return words;
+}
+
+namespace {
+
+using Header = ElfW(Ehdr);
+using Segment = ElfW(Phdr);
+
+constexpr std::size_t kMostNotes = std::size_t{1} << 16;  // limit in bytes; a linker writes a few hundred
+constexpr std::size_t kMostSegments = 1024;               // limit on program headers in a file
+
+bool read_at(int file, std::size_t offset, void* to, std::size_t size) {
+  return pread(file, to, size, static_cast<off_t>(offset)) == static_cast<ssize_t>(size);
+}
+
+bool is_program(const Header& header) {
+  constexpr auto kClass = sizeof(void*) == 8 ? ELFCLASS64 : ELFCLASS32;
+  return std::memcmp(header.e_ident, ELFMAG, SELFMAG) == 0 && header.e_ident[EI_CLASS] == kClass &&
+         (header.e_type == ET_EXEC || header.e_type == ET_DYN) && header.e_phentsize == sizeof(Segment) &&
+         header.e_phnum <= kMostSegments;
+}
+
+std::size_t padded(std::size_t size) { return (size + 3) / 4 * 4; }
+
+/// Iterates over notes, each of which begins at a multiple of 4.
+bool contains_fork_note(std::string_view notes) {
+  const ForkNote wanted;
+  while (notes.size() >= 3 * sizeof(std::uint32_t)) {
+    std::uint32_t sizes[2];
+    std::memcpy(sizes, notes.data(), sizeof sizes);
+    if (notes.size() >= sizeof wanted && std::memcmp(notes.data(), &wanted, sizeof wanted) == 0) return true;
+    const auto whole = 3 * sizeof(std::uint32_t) + padded(sizes[0]) + padded(sizes[1]);
+    notes.remove_prefix(std::min(whole, notes.size()));
+  }
+  return false;
+}
+
+}  // namespace
+
+bool can_be_fork_server(const std::string& path) {
+  const Descriptor file(open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+  struct stat status;
+  Header header;
+  if (!file || fstat(file.get(), &status) != 0 || (status.st_mode & (S_ISUID | S_ISGID)) ||
+      !read_at(file.get(), 0, &header, sizeof header) || !is_program(header))
+    return false;
+  std::vector<Segment> segments(header.e_phnum);
+  if (!read_at(file.get(), header.e_phoff, segments.data(), segments.size() * sizeof(Segment))) return false;
+  return std::any_of(segments.begin(), segments.end(), [&](const Segment& segment) {
+    std::string notes(segment.p_type == PT_NOTE && segment.p_filesz <= kMostNotes ? segment.p_filesz : 0, '\0');
+    return read_at(file.get(), segment.p_offset, notes.data(), notes.size()) && contains_fork_note(notes);
+  });
+}
+
 namespace {
 
 using Clock = std::chrono::steady_clock;

@@ -3,7 +3,7 @@
 #include <string>
 
 #include "cluster/listening_socket.h"
-#include "muster/base/detail/environment.h"
+#include "muster/base/environment.h"
 #include "rank_environment.h"
 
 namespace muster::launcher {

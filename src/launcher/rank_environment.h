@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "cluster/secret.h"
-#include "muster/base/detail/environment.h"
+#include "muster/base/environment.h"
 
 namespace muster::launcher {
 

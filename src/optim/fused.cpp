@@ -1,9 +1,13 @@
 #include "optim/fused.h"
 
 #include <algorithm>
+#include <array>
+#include <cstdint>
+#include <cstring>
 #include <optional>
 #include <unordered_map>
 #include <utility>
+#include <vector>
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -15,10 +19,174 @@
 #include "muster/base/error.h"
 #include "optim/distinct.h"
 #include "optim/flat.h"
-#include "optim/fused_impl.h"
+#include "optim/plan.h"
 #include "optim/step_check.h"
 
 namespace muster::optim {
+
+/// Detects that other code updated the parameters after a backward.
+/// Why: docs/decisions/0012-steps-are-seen-not-trapped.md.
+class DirectStepWatch {
+ public:
+  /// `values`: also remember some values, since LibTorch's SGD does not change versions.
+  void note(const std::vector<ParameterEntry>& entries, bool values);
+  void clear() noexcept;
+  /// Whether all parameters with gradients have changed since note().
+  bool all_changed(const std::vector<ParameterEntry>& entries) const;
+  /// Whether some of them have changed.
+  bool any_changed(const std::vector<ParameterEntry>& entries) const;
+
+ private:
+  static constexpr size_t kSampleBytes = 64;
+  struct Mark {
+    size_t entry;
+    uint32_t version;
+  };
+  struct Sample {
+    size_t entry;
+    size_t bytes;
+    std::array<char, kSampleBytes> values;
+  };
+  static bool changed(const ParameterEntry& entry, const Mark& mark);
+  static bool changed(const ParameterEntry& entry, const Sample& sample);
+  std::vector<Mark> marks_;
+  std::vector<Sample> samples_;
+};
+
+namespace {
+
+constexpr size_t kSamples = 4;
+
+// Every in-place operator increments the version, so a new version shows that other code made a step.
+uint32_t version_of(const ParameterEntry& entry) { return entry.impl->version_counter().current_version(); }
+
+}  // namespace
+
+void DirectStepWatch::note(const std::vector<ParameterEntry>& entries, bool values) {
+  clear();
+  for (size_t i = 0; i < entries.size(); ++i) {
+    const auto& entry = entries[i];
+    const auto& gradient = entry.impl->grad();
+    if (!entry.whole || !gradient.defined()) continue;
+    marks_.push_back({i, version_of(entry)});
+    if (!values || samples_.size() == kSamples || !entry.parameter.device().is_cpu()) continue;
+    if (gradient.layout() != at::kStrided || !gradient.is_non_overlapping_and_dense() ||
+        !entry.parameter.is_non_overlapping_and_dense())
+      continue;
+    Sample sample{i, std::min(kSampleBytes, gradient.nbytes()), {}};
+    const auto* begin = static_cast<const char*>(gradient.const_data_ptr());
+    // Where the gradient is zero, an update may leave the value unchanged.
+    if (std::all_of(begin, begin + sample.bytes, [](char c) { return c == 0; })) continue;
+    std::memcpy(sample.values.data(), entry.parameter.const_data_ptr(), sample.bytes);
+    samples_.push_back(sample);
+  }
+}
+
+void DirectStepWatch::clear() noexcept {
+  marks_.clear();
+  samples_.clear();
+}
+
+bool DirectStepWatch::changed(const ParameterEntry& entry, const Mark& mark) {
+  return version_of(entry) != mark.version;
+}
+
+bool DirectStepWatch::changed(const ParameterEntry& entry, const Sample& sample) {
+  return std::memcmp(entry.parameter.const_data_ptr(), sample.values.data(), sample.bytes) != 0;
+}
+
+bool DirectStepWatch::all_changed(const std::vector<ParameterEntry>& entries) const {
+  const auto all = [&](const auto& notes) {
+    return !notes.empty() && std::all_of(notes.begin(), notes.end(),
+                                         [&](const auto& note) { return changed(entries[note.entry], note); });
+  };
+  return all(marks_) || all(samples_);
+}
+
+bool DirectStepWatch::any_changed(const std::vector<ParameterEntry>& entries) const {
+  const auto any = [&](const auto& notes) {
+    return std::any_of(notes.begin(), notes.end(),
+                       [&](const auto& note) { return changed(entries[note.entry], note); });
+  };
+  return any(marks_) || any(samples_);
+}
+
+namespace lib = torch::optim;
+
+class FusedOptimizer::Impl {
+ public:
+  Impl(lib::Optimizer& inner, std::vector<FlatParameters*> flat_parameters)
+      : inner_(&inner), flat_parameters_(std::move(flat_parameters)), rule_(update_rule_of(inner)) {
+    refresh_entries();
+  }
+
+  void add_flat_parameters(FlatParameters& flat_parameters) {
+    flat_parameters_.push_back(&flat_parameters);
+    entries_.clear();
+    refresh_entries();
+  }
+
+  at::Tensor step(const lib::Optimizer::LossClosure& closure);
+  void step_unless(const at::Tensor& found_inf);
+  bool takes_found_inf();
+  void undo_step_count();
+  void zero_grad(bool set_to_none);
+  void note_backward() {
+    if (stepping_ || another_steps_) return;
+    refresh_entries();
+    watch_.note(entries_, rule_ == UpdateRule::sgd || rule_ == UpdateRule::unfused);
+  }
+  void note_load() {
+    watch_.clear();
+    reload_states();
+  }
+  void refuse_direct_step();
+  void before_another_step() {
+    refuse_direct_step();
+    another_steps_ = true;
+  }
+  void after_another_step() {
+    another_steps_ = false;
+    if (entries_current() && watch_.any_changed(entries_)) watch_.clear();
+  }
+  int64_t repeated() const { return repeated_; }
+  /// Requires: the optimizer's own step() is needed.
+  void require_full_parameters() const;
+
+  lib::Optimizer& inner() const { return *inner_; }
+  UpdateRule rule() const { return rule_; }
+
+ private:
+  bool entries_current() const;
+  int64_t revision() const;
+  void refresh_entries();
+  void fill_entry(ParameterEntry& entry) const;
+  void keep_states(const std::vector<ParameterEntry>& before);
+  /// Whether fused kernels can make this step. Also finds which parameters have gradients, and drops the plan if it no
+  /// longer fits.
+  bool can_step_fused();
+  bool can_step_fused(ParameterEntry& entry);
+  bool align_gradient(ParameterEntry& entry) const;
+  /// For each of the flat parameters, the parameters that this step updates.
+  std::vector<std::pair<FlatParameters*, std::vector<at::Tensor>>> updated_parameters() const;
+  at::Tensor step_inner(const lib::Optimizer::LossClosure& closure);
+  bool step_fused(const std::optional<at::Tensor>& found_inf);
+  void count_step();
+  void reload_states();
+
+  lib::Optimizer* inner_;
+  std::vector<FlatParameters*> flat_parameters_;
+  UpdateRule rule_;
+  std::vector<ParameterEntry> entries_;
+  int64_t revision_ = 0;              // sum of the revisions of the flat parameters when the entries were filled
+  std::vector<StateSet> state_sets_;  // per group, the states in the plan
+  std::optional<UpdatePlan> plan_;
+  DirectStepWatch watch_;
+  int64_t repeated_ = 0;
+  bool stepping_ = false;
+  bool another_steps_ = false;
+  std::vector<c10::TensorImpl*> counted_;  // parameters whose steps step_unless() has counted
+};
 
 void FusedOptimizer::Impl::require_full_parameters() const {
   if (std::all_of(entries_.begin(), entries_.end(), [](const ParameterEntry& entry) { return entry.whole; })) return;
@@ -181,34 +349,52 @@ void FusedOptimizer::Impl::refuse_direct_step() {
 
 FusedOptimizer::FusedOptimizer(lib::Optimizer& inner, std::vector<FlatParameters*> flat_parameters)
     : impl_(std::make_unique<Impl>(inner, std::move(flat_parameters))) {}
+
 FusedOptimizer::~FusedOptimizer() = default;
+
 FusedOptimizer::FusedOptimizer(FusedOptimizer&&) noexcept = default;
+
 FusedOptimizer& FusedOptimizer::operator=(FusedOptimizer&&) noexcept = default;
 
 void FusedOptimizer::add_flat_parameters(FlatParameters& flat_parameters) {
   impl_->add_flat_parameters(flat_parameters);
 }
+
 at::Tensor FusedOptimizer::step(const lib::Optimizer::LossClosure& closure) { return impl_->step(closure); }
+
 void FusedOptimizer::step_unless(const at::Tensor& found_inf) { impl_->step_unless(found_inf); }
+
 bool FusedOptimizer::takes_found_inf() { return impl_->takes_found_inf(); }
+
 void FusedOptimizer::undo_step_count() { impl_->undo_step_count(); }
+
 void FusedOptimizer::zero_grad(bool set_to_none) { impl_->zero_grad(set_to_none); }
+
 void FusedOptimizer::note_backward() { impl_->note_backward(); }
+
 void FusedOptimizer::note_load() { impl_->note_load(); }
+
 void FusedOptimizer::require_full_parameters() const {
   if (!fused()) impl_->require_full_parameters();
 }
+
 void FusedOptimizer::refuse_direct_step() { impl_->refuse_direct_step(); }
+
 void FusedOptimizer::before_another_step() { impl_->before_another_step(); }
+
 void FusedOptimizer::after_another_step() { impl_->after_another_step(); }
+
 int64_t FusedOptimizer::repeated() const noexcept { return impl_->repeated(); }
+
 bool FusedOptimizer::fused() const noexcept { return impl_->rule() != UpdateRule::unfused; }
+
 std::string FusedOptimizer::describe() const {
   const auto* way = impl_->rule() == UpdateRule::elementwise ? ", by its update()"
                     : fused()                                ? ", fused"
                                                              : ", by its own step";
   return class_name(impl_->inner()) + way;
 }
+
 lib::Optimizer& FusedOptimizer::inner() const noexcept { return impl_->inner(); }
 
 namespace {

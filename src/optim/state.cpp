@@ -7,7 +7,7 @@
 
 #include "muster/base/error.h"
 #include "optim/flat.h"
-#include "optim/parameter_entry.h"
+#include "optim/plan.h"
 
 namespace muster::optim {
 namespace {

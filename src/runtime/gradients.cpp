@@ -1,9 +1,14 @@
-#include "gradients.h"
+#include "runtime/gradients.h"
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
+#include <unordered_set>
+#include <utility>
 
 #include <ATen/core/grad_mode.h>
+#include <torch/types.h>
+#include <torch/utils.h>
 
 #include "hook/watched_storage.h"
 #include "muster/base/error.h"
@@ -12,6 +17,7 @@
 #include "muster/parallel/managed_model.h"
 #include "optim/device_norm.h"
 #include "optim/distinct.h"
+#include "runtime_state.h"
 
 namespace muster::runtime {
 namespace {
@@ -106,6 +112,181 @@ bool any_sharded(const ModelRegistry& registry, const std::vector<at::Tensor>& p
     sharded = sharded || (model && model->sharded());
   });
   return sharded;
+}
+
+namespace {
+
+/// The product has the bits of a product with a number, even where a kernel would round the factor to the loss's dtype.
+at::Tensor scaled(const at::Tensor& loss, double factor, const LossScale& scale) {
+  if (!scale.on_device.defined()) {
+    factor *= scale.number;
+    return factor == 1 ? loss : loss * factor;
+  }
+  const auto dtype = loss.scalar_type();
+  const auto wide = at::isReducedFloatingType(dtype) ? at::kFloat : dtype;
+  return (loss.to(wide) * (scale.on(loss.device()) * factor).to(wide)).to(dtype);
+}
+
+void require_finite(double norm, double order) {
+  if (!std::isfinite(norm)) refuse_norm(norm, order, "this step");
+}
+
+}  // namespace
+
+/// The smallest scale of all optimizers, since one loss may reach the parameters of several.
+LossScale GradientProcessing::loss_scale() {
+  std::vector<LossScale> scales;
+  for_each_optimizer([&](PreparedOptimizer& optimizer) {
+    if (auto scale = optimizer.loss_scale()) scales.push_back(std::move(*scale));
+  });
+  return scales.empty() ? LossScale() : smallest_.of(std::move(scales));
+}
+
+LossScale GradientProcessing::rescale_to_loss_scale() {
+  if (!scales_losses_) return {};
+  const auto scale = loss_scale();
+  for_each_optimizer([&](PreparedOptimizer& optimizer) { optimizer.rescale_gradients(scale); });
+  return scale;
+}
+
+void GradientProcessing::scale_all_gradients(double factor) const {
+  std::unordered_set<c10::TensorImpl*> seen;  // the identity of a tensor
+  std::vector<at::Tensor> parameters;
+  const auto add = [&](const std::vector<at::Tensor>& some) {
+    for (const auto& parameter : some)
+      if (seen.insert(parameter.unsafeGetTensorImpl()).second) parameters.push_back(parameter);
+  };
+  for (const auto& model : registry_->models()) add(model->module->parameters());
+  for_each_optimizer([&](PreparedOptimizer& optimizer) { add(optimizer.parameters()); });
+  scale_gradients(*registry_, parameters, factor);
+}
+
+void GradientProcessing::backward(const at::Tensor& loss, bool retain_graph) {
+  const auto models = registry_->models();
+  std::vector<ForwardPause> pauses;
+  for (const auto& model : models)
+    if (!model->scopes.empty()) pauses.emplace_back(*model);
+  TraceScope span(*trace_, "backward");
+  for_each_optimizer([](PreparedOptimizer& optimizer) { optimizer.before_backward(); });
+  const double factor = accumulation_->loss_factor();
+  const auto scale = rescale_to_loss_scale();
+  for (const auto& model : models) model->managed->before_backward();
+  scaled(loss, factor, scale).backward({}, retain_graph);
+  for (const auto& model : models) model->managed->after_backward();
+  for_each_optimizer([](PreparedOptimizer& optimizer) { optimizer.after_backward(); });
+  for (const auto& pause : pauses) pause.resume();
+}
+
+GradNorm GradientProcessing::clip_grad_norm(const std::vector<at::Tensor>& parameters, double max_norm,
+                                            const ClipOptions& options) {
+  if (!accumulation_->sync()) return 0;
+  join_other_ranks(parameters);
+  unscale_gradients(&parameters);
+  if (const auto device = optim::single_device_of(parameters))
+    return clip_on_device(parameters, *device, max_norm, options);
+  const double norm = gradient_norm(*registry_, parameters, options.norm_type);
+  // Under loss scaling such gradients are expected occasionally, and the step will be skipped.
+  if (options.error_if_nonfinite && !scales_losses_) require_finite(norm, options.norm_type);
+  if (options.skip_if_nonfinite && !std::isfinite(norm)) {
+    for_each_optimizer([&](PreparedOptimizer& optimizer) { optimizer.skip_if_holding(parameters); });
+    return norm;
+  }
+  torch::NoGradGuard no_grad;
+  const double factor = optim::clip_coefficient(norm, max_norm);
+  for_each_gradient(*registry_, parameters, [&](const at::Tensor& gradient) { optim::scale_by(gradient, factor); });
+  return norm;
+}
+
+/// As clip_grad_norm(), for gradients on a device: a norm that must be finite and is not makes the step skip.
+GradNorm GradientProcessing::clip_on_device(const std::vector<at::Tensor>& parameters, at::Device device,
+                                            double max_norm, const ClipOptions& options) {
+  const torch::NoGradGuard no_grad;
+  GradNorm norm(device_gradient_norm(*registry_, parameters, device, options.norm_type));
+  auto factor = optim::clip_coefficient(norm.on_device(), max_norm);
+  if (const bool reports = options.error_if_nonfinite && !scales_losses_; reports || options.skip_if_nonfinite) {
+    bool held = false;
+    for_each_optimizer([&](PreparedOptimizer& optimizer) {
+      held = optimizer.skip_if_not_finite(parameters, norm.on_device(), options.norm_type, reports) || held;
+    });
+    if (reports && !held) require_finite(norm, options.norm_type);  // no step will report it
+    factor = torch::where(norm.on_device().isfinite(), factor, torch::ones_like(factor));
+  }
+  for_each_gradient(*registry_, parameters, [&](const at::Tensor& gradient) { optim::scale_by(gradient, factor); });
+  return norm;
+}
+
+GradNorm GradientProcessing::grad_norm(const std::vector<at::Tensor>& parameters) {
+  if (!accumulation_->sync()) return 0;
+  join_other_ranks(parameters);
+  unscale_gradients(&parameters);
+  if (const auto device = optim::single_device_of(parameters))
+    return GradNorm(device_gradient_norm(*registry_, parameters, *device, 2));
+  return gradient_norm(*registry_, parameters, 2);
+}
+
+void GradientProcessing::clip_grad_value(const std::vector<at::Tensor>& parameters, double clip_value) {
+  if (!accumulation_->sync()) return;
+  join_other_ranks(parameters);
+  unscale_gradients(&parameters);
+  torch::NoGradGuard no_grad;
+  for_each_gradient(*registry_, parameters,
+                    [&](const at::Tensor& gradient) { gradient.clamp_(-clip_value, clip_value); });
+}
+
+void GradientProcessing::join_other_ranks(const std::vector<at::Tensor>& parameters) const {
+  accumulation_->count_last();
+  for_each_optimizer([&](PreparedOptimizer& optimizer) { optimizer.join_other_ranks(&parameters); });
+}
+
+bool GradientProcessing::join_other_ranks(PreparedOptimizer& optimizer) const {
+  accumulation_->count_last();
+  optimizer.join_other_ranks();
+  return optimizer.models_have_gradients();
+}
+
+/// With several optimizers, some may not step next, and reductions for those would waste time.
+void GradientProcessing::join_for_the_only_optimizer() const {
+  std::vector<PreparedOptimizer*> all;
+  for_each_optimizer([&](PreparedOptimizer& optimizer) { all.push_back(&optimizer); });
+  if (all.size() != 1) return;
+  accumulation_->count_last();
+  all.front()->join_other_ranks();
+}
+
+void GradientProcessing::unscale_gradients(const std::vector<at::Tensor>* of) {
+  if (!scales_losses_) return;
+  if (!of) join_for_the_only_optimizer();
+  std::unordered_set<c10::TensorImpl*> asked;
+  if (of)
+    for (const auto& parameter : *of) asked.insert(parameter.unsafeGetTensorImpl());
+  for_each_optimizer([&](PreparedOptimizer& optimizer) {
+    const auto own = optimizer.parameters();
+    const auto concerned = [&](const at::Tensor& parameter) { return asked.contains(parameter.unsafeGetTensorImpl()); };
+    if (!of || std::any_of(own.begin(), own.end(), concerned)) optimizer.unscale();
+  });
+}
+
+bool GradientProcessing::optimizer_step_was_skipped() const {
+  bool skipped = false;
+  for_each_optimizer([&](PreparedOptimizer& optimizer) { skipped = skipped || optimizer.step_was_skipped(); });
+  return skipped;
+}
+
+void GradientProcessing::for_each_optimizer(const std::function<void(PreparedOptimizer&)>& f) const {
+  for (const auto& entry : *optimizers_)
+    if (const auto optimizer = entry.lock()) f(*optimizer);
+}
+
+std::function<GradNorm()> grad_norm_of(const torch::nn::Module& module, std::weak_ptr<RuntimeState> state) {
+  return [&module, state = std::move(state)] {
+    const auto owner = state.lock();
+    if (!owner)
+      throw UsageError(
+          "MU324",
+          "grad_norm() of a prepared model was called after the Accelerator or Fabric that prepared it was "
+          "destroyed; keep that object as long as the model trains");
+    return owner->gradient_processing().grad_norm(module.parameters());
+  };
 }
 
 }  // namespace muster::runtime

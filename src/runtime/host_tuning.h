@@ -13,6 +13,11 @@
 
 namespace muster::runtime {
 
+/// Sets LibTorch's process-wide choices: deterministic kernels, cuDNN's benchmark, and the precision of float32 matrix
+/// products. Options that ask for nothing change nothing. `warns`: warn (MU572) if options conflict.
+/// Why: docs/decisions/0154-choices-of-a-process.md.
+void choose_kernels(const RuntimeOptions& options, c10::Device device, bool warns);
+
 /// Divides the cores of a node among its ranks, unless OMP_NUM_THREADS says how many threads each gets.
 void share_cores(const ClusterEnvironment& cluster);
 

@@ -1,12 +1,17 @@
 #pragma once
 
 #include <algorithm>
+#include <functional>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/minimum.h>
+
+#include "device/order.h"
+#include "muster/precision/grad_scaler.h"
 
 namespace muster::runtime {
 
@@ -50,6 +55,52 @@ class SmallestScale {
 
   std::vector<LossScale> scales_;
   LossScale smallest_;
+};
+
+/// Tells whether a step on a device found an infinite or NaN gradient (GradScaler's found_inf), or a non-finite norm
+/// that had to be finite. The host learns of it when the next step begins, or when it asks. Until then the flag is on
+/// its way to pinned memory, so a whole forward and backward hide the wait.
+/// Thread safety: one thread at a time. Why: docs/decisions/0142-a-step-is-known-when-the-next-one-begins.md.
+class FoundInf {
+ public:
+  struct Known {
+    bool skipped = false;
+    std::optional<std::pair<double, double>> bad_norm;  ///< an infinite or NaN norm to report, and its order
+    std::optional<GradScalerState> scaler;
+  };
+
+  /// Skips the next step if this flag, a float32 of one element on a device, is 1.
+  void skip_if(const at::Tensor& flag);
+  /// Skips the next step if the norm is not finite, and known() then reports it; of several such norms, the first.
+  void report(const at::Tensor& norm, double order);
+  /// Forgets the calls of skip_if() and report(), since the gradients are gone. The host waits if there is a norm to
+  /// report. Returns a norm that is not finite, and its order.
+  std::optional<std::pair<double, double>> drop();
+  /// Forgets the calls of skip_if() and report() without a report: the gradients are replaced by others.
+  void forget() {
+    flag_.reset();
+    norm_.reset();
+  }
+  /// Sends the flags of this step to the host. `found` and `scaler` are DeviceGradScaler's, or undefined. Returns the
+  /// flag of the step, undefined if nothing can make it skip.
+  at::Tensor send(const at::Tensor& found, const at::Tensor& scaler);
+  /// True while the outcome of the last step is unknown.
+  bool pending() const noexcept { return pending_; }
+  /// The outcome of the last step; the host waits for it.
+  Known known();
+  /// Registers a call for when the outcome of the step is known.
+  void then(std::function<void()> call) { calls_.push_back(std::move(call)); }
+  bool has_calls() const noexcept { return !calls_.empty(); }
+  std::vector<std::function<void()>> take_calls() { return std::exchange(calls_, {}); }
+
+ private:
+  at::Tensor flag_, norm_;  // `norm_`: a norm, and its order
+  bool scales_ = false;
+  bool reports_ = false;
+  bool pending_ = false;
+  at::Tensor on_host_;
+  device::Event sent_;
+  std::vector<std::function<void()>> calls_;
 };
 
 }  // namespace muster::runtime

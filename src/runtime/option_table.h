@@ -1,7 +1,7 @@
 #pragma once
 
-#include "muster/base/detail/environment.h"
 #include "muster/base/detail/options.h"
+#include "muster/base/environment.h"
 #include "muster/runtime/options.h"
 
 namespace muster::runtime {

@@ -12,7 +12,6 @@
 #include <torch/optim/optimizer.h>
 
 #include "accumulation.h"
-#include "found_inf.h"
 #include "loss_scale.h"
 #include "model_registry.h"
 #include "muster/comm/communicator.h"
@@ -22,6 +21,7 @@
 #include "muster/tree/state.h"
 #include "optim/fused.h"
 #include "precision/device_grad_scaler.h"
+#include "runtime/loss_scale.h"
 #include "sharded_tensors.h"
 
 namespace muster::runtime {

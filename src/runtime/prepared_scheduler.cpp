@@ -115,23 +115,18 @@ void PreparedScheduler::compare_with_made_steps() const {
     log::warning(c10::demangle(typeid(*inner).name()), " was made for ", *total, " steps and made ", made, kHowToCount);
 }
 
-void RuntimeState::compare_with_loop(PreparedScheduler& scheduler) const {
-  const auto batches = loaders_.batches();
-  if (scheduler.compared || !epochs_ || !batches || !scheduler.inner) return;
-  const auto steps = accumulation_->scheduler_steps_of(*batches);
-  if (scheduler.inner->last_epoch() == 0) scheduler.compare_with(*epochs_ * steps, steps);  // loops may end early
-}
-
-void RuntimeState::step_with_optimizers(PreparedScheduler& scheduler,
-                                        std::vector<std::weak_ptr<PreparedOptimizer>> optimizers) const {
-  scheduler.with_optimizer = options_.step_scheduler_with_optimizer;
-  scheduler.rank = group_.rank();
-  scheduler.world_size = group_.size();
-  scheduler.wait = wait_for(optimizers);
-  scheduler.step_with_optimizer = [optimizers = std::move(optimizers), accumulation = accumulation_,
-                                   state = weak_from_this()](const std::shared_ptr<PreparedScheduler>& own) {
+void SchedulerPreparation::step_with_optimizers(PreparedScheduler& scheduler,
+                                                std::vector<std::weak_ptr<PreparedOptimizer>> some) const {
+  scheduler.with_optimizer = with_optimizer;
+  scheduler.rank = group.rank();
+  scheduler.world_size = group.size();
+  scheduler.wait = wait_for(some);
+  scheduler.step_with_optimizer = [optimizers = std::move(some), accumulation = accumulation,
+                                   loop_steps = loop_steps](const std::shared_ptr<PreparedScheduler>& own) {
     if (!accumulation->sync()) return;
-    if (const auto parts = state.lock()) parts->compare_with_loop(*own);
+    if (!own->compared && own->inner && own->inner->last_epoch() == 0)
+      if (const auto loop = loop_steps())
+        own->compare_with(loop->epochs * loop->in_epoch, loop->in_epoch);  // loops may end early
     const auto steps = [optimizers, count = accumulation->scheduler_steps()](PreparedScheduler& one) {
       if (std::any_of(optimizers.begin(), optimizers.end(), skipped)) return;
       for (int i = 0; i < count; ++i) one.step();
@@ -146,39 +141,36 @@ void RuntimeState::step_with_optimizers(PreparedScheduler& scheduler,
   };
 }
 
-Scheduler RuntimeState::prepare_scheduler(std::shared_ptr<torch::optim::LRScheduler> scheduler) {
-  require_launched();
-  auto linked = stepped_optimizers(*optimizers_,
-                                   [&](torch::optim::Optimizer& optimizer) { return steps(*scheduler, optimizer); });
+Scheduler SchedulerPreparation::prepare(std::shared_ptr<torch::optim::LRScheduler> scheduler) const {
+  auto linked =
+      stepped_optimizers(*optimizers, [&](torch::optim::Optimizer& optimizer) { return steps(*scheduler, optimizer); });
   auto prepared = std::make_shared<PreparedScheduler>(
       PreparedScheduler{.step = [scheduler] { scheduler->step(); },
                         .step_by_metric = nullptr,
-                        .saved = saves_.add(std::make_shared<SavedScheduler>(scheduler)),
+                        .saved = saves.add(std::make_shared<SavedScheduler>(scheduler)),
                         .inner = nullptr});
   step_with_optimizers(*prepared, std::move(linked));
   return Scheduler(std::move(prepared));
 }
 
-Scheduler RuntimeState::prepare_scheduler(std::shared_ptr<torch::optim::ReduceLROnPlateauScheduler> scheduler) {
-  require_launched();
-  return Scheduler(std::make_shared<PreparedScheduler>(
-      PreparedScheduler{.step = nullptr,
-                        .step_by_metric = step_by_mean(std::move(scheduler), group_),
-                        .saved = saves_.add(std::make_shared<SavedScheduler>()),
-                        .inner = nullptr,
-                        .wait = [all = optimizers_] { wait_for (*all)(); }}));
+Scheduler SchedulerPreparation::prepare(std::shared_ptr<torch::optim::ReduceLROnPlateauScheduler> scheduler) const {
+  return Scheduler(
+      std::make_shared<PreparedScheduler>(PreparedScheduler{.step = nullptr,
+                                                            .step_by_metric = step_by_mean(std::move(scheduler), group),
+                                                            .saved = saves.add(std::make_shared<SavedScheduler>()),
+                                                            .inner = nullptr,
+                                                            .wait = [all = optimizers] { wait_for (*all)(); }}));
 }
 
-Scheduler RuntimeState::prepare_scheduler(std::shared_ptr<muster::LRScheduler> scheduler) {
-  require_launched();
+Scheduler SchedulerPreparation::prepare(std::shared_ptr<muster::LRScheduler> scheduler) const {
   auto linked = stepped_optimizers(
-      *optimizers_, [&](torch::optim::Optimizer& optimizer) { return &optimizer == &scheduler->optimizer(); });
+      *optimizers, [&](torch::optim::Optimizer& optimizer) { return &optimizer == &scheduler->optimizer(); });
   linked.resize(1);
-  const auto saved = saves_.add(std::make_shared<SavedScheduler>(scheduler));
+  const auto saved = saves.add(std::make_shared<SavedScheduler>(scheduler));
   if (const auto plateau = std::dynamic_pointer_cast<ReduceLROnPlateau>(scheduler))
     return Scheduler(
         std::make_shared<PreparedScheduler>(PreparedScheduler{.step = nullptr,
-                                                              .step_by_metric = step_by_mean(plateau, group_),
+                                                              .step_by_metric = step_by_mean(plateau, group),
                                                               .saved = saved,
                                                               .inner = scheduler,
                                                               .wait = wait_for(std::move(linked))}));
@@ -192,13 +184,13 @@ Scheduler RuntimeState::prepare_scheduler(std::shared_ptr<muster::LRScheduler> s
 }
 
 Scheduler prepare_scheduler(RuntimeState& state, std::shared_ptr<muster::LRScheduler> scheduler) {
-  return state.prepare_scheduler(std::move(scheduler));
+  return state.scheduler_preparation().prepare(std::move(scheduler));
 }
 Scheduler prepare_scheduler(RuntimeState& state, std::shared_ptr<torch::optim::LRScheduler> scheduler) {
-  return state.prepare_scheduler(std::move(scheduler));
+  return state.scheduler_preparation().prepare(std::move(scheduler));
 }
 Scheduler prepare_scheduler(RuntimeState& state, std::shared_ptr<torch::optim::ReduceLROnPlateauScheduler> scheduler) {
-  return state.prepare_scheduler(std::move(scheduler));
+  return state.scheduler_preparation().prepare(std::move(scheduler));
 }
 
 }  // namespace muster::runtime

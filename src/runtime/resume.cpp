@@ -6,7 +6,7 @@
 #include "base/log.h"
 #include "checkpoint_opening.h"
 #include "cluster/variables.h"
-#include "muster/base/detail/environment.h"
+#include "muster/base/environment.h"
 #include "muster/runtime.h"
 #include "runtime_state.h"
 

@@ -3,9 +3,18 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
+#include <exception>
+#include <functional>
 #include <memory>
+#include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
+
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/tensor.h>
+#include <torch/nn/module.h>
 
 #include "base/log.h"
 #include "checkpoint_opening.h"
@@ -17,14 +26,111 @@
 #include "muster/base/error.h"
 #include "muster/checkpoint/checkpoint.h"
 #include "muster/checkpoint/weights.h"
+#include "muster/comm/communicator.h"
 #include "muster/optim/clip.h"
 #include "muster/parallel/capabilities.h"
 #include "muster/parallel/managed_model.h"
 #include "parallel/sync_batch_norm.h"
+#include "runtime/prepared_model.h"
 #include "runtime/profile.h"
-#include "runtime/rng_states.h"
+#include "runtime/random_state.h"
 #include "runtime_state.h"
-#include "weight_stream.h"
+
+namespace muster::runtime {
+
+/// The weights of a model, for a file that one rank writes: sharded tensors are gathered one at a time.
+class WeightStream {
+ public:
+  WeightStream(const PreparedModel& model, comm::Communicator group);
+
+  /// Calls `write` on the main rank with all tensors and the function that returns their values; meanwhile the other
+  /// ranks send their shards.
+  /// Collective.
+  void run(const std::function<void(const NamedTensors&, const ValueOf&)>& write);
+
+ private:
+  void send_shards();
+  std::vector<at::Tensor> pieces(size_t i) const;
+  at::Tensor value_of(const at::Tensor& tensor) const;
+  int64_t agree(int64_t next) const;
+
+  comm::Communicator group_;
+  NamedTensors tensors_;                              // all tensors, with a placeholder for each sharded parameter
+  std::vector<parallel::ParameterShard> shards_;      // shard of each sharded parameter
+  std::unordered_map<const void*, size_t> shard_of_;  // index in shards_, by the placeholder's memory
+};
+
+namespace {
+
+constexpr int64_t kNoMore = -1;  // index that ends the stream
+
+/// A tensor of this shape, with its own memory of one element.
+at::Tensor placeholder(const at::Tensor& like, at::ScalarType dtype) {
+  const auto element = at::empty(at::IntArrayRef(), at::TensorOptions().dtype(dtype));
+  return like.numel() == 0 ? at::empty(like.sizes(), element.options()) : element.expand(like.sizes());
+}
+
+}  // namespace
+
+WeightStream::WeightStream(const PreparedModel& model, comm::Communicator group) : group_(std::move(group)) {
+  std::unordered_map<const c10::TensorImpl*, at::Tensor> shown;
+  for (auto& shard : parallel::shards_of(*model.managed)) {
+    const auto* parameter = shard.parameter.unsafeGetTensorImpl();
+    if (shown.contains(parameter)) continue;
+    const auto shape = placeholder(shard.parameter, shard.local.scalar_type());
+    shown[parameter] = shape;
+    if (shape.numel() > 0) shard_of_[shape.const_data_ptr()] = shards_.size();
+    shards_.push_back(std::move(shard));
+  }
+  for (const auto& [name, tensor] : weights_of(*model.module)) {
+    const auto cut = shown.find(tensor.unsafeGetTensorImpl());
+    tensors_.emplace_back(
+        name, cut != shown.end() ? cut->second : tensor.detach().to(parallel::stored_dtype(*model.managed, tensor)));
+  }
+}
+
+/// Broadcasts the main rank's `next`.
+int64_t WeightStream::agree(int64_t next) const {
+  const auto number = at::tensor(next, at::kLong);
+  group_.internal("which weights come next").broadcast(number);
+  return number.item<int64_t>();
+}
+
+std::vector<at::Tensor> WeightStream::pieces(size_t i) const {
+  const auto& shard = shards_.at(i);
+  return group_.internal("weights number " + std::to_string(i))
+      .gather(shard.replica == 0 ? shard.local : shard.local.narrow(0, 0, 0));
+}
+
+at::Tensor WeightStream::value_of(const at::Tensor& tensor) const {
+  const auto found = shard_of_.find(tensor.numel() > 0 ? tensor.const_data_ptr() : nullptr);
+  if (found == shard_of_.end()) return tensor;
+  agree(static_cast<int64_t>(found->second));
+  const auto& parameter = shards_[found->second].parameter;
+  return at::cat(pieces(found->second)).as_strided(parameter.sizes(), parameter.strides());
+}
+
+void WeightStream::send_shards() {
+  for (auto next = agree(kNoMore); next != kNoMore; next = agree(kNoMore)) pieces(static_cast<size_t>(next));
+}
+
+void WeightStream::run(const std::function<void(const NamedTensors&, const ValueOf&)>& write) {
+  if (group_.rank() != 0) return send_shards();
+  try {
+    write(tensors_, [this](const at::Tensor& tensor) { return value_of(tensor); });
+  } catch (...) {
+    const auto failed = std::current_exception();
+    try {
+      agree(kNoMore);
+    } catch (const std::exception&) {
+      // The group is lost; the first error says more.
+    }
+    std::rethrow_exception(failed);
+  }
+  agree(kNoMore);
+}
+
+}  // namespace muster::runtime
 
 namespace muster {
 namespace {
@@ -50,10 +156,13 @@ State filtered(State state, const std::function<bool(const std::string&, const S
 }  // namespace
 
 Runtime::Runtime(const RuntimeOptions& options) : state_(std::make_shared<runtime::RuntimeState>(options)) {}
+
 Runtime::~Runtime() {
   if (state_) state_->leave_group();
 }
+
 Runtime::Runtime(Runtime&&) noexcept = default;
+
 Runtime& Runtime::operator=(Runtime&&) noexcept = default;
 
 // Ranks.
@@ -61,12 +170,19 @@ Runtime& Runtime::operator=(Runtime&&) noexcept = default;
 Logger Runtime::logger(std::string name) const { return Logger(std::move(name), group()); }
 
 void Runtime::launch() { state_->launch(); }
+
 int Runtime::rank() const { return state_->cluster().rank; }
+
 int Runtime::local_rank() const { return state_->cluster().local_rank; }
+
 int Runtime::node_rank() const { return state_->cluster().node_rank; }
+
 int Runtime::world_size() const { return state_->cluster().world_size; }
+
 c10::Device Runtime::device() const { return state_->device(); }
+
 const comm::Communicator& Runtime::group() const { return state_->group(); }
+
 void Runtime::barrier() const { group().barrier(); }
 
 void Runtime::print_line(const std::string& line) {
@@ -118,8 +234,11 @@ void Runtime::backward(const at::Tensor& loss, BackwardOptions options) {
 }
 
 std::shared_ptr<runtime::Accumulation> Runtime::next_micro_batch() { return state_->next_micro_batch(); }
+
 bool Runtime::sync_gradients() const { return state_->accumulation()->sync(); }
+
 int Runtime::gradient_accumulation_steps() const { return state_->accumulation()->num_steps(); }
+
 void Runtime::set_gradient_accumulation_steps(int steps) { state_->accumulation()->set_num_steps(steps); }
 
 precision::AutocastScope Runtime::autocast(const AutocastOptions& options) const {
@@ -127,10 +246,12 @@ precision::AutocastScope Runtime::autocast(const AutocastOptions& options) const
 }
 
 void Runtime::unscale_gradients() { state_->gradient_processing().unscale_gradients(nullptr); }
+
 void Runtime::unscale_gradients(const Optimizer& optimizer) {
   optimizer.prepared()->join_other_ranks();
   optimizer.prepared()->unscale();
 }
+
 bool Runtime::optimizer_step_was_skipped() const {
   return state_->launched() && state_->gradient_processing().optimizer_step_was_skipped();
 }
@@ -165,11 +286,13 @@ GradNorm Runtime::clip_gradients_of(const Optimizer& optimizer, const ClipGradie
 }
 
 void Runtime::set_seed(uint64_t seed, bool per_rank) { state_->set_seed(seed, per_rank); }
+
 void Runtime::record_profile(const std::function<void()>& f, const ProfileOptions& options) const {
   runtime::Profile recording(state_->trace(), group(), options);
   f();
   recording.write();
 }
+
 int64_t Runtime::convert_batch_norms(torch::nn::Module& module) const {
   return muster::convert_sync_batchnorm(module, group());
 }
@@ -180,6 +303,7 @@ void Runtime::run_joined(std::vector<std::shared_ptr<parallel::ManagedModel>> mo
 }
 
 void Runtime::forget_freed() { state_->forget_freed(); }
+
 const std::vector<std::shared_ptr<FabricCallback>>& Runtime::callbacks() const { return state_->callbacks(); }
 
 int64_t Runtime::first_epoch(int64_t count) {
@@ -238,9 +362,11 @@ void Runtime::load_state(const fs::path& folder, const LoadStateOptions& options
 RemovableHandle Runtime::register_save_state_pre_hook(runtime::Saves::Hook hook) {
   return add_hook(state_->saves().before_save, std::move(hook));
 }
+
 RemovableHandle Runtime::register_load_state_pre_hook(runtime::Saves::Hook hook) {
   return add_hook(state_->saves().before_load, std::move(hook));
 }
+
 void Runtime::keep_object(SavedItem object) { state_->saves().objects.push_back(std::move(object)); }
 
 void Runtime::save(const fs::path& folder, const std::vector<SavedItem>& items, const SaveFilter& filter) {
@@ -260,6 +386,7 @@ void Runtime::save(const fs::path& folder, const std::vector<SavedItem>& items, 
 }
 
 State Runtime::load(const fs::path& folder) { return load(folder, {}); }
+
 State Runtime::load(const fs::path& folder, const std::vector<SavedItem>& items, const LoadStateOptions& options) {
   wait_for_save();
   runtime::AtomicLoad load;
@@ -324,4 +451,5 @@ bool is_selected(const RuntimeState& state, const RankSelector& selector) {
 std::optional<StepRows> step_rows(const RuntimeState& state) { return state.step_rows(); }
 
 }  // namespace runtime
+
 }  // namespace muster

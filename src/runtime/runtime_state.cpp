@@ -2,8 +2,14 @@
 
 #include <algorithm>
 #include <csignal>
+#include <cstdint>
 #include <exception>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_set>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -12,38 +18,132 @@
 #include <torch/utils.h>
 
 #include "base/log.h"
+#include "base/quantities.h"
 #include "cluster/variables.h"
 #include "comm/agreement.h"
 #include "comm/device_agreement.h"
-#include "custom_precision.h"
 #include "device/device.h"
 #include "device/host_memory.h"
 #include "device/memory.h"
 #include "device/vector_math.h"
-#include "grad_norm.h"
-#include "kernel_choice.h"
 #include "main_output.h"
 #include "memory_owners.h"
-#include "muster/base/detail/environment.h"
+#include "muster/base/environment.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
+#include "muster/checkpoint/weights.h"
+#include "muster/comm/communicator.h"
 #include "muster/comm/rendezvous.h"
 #include "muster/data/shard_spec.h"
 #include "muster/launcher/launch.h"
 #include "muster/parallel/capabilities.h"
 #include "muster/parallel/managed_model.h"
+#include "muster/precision/options.h"
+#include "muster/precision/plugin.h"
 #include "muster/runtime/batch_size_search.h"
 #include "muster/runtime/detail/objects.h"
 #include "muster/runtime/detail/values.h"
+#include "muster/strategy/options.h"
 #include "parallel/join.h"
 #include "param_groups.h"
+#include "prepared_optimizer.h"
 #include "resolved_options.h"
+#include "runtime/gradients.h"
+#include "runtime/host_tuning.h"
 #include "runtime/launch_check.h"
-#include "save_staging.h"
+#include "runtime/prepared_model.h"
 #include "sharded_tensors.h"
 
 namespace muster::runtime {
 namespace {
+
+// The runtime's part of a custom precision policy; these functions do nothing for a built-in precision.
+// Why: docs/decisions/0086-a-precision-policy-of-the-programs-own.md.
+
+[[noreturn]] void refuse_dtype(const PrecisionPlugin& custom, at::ScalarType dtype, const Strategy& strategy,
+                               const std::string& why) {
+  throw ConfigError("MU311", formatted("the precision policy '{}' wants gradients summed in {}, but the strategy is "
+                                       "'{}', which {}; let reduce_dtype() return nothing, or choose 'fsdp' or 'zero2'",
+                                       custom.name(), c10::toString(dtype), strategy.name(), why));
+}
+
+/// Replicated training sums gradients in the dtype of the parameters, or in a half dtype through a communication hook.
+Strategy replicated_with(const Strategy& strategy, const PrecisionPlugin& custom, at::ScalarType dtype) {
+  const auto* given = std::get_if<DDP>(&strategy.options());
+  auto options = given ? *given : DDP();
+  if (dtype == custom.parameter_dtype() || options.comm_hook != "none" || options.custom_hook) return strategy;
+  if (dtype != at::kBFloat16 && dtype != at::kHalf)
+    refuse_dtype(custom, dtype, strategy, "sums in the dtype of the parameters, in BFloat16 or in Half");
+  if (strategy.name() == "ddp_find_unused_parameters_true") options.find_unused_parameters = true;
+  options.comm_hook = dtype == at::kHalf ? "fp16" : "bf16";
+  return options;
+}
+
+/// "mine (given by the program; parameters BFloat16, computed in BFloat16)": the policy's name and its own description.
+std::string describe(const Precision& precision) {
+  const auto* custom = precision.custom().get();
+  if (!custom) return std::string(precision.name());
+  auto text = formatted("{} (given by the program; parameters {}, computed in {}", custom->name(),
+                        c10::toString(custom->parameter_dtype()), c10::toString(custom->compute_dtype()));
+  if (const auto dtype = custom->autocast_dtype()) text += formatted(", autocast to {}", c10::toString(*dtype));
+  if (const auto dtype = custom->reduce_dtype()) text += formatted(", gradients summed in {}", c10::toString(*dtype));
+  if (custom->scales_losses()) text += ", losses scaled";
+  return text + ")";
+}
+
+/// The strategy with the policy's reduce_dtype(), where its options set none.
+/// Throws: ConfigError (MU311) if it cannot sum gradients in that dtype.
+Strategy with_reduce_dtype(const Strategy& strategy, const Precision& precision, int world_size) {
+  const auto* custom = precision.custom().get();
+  const auto dtype = custom ? custom->reduce_dtype() : std::nullopt;
+  if (!dtype || world_size == 1) return strategy;
+  if (strategy.custom()) refuse_dtype(*custom, *dtype, strategy, "is the program's own and sums gradients as it does");
+  const auto* sharding = strategy.sharding();
+  if (!sharding || sharding->stage == ShardStage::none) return replicated_with(strategy, *custom, *dtype);
+  auto options = *sharding;
+  if (options.reduce_dtype.empty()) options.reduce_dtype = *dtype;
+  return options;
+}
+
+/// Throws: ConfigError (MU312) on every rank if ranks have different policies. Collective: ranks with a custom policy.
+void require_same_precision(const comm::Communicator& group, const Precision& precision) {
+  if (!precision.custom().get() || group.size() == 1) return;
+  const auto texts =
+      group.internal("comparing the precision policies of the program").all_gather_bytes(describe(precision));
+  if (const auto found = comm::first_difference(texts))
+    throw ConfigError("MU312",
+                      formatted("ranks have different precisions: rank 0 has {}, rank {} has {}; give the same "
+                                "policy on every rank",
+                                found->first, found->rank, found->other));
+}
+
+/// A line of plan(): how much of this rank's state an asynchronous save would now stage in pinned memory.
+/// Why: docs/decisions/0145-checkpoints-through-pinned-memory.md.
+std::string describe_save_staging(const std::vector<std::shared_ptr<PreparedModel>>& models,
+                                  const PreparedOptimizers& optimizers, int rank) {
+  std::uint64_t bytes = 0;
+  const bool writes_whole = rank == 0;  // rank 0 writes tensors that are not sharded
+  for (const auto& model : models) {
+    std::unordered_set<const c10::TensorImpl*> cut;
+    for (const auto& shard : parallel::shards_of(*model->managed))
+      if (cut.insert(shard.parameter.unsafeGetTensorImpl()).second && shard.replica == 0) bytes += shard.local.nbytes();
+    for (const auto& [name, tensor] : weights_of(*model->module))
+      if (writes_whole && !cut.contains(tensor.unsafeGetTensorImpl())) bytes += tensor.nbytes();
+  }
+  for (const auto& entry : optimizers) {
+    const auto optimizer = entry.lock();
+    if (!optimizer) continue;
+    std::vector<TensorShard> shards;
+    const auto state = optimizer->state_dict("", shards);
+    for (const auto& shard : shards) bytes += shard.local.nbytes();
+    if (writes_whole)
+      for_each_tensor(state, [&](const std::string&, const at::Tensor& tensor) { bytes += tensor.nbytes(); });
+  }
+  return formatted(
+      "asynchronous saves: {} of this rank's state is staged in pinned memory, of which 5 % more at most "
+      "is taken",
+      size_text(bytes));
+}
 
 /// The device of a module that may not have been moved yet.
 c10::DeviceType device_type_of(const torch::nn::Module& module, c10::Device otherwise) {
@@ -286,6 +386,25 @@ bool RuntimeState::next_move_to_device() {
   return moves;
 }
 
+SchedulerPreparation RuntimeState::scheduler_preparation() {
+  require_launched();
+  return {.optimizers = optimizers_,
+          .accumulation = accumulation_,
+          .group = group_,
+          .with_optimizer = options_.step_scheduler_with_optimizer,
+          .saves = saves_,
+          .loop_steps = [weak = weak_from_this()] {
+            const auto state = weak.lock();
+            return state ? state->loop_steps() : std::nullopt;
+          }};
+}
+
+std::optional<SchedulerPreparation::LoopSteps> RuntimeState::loop_steps() const {
+  const auto batches = loaders_.batches();
+  if (!epochs_ || !batches) return {};
+  return SchedulerPreparation::LoopSteps{.epochs = *epochs_, .in_epoch = accumulation_->scheduler_steps_of(*batches)};
+}
+
 data::ShardSpec RuntimeState::prepare_loader(const data::LoaderState& loader) {
   require_launched();
   const auto& options = loader.options();
@@ -355,14 +474,17 @@ std::shared_ptr<PreparedModel> prepare_model(RuntimeState& state, const std::sha
   return with_error_context([&](c10::Error& error) { state.add_error_context(error); },
                             [&] { return state.prepare_model(module, state.next_move_to_device()); });
 }
+
 Optimizer prepare_optimizer(RuntimeState& state, std::shared_ptr<torch::optim::Optimizer> optimizer) {
   return state.prepare_optimizer(std::move(optimizer));
 }
+
 std::shared_ptr<const data::ShardSpec> prepare_loader(RuntimeState& state, const data::LoaderState& loader) {
   auto shard = std::make_shared<data::ShardSpec>(state.prepare_loader(loader));
   if (!state.next_move_to_device()) shard->device = at::kCPU;
   return shard;
 }
+
 void keep_loader(RuntimeState& state, const std::shared_ptr<data::LoaderState>& loader, std::optional<int64_t> place) {
   state.keep_loader(loader, place);
 }

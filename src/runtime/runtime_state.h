@@ -19,8 +19,6 @@
 #include "base/signals.h"
 #include "cluster/report.h"
 #include "comm/backend_object.h"
-#include "generator_check.h"
-#include "gradient_processing.h"
 #include "host_tuning.h"
 #include "job_state.h"
 #include "loaders_in_use.h"
@@ -39,8 +37,10 @@
 #include "muster/strategy/strategy.h"
 #include "muster/track/trace.h"
 #include "prepared_optimizer.h"
+#include "runtime/gradients.h"
 #include "runtime/prepared_model.h"
-#include "saves.h"
+#include "runtime/random_state.h"
+#include "runtime/saved_scheduler.h"
 
 namespace muster::runtime {
 
@@ -56,6 +56,31 @@ struct Flags {
     const std::lock_guard lock(signals_mutex);
     return signals ? signals->received() : 0;
   }
+};
+
+/// Makes the handles of schedulers, which step whenever their optimizers do.
+struct SchedulerPreparation {
+  /// The number of steps that schedules make in the loop.
+  struct LoopSteps {
+    int64_t epochs = 0, in_epoch = 0;
+  };
+
+  Scheduler prepare(std::shared_ptr<muster::LRScheduler> scheduler) const;
+  Scheduler prepare(std::shared_ptr<torch::optim::LRScheduler> scheduler) const;
+  Scheduler prepare(std::shared_ptr<torch::optim::ReduceLROnPlateauScheduler> scheduler) const;
+
+  std::shared_ptr<PreparedOptimizers> optimizers;
+  std::shared_ptr<Accumulation> accumulation;
+  comm::Communicator group;
+  bool with_optimizer;  ///< whether a step of the optimizer also steps the scheduler
+  Saves& saves;
+  std::function<std::optional<LoopSteps>()> loop_steps;  ///< nullopt: unknown
+
+ private:
+  /// Steps the scheduler whenever these optimizers step, as many times as that step counts (Accelerate's
+  /// step_with_optimizer). Its first step warns, naming it, if the loop makes another number of steps than it was made
+  /// for.
+  void step_with_optimizers(PreparedScheduler& scheduler, std::vector<std::weak_ptr<PreparedOptimizer>> some) const;
 };
 
 /// The state that a Runtime owns (AcceleratorState in Accelerate).
@@ -74,9 +99,8 @@ class RuntimeState : public std::enable_shared_from_this<RuntimeState> {
   Optimizer prepare_optimizer(std::shared_ptr<torch::optim::Optimizer> optimizer);
   /// Adds to an out-of-memory error which tensors hold the device's memory. Requires: a call in its catch block.
   void add_error_context(c10::Error& error) const;
-  Scheduler prepare_scheduler(std::shared_ptr<muster::LRScheduler> scheduler);
-  Scheduler prepare_scheduler(std::shared_ptr<torch::optim::LRScheduler> scheduler);
-  Scheduler prepare_scheduler(std::shared_ptr<torch::optim::ReduceLROnPlateauScheduler> scheduler);
+  /// Throws: UsageError (MU172) before launch().
+  SchedulerPreparation scheduler_preparation();
   data::ShardSpec prepare_loader(const data::LoaderState& loader);
   /// Whether each module or loader prepared next is moved to the device; those after the end of the list are.
   void set_move_to_device(std::deque<bool> moves) { move_to_device_ = std::move(moves); }
@@ -133,14 +157,8 @@ class RuntimeState : public std::enable_shared_from_this<RuntimeState> {
   /// Called after an optimizer step; warns once if all ranks draw the same random numbers.
   void watch_generators();
   bool scales_losses() const;
-  /// Steps the scheduler whenever these optimizers step, as many times as that step counts (Accelerate's
-  /// step_with_optimizer).
-  void step_with_optimizers(PreparedScheduler& scheduler,
-                            std::vector<std::weak_ptr<PreparedOptimizer>> optimizers) const;
-  /// At the first step of a scheduler that follows its optimizer: warns, naming it, if the loop makes another number of
-  /// steps than it was made for. The program must have given the number of epochs, and the loader its number of
-  /// batches.
-  void compare_with_loop(PreparedScheduler& scheduler) const;
+  /// Known if the program has given the number of epochs, and the loader its number of batches.
+  std::optional<SchedulerPreparation::LoopSteps> loop_steps() const;
   /// Gives optimizers, loss scales and schedulers on all ranks the states of rank `rank`.
   void broadcast_training_states(int rank);
 

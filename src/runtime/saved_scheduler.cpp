@@ -1,4 +1,4 @@
-#include "saved_scheduler.h"
+#include "runtime/saved_scheduler.h"
 
 #include <cstdint>
 #include <utility>

@@ -1,9 +1,14 @@
 #include "muster/sim/backend.h"
 
 #include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <numeric>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -12,11 +17,62 @@
 
 #include "muster/base/error.h"
 #include "sim/channel.h"
+#include "sim/machine.h"
 #include "sim/memory.h"
-#include "sim/progress.h"
 #include "sim/tensors.h"
 
 namespace muster::sim {
+
+/// While an object of this class exists, commands of this process also run when no host thread waits for the machine,
+/// because other processes may wait for them.
+class Progress {
+ public:
+  /// The object of this process; it exists as long as somebody holds it.
+  static std::shared_ptr<Progress> get();
+  Progress();
+  ~Progress();
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+
+ private:
+  void run();
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool stops_ = false;
+  std::thread thread_;
+};
+
+std::shared_ptr<Progress> Progress::get() {
+  static std::mutex mutex;
+  static std::weak_ptr<Progress> current;
+  const std::lock_guard lock(mutex);
+  auto progress = current.lock();
+  if (!progress) current = progress = std::make_shared<Progress>();
+  return progress;
+}
+
+Progress::Progress() : thread_([this] { run(); }) {}
+
+Progress::~Progress() {
+  {
+    const std::lock_guard lock(mutex_);
+    stops_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+void Progress::run() {
+  uint64_t seen = 0;
+  std::unique_lock lock(mutex_);
+  while (!changed_.wait_for(lock, std::chrono::microseconds(200), [&] { return stops_; })) {
+    lock.unlock();
+    Machine::get().run_if_idle(seen);
+    lock.lock();
+  }
+}
+
 namespace {
 
 using Tensors = std::vector<at::Tensor>;

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -8,9 +10,23 @@
 #include <utility>
 #include <vector>
 
-#include "sim/call_site.h"
-
 namespace muster::sim {
+
+/// A place where the host called something: return addresses, which are converted to text only when it is read.
+class CallSite {
+ public:
+  /// The call site of the caller.
+  static CallSite here();
+  /// The innermost functions of the program, not of LibTorch or the simulator, with the autograd node that ran, if one
+  /// did: "step at train.cpp:17, called by main at train.cpp:40".
+  std::string text() const;
+
+ private:
+  static constexpr size_t kMost = 40;
+  std::array<void*, kMost> frames_ = {};
+  int count_ = 0;
+  std::string node_;
+};
 
 /// Bytes that a command reads or writes, as addresses of the device or of pinned memory.
 struct Access {
@@ -42,6 +58,7 @@ struct Use {
   uint64_t time = 0;  ///< number of the command in its stream; 0: never
   std::shared_ptr<const Origin> origin;
 };
+
 constexpr size_t kHost = SIZE_MAX;  ///< stream number of accesses by the host itself
 
 struct FoundRace {

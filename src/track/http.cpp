@@ -1,4 +1,4 @@
-#include "http.h"
+#include "track/http.h"
 
 #include <array>
 #include <cerrno>
@@ -52,6 +52,7 @@ class Headers {
 struct CloseFile {
   void operator()(std::FILE* file) const { std::fclose(file); }
 };
+
 using OpenFile = std::unique_ptr<std::FILE, CloseFile>;
 
 std::size_t keep_reply(char* data, std::size_t size, std::size_t count, void* body) {
@@ -127,6 +128,7 @@ HttpConnection::HttpConnection(HttpServer server, std::chrono::milliseconds time
     : server_(std::move(server)), timeout_(timeout), stop_(stop), handles_(std::make_unique<Handles>()) {}
 
 HttpConnection::HttpConnection(HttpConnection&&) noexcept = default;
+
 HttpConnection::~HttpConnection() = default;
 
 HttpReply HttpConnection::send(const HttpRequest& request) {

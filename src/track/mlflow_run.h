@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-#include "muster/base/detail/environment.h"
+#include "muster/base/environment.h"
 #include "muster/track/options.h"
 
 namespace muster::track {

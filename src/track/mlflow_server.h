@@ -4,7 +4,7 @@
 #include <string_view>
 
 #include "http.h"
-#include "muster/base/detail/environment.h"
+#include "muster/base/environment.h"
 
 namespace muster::track {
 

@@ -14,7 +14,7 @@
 #include "append_file.h"
 #include "mlflow_delivery.h"
 #include "mlflow_lines.h"
-#include "muster/base/detail/environment.h"
+#include "muster/base/environment.h"
 #include "muster/track/options.h"
 #include "muster/track/tracker.h"
 

@@ -5,13 +5,11 @@
 
 #include "base/known_names.h"
 #include "base/shown.h"
-#include "csv_tracker.h"
-#include "json_lines_tracker.h"
 #include "mlflow_server.h"
 #include "mlflow_tracker.h"
-#include "muster/base/detail/environment.h"
+#include "muster/base/environment.h"
 #include "muster/base/error.h"
-#include "tensorboard_tracker.h"
+#include "track/file_trackers.h"
 
 namespace muster {
 namespace {

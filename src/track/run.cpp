@@ -7,15 +7,14 @@
 #include <system_error>
 #include <utility>
 
-#include "artifacts.h"
 #include "base/known_names.h"
 #include "base/log.h"
 #include "base/shown.h"
-#include "hyperparams_file.h"
 #include "muster/base/error.h"
 #include "quiet_thread.h"
-#include "record_queue.h"
+#include "track/file_trackers.h"
 #include "track/named_trackers.h"
+#include "track/record.h"
 #include "track/run_folder.h"
 
 namespace muster::track {

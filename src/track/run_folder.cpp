@@ -64,3 +64,25 @@ fs::path make_run_folder(const RunFolderOptions& options) {
 }
 
 }  // namespace muster
+
+namespace muster::track {
+
+std::filesystem::path copy_artifact(const std::filesystem::path& file, const std::filesystem::path& folder,
+                                    const std::string& name) {
+  const std::filesystem::path inside(name);
+  if (name.empty() || inside.is_absolute() || std::find(inside.begin(), inside.end(), "..") != inside.end())
+    throw ConfigError("MU457", log::str("the artifact ", in_quotes(file.string()), " cannot have the name ",
+                                        in_quotes(name), "; give a relative path without '..'"));
+  const auto copy = folder / "artifacts" / inside;
+  std::error_code error;
+  std::filesystem::create_directories(copy.parent_path(), error);
+  if (!error) std::filesystem::remove_all(copy, error);
+  if (!error) std::filesystem::copy(file, copy, std::filesystem::copy_options::recursive, error);
+  if (error)
+    throw ConfigError(
+        "MU457", log::str("the artifact ", in_quotes(file.string()), " cannot be copied to ", in_quotes(copy.string()),
+                          " (", error.message(), "); give an existing file or folder, and a disk with room for it"));
+  return copy;
+}
+
+}  // namespace muster::track

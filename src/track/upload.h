@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <string>
 
-#include "muster/base/detail/environment.h"
+#include "muster/base/environment.h"
 
 namespace muster {
 

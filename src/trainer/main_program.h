@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "base/file_values.h"
-#include "muster/base/detail/environment.h"
 #include "muster/base/detail/options.h"
+#include "muster/base/environment.h"
 #include "muster/trainer/detail/main_call.h"
 
 // The parts of a program with trainer_main(): how its command line, files and environment become a MainCall.

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "muster/base/detail/environment.h"
 #include "muster/base/detail/options.h"
+#include "muster/base/environment.h"
 #include "muster/trainer/options.h"
 
 namespace muster::trainer {

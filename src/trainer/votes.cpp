@@ -10,7 +10,7 @@
 #include "checkpoints.h"
 #include "cluster/requeue.h"
 #include "comm/agreement.h"
-#include "muster/base/detail/environment.h"
+#include "muster/base/environment.h"
 #include "muster/trainer/terminated.h"
 #include "run.h"
 #include "watchers.h"

@@ -1,4 +1,4 @@
-#include "muster/base/detail/handle.h"
+#include "muster/base/handle.h"
 
 #include <memory>
 #include <string>

@@ -1,5 +1,3 @@
-#include "comm/agreed_backend.h"
-
 #include <chrono>
 #include <functional>
 #include <future>
@@ -11,6 +9,7 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
+#include "comm/device_collectives.h"
 #include "comm/device_world.h"
 #include "muster/base/error.h"
 #include "muster/comm/rendezvous.h"

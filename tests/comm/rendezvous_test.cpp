@@ -22,7 +22,7 @@
 #include "cluster/report.h"
 #include "comm/report_lost_rank.h"
 #include "comm/store_file.h"
-#include "muster/base/detail/environment.h"
+#include "muster/base/environment.h"
 #include "muster/base/error.h"
 #include "muster/base/temporary_folder.h"
 #include "muster/testing/gtest.h"

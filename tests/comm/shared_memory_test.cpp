@@ -8,9 +8,9 @@
 #include <ATen/Functions.h>
 #include <gtest/gtest.h>
 
-#include "comm/arithmetic.h"
 #include "comm/every_operation.h"
 #include "comm/operation.h"
+#include "comm/pairwise.h"
 #include "comm/samples.h"
 #include "comm/shared_memory/copying.h"
 #include "comm/shared_memory/reduction.h"

@@ -1,9 +1,9 @@
-#include "comm/transport_watchdog.h"
-
 #include <atomic>
 #include <future>
 
 #include <gtest/gtest.h>
+
+#include "comm/gloo_transport.h"
 
 namespace muster::comm {
 namespace {

@@ -1,5 +1,3 @@
-#include "data/dispatched_pass.h"
-
 #include <array>
 #include <map>
 #include <mutex>
@@ -10,6 +8,7 @@
 #include <gtest/gtest.h>
 #include <torch/data/example.h>
 
+#include "data/pass.h"
 #include "muster/data/shard_spec.h"
 #include "muster/testing/gtest.h"
 #include "muster/testing/thrown.h"

@@ -1,7 +1,6 @@
-#include "data/index_order.h"
-
 #include <gtest/gtest.h>
 
+#include "data/batch_order.h"
 #include "datasets.h"
 
 namespace muster::data {

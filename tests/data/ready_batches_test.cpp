@@ -1,5 +1,3 @@
-#include "data/ready_batches.h"
-
 #include <optional>
 #include <set>
 #include <string>
@@ -9,6 +7,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "data/batch_order.h"
 #include "datasets.h"
 #include "muster/data/shard_spec.h"
 #include "muster/testing/thrown.h"

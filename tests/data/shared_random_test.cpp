@@ -1,11 +1,10 @@
-#include "data/shared_random.h"
-
 #include <algorithm>
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ops/rand.h>
 #include <gtest/gtest.h>
 
+#include "data/generators.h"
 #include "datasets.h"
 #include "muster/data/shard_spec.h"
 #include "muster/testing/gtest.h"

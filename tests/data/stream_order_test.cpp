@@ -1,5 +1,3 @@
-#include "data/stream_order.h"
-
 #include <list>
 #include <ranges>
 
@@ -7,6 +5,7 @@
 #include <torch/data/datasets/stateful.h>
 #include <torch/types.h>
 
+#include "data/batch_order.h"
 #include "muster/data/shard_spec.h"
 #include "muster/testing/thrown.h"
 #include "streams.h"

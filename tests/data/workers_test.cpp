@@ -12,9 +12,8 @@
 #include <ATen/TensorOperators.h>
 #include <gtest/gtest.h>
 
-#include "data/index_order.h"
+#include "data/batch_order.h"
 #include "data/worker_queue.h"
-#include "data/worker_threads.h"
 #include "datasets.h"
 
 namespace muster::data {

@@ -7,7 +7,7 @@
 
 #include "checks.h"
 #include "format/stored_content.h"
-#include "format/weight_index.h"
+#include "format/weight_set.h"
 #include "muster/base/error.h"
 #include "python_values.h"
 

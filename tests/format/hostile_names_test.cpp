@@ -8,7 +8,7 @@
 #include "format/python_file.h"
 #include "format/safetensors.h"
 #include "format/stored_content.h"
-#include "format/weight_index.h"
+#include "format/weight_set.h"
 #include "format/zip.h"
 #include "muster/base/error.h"
 

@@ -1,9 +1,8 @@
-#include "format/weight_index.h"
-
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
 #include "checks.h"
+#include "format/weight_set.h"
 
 namespace muster::format {
 namespace {

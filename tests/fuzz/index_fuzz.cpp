@@ -1,4 +1,4 @@
-#include "format/weight_index.h"
+#include "format/weight_set.h"
 #include "fuzz.h"
 
 // What is read must be written and read again alike.

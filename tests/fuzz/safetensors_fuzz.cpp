@@ -1,5 +1,5 @@
 #include "format/safetensors.h"
-#include "format/weight_index.h"
+#include "format/weight_set.h"
 #include "fuzz.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {

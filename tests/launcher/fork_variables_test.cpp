@@ -1,6 +1,6 @@
-#include "launcher/fork_variables.h"
-
 #include <gtest/gtest.h>
+
+#include "launcher/fork_server.h"
 
 namespace muster::launcher {
 namespace {

@@ -1,5 +1,3 @@
-#include "launcher/program_note.h"
-
 #include <sys/stat.h>
 
 #include <fstream>
@@ -8,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include "launcher/fork_server.h"
 #include "launcher/process.h"
 
 namespace muster::launcher {

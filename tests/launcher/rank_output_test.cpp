@@ -1,10 +1,9 @@
-#include "launcher/rank_output.h"
-
 #include <fcntl.h>
 
 #include <gtest/gtest.h>
 
 #include "base/descriptor.h"
+#include "launcher/console.h"
 
 namespace muster::launcher {
 namespace {

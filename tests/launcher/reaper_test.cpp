@@ -1,9 +1,8 @@
-#include "launcher/reaper.h"
-
 #include <csignal>
 
 #include <gtest/gtest.h>
 
+#include "launcher/child.h"
 #include "launcher/process.h"
 
 namespace muster::launcher::testing {

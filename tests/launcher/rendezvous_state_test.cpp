@@ -1,6 +1,6 @@
-#include "launcher/rendezvous/rendezvous_state.h"
-
 #include <gtest/gtest.h>
+
+#include "launcher/rendezvous/rendezvous_server.h"
 
 namespace muster::launcher {
 namespace {

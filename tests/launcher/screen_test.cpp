@@ -1,5 +1,3 @@
-#include "launcher/screen.h"
-
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -8,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "base/descriptor.h"
+#include "launcher/console.h"
 
 namespace muster::launcher {
 namespace {

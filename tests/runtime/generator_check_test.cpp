@@ -1,5 +1,3 @@
-#include "runtime/generator_check.h"
-
 #include <string>
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -7,6 +5,7 @@
 #include <torch/torch.h>
 
 #include "muster/accelerator.h"
+#include "runtime/random_state.h"
 #include "runtime/ranks.h"
 
 namespace muster::runtime {

@@ -1,5 +1,3 @@
-#include "runtime/grad_norm.h"
-
 #include <optional>
 #include <string>
 
@@ -8,6 +6,7 @@
 
 #include "muster/accelerator.h"
 #include "muster/testing/thrown.h"
+#include "runtime/gradients.h"
 #include "runtime/ranks.h"
 
 namespace muster {

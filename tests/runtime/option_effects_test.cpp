@@ -7,7 +7,6 @@
 #include <torch/torch.h>
 
 #include "device/affinity.h"
-#include "device/processor.h"
 #include "muster/accelerator.h"
 #include "muster/base/temporary_folder.h"
 #include "muster/fabric.h"

@@ -257,7 +257,7 @@ TEST(ResumedElsewhere, EndsInTheUninterruptedRunsNumbers) {
   const testing::InheritedFolder folder;
   const auto all = settings();
   std::cout << all.size() << " settings, seed " << kSeed << std::endl;
-  const auto timeout = std::chrono::minutes(std::getenv("MUSTER_TEST_FULL") ? 60 : 2);
+  const auto timeout = std::chrono::minutes(2);
   for (const int world : {1, 2, 3})
     testing::as_ranks(
         world, [&] { save_all(all, world, folder.path()); }, "save", timeout);

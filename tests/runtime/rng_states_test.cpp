@@ -1,5 +1,3 @@
-#include "runtime/rng_states.h"
-
 #include <ATen/CPUGeneratorImpl.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -8,6 +6,7 @@
 #include "muster/base/error.h"
 #include "muster/fabric.h"
 #include "muster/testing/thrown.h"
+#include "runtime/random_state.h"
 #include "runtime/ranks.h"
 
 namespace muster::rng_states {

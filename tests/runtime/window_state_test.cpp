@@ -1,9 +1,9 @@
-#include "runtime/window_state.h"
-
 #include <optional>
 #include <utility>
 
 #include <gtest/gtest.h>
+
+#include "runtime/accumulation.h"
 
 namespace muster::runtime {
 namespace {

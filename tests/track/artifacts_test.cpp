@@ -1,5 +1,3 @@
-#include "track/artifacts.h"
-
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -10,6 +8,7 @@
 #include "muster/testing/thrown.h"
 #include "muster/track/trackers.h"
 #include "run_files.h"
+#include "track/run_folder.h"
 
 namespace muster::track {
 namespace {

@@ -1,10 +1,9 @@
-#include "track/csv_tracker.h"
-
 #include <limits>
 
 #include <gtest/gtest.h>
 
 #include "run_files.h"
+#include "track/file_trackers.h"
 
 namespace muster::track {
 namespace {

@@ -1,5 +1,3 @@
-#include "track/json_lines_tracker.h"
-
 #include <limits>
 #include <sstream>
 
@@ -7,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "run_files.h"
+#include "track/file_trackers.h"
 
 namespace muster::track {
 namespace {

@@ -1,6 +1,6 @@
-#include "track/message.h"
-
 #include <gtest/gtest.h>
+
+#include "track/file_trackers.h"
 
 namespace muster::track {
 namespace {

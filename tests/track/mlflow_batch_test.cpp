@@ -1,6 +1,6 @@
-#include "track/mlflow_batch.h"
-
 #include <gtest/gtest.h>
+
+#include "track/mlflow_delivery.h"
 
 namespace muster::track {
 namespace {

@@ -1,10 +1,9 @@
-#include "track/mlflow_client.h"
-
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
 #include "fake_mlflow.h"
 #include "run_files.h"
+#include "track/mlflow_delivery.h"
 #include "track/mlflow_server.h"
 
 namespace muster::track {

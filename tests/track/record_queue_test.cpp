@@ -1,5 +1,3 @@
-#include "track/record_queue.h"
-
 #include <filesystem>
 #include <thread>
 
@@ -7,6 +5,7 @@
 
 #include "record_text.h"
 #include "run_files.h"
+#include "track/record.h"
 
 namespace muster::track {
 namespace {

@@ -1,9 +1,8 @@
-#include "track/tensorboard_tracker.h"
-
 #include <gtest/gtest.h>
 
 #include "event_file.h"
 #include "run_files.h"
+#include "track/file_trackers.h"
 
 namespace muster::track {
 namespace {

@@ -1,10 +1,9 @@
-#include "trainer/main_program.h"
-
 #include <string>
 
 #include <gtest/gtest.h>
 
 #include "trainer/called_program.h"
+#include "trainer/main_program.h"
 
 namespace muster::trainer {
 namespace {

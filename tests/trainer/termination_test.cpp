@@ -1,5 +1,3 @@
-#include "trainer/votes.h"
-
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
@@ -16,6 +14,7 @@
 #include "runtime/temporary_folder.h"
 #include "trainer/counting_module.h"
 #include "trainer/interrupted_run.h"
+#include "trainer/votes.h"
 
 namespace muster {
 namespace {

@@ -3,7 +3,7 @@
 #include <string>
 #include <string_view>
 
-#include "muster/base/detail/environment.h"
+#include "muster/base/environment.h"
 #include "muster/cluster/options.h"
 
 namespace muster {

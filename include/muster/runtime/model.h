@@ -10,7 +10,7 @@
 #include <c10/util/FunctionRef.h>
 #include <torch/nn/module.h>
 
-#include "muster/base/detail/handle.h"
+#include "muster/base/handle.h"
 #include "muster/optim/grad_norm.h"
 #include "muster/runtime/detail/converted_call.h"
 #include "muster/tree/detail/visit.h"

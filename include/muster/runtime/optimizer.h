@@ -6,7 +6,7 @@
 
 #include <torch/optim/optimizer.h>
 
-#include "muster/base/detail/handle.h"
+#include "muster/base/handle.h"
 
 namespace muster {
 

@@ -1,18 +1,264 @@
 #include "comm/mpi/mpi_transport.h"
 
+#include <sched.h>
+
 #include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstddef>
 #include <cstring>
+#include <deque>
+#include <memory>
 #include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "comm/connecting.h"
 #include "comm/header.h"
-#include "comm/mpi/backoff.h"
-#include "comm/mpi/peer.h"
+#include "comm/mpi/duplicated_comm.h"
 #include "comm/rank_index.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
+#include "muster/comm/transport.h"
+
+namespace muster::comm::mpi {
+
+/// One message to or from a rank, in memory of its own: MPI may still use that memory after a wait has failed, so it is
+/// never memory of the program. Thread safety: one thread at a time.
+/// Why: docs/decisions/0148-mpi-never-sees-the-programs-memory.md.
+class Message {
+ public:
+  explicit Message(std::shared_ptr<DuplicatedComm> comm) : comm_(std::move(comm)) {}
+  ~Message();
+  Message(const Message&) = delete;
+  Message& operator=(const Message&) = delete;
+
+  bool under_way() const noexcept { return request_.has_value(); }
+  /// Memory of at least that many bytes. Requires: the message is not in flight.
+  std::byte* memory(std::size_t bytes);
+  const std::byte* memory() const noexcept { return memory_.get(); }
+  /// Number of bytes received or to be sent.
+  std::size_t bytes() const noexcept { return bytes_; }
+
+  /// Starts the message with that many bytes of its memory. Requires: it is not in flight. Returns an error code.
+  int send(std::size_t bytes, int to, int tag);
+  int recv(std::size_t bytes, int from, int tag);
+  /// Tests the message. It is no longer in flight if MPI has completed it, or if it failed. Returns an error code.
+  int test();
+
+ private:
+  std::shared_ptr<DuplicatedComm> comm_;
+  std::shared_ptr<std::byte[]> memory_;
+  std::size_t capacity_ = 0;
+  std::size_t bytes_ = 0;
+  bool receives_ = false;
+  std::optional<Handle> request_;
+};
+
+Message::~Message() {
+  if (!request_) return;
+  if (!receives_ || !comm_->calls().cancel(*request_)) comm_->keep(memory_);
+}
+
+std::byte* Message::memory(std::size_t bytes) {
+  if (capacity_ < bytes) {
+    memory_ = std::shared_ptr<std::byte[]>(new std::byte[bytes]);
+    capacity_ = bytes;
+  }
+  return memory_.get();
+}
+
+int Message::send(std::size_t bytes, int to, int tag) {
+  Handle request = 0;
+  const int code = comm_->calls().send(memory_.get(), bytes, to, tag, comm_->communicator(), request);
+  receives_ = false;
+  bytes_ = bytes;
+  if (code == 0) request_ = request;
+  return code;
+}
+
+int Message::recv(std::size_t bytes, int from, int tag) {
+  Handle request = 0;
+  const int code = comm_->calls().recv(memory(bytes), bytes, from, tag, comm_->communicator(), request);
+  receives_ = true;
+  bytes_ = 0;
+  if (code == 0) request_ = request;
+  return code;
+}
+
+int Message::test() {
+  if (!request_) return 0;
+  bool done = false;
+  std::size_t received = 0;
+  const int code = comm_->calls().test(*request_, done, received);
+  if (!done && code == 0) return 0;
+  if (code == kFinalized || code == kWrongThread) return code;
+  request_.reset();
+  if (receives_) bytes_ = received;
+  return code;
+}
+
+/// How a thread polls: first without a pause, then yielding its core, and after a while with short sleeps.
+class Backoff {
+ public:
+  /// Waits a little. Returns whether nothing has happened for a while.
+  bool wait();
+  /// Starts over, because something has happened.
+  void reset() noexcept { polls_ = 0; }
+
+ private:
+  int polls_ = 0;
+  std::chrono::steady_clock::time_point idle_since_{};
+};
+
+bool Backoff::wait() {
+  using std::chrono::milliseconds, std::chrono::microseconds;
+  constexpr int kAtOnce = 64;
+  if (polls_ < kAtOnce) {
+    if (polls_++ == 0) idle_since_ = std::chrono::steady_clock::now();
+    return false;
+  }
+  const auto idle = std::chrono::steady_clock::now() - idle_since_;
+  if (idle < milliseconds(2)) return ::sched_yield(), false;
+  std::this_thread::sleep_for(microseconds(idle < milliseconds(500) ? 50 : 500));
+  return true;
+}
+
+/// A block while it is sent or received.
+struct Block {
+  std::byte* data;  ///< memory of the program; null: the block was given up
+  std::size_t bytes;
+  std::size_t started = 0;
+  std::size_t done = 0;
+};
+
+/// The blocks of one channel to or from one rank, sent in order and in slices. Both ends must start the blocks in one
+/// order, with equal sizes.
+/// Why: docs/decisions/0148-mpi-never-sees-the-programs-memory.md.
+class BlockQueue {
+ public:
+  /// The largest size of one message in bytes.
+  static constexpr std::size_t kSliceBytes = std::size_t{256} * 1024;
+
+  enum class Direction { out, in };
+  BlockQueue(const std::shared_ptr<DuplicatedComm>& comm, Direction direction, int rank, int tag);
+
+  void push(const std::shared_ptr<Block>& block);
+  /// Makes all progress that is possible without waiting. Returns whether anything moved.
+  bool progress();
+  bool is_idle() const noexcept { return under_way_ == 0 && waiting_.empty(); }
+  /// Why it cannot continue; empty: it can.
+  const std::string& failure() const noexcept { return failure_; }
+
+ private:
+  struct Slice {
+    explicit Slice(std::shared_ptr<DuplicatedComm> comm) : message(std::move(comm)) {}
+    Message message;
+    std::shared_ptr<Block> block;
+    std::size_t begin = 0;
+    std::size_t bytes = 0;
+  };
+
+  bool start_next();
+  bool finish_first();
+  void end(const std::string& failure);
+
+  Calls& calls_;
+  const Direction direction_;
+  const int rank_;
+  const int tag_;
+  std::array<Slice, 2> slices_;
+  std::size_t first_ = 0;      ///< index of the oldest slice in flight
+  std::size_t under_way_ = 0;  ///< number of slices in flight
+  std::deque<std::shared_ptr<Block>> waiting_;
+  std::string failure_;
+};
+
+BlockQueue::BlockQueue(const std::shared_ptr<DuplicatedComm>& comm, Direction direction, int rank, int tag)
+    : calls_(comm->calls()), direction_(direction), rank_(rank), tag_(tag), slices_{Slice(comm), Slice(comm)} {}
+
+void BlockQueue::push(const std::shared_ptr<Block>& block) {
+  waiting_.push_back(block);
+  progress();
+}
+
+bool BlockQueue::progress() {
+  bool moved = false;
+  while (failure_.empty() && under_way_ > 0 && finish_first()) moved = true;
+  while (failure_.empty() && under_way_ < slices_.size() && !waiting_.empty() && start_next()) moved = true;
+  return moved;
+}
+
+bool BlockQueue::start_next() {
+  const auto block = waiting_.front();
+  // Given up before it started: the peer would wait for a block that never comes, or send one that nobody takes.
+  if (!block->data) return end("a block was given up"), false;
+  auto& slice = slices_.at((first_ + under_way_) % slices_.size());
+  slice.block = block;
+  slice.begin = block->started;
+  slice.bytes = std::min(kSliceBytes, block->bytes - block->started);
+  // Room for a whole slice: ranks that disagree may send more than is expected, and Open MPI 4.1 then writes past the
+  // end.
+  auto* memory = slice.message.memory(direction_ == Direction::out ? slice.bytes : kSliceBytes);
+  if (direction_ == Direction::out) std::memcpy(memory, block->data + slice.begin, slice.bytes);
+  const int code = direction_ == Direction::out ? slice.message.send(slice.bytes, rank_, tag_)
+                                                : slice.message.recv(kSliceBytes, rank_, tag_);
+  if (code != 0) return end(calls_.error_string(code)), false;
+  block->started += slice.bytes;
+  if (block->started == block->bytes) waiting_.pop_front();
+  ++under_way_;
+  return true;
+}
+
+bool BlockQueue::finish_first() {
+  auto& slice = slices_.at(first_);
+  if (const int code = slice.message.test()) return end(calls_.error_string(code)), false;
+  if (slice.message.under_way()) return false;
+  if (slice.message.bytes() != slice.bytes)
+    return end(formatted("{} bytes came where {} were expected", slice.message.bytes(), slice.bytes)), false;
+  auto& block = *slice.block;
+  if (direction_ == Direction::in && block.data)
+    std::memcpy(block.data + slice.begin, slice.message.memory(), slice.bytes);
+  block.done += slice.bytes;
+  slice.block.reset();
+  first_ = (first_ + 1) % slices_.size();
+  --under_way_;
+  return true;
+}
+
+void BlockQueue::end(const std::string& failure) {
+  failure_ = failure;
+  waiting_.clear();
+}
+
+/// What a group stores about another rank. Thread safety: the group's.
+struct Peer {
+  explicit Peer(const std::shared_ptr<DuplicatedComm>& comm) : incoming(comm), abort_message(comm) {}
+  std::vector<std::unique_ptr<Message>> sent;                        ///< frames sent that the peer has not taken yet
+  Message incoming;                                                  ///< receive of the next frame from the peer
+  std::deque<Frame> arrived;                                         ///< frames that arrived before `incoming`
+  Message abort_message;                                             ///< frame with the cause, sent to the peer
+  std::array<std::array<std::unique_ptr<BlockQueue>, 2>, 2> queues;  ///< queues of blocks by channel and direction
+  bool has_ended = false;                                            ///< whether the peer sent the cause of its own end
+  bool has_closed = false;                                           ///< whether it closed without a cause
+  std::optional<TimePoint> left;                                     ///< when this rank noticed that the peer has left
+};
+
+namespace {
+
+/// The size of a frame without its trailing zeros: MPI sends small messages eagerly, but 4 KiB only after a handshake.
+/// Never 0, because an empty message means that the transport was closed.
+std::size_t used_bytes(const Frame& frame) {
+  const auto last =
+      std::find_if(frame.bytes.rbegin(), frame.bytes.rend(), [](std::byte b) { return b != std::byte{}; });
+  return std::max<std::size_t>(static_cast<std::size_t>(frame.bytes.rend() - last), 1);
+}
+
+}  // namespace
+}  // namespace muster::comm::mpi
 
 namespace muster::comm {
 namespace {

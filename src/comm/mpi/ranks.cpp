@@ -13,7 +13,7 @@
 #include "comm/group.h"
 #include "comm/mpi/library.h"
 #include "comm/mpi/mpi_transport.h"
-#include "muster/base/detail/environment.h"
+#include "muster/base/environment.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
 #include "muster/comm/detail/mpi_ranks.h"

@@ -7,9 +7,25 @@
 #include "base/descriptor.h"
 #include "comm/fork_check.h"
 #include "comm/peer_access.h"
-#include "comm/shared_memory/faults.h"
 
 namespace muster::comm {
+
+/// Explains faults in memory that this process must not write, and that its forked children do not have. While an
+/// object of this class exists, an access to that memory, which ends the process, first prints the reason. Other faults
+/// go to the previous handler. Thread-safe.
+class FaultNotice {
+ public:
+  FaultNotice() = default;
+  FaultNotice(const std::byte* data, std::size_t bytes);
+  ~FaultNotice();
+  FaultNotice(FaultNotice&& other) noexcept;
+  FaultNotice& operator=(FaultNotice&& other) noexcept;
+
+ private:
+  struct Range;
+  friend struct Faults;
+  Range* range_ = nullptr;
+};
 
 /// Memory that several processes map. It has no name, so nothing of it remains when the last of them has ended. A
 /// forked child does not inherit the mapping, and core dumps leave it out.

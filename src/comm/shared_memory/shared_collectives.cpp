@@ -1,14 +1,188 @@
 #include "comm/shared_memory/shared_collectives.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <cstring>
+#include <deque>
+#include <memory>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "comm/pieces.h"
+#include "comm/shared_memory/areas.h"
 #include "comm/shared_memory/copying.h"
 #include "comm/shared_memory/reduction.h"
+#include "muster/comm/transport.h"
 
 namespace muster::comm {
+
+/// Sends frames and blocks through shared memory. Blocks of a pair of ranks arrive in the order in which they were
+/// sent, so they are received in that order, whatever their channel. A rank sends a frame only after it has received
+/// the peer's last frame but one, as in every exchange, so two slots are enough.
+class SharedTransport final : public Transport {
+ public:
+  explicit SharedTransport(std::shared_ptr<SharedAreas> areas)
+      : areas_(std::move(areas)), peers_(static_cast<std::size_t>(areas_->size())) {}
+
+  /// The mailbox for the next frame to that rank. send() counts it as sent; notify_all() then wakes the peer.
+  Mailbox& box_to(int peer) { return areas_->channel(rank(), peer).boxes[peers_[peer].frames_sent % 2]; }
+  void send(int peer) {
+    Mailbox& box = box_to(peer);
+    box.number.store(++peers_[peer].frames_sent, std::memory_order_release);
+  }
+  /// The next frame of that rank. It stays valid until two more frames were received. Throws: TransportFailure.
+  const Mailbox& box_from(int peer, TimePoint deadline);
+
+  int rank() const noexcept override { return areas_->rank(); }
+  int size() const noexcept override { return areas_->size(); }
+  void send_frame(int to, const Frame& frame, TimePoint deadline) override;
+  void recv_frame(int from, Frame& frame, TimePoint deadline) override { frame = box_from(from, deadline).frame; }
+  Request send(int to, const void* data, std::size_t bytes, int channel) override;
+  Request recv(int from, void* data, std::size_t bytes, int channel) override;
+  void abort(const std::string& cause) noexcept override { areas_->abort(cause); }
+  void close() noexcept override { areas_->close(); }
+  std::unique_ptr<Transport> split(const std::vector<int>& ranks, const std::string& name) override {
+    return std::make_unique<SharedTransport>(areas_->split(ranks, name));
+  }
+
+ private:
+  class Block;
+  struct Peer {
+    uint64_t frames_sent = 0, frames_received = 0;
+    uint64_t pieces_sent = 0, pieces_received = 0;
+    std::deque<Block*> sends, receives;
+  };
+
+  bool can_advance() const;
+  /// Copies what can be copied now. Returns whether there was anything.
+  bool advance();
+  bool advance_sends(int peer);
+  bool advance_receives(int peer);
+  void wait(const Block& block, TimePoint deadline);
+
+  const std::shared_ptr<SharedAreas> areas_;
+  std::vector<Peer> peers_;
+};
+
+/// A block while it is sent or received, in pieces.
+class SharedTransport::Block final : public Transport::Transfer {
+ public:
+  Block(SharedTransport& transport, int peer, void* data, std::size_t bytes, bool sends)
+      : transport_(transport), peer_(peer), at_(static_cast<std::byte*>(data)), left_(bytes), sends_(sends) {
+    queue().push_back(this);
+  }
+  ~Block() override { std::erase(queue(), this); }
+  void wait(TimePoint deadline) override {
+    if (left_ > 0) transport_.wait(*this, deadline);
+  }
+
+  int peer() const { return peer_; }
+  std::size_t left() const { return left_; }
+  std::size_t next(std::size_t limit) const { return std::min(limit, left_); }
+  std::byte* at() const { return at_; }
+  void took(std::size_t bytes) { at_ += bytes, left_ -= bytes; }
+
+ private:
+  std::deque<Block*>& queue() const {
+    auto& peer = transport_.peers_[peer_];
+    return sends_ ? peer.sends : peer.receives;
+  }
+
+  SharedTransport& transport_;
+  const int peer_;
+  std::byte* at_;
+  std::size_t left_;
+  const bool sends_;
+};
+
+const Mailbox& SharedTransport::box_from(int peer, TimePoint deadline) {
+  uint64_t& received = peers_[peer].frames_received;
+  const Mailbox& box = areas_->channel(peer, rank()).boxes[received % 2];
+  areas_->wait(
+      peer, [&] { return box.number.load(std::memory_order_acquire) > received; }, deadline);
+  ++received;
+  return box;
+}
+
+void SharedTransport::send_frame(int to, const Frame& frame, TimePoint) {
+  Mailbox& box = box_to(to);
+  box.frame = frame;
+  box.digest = 0;
+  send(to);
+  areas_->notify_all();
+}
+
+Transport::Request SharedTransport::send(int to, const void* data, std::size_t bytes, int) {
+  return std::make_unique<Block>(*this, to, const_cast<void*>(data), bytes, true);
+}
+
+Transport::Request SharedTransport::recv(int from, void* data, std::size_t bytes, int) {
+  return std::make_unique<Block>(*this, from, data, bytes, false);
+}
+
+bool SharedTransport::can_advance() const {
+  for (int peer = 0; peer < size(); ++peer) {
+    const Peer& own = peers_[peer];
+    const Channel& theirs = areas_->channel(peer, rank());
+    if (!own.sends.empty() && theirs.taken.load(std::memory_order_acquire) + 2 > own.pieces_sent) return true;
+    if (!own.receives.empty() && theirs.filled.load(std::memory_order_acquire) > own.pieces_received) return true;
+  }
+  return false;
+}
+
+bool SharedTransport::advance_sends(int peer) {
+  Peer& own = peers_[peer];
+  const auto taken = areas_->channel(peer, rank()).taken.load(std::memory_order_acquire);
+  const auto before = own.pieces_sent;
+  while (!own.sends.empty() && own.pieces_sent < taken + 2) {
+    Block& block = *own.sends.front();
+    areas_->ensure_blocks();
+    const std::size_t bytes = block.next(areas_->layout().block_bytes);
+    std::memcpy(areas_->blocks(rank(), peer, own.pieces_sent++), block.at(), bytes);
+    block.took(bytes);
+    if (block.left() == 0) own.sends.pop_front();
+  }
+  if (own.pieces_sent == before) return false;
+  areas_->channel(rank(), peer).filled.store(own.pieces_sent, std::memory_order_release);
+  return true;
+}
+
+bool SharedTransport::advance_receives(int peer) {
+  Peer& own = peers_[peer];
+  const auto filled = areas_->channel(peer, rank()).filled.load(std::memory_order_acquire);
+  const auto before = own.pieces_received;
+  while (!own.receives.empty() && own.pieces_received < filled) {
+    Block& block = *own.receives.front();
+    const std::size_t bytes = block.next(areas_->layout().block_bytes);
+    std::memcpy(block.at(), areas_->blocks(peer, rank(), own.pieces_received++), bytes);
+    block.took(bytes);
+    if (block.left() == 0) own.receives.pop_front();
+  }
+  if (own.pieces_received == before) return false;
+  areas_->channel(rank(), peer).taken.store(own.pieces_received, std::memory_order_release);
+  return true;
+}
+
+bool SharedTransport::advance() {
+  bool any = false;
+  for (int peer = 0; peer < size(); ++peer) {
+    if (peer == rank()) continue;
+    any |= advance_sends(peer);
+    any |= advance_receives(peer);
+  }
+  return any;
+}
+
+void SharedTransport::wait(const Block& block, TimePoint deadline) {
+  while (block.left() > 0) {
+    if (advance()) areas_->notify_all();
+    else
+      areas_->wait_for_any(
+          block.peer(), [this] { return can_advance(); }, deadline);
+  }
+}
+
 namespace {
 
 constexpr auto kStaging = static_cast<int64_t>(AreaLayout::kStagingBytes);

@@ -9,10 +9,12 @@
 #include "comm/collectives.h"
 #include "comm/header.h"
 #include "comm/pieces.h"
+#include "comm/shared_memory/areas.h"
 #include "comm/shared_memory/live_buffers.h"
-#include "comm/shared_memory/shared_transport.h"
 
 namespace muster::comm {
+
+class SharedTransport;
 
 /// Collectives of ranks that share memory: each rank reduces its piece from all ranks' memory, in rank order. As with
 /// any transport, every rank first sends every other rank a frame with its header; if the digests of two headers are

@@ -3,6 +3,7 @@
 #include <poll.h>
 
 #include <chrono>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -11,9 +12,98 @@
 
 #include "cluster/listening_socket.h"
 #include "launcher/rendezvous/channel.h"
-#include "launcher/rendezvous/rendezvous_state.h"
+#include "launcher/rendezvous/message.h"
+#include "launcher/restarts.h"
+#include "muster/launcher/options.h"
 
 namespace muster::launcher {
+
+/// Decides when the rounds of a job on several nodes begin and end, and which nodes take part. It uses neither sockets
+/// nor clocks: events are reported to it with the time, and it returns the messages to send.
+///
+/// A round begins once the maximum number of nodes is ready, or the minimum is and last_call_timeout has passed. The
+/// last call is left out if no node was lost since the last round, because then nobody is expected. A failed rank or a
+/// lost node ends the round for all nodes. A node that comes later waits for the next round. Node 0, whose launcher
+/// holds the rendezvous, takes part in every round.
+class RendezvousState {
+ public:
+  using Time = std::chrono::steady_clock::time_point;
+  /// Number of a connection. Node 0 is kFirst.
+  using Id = int;
+  static constexpr Id kFirst = 0;
+
+  struct Setup {
+    std::chrono::milliseconds join_timeout{0}, last_call_timeout{0};
+    NodeRange nodes;
+    /// Returns the data with which the ranks of the next round, on this many nodes, find each other.
+    std::function<StartRound(int nodes)> prepare_round;
+    LaunchConfig config;
+  };
+  RendezvousState(Setup setup, Time now);
+
+  void receive(Id id, const NodeMessage& message, Time now);
+  /// The connection is lost. `why`: "its launcher closed the connection".
+  void lose(Id id, const std::string& why, Time now);
+  /// Requires: called when due() has come.
+  void advance(Time now);
+  std::optional<Time> due() const;
+
+  /// The messages to send, in this order.
+  std::vector<std::pair<Id, RendezvousMessage>> take_messages() { return std::exchange(messages_, {}); }
+  /// Whether the end of the job was sent to all nodes.
+  bool finished() const noexcept { return phase_ == Phase::finished; }
+
+ private:
+  enum class Phase { joining, running, ending, stopping, finished };
+  struct Node {
+    bool ended = false;  ///< the node's ranks of this round have ended
+    std::string host;
+    bool in_round = false;
+    int node_rank = 0;  ///< rank given by the user; during a round, rank in that round
+    bool ready = false;
+  };
+  struct Cause {
+    int code = 0;
+    bool secondary = false;
+    Id id = 0;
+    std::string what;
+  };
+
+  void join(Id id, const Join& entry);
+  void get_ready(Node& node, Id id);
+  void fail(Id id, const Failed& failure, Time now);
+  void leave(Id id, const std::string& what, Time now);
+  void stop(int signal, Time now);
+  void wait_for_nodes(Time now);
+  bool is_complete(std::size_t ready) const;
+  void announce_last_call(std::size_t ready, Time now);
+  void wait_for_more(std::size_t ready, Time now);
+  void start(const std::vector<Id>& members);
+  void decide(Time now);
+  void finish(int code, const std::string& id, const std::vector<std::string>& lines);
+
+  std::vector<Id> ready_nodes() const;
+  bool all_ended() const;
+  std::string name_of(Id id) const;
+  void send(Id id, RendezvousMessage message) { messages_.emplace_back(id, std::move(message)); }
+  void send_all(const RendezvousMessage& message);
+
+  std::optional<Cause> cause_;
+  Time joining_since_;
+  bool is_node_expected_ = true;  // true if a lost node may be replaced
+  std::optional<Time> last_call_;
+  bool made_steps_ = false;
+  std::vector<std::pair<Id, RendezvousMessage>> messages_;
+  std::map<Id, Node> nodes_;
+  std::optional<Time> not_before_;
+  Time note_at_;
+  Phase phase_ = Phase::joining;
+  Restarts restarts_;
+  Time round_began_, round_ended_;
+  Setup setup_;
+  std::optional<Time> stop_by_;
+  int stop_signal_ = 0;
+};
 
 // Why: docs/decisions/0120-rounds-of-several-nodes.md.
 

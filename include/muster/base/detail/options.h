@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
-#include "muster/base/detail/environment.h"
 #include "muster/base/detail/options_file.h"
+#include "muster/base/environment.h"
 
 /// Reads option structs. Each field is described once, in a table next to its struct; flags, `--help`, environment
 /// variables, the YAML file and the reference page all come from that table.

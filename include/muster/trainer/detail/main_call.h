@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "muster/base/detail/environment.h"
+#include "muster/base/environment.h"
 #include "muster/trainer/detail/option_field.h"
 #include "muster/trainer/options.h"
 

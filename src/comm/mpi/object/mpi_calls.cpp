@@ -1,19 +1,139 @@
 #include <pthread.h>
 #include <sched.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdio>
 #include <cstring>
 #include <memory>
 #include <mutex>
+#include <string>
+#include <string_view>
+#include <thread>
 #include <type_traits>
 #include <utility>
 
+#include <mpi.h>
+
 #include "comm/mpi/calls.h"
-#include "comm/mpi/object/process_end.h"
-#include "comm/mpi/object/vendor.h"
 
 namespace muster::comm::mpi {
+namespace {
+
+/// The family of MPI libraries that can run each other's programs, from the text of MPI_Get_library_version: "Open MPI"
+/// with its major version, or MPICH and those that keep its binary interface.
+std::string family_of(std::string_view version) {
+  constexpr std::string_view open_mpi = "Open MPI v";
+  if (version.starts_with(open_mpi)) return "Open MPI " + std::string(version.substr(open_mpi.size(), 1));
+  for (const std::string_view name : {"MPICH", "Intel(R) MPI", "MVAPICH", "CRAY MPICH"})
+    if (version.find(name) != std::string_view::npos) return "MPICH";
+  return std::string(version.substr(0, version.find_first_of(" \n")));
+}
+
+std::string family_of_header() {
+#if defined(OMPI_MAJOR_VERSION)
+  return "Open MPI " + std::to_string(OMPI_MAJOR_VERSION);
+#elif defined(MPICH_VERSION) || defined(MPICH_NAME) || defined(I_MPI_VERSION) || defined(MVAPICH2_VERSION)
+  return "MPICH";
+#else
+  return "";
+#endif
+}
+
+/// Implements Calls::version_mismatch(). May be called before MPI_Init.
+std::string difference_from_header() {
+  char text[MPI_MAX_LIBRARY_VERSION_STRING] = {};
+  int length = 0;
+  if (MPI_Get_library_version(text, &length)) return "the MPI that was loaded does not tell its version";
+  const std::string built = family_of_header(), loaded = family_of(text);
+  if (built.empty() || built == loaded) return "";
+  const std::string_view line = std::string_view(text).substr(0, std::string_view(text).find_first_of(",\n"));
+  return "it was built with " + built + ", but what was loaded is " + std::string(line);
+}
+
+}  // namespace
+
+/// Ends a process for which Muster initialized MPI: by MPI_Finalize, which waits for the other ranks, but only for a
+/// limited time; or by MPI_Abort, which ends them, if a group has failed or the process ends with an error.
+/// Thread safety: any thread.
+class ProcessEnd {
+ public:
+  void finalize_at_exit();
+  void fail() noexcept { failed_ = true; }
+  /// The longest of all timeouts that are set counts.
+  void set_finalize_timeout(std::chrono::milliseconds timeout) noexcept;
+
+ private:
+  static void at_exit(int status, void* self);
+  void end(int status) const;
+
+  int process_ = 0;
+  std::atomic<bool> failed_ = false;
+  std::atomic<std::chrono::milliseconds> timeout_{};
+};
+
+namespace {
+
+constexpr int kGaveUp = 70;
+
+/// Ends the process if this object still exists after the timeout.
+class Watchdog {
+ public:
+  explicit Watchdog(std::chrono::milliseconds timeout) : thread_([this, timeout] { watch(timeout); }) {}
+  ~Watchdog() {
+    {
+      std::lock_guard lock(mutex_);
+      done_ = true;
+    }
+    changed_.notify_all();
+    thread_.join();
+  }
+  Watchdog(const Watchdog&) = delete;
+  Watchdog& operator=(const Watchdog&) = delete;
+
+ private:
+  void watch(std::chrono::milliseconds timeout) {
+    std::unique_lock lock(mutex_);
+    if (changed_.wait_for(lock, timeout, [this] { return done_; })) return;
+    std::fprintf(stderr, "muster: MPI_Finalize has waited %.0f s for other ranks; this process ends without them\n",
+                 static_cast<double>(timeout.count()) / 1000);
+    ::_exit(kGaveUp);
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool done_ = false;
+  std::thread thread_;
+};
+
+}  // namespace
+
+void ProcessEnd::finalize_at_exit() {
+  process_ = ::getpid();
+  ::on_exit(at_exit, this);
+}
+
+void ProcessEnd::set_finalize_timeout(std::chrono::milliseconds timeout) noexcept {
+  auto known = timeout_.load();
+  while (known < timeout && !timeout_.compare_exchange_weak(known, timeout)) continue;
+}
+
+void ProcessEnd::at_exit(int status, void* self) { static_cast<const ProcessEnd*>(self)->end(status); }
+
+void ProcessEnd::end(int status) const {
+  int finalized = 0;
+  if (::getpid() != process_) return;  // a fork of the process
+  MPI_Finalized(&finalized);
+  if (finalized) return;
+  std::fflush(nullptr);
+  if (failed_ || status != 0) MPI_Abort(MPI_COMM_WORLD, status ? status : 1);
+  const Watchdog watchdog(timeout_);
+  MPI_Finalize();
+}
+
 namespace {
 
 // NOLINTBEGIN(bugprone-sizeof-expression): some MPIs' handles are pointers, and the size of the pointer is meant
@@ -32,6 +152,7 @@ T native(Handle handle) {
   std::memcpy(&native, &handle, sizeof native);
   return native;
 }
+
 // NOLINTEND(bugprone-sizeof-expression)
 
 MPI_Comm communicator(Handle handle) { return native<MPI_Comm>(handle); }

@@ -1,4 +1,4 @@
-#include "found_inf.h"
+#include "runtime/loss_scale.h"
 
 #include <cmath>
 #include <utility>

@@ -1,0 +1,310 @@
+#include "data/batch_order.h"
+
+#include <algorithm>
+#include <numeric>
+#include <string>
+#include <utility>
+
+#include "muster/base/error.h"
+
+namespace muster::data {
+namespace {
+
+int64_t checked(int64_t index, int64_t size) {
+  if (index >= 0 && index < size) return index;
+  throw UsageError("MU109", "the sampler gave index " + std::to_string(index) + ", but the dataset has " +
+                                std::to_string(size) + " samples; make it give indices from 0 to " +
+                                std::to_string(size - 1));
+}
+
+}  // namespace
+
+bool IndexOrder::prepare(int64_t batch, BatchContent& content) {
+  if (batch >= batches_) return false;
+  content.samples = fill(batch, content.indices);
+  content.last = batch + 1 == batches_;
+  return true;
+}
+
+ComputedOrder::ComputedOrder(const ShardPlan& plan, bool shuffle, uint64_t seed, int64_t epoch)
+    : IndexOrder(plan.batches()), permutation_(plan.size(), seed, epoch), plan_(plan), shuffle_(shuffle) {}
+
+StepSamples ComputedOrder::fill(int64_t batch, std::vector<int64_t>& indices) {
+  const auto [count, start] = plan_.order_range(batch);
+  const int64_t size = plan_.size();
+  indices.resize(count);
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t order_index = start + i < size ? start + i : (start + i) % size;
+    indices[i] = shuffle_ ? permutation_(order_index) : order_index;
+  }
+  return plan_.samples(batch);
+}
+
+SampledOrder::SampledOrder(const ShardPlan& plan, std::shared_ptr<Sampler> sampler, int64_t dataset_size, int64_t epoch,
+                           int64_t first_batch)
+    : IndexOrder(plan.batches()), dataset_size_(dataset_size), plan_(plan), sampler_(std::move(sampler)) {
+  head_.resize(std::min(plan_.padding(), plan_.size()));
+  if (!head_.empty()) {
+    sampler_->start(epoch);
+    for (auto& index : head_) index = checked(sampler_->next(), dataset_size_);
+  }
+  sampler_->start(epoch);
+  if (first_batch == 0 || first_batch >= plan_.batches()) return;
+  cursor_ = std::min(plan_.order_range(first_batch).start, plan_.size());
+  sampler_->seek(cursor_);
+}
+
+StepSamples SampledOrder::fill(int64_t batch, std::vector<int64_t>& indices) {
+  const auto [count, start] = plan_.order_range(batch);
+  for (; cursor_ < std::min(start, plan_.size()); ++cursor_) sampler_->next();
+  indices.clear();
+  for (int64_t order_index = start; order_index < start + count; ++order_index) {
+    if (order_index >= plan_.size()) {
+      indices.push_back(head_[order_index % plan_.size()]);
+    } else {
+      indices.push_back(checked(sampler_->next(), dataset_size_));
+      ++cursor_;
+    }
+  }
+  return plan_.samples(batch);
+}
+
+BatchSampledOrder::BatchSampledOrder(const BatchShardPlan& plan, std::shared_ptr<BatchSampler> sampler,
+                                     int64_t dataset_size, int64_t epoch, int64_t first_batch)
+    : IndexOrder(plan.batches()), dataset_size_(dataset_size), plan_(plan), sampler_(std::move(sampler)) {
+  const auto& sharding = plan_.sharding();
+  if (plan_.pads()) {
+    sampler_->start(epoch);
+    for (int64_t i = 0; i < std::min<int64_t>(sharding.world_size, sharding.size); ++i)
+      head_.push_back(sampler_->next());
+  }
+  sampler_->start(epoch);
+  const int64_t first = sharding.offset + first_batch * sharding.world_size;
+  if (first > 0 && first_batch < plan_.batches()) sampler_->seek(first);
+}
+
+StepSamples BatchSampledOrder::fill(int64_t batch, std::vector<int64_t>& indices) {
+  const auto& sharding = plan_.sharding();
+  StepSamples samples;
+  for (int r = 0; r < sharding.world_size; ++r) {
+    const int64_t global = sharding.offset + batch * sharding.world_size + r;
+    const bool padding = global >= sharding.size;
+    if (padding && head_.empty()) {
+      samples.every_rank = false;
+      break;
+    }
+    auto next = padding ? head_[(global - sharding.size) % head_.size()] : sampler_->next();
+    const auto count = static_cast<int64_t>(next.size());
+    samples.total += count;
+    if (!padding) samples.real += count;
+    if (r != sharding.rank) continue;
+    samples.local = count;
+    samples.local_real = padding ? 0 : count;
+    indices = std::move(next);
+  }
+  for (const int64_t index : indices) checked(index, dataset_size_);
+  if (batch + 1 == plan_.batches() && !sharding.drop_last)
+    for (int64_t global = sharding.offset + (batch + 1) * sharding.world_size; global < sharding.size; ++global)
+      samples.left += static_cast<int64_t>(sampler_->next().size());
+  return samples;
+}
+
+namespace {
+
+/// Number of samples skipped between two checks of the stop flag.
+constexpr int64_t kSkippedAtOnce = 4096;
+
+bool seen(const std::atomic<bool>* stop) { return stop && stop->load(std::memory_order_relaxed); }
+
+}  // namespace
+
+StreamOrder::StreamOrder(std::shared_ptr<BatchMaker> maker, Settings settings)
+    : maker_(std::move(maker)), reader_(maker_->stream()), settings_(std::move(settings)) {
+  const auto& sharding = settings_.sharding;
+  const ShardPlan plan(sharding);
+  step_size_ = plan.step_size();
+  from_ = sharding.dispatch ? 0 : sharding.rank * plan.local_batch_size();
+  to_ = sharding.dispatch ? step_size_ : from_ + plan.local_batch_size();
+  if (plan.pads()) head_size_ = sharding.dispatch ? sharding.world_size : to_;
+}
+
+ShardPlan StreamOrder::plan(int rank, const Step& step) const {
+  auto sharding = settings_.sharding;
+  sharding.rank = rank;
+  sharding.size = start_of(step.number) + step.real;
+  return ShardPlan(sharding);
+}
+
+bool StreamOrder::has_part(int rank, const Step& step) const { return step.number < plan(rank, step).batches(); }
+
+bool StreamOrder::read_one(Records& to) {
+  try {
+    // Differs from the seeds of the transforms of samples.
+    settings_.random.seed_operators(~position_);
+    ended_ = ended_ || !reader_->read(to);
+  } catch (...) {
+    throw_dataset_error(position_, false);
+  }
+  if (!ended_) ++position_;
+  return !ended_;
+}
+
+bool StreamOrder::skip_to(int64_t position, const std::atomic<bool>* stop) {
+  while (!ended_ && position_ < position && !seen(stop)) {
+    try {
+      settings_.random.seed_operators(~position_);
+      const int64_t wanted = std::min(position - position_, kSkippedAtOnce);
+      const int64_t skipped = reader_->skip(wanted);
+      ended_ = skipped < wanted;
+      position_ += skipped;
+    } catch (...) {
+      throw_dataset_error(position_, false);
+    }
+  }
+  return position_ >= position;
+}
+
+bool StreamOrder::start(const std::atomic<bool>* stop) {
+  started_ = true;
+  reader_->start(settings_.random.epoch());
+  head_ = reader_->new_records();
+  while (position_ < head_size_ && !seen(stop) && read_one(*head_)) {}
+  const int64_t first = start_of(settings_.first_step);
+  if (first > 0 && !settings_.state.empty()) {
+    maker_->load_state(settings_.state);
+    position_ = first;
+    ended_ = false;
+  }
+  if (position_ < first && !skip_to(first, stop)) return false;
+  read_step(settings_.first_step, stop);
+  return true;
+}
+
+/// Reads this step into `next_`; leaves it empty if the pass has ended before the step.
+void StreamOrder::read_step(int64_t number, const std::atomic<bool>* stop) {
+  next_.reset();
+  Step step{.kept = reader_->new_records(), .number = number, .real = 0, .state = {}};
+  const int64_t start = start_of(number);
+  // Samples of the head that belong to this step have been read already.
+  for (int64_t p = start + from_; p < std::min(position_, start + to_); ++p) step.kept->append(*head_, p);
+  skip_to(start + from_, stop);
+  while (position_ < start + to_ && !seen(stop) && read_one(*step.kept)) {}
+  skip_to(start + step_size_, stop);
+  step.real = std::clamp<int64_t>(position_ - start, 0, step_size_);
+  if (step.real == 0 || (settings_.sharding.drop_last && step.real < step_size_)) return;
+  step.state = maker_->state();
+  next_ = std::move(step);
+}
+
+void StreamOrder::take_part(int rank, BatchContent& content) const {
+  content.indices.clear();
+  content.records = reader_->new_records();
+  if (!has_part(rank, *now_)) return;
+  const auto plan = this->plan(rank, *now_);
+  const auto [count, start] = plan.order_range(now_->number);
+  const int64_t kept_from = start_of(now_->number) + from_;
+  for (int64_t p = start; p < start + count; ++p) {
+    const bool real = p < plan.size();
+    const int64_t index = real ? p : p % plan.size();
+    content.indices.push_back(index);
+    real ? content.records->append(*now_->kept, p - kept_from) : content.records->append(*head_, index);
+  }
+}
+
+bool StreamOrder::prepare(int64_t batch, BatchContent& content) {
+  const auto& sharding = settings_.sharding;
+  const int64_t parts = sharding.dispatch ? sharding.world_size : 1;
+  if (batch % parts == 0) {
+    if (!started_ && !start(content.stop)) return false;
+    if (failed_) std::rethrow_exception(std::exchange(failed_, nullptr));
+    now_ = std::exchange(next_, std::nullopt);
+    if (!now_ || seen(content.stop)) return false;
+    try {
+      read_step(now_->number + 1, content.stop);
+    } catch (...) {
+      failed_ = std::current_exception();
+    }
+  }
+  const int rank = sharding.dispatch ? static_cast<int>((batch + 1) % parts) : sharding.rank;
+  if (!sharding.dispatch && !has_part(rank, *now_)) return false;
+  take_part(rank, content);
+  const auto all = plan(0, *now_).samples(now_->number);
+  content.samples = has_part(rank, *now_) ? plan(rank, *now_).samples(now_->number)
+                                          : StepSamples{.real = all.real, .total = all.total};
+  content.last = !failed_ && !(next_ && has_part(rank, *next_));
+  if (content.last && next_) content.samples.left = next_->real;
+  content.state = now_->state;
+  return true;
+}
+
+namespace {
+
+/// Each step as one batch of a single rank, never padded.
+ShardPlan plan_of_steps(const BatchSharding& sharding, int64_t offset) {
+  return ShardPlan({.batch_size = ShardPlan(sharding).step_size(),
+                    .drop_last = sharding.drop_last,
+                    .offset = offset,
+                    .size = sharding.size});
+}
+
+}  // namespace
+
+DispatchedOrder::DispatchedOrder(const BatchSharding& sharding, int64_t first_step, const Whole& whole)
+    : sharding_(sharding) {
+  // The order in use is made second: a sampler can have only one position.
+  const auto from_begin = plan_of_steps(sharding, 0);
+  if (ShardPlan(sharding).pads() && from_begin.batches() > 0) whole(from_begin, 0)->fill(0, head_);
+  whole_ = whole(plan_of_steps(sharding, sharding.offset), first_step);
+}
+
+ShardPlan DispatchedOrder::plan(int rank) const {
+  auto sharding = sharding_;
+  sharding.rank = rank;
+  return ShardPlan(sharding);
+}
+
+bool DispatchedOrder::prepare(int64_t batch, BatchContent& content) {
+  const int64_t step = batch / sharding_.world_size;
+  if (batch % sharding_.world_size == 0 && !whole_->prepare(step, step_)) return false;
+  content.indices.clear();
+  const auto own = plan(static_cast<int>((batch + 1) % sharding_.world_size));
+  content.last = step + 1 >= own.batches();
+  content.none = step >= own.batches();
+  if (content.none) {
+    const auto all = plan(0).samples(step);
+    content.samples = {.real = all.real, .total = all.total};
+    return true;
+  }
+  content.samples = own.samples(step);
+  const auto [count, start] = own.order_range(step);
+  const int64_t first = own.start_of(step);
+  for (int64_t p = start; p < start + count; ++p)
+    content.indices.push_back(p < own.size() ? step_.indices[p - first] : head_[p % own.size()]);
+  return true;
+}
+
+void ReadyBatchEnds::add(int64_t samples) {
+  if (samples < 1)
+    throw ConfigError("MU323", "batch " + std::to_string(ends_.size()) +
+                                   " of muster::Batches has no samples: the first dimension of its first tensor is 0; "
+                                   "leave the batch out");
+  ends_.push_back(this->samples() + samples);
+}
+
+size_t ReadyBatchEnds::batch_of(int64_t sample) const {
+  return static_cast<size_t>(std::ranges::upper_bound(ends_, sample) - ends_.begin());
+}
+
+ReadyBatchSampler::ReadyBatchSampler(const ReadyBatchEnds& batches, bool shuffle, uint64_t seed, int64_t epoch)
+    : ends_(batches.ends()), permutation_(static_cast<int64_t>(ends_.size()), seed, epoch), shuffle_(shuffle) {}
+
+std::vector<int64_t> ReadyBatchSampler::next() {
+  const auto batch = static_cast<size_t>(shuffle_ ? permutation_(position_) : position_);
+  ++position_;
+  const int64_t begin = batch == 0 ? 0 : ends_[batch - 1];
+  std::vector<int64_t> samples(static_cast<size_t>(ends_[batch] - begin));
+  std::iota(samples.begin(), samples.end(), begin);
+  return samples;
+}
+
+}  // namespace muster::data
