@@ -9,30 +9,39 @@ namespace muster::parallel {
 namespace {
 
 using Move = BackwardTransition;
-using BackwardRow = std::array<Move, 8>;  // by event: announce, reach, inner_call_ended, call_ended, end_announced,
-                                          // lose, start_alone, end_alone
-using BackwardTable = std::array<BackwardRow, 4>;  // by state: idle, announced, unannounced, alone
+using BackwardRow = std::array<Move, 10>;  // by event, in the order of BackwardEvent
 
-constexpr auto kIdle = BackwardState::idle, kAnnounced = BackwardState::announced,
-               kUnannounced = BackwardState::unannounced, kAlone = BackwardState::alone;
+constexpr auto kIdle = BackwardState::idle, kAnnounced = BackwardState::announced, kFinished = BackwardState::finished,
+               kUnannounced = BackwardState::unannounced, kAlone = BackwardState::alone,
+               kFailed = BackwardState::failed;
 
 constexpr Move start(BackwardState next) { return {.begin = true, .next = next}; }
 constexpr Move start_instead(BackwardState next) { return {.discard = true, .begin = true, .next = next}; }
 constexpr Move stay(BackwardState state) { return {.next = state}; }
+constexpr Move complete(BackwardState next) { return {.end = true, .report = true, .next = next}; }
 constexpr Move kDrop{.discard = true, .next = kIdle};
-constexpr Move kEndOutside{.end = true, .report = true, .next = kIdle};
 // Which parameters are unused is not known before the outer call has ended.
 constexpr Move kEndInside{.end = true, .next = kIdle};
 
-constexpr BackwardTable kBackwardTable{{
-    {{start(kAnnounced), start(kUnannounced), stay(kIdle), stay(kIdle), stay(kIdle), stay(kIdle), start(kAlone),
-      stay(kIdle)}},
-    {{start_instead(kAnnounced), stay(kAnnounced), stay(kAnnounced), stay(kAnnounced), kEndOutside, kDrop,
-      start_instead(kAlone), stay(kAnnounced)}},
-    {{start_instead(kAnnounced), stay(kUnannounced), kEndInside, kEndOutside, stay(kUnannounced), kDrop,
-      start_instead(kAlone), stay(kUnannounced)}},
-    {{start_instead(kAnnounced), start_instead(kUnannounced), stay(kAlone), stay(kAlone), stay(kAlone), kDrop,
-      start_instead(kAlone), kEndOutside}},
+constexpr std::array<BackwardRow, 6> kBackwardTable{{
+    // idle
+    {start(kAnnounced), start(kUnannounced), stay(kIdle), stay(kIdle), stay(kIdle), stay(kIdle), stay(kIdle),
+     stay(kIdle), start(kAlone), stay(kIdle)},
+    // announced
+    {start_instead(kAnnounced), stay(kAnnounced), stay(kAnnounced), complete(kFinished), complete(kIdle), stay(kFailed),
+     stay(kAnnounced), kDrop, start_instead(kAlone), stay(kAnnounced)},
+    // finished
+    {start(kAnnounced), start(kUnannounced), stay(kFinished), stay(kFinished), stay(kIdle), stay(kIdle),
+     stay(kFinished), stay(kIdle), start(kAlone), stay(kFinished)},
+    // unannounced
+    {start_instead(kAnnounced), stay(kUnannounced), kEndInside, complete(kIdle), stay(kUnannounced), stay(kFailed),
+     kDrop, kDrop, start_instead(kAlone), stay(kUnannounced)},
+    // alone
+    {start_instead(kAnnounced), start_instead(kUnannounced), stay(kAlone), stay(kAlone), stay(kAlone), stay(kAlone),
+     stay(kAlone), kDrop, start_instead(kAlone), complete(kIdle)},
+    // failed
+    {start_instead(kAnnounced), start_instead(kUnannounced), stay(kFailed), stay(kFailed), stay(kFailed), stay(kFailed),
+     stay(kFailed), kDrop, start_instead(kAlone), stay(kFailed)},
 }};
 
 }  // namespace
@@ -74,7 +83,7 @@ bool BackwardWatch::forward_begins() const { return forward_depth_ == 0 && hook:
 
 void BackwardWatch::begin_forward() {
   erase_lost_calls();
-  if (calls_.empty()) handle(BackwardEvent::lose);
+  if (calls_.empty()) discard();
 }
 
 bool BackwardWatch::leave_forward() noexcept {
@@ -91,9 +100,13 @@ void BackwardWatch::end_announced() {
   if (hook::current_backward() < 0) handle(BackwardEvent::end_announced);
 }
 
+void BackwardWatch::fail() {
+  if (hook::current_backward() < 0) handle(BackwardEvent::fail);
+}
+
 void BackwardWatch::reach() {
   const auto id = hook::current_backward();
-  if (state_ != BackwardState::idle && !calls_.empty())
+  if (!calls_.empty())
     if (const auto latest = calls_.back().lock(); latest && latest->id == id) return;  // true of most gradients
   forget_lost_calls();
   const auto thread = std::this_thread::get_id();
@@ -132,23 +145,23 @@ void BackwardWatch::on_gradient(size_t leaf, const std::string& name, const at::
                         "' of a prepared model got a sparse gradient, and ranks reduce dense ones only: make it dense "
                         "(EmbeddingOptions::sparse(false))");
   reach();
-  if (checks_bypass_) bypass_.gradient_arrived(leaf);
+  if (checks_bypass_) bypass_.gradient_arrived(leaf, inside_forward());
   model_.gradient_arrived(leaf, parameter);
 }
 
 void BackwardWatch::call_ended(const Call& call) {
   const std::lock_guard lock(mutex_);
+  // A call of a backward that was discarded in the meantime is not in the list.
+  if (std::erase_if(calls_, [&call](const auto& open) { return open.lock().get() == &call; }) == 0) return;
   const bool inner = hook::backward_is_nested();
   if (inner) bypass_.nested_backward_ended();
   nested_ = nested_ || inner;
-  // A call of a backward that was discarded in the meantime is not in the list.
-  const auto erased = std::erase_if(calls_, [&call](const auto& open) { return open.lock().get() == &call; });
   erase_lost_calls();
-  if (erased > 0 && calls_.empty()) handle(inner ? BackwardEvent::inner_call_ended : BackwardEvent::call_ended);
+  if (calls_.empty()) handle(inner ? BackwardEvent::inner_call_ended : BackwardEvent::call_ended);
 }
 
 void BackwardWatch::forget_lost_calls() {
-  if (erase_lost_calls() && calls_.empty()) handle(BackwardEvent::lose);
+  if (erase_lost_calls() && calls_.empty()) handle(BackwardEvent::lose_calls);
 }
 
 bool BackwardWatch::erase_lost_calls() {
@@ -159,7 +172,7 @@ void BackwardWatch::handle(BackwardEvent event) {
   const auto now = state_;
   const auto move = transition(now, event);
   // Calls that are open on other threads do not belong to what follows before they reach the model again.
-  if (move.discard || move.end) calls_.clear();
+  if (move.discard || move.begin || move.end) calls_.clear();
   if (move.discard) model_.discard_backward();
   if (move.begin) {
     state_ = BackwardState::idle;

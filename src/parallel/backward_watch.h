@@ -21,18 +21,22 @@ namespace muster::parallel {
 /// reduction of gradients that no backward of this rank began.
 enum class BackwardState : uint8_t {
   idle,         ///< nothing
-  announced,    ///< a backward that the runtime has announced; the runtime also says when it has ended
+  announced,    ///< a backward that the runtime has announced
+  finished,     ///< the same, after its outermost call has ended; the runtime has not said so yet
   unannounced,  ///< a backward that the program began itself; it ends with the last call that reached the model
   alone,        ///< a reduction without a backward
+  failed,       ///< a backward of the runtime has thrown, and nothing has discarded what it left
 };
 
 enum class BackwardEvent : uint8_t {
   announce,          ///< the runtime says that a backward begins
   reach,             ///< a further call of backward has reached the model
   inner_call_ended,  ///< the last open call has ended, inside of a call that has not reached the model so far
-  call_ended,        ///< the last open call has ended
+  call_ended,        ///< the last open call has ended, and it was the outermost one
   end_announced,     ///< the runtime says that the backward has ended
-  lose,              ///< the open calls have thrown
+  fail,              ///< the runtime says that the backward has thrown
+  lose_calls,        ///< the calls that were open have thrown
+  discard,           ///< what runs is not wanted any more
   start_alone,
   end_alone,
 };
@@ -47,7 +51,8 @@ struct BackwardTransition {
   friend bool operator==(const BackwardTransition&, const BackwardTransition&) = default;
 };
 
-/// The state machine of all models with hooks. A backward that threw tells nobody: the next event discards it.
+/// The state machine of all models with hooks. What a backward that threw has left is discarded by the next event that
+/// begins something, and not before: this rank may wait for ranks that did not throw, until the time-out.
 /// Why: docs/decisions/0169-one-life-of-a-backward.md.
 BackwardTransition transition(BackwardState state, BackwardEvent event);
 
@@ -60,9 +65,10 @@ class BypassCheck {
   /// A forward scope has ended: the graphs that are alive now came from it.
   void forward_ended() noexcept { graphs_.note(); }
   void backward_begins() noexcept { gradient_ = scoped_ = false; }
-  void gradient_arrived(size_t leaf) {
+  /// `inside_forward`: whether a scope is open, in which the gradient's graph may have been made.
+  void gradient_arrived(size_t leaf, bool inside_forward) {
     gradient_ = true;
-    scoped_ = scoped_ || graphs_.noted(leaf);
+    scoped_ = scoped_ || inside_forward || graphs_.noted(leaf);
   }
   /// A backward has ended inside another one: its forward ran there, outside of every scope, which is allowed.
   void nested_backward_ended() noexcept { scoped_ = true; }
@@ -129,16 +135,18 @@ class BackwardWatch {
   /// Throws: what the model's actions throw; UsageError (MU151) at the end.
   void announce();
   void end_announced();
+  /// Call it instead of end_announced() if the backward has thrown. It discards nothing yet.
+  void fail();
   /// A hook tells that the running call of backward has reached the model.
   /// Throws: UsageError (MU192) if only one thread may run backward and another one does.
   void reach();
-  /// Discards the backward if all its calls have thrown.
+  /// Discards a backward that was not announced if all its calls have thrown.
   void forget_lost_calls();
   /// Begins and ends a reduction without a backward.
   void start_alone() { handle(BackwardEvent::start_alone); }
   void end_alone() { handle(BackwardEvent::end_alone); }
   /// Discards what runs.
-  void discard() { handle(BackwardEvent::lose); }
+  void discard() { handle(BackwardEvent::discard); }
 
   BackwardState state() const noexcept { return state_; }
   /// Whether calls of this backward are nested in one another, or in a call that has not reached the model so far.

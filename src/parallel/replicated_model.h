@@ -62,6 +62,7 @@ class ReplicatedModel final : public ManagedModel, public GradientReductions, pu
   void leave_forward() noexcept override { reducer_.leave_forward(); }
   void before_backward() override { reducer_.before_backward(); }
   void after_backward() override { reducer_.after_backward(); }
+  void fail_backward() noexcept override { reducer_.fail_backward(); }
   void broadcast_buffers() override;
   void set_gradient_sync(bool on) override { reducer_.set_sync(on); }
   bool gradient_sync() const override { return reducer_.sync(); }

@@ -89,6 +89,7 @@ class ShardedModel final : public ManagedModel, public GradientReductions, publi
   /// Throws: UsageError (MU151) if full parameters stay in memory and no gradient came from a forward between
   /// enter_forward() and leave_forward(). Collective: every rank, if any parameter got a gradient.
   void after_backward() override;
+  void fail_backward() noexcept override;
   void broadcast_buffers() override;
 
   void set_gradient_sync(bool on) override;

@@ -33,6 +33,7 @@ class SingleDeviceModel final : public ManagedModel {
   void before_backward() override;
   /// Throws: UsageError (MU151) if gradients came only from forwards outside of every scope.
   void after_backward() override;
+  void fail_backward() noexcept override { before_.clear(); }
   void broadcast_buffers() override {}
   void set_gradient_sync(bool on) override { sync_ = on; }
   bool gradient_sync() const override { return sync_; }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <optional>
+#include <ranges>
 #include <unordered_set>
 #include <utility>
 
@@ -170,9 +171,15 @@ void GradientProcessing::backward(const at::Tensor& loss, bool retain_graph) {
   for_each_optimizer([](PreparedOptimizer& optimizer) { optimizer.before_backward(); });
   const double factor = accumulation_->loss_factor();
   const auto scale = rescale_to_loss_scale();
-  for (const auto& model : models) model->managed->before_backward();
-  scaled(loss, factor, scale).backward({}, retain_graph);
-  for (const auto& model : models) model->managed->after_backward();
+  try {
+    for (const auto& model : models) model->managed->before_backward();
+    scaled(loss, factor, scale).backward({}, retain_graph);
+    // Models that the loss did not reach itself end here. A rank without a loss goes through them in this order, too.
+    for (const auto& model : std::views::reverse(models)) model->managed->after_backward();
+  } catch (...) {
+    for (const auto& model : models) model->managed->fail_backward();
+    throw;
+  }
   for_each_optimizer([](PreparedOptimizer& optimizer) { optimizer.after_backward(); });
   for (const auto& pause : pauses) pause.resume();
 }

@@ -91,13 +91,16 @@ enum class Action {
   plain_inner,   ///< the same, not announced
   local,         ///< without communication
   plain_local,   ///< the same, not announced
+  in_scope,      ///< one that is not announced, in the scope of its forward
+  retries,       ///< an announced one of calls inside, of which the second throws half way
   throws,        ///< an announced one that throws half way; the program clears the gradients
+  throws_early,  ///< an announced one that throws before it reaches the model, then a plain one of an older graph
   plain_throws,  ///< the same, not announced
   inner_throws,  ///< a call inside has thrown, and the program has caught that
   bypasses,      ///< an announced one of a forward outside of every scope, which is refused where it can be seen
   alone,         ///< a reduction without a backward, as for a rank without a loss
 };
-constexpr int kActions = 13;
+constexpr int kActions = 16;
 
 const std::function<void()> kThrow = [] { throw std::runtime_error("the program's own"); };
 
@@ -130,7 +133,10 @@ class Job {
       case Action::plain_inner: return train(Recomputes::both, /*announces=*/false);
       case Action::local: return train_locally(/*announces=*/true);
       case Action::plain_local: return train_locally(/*announces=*/false);
+      case Action::in_scope: return train_in_scope();
+      case Action::retries: return retry_inside();
       case Action::throws: return throw_half_way(/*announces=*/true);
+      case Action::throws_early: return throw_before_the_model();
       case Action::plain_throws: return throw_half_way(/*announces=*/false);
       case Action::inner_throws: return lose_an_inner_call();
       case Action::bypasses: return bypass();
@@ -175,12 +181,46 @@ class Job {
     train(Layers::Recomputes::none, announces);
     model_->set_gradient_sync(true);
   }
+  void train_in_scope() {
+    ++count_;
+    const ForwardScope scope(*model_);
+    loss_of(net_.compute(batch(rank_), Layers::Recomputes::none)).backward();
+    count_gradients(Layers::Recomputes::none);
+  }
   void throw_half_way(bool announces) {
     ++count_;
     const auto loss = forward(Layers::Recomputes::none, &kThrow);
     if (announces) model_->before_backward();
     EXPECT_THROW(loss.backward(), std::runtime_error);
+    if (announces && count_ % 2 == 0) model_->fail_backward();  // as a runtime does, and as other callers may not
     clear();
+  }
+  void throw_before_the_model() {
+    ++count_;
+    const auto loss = forward(Layers::Recomputes::none);
+    model_->before_backward();
+    EXPECT_THROW(Calling::apply(loss, &kThrow).backward({}, /*retain_graph=*/true), std::runtime_error);
+    model_->fail_backward();
+    loss.backward();
+    count_gradients(Layers::Recomputes::none);
+  }
+  /// The outer call never reaches the model. What the inner one brought before it threw stays.
+  void retry_inside() {
+    ++count_;
+    const auto first = forward(Layers::Recomputes::none), lost = forward(Layers::Recomputes::none, &kThrow),
+               again = forward(Layers::Recomputes::none);
+    const std::function<void()> attempt = [&] {
+      first.backward();
+      EXPECT_THROW(lost.backward(), std::runtime_error);
+      again.backward();
+    };
+    const auto leaf = torch::ones({1}).requires_grad_();
+    backward(*model_, Calling::apply(leaf, &attempt).sum());
+    count_gradients(Layers::Recomputes::none);
+    for (int rank = 0; rank < kRanks; ++rank)
+      EXPECT_THROW((loss_of(plain_.compute(batch(rank), Layers::Recomputes::none, &kThrow)) / kRanks).backward(),
+                   std::runtime_error);
+    count_gradients(Layers::Recomputes::none);
   }
   /// The inner call brings the gradients of one layer and throws before the other; the outer one goes on.
   void lose_an_inner_call() {

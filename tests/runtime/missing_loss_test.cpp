@@ -141,6 +141,41 @@ void expect_game_with_zeros(const std::string& strategy, int world, bool misses_
     }
 }
 
+/// In a model with an unused parameter nothing is sent before the end of backward, so the order of the ends is that of
+/// all messages.
+struct SpareImpl : torch::nn::Module {
+  torch::Tensor forward(const torch::Tensor& x) { return torch::tanh(used(x)); }
+  torch::nn::Linear used{register_module("used", torch::nn::Linear(4, 4))},
+      unused{register_module("unused", torch::nn::Linear(4, 4))};
+};
+TORCH_MODULE(Spare);
+
+void expect_one_order_of_ends(const std::string& strategy, int missing) {
+  Accelerator accelerator({.strategy = Strategy::parse(strategy)});
+  Spare first, second;
+  std::vector<torch::Tensor> parameters = first->parameters();
+  for (const auto& parameter : second->parameters()) parameters.push_back(parameter);
+  auto [a, b, optimizer] = accelerator.prepare(first, second, torch::optim::SGD(parameters, 0.1));
+  for (int step = 0; step < 3; ++step) {
+    const auto x = torch::full({2, 4}, 0.1 * (accelerator.process_index() + step));
+    if (step != missing || accelerator.process_index() != 1) accelerator.backward(b(a(x)).pow(2).mean());
+    optimizer.step();
+    optimizer.zero_grad();
+  }
+  for (const auto& model : {a, b})
+    for (const auto& [name, value] : model.prepared()->managed->full_state(false)) {
+      const auto all = accelerator.gather(value.view({1, -1}));
+      EXPECT_EQ(testing::difference_in_bits(all[1], all[0]), "") << name << ", " << strategy;
+    }
+}
+
+TEST(MissingLoss, ThroughModelsWithUnusedParametersHasOneOrderOfEnds) {
+  testing::as_ranks(2, [] {
+    for (const std::string strategy : {"ddp_find_unused_parameters_true", "zero1", "zero2"})
+      for (const int missing : {0, 1}) expect_one_order_of_ends(strategy, missing);
+  });
+}
+
 TEST(MissingLoss, OfAGeneratorGoesThroughItsJudge) {
   for (const std::string strategy : {"ddp_find_unused_parameters_true", "zero1", "zero2"})
     for (const int world : {2, 3})

@@ -40,6 +40,9 @@ class ManagedModel : public optim::FlatParameters {
   /// communicates gradients, every rank has the buffers of rank 0.
   virtual void before_backward() = 0;
   virtual void after_backward() = 0;
+  /// Called by the runtime instead of after_backward() if the backward has thrown. It communicates nothing, and does
+  /// not wait.
+  virtual void fail_backward() noexcept {}
 
   /// Copies the buffers of rank 0 to all ranks. Collective.
   virtual void broadcast_buffers() = 0;

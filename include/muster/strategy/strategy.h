@@ -59,6 +59,7 @@ class DelegatingModel : public ManagedModel {
   void leave_forward() noexcept override { model_->leave_forward(); }
   void before_backward() override { model_->before_backward(); }
   void after_backward() override { model_->after_backward(); }
+  void fail_backward() noexcept override { model_->fail_backward(); }
   void broadcast_buffers() override { model_->broadcast_buffers(); }
   void set_gradient_sync(bool on) override { model_->set_gradient_sync(on); }
   bool gradient_sync() const override { return model_->gradient_sync(); }

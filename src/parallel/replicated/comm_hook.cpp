@@ -54,8 +54,7 @@ std::shared_ptr<CommHook> chosen_comm_hook(const DdpOptions& options) {
   if (options.comm_hook == "fp16") return make_cast_hook(at::kHalf);
   if (options.comm_hook == "bf16") return make_cast_hook(at::kBFloat16);
   if (options.comm_hook == "powersgd") return make_power_sgd_hook(options.power_sgd);
-  throw ConfigError("MU157", "unknown comm_hook '" + options.comm_hook + "'" +
-                                 known_ones(kCommHooks));
+  throw ConfigError("MU157", "unknown comm_hook '" + options.comm_hook + "'" + known_ones(kCommHooks));
 }
 
 }  // namespace muster::parallel

@@ -130,6 +130,11 @@ void Reducer::after_backward() {
   watch_.end_announced();
 }
 
+void Reducer::fail_backward() noexcept {
+  const std::lock_guard lock(mutex_);
+  watch_.fail();
+}
+
 void Reducer::start() {
   const std::lock_guard lock(mutex_);
   if (states_.empty()) return;

@@ -112,6 +112,8 @@ class Reducer final : private BackwardActions {
   /// Call these two around a backward. after_backward() throws what the backward has to report.
   void before_backward();
   void after_backward();
+  /// Instead of after_backward(), if the backward has thrown.
+  void fail_backward() noexcept;
 
  private:
   struct State {

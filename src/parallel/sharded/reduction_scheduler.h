@@ -50,6 +50,8 @@ class ReductionScheduler {
   /// Waits for all running reductions. On a device the reduction stream waits instead, and the host waits only for the
   /// flags that say which gradients ranks had, in one message.
   void wait();
+  /// Whether reductions have started for which nobody has waited.
+  bool is_running() const noexcept { return !in_flight_.empty() || has_unsent_flags_ || flags_.defined(); }
   /// After a failure: discards everything that waits or is running.
   void cancel() noexcept;
   int64_t started() const noexcept { return started_; }

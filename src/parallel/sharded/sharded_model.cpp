@@ -101,6 +101,11 @@ void ShardedModel::after_backward() {
   state_->watch().end_announced();
 }
 
+void ShardedModel::fail_backward() noexcept {
+  std::scoped_lock lock(state_->mutex);
+  state_->watch().fail();
+}
+
 void ShardedModel::broadcast_buffers() {
   std::scoped_lock lock(state_->mutex);
   state_->broadcast_buffers();

@@ -237,7 +237,17 @@ void ShardedModel::State::begin_backward(BackwardState what) {
   name_gathers("backward");
   // A runtime begins a backward of all its models, including those that no loss goes through.
   unshard_scheduler_->begin(Pass::backward, std::exchange(forward_trained_, false));
-  if (what == BackwardState::alone) reductions_->start_unrecorded();
+  if (what == BackwardState::alone) cancelled_if_it_throws([this] { reductions_->start_unrecorded(); });
+}
+
+/// A reduction that failed must leave nothing in flight, which the next backward would take for its own.
+void ShardedModel::State::cancelled_if_it_throws(const std::function<void()>& reduction) {
+  try {
+    reduction();
+  } catch (...) {
+    reductions_->cancel();
+    throw;
+  }
 }
 
 /// The first call of a backward that was not announced hides the placeholders here.
@@ -265,7 +275,7 @@ void ShardedModel::State::gradient_arrived(size_t leaf, const at::Tensor& parame
 }
 
 void ShardedModel::State::end_backward(BackwardState what, bool) {
-  if (what == BackwardState::alone) reduce();
+  if (what == BackwardState::alone) cancelled_if_it_throws([this] { reduce(); });
   unshard_scheduler_->end(Pass::backward);
   unshard_scheduler_->reshard_all(/*keep_roots=*/false);
   free_post_forward_shards();
@@ -280,7 +290,12 @@ void ShardedModel::State::end_backward(BackwardState what, bool) {
   for (auto& unit : units) unit->show_placeholders();
 }
 
-void ShardedModel::State::discard_backward() noexcept { reductions_->cancel(); }
+/// Gradients that have waited since before stay, if this backward brought none.
+void ShardedModel::State::discard_backward() noexcept {
+  const bool any = unfrozen_arrived_ || std::ranges::any_of(arrived_, [](size_t count) { return count > 0; });
+  if (any || reductions_->is_running()) reductions_->cancel();
+  else reductions_->record_end();
+}
 
 void ShardedModel::State::reduce() {
   reductions_->start_rest();

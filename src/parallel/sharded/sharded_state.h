@@ -103,6 +103,7 @@ class ShardedModel::State final : public hook::StorageWatcher,
   void discard_backward() noexcept override;
   void hook_up(size_t unit, size_t i);
   void reduce();
+  void cancelled_if_it_throws(const std::function<void()>& reduction);
   void free_post_forward_shards();
   /// Sets the purpose that errors name for later gathers.
   void name_gathers(const char* purpose);
