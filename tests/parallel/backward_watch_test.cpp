@@ -24,29 +24,8 @@ namespace {
 using namespace muster::parallel::testing;
 using at::Tensor;
 using comm::Communicator;
-using Part = std::function<Tensor(const Tensor&)>;
 
 constexpr int kRanks = 2;
-
-/// f, computed again in backward, where backward is called: its gradients come from an inner call.
-struct Again : torch::autograd::Function<Again> {
-  static Tensor forward(torch::autograd::AutogradContext* context, const Tensor& x, const Part* f) {
-    context->save_for_backward({x});
-    context->saved_data["f"] = reinterpret_cast<int64_t>(f);
-    return (*f)(x);
-  }
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
-                                                 torch::autograd::variable_list slopes) {
-    const auto x = context->get_saved_variables()[0].detach().requires_grad_();
-    Tensor y;
-    {
-      const torch::AutoGradMode on(true);
-      y = (*reinterpret_cast<const Part*>(context->saved_data["f"].toInt()))(x);
-    }
-    torch::autograd::backward({y}, {slopes[0]});
-    return {x.grad(), Tensor()};
-  }
-};
 
 /// The identity, which calls f in backward.
 struct Calling : torch::autograd::Function<Calling> {

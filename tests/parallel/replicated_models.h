@@ -163,4 +163,26 @@ inline at::Tensor input_of(int rank, uint64_t seed = 5) {
   return torch::randn({3, 4}, generator(seed + static_cast<uint64_t>(rank)));
 }
 
+using Part = std::function<at::Tensor(const at::Tensor&)>;
+
+/// Computes f again in backward, and calls backward there.
+struct Again : torch::autograd::Function<Again> {
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x, const Part* f) {
+    context->save_for_backward({x});
+    context->saved_data["f"] = reinterpret_cast<int64_t>(f);
+    return (*f)(x);
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 torch::autograd::variable_list slopes) {
+    const auto x = context->get_saved_variables()[0].detach().requires_grad_();
+    at::Tensor y;
+    {
+      const torch::AutoGradMode on(true);
+      y = (*reinterpret_cast<const Part*>(context->saved_data["f"].toInt()))(x);
+    }
+    torch::autograd::backward({y}, {slopes[0]});
+    return {x.grad(), at::Tensor()};
+  }
+};
+
 }  // namespace muster::parallel::testing
