@@ -148,7 +148,6 @@ class BackwardWatch {
   /// Discards what runs.
   void discard() { handle(BackwardEvent::discard); }
 
-  BackwardState state() const noexcept { return state_; }
   /// Whether calls of this backward are nested in one another, or in a call that has not reached the model so far.
   bool nested() const noexcept { return nested_; }
   /// Throws: UsageError (MU151).
