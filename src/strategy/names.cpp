@@ -111,11 +111,15 @@ void require_size(const char* option, double value) {
 }
 
 void require_hook(const std::string& name) {
-  if (std::ranges::find(parallel::kCommHooks, name) == parallel::kCommHooks.end())
+  if (!is_comm_hook(name))
     throw ConfigError("MU157", "unknown comm_hook '" + name + "'" + known_ones(parallel::kCommHooks));
 }
 
 }  // namespace
+
+bool is_comm_hook(const std::string& name) {
+  return std::ranges::find(parallel::kCommHooks, name) != parallel::kCommHooks.end();
+}
 
 std::span<const StrategyAlias> strategy_aliases() { return kAliases; }
 

@@ -16,6 +16,9 @@ struct StrategyAlias {
   std::string_view instead = {};      ///< alternative for an unsupported strategy
 };
 
+/// Whether parallel::kCommHooks has the name.
+bool is_comm_hook(const std::string& name);
+
 std::span<const StrategyAlias> strategy_aliases();
 /// Finds an alias; nullptr for an unknown name.
 const StrategyAlias* find_alias(std::string_view name);

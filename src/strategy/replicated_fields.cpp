@@ -1,7 +1,6 @@
-#include <algorithm>
-
 #include "base/listing.h"
 #include "base/options_line.h"
+#include "strategy/names.h"
 #include "strategy/sharded_fields.h"
 
 namespace muster::strategy {
@@ -13,27 +12,24 @@ ReplicatedField field(std::string name, Get get, options::Description descriptio
   return options::option_at<parallel::DdpOptions>(std::move(name), get, std::move(description));
 }
 
+/// A field whose value must pass a check, before any process starts. `wanted` says in an error what does.
+template <class Get, class Check>
+ReplicatedField checked_field(std::string name, Get get, options::Description description, Check check,
+                              std::string wanted) {
+  auto checked = field(std::move(name), get, std::move(description));
+  checked.read = [get, check, wanted = std::move(wanted), read = checked.read](parallel::DdpOptions& options,
+                                                                               const std::string& text) {
+    const auto unreadable = read(options, text);
+    return unreadable.empty() && !check(get(options)) ? wanted : unreadable;
+  };
+  return checked;
+}
+
 /// A field with a size in MiB; 0 gives every parameter its own bucket.
 template <class Get>
 ReplicatedField size_field(std::string name, Get get, options::Description description) {
-  auto size = field(std::move(name), get, std::move(description));
-  size.read = [get, read = size.read](parallel::DdpOptions& options, const std::string& text) {
-    const auto wanted = read(options, text);
-    return wanted.empty() && !(get(options) >= 0) ? std::string("a number from 0") : wanted;
-  };
-  return size;
-}
-
-/// The name of a communication hook. An unknown one is refused before any process starts.
-template <class Get>
-ReplicatedField hook_field(std::string name, Get get, options::Description description) {
-  auto hook = field(std::move(name), get, std::move(description));
-  hook.read = [get, read = hook.read](parallel::DdpOptions& options, const std::string& text) {
-    const auto wanted = read(options, text);
-    const auto& known = parallel::kCommHooks;
-    return wanted.empty() && std::ranges::find(known, get(options)) == known.end() ? "one of " + joined(known) : wanted;
-  };
-  return hook;
+  return checked_field(
+      std::move(name), get, std::move(description), [](double size) { return size >= 0; }, "a number from 0");
 }
 
 }  // namespace
@@ -47,10 +43,12 @@ const std::vector<ReplicatedField>& replicated_fields() {
                  {.help = "gradients are communicated in buckets of about this size",
                   .unit = "MiB",
                   .tested_by = "ReplicatedModel.CommunicationOverlapsBackward"}),
-      hook_field("comm_hook", [](auto& o) -> auto& { return o.comm_hook; },
-                 {.help = "how gradients are communicated: none, fp16, bf16 or powersgd",
-                  .aliases = {"ddp_comm_hook"},
-                  .tested_by = "CommHook.CastsHalveTheBytesAndKeepTheGradient"}),
+      checked_field(
+          "comm_hook", [](auto& o) -> auto& { return o.comm_hook; },
+          {.help = "how gradients are communicated: none, fp16, bf16 or powersgd",
+           .aliases = {"ddp_comm_hook"},
+           .tested_by = "CommHook.CastsHalveTheBytesAndKeepTheGradient"},
+          is_comm_hook, "one of " + joined(parallel::kCommHooks)),
       field("custom_hook", [](auto& o) -> auto& { return o.custom_hook; },
             {.help = "a communication hook of your own", .tested_by = "CommHook.TakesTheUsersOwn"}),
       field("find_unused_parameters", [](auto& o) -> auto& { return o.find_unused_parameters; },

@@ -27,19 +27,6 @@ using comm::Communicator;
 
 constexpr int kRanks = 2;
 
-/// The identity, which calls f in backward.
-struct Calling : torch::autograd::Function<Calling> {
-  static Tensor forward(torch::autograd::AutogradContext* context, const Tensor& x, const std::function<void()>* f) {
-    context->saved_data["f"] = reinterpret_cast<int64_t>(f);
-    return x.clone();
-  }
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
-                                                 torch::autograd::variable_list slopes) {
-    (*reinterpret_cast<const std::function<void()>*>(context->saved_data["f"].toInt()))();
-    return {slopes[0], Tensor()};
-  }
-};
-
 /// Two layers. `again`: which of them are computed again in backward. `between`: called in backward between them.
 struct Layers : torch::nn::Module {
   enum class Recomputes { none, first, both };

@@ -185,4 +185,18 @@ struct Again : torch::autograd::Function<Again> {
   }
 };
 
+/// The identity, which calls f in backward.
+struct Calling : torch::autograd::Function<Calling> {
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x,
+                            const std::function<void()>* f) {
+    context->saved_data["f"] = reinterpret_cast<int64_t>(f);
+    return x.clone();
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 torch::autograd::variable_list slopes) {
+    (*reinterpret_cast<const std::function<void()>*>(context->saved_data["f"].toInt()))();
+    return {slopes[0], at::Tensor()};
+  }
+};
+
 }  // namespace muster::parallel::testing

@@ -5,6 +5,7 @@
 
 #include "comm/thread_world.h"
 #include "muster/base/error.h"
+#include "parallel/replicated_models.h"
 #include "parallel/sharded_models.h"
 
 namespace muster::parallel::sharded {
@@ -108,17 +109,6 @@ TEST(ShardedFaults, RanksThatTakeDifferentBranchesGetACommErrorOnAll) { expect_f
 TEST(ShardedFaults, SoDoRanksThatHaveOneCopyInCommon) { expect_fates_of_branches(true); }
 
 TEST(ShardedFaults, BackwardOfTwoThreadsAtOnceIsRefused) {  // MU192
-  struct Pause : torch::autograd::Function<Pause> {
-    static Tensor forward(torch::autograd::AutogradContext* context, const Tensor& x, int64_t f) {
-      context->saved_data["f"] = f;
-      return x.clone();
-    }
-    static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
-                                                   torch::autograd::variable_list gradients) {
-      (*reinterpret_cast<std::function<void()>*>(context->saved_data["f"].toInt()))();
-      return {gradients[0], Tensor()};
-    }
-  };
   for (const bool announced : {false, true}) {
     auto net = make_net();
     ShardedModel model(*net, comm::Communicator());
@@ -126,8 +116,7 @@ TEST(ShardedFaults, BackwardOfTwoThreadsAtOnceIsRefused) {  // MU192
     std::string refused;
     std::function<void()> other;
     model.enter_forward();
-    auto outer =
-        loss_of(net->head(Pause::apply(net->encoder(net->embed(words)), reinterpret_cast<int64_t>(&other))), words);
+    auto outer = loss_of(net->head(parallel::testing::Calling::apply(net->encoder(net->embed(words)), &other)), words);
     auto inner = loss_of(net(words), words);
     model.leave_forward();
     other = [&] {  // the head's gradients have arrived, the others have not
