@@ -1,8 +1,8 @@
 # What a project links: libmuster_launch (starts ranks; no Torch) and libmuster (every other room), made of the objects of the rooms, so that nothing is
 # compiled twice. Static, or shared with BUILD_SHARED_LIBS; beside the tests both are built, to be tested.
 
-# muster_library(NAME STATIC|SHARED rooms...): lib<NAME> of these rooms.
-function(muster_library name kind)
+# muster_library(NAME STATIC|SHARED EXPORTED rooms...): lib<NAME> of these rooms. A shared one exports the names of cmake/<EXPORTED>.
+function(muster_library name kind exported)
   set(objects)
   set(libraries)
   foreach(room IN LISTS ARGN)
@@ -19,8 +19,8 @@ function(muster_library name kind)
   target_compile_features(${name} PUBLIC cxx_std_20)
   if(kind STREQUAL SHARED)
     set_target_properties(${name} PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR} INSTALL_RPATH $ORIGIN
-      LINK_DEPENDS ${PROJECT_SOURCE_DIR}/cmake/exported_symbols.map)
-    target_link_options(${name} PRIVATE "LINKER:--version-script=${PROJECT_SOURCE_DIR}/cmake/exported_symbols.map")
+      LINK_DEPENDS ${PROJECT_SOURCE_DIR}/cmake/${exported})
+    target_link_options(${name} PRIVATE "LINKER:--version-script=${PROJECT_SOURCE_DIR}/cmake/${exported}")
     if(NOT MUSTER_SANITIZE)
       target_link_options(${name} PRIVATE LINKER:--no-undefined)
     endif()
@@ -33,8 +33,8 @@ function(muster_libraries kind prefix)
   set(launch_rooms base cluster launcher)
   set(other_rooms options ${MUSTER_ALL_ROOMS})
   list(REMOVE_ITEM other_rooms ${launch_rooms})
-  muster_library(${prefix}_launch ${kind} ${launch_rooms})
-  muster_library(${prefix}_muster ${kind} ${other_rooms})
+  muster_library(${prefix}_launch ${kind} exported_names_launch.map ${launch_rooms})
+  muster_library(${prefix}_muster ${kind} exported_names.map ${other_rooms})
   target_link_libraries(${prefix}_launch INTERFACE muster_fork_before_main)
   target_link_libraries(${prefix}_muster PUBLIC ${prefix}_launch LibTorch::LibTorch)
   foreach(tests testing sim)

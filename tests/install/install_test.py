@@ -131,16 +131,28 @@ class Suite:
         expect(run(self.scratch / "whole" / "whole", env=ONE_THREAD), "processes 1, loss fell: yes")
 
     def shared_libraries(self):
-        """Their names, what they need and what they show; everything is found beside them."""
+        """Their names, what they need and what they export; everything is found beside them."""
+        run(sys.executable, self.root / "tools" / "exported_names.py", "--check")
         folder = next(self.shared.rglob("libmuster.so")).parent
+        every = set()
         for name in ("muster", "muster_launch"):
-            symbols = [line.split() for line in run("nm", "--dynamic", "--defined-only", folder / f"lib{name}.so").splitlines()]
+            lines = [line.split() for line in run("nm", "--dynamic", "--defined-only", folder / f"lib{name}.so").splitlines()]
+            symbols = {words[-1].split("@")[0] for words in lines} - {"MUSTER", "MUSTER_PRIVATE"}
             # GNU ld keeps instances of the standard library's templates that its shared library exports, too.
-            alien = [words[-1] for words in symbols if "6muster" not in words[-1] and not re.match(r"_ZN?K?S[tsaiod]", words[-1])]
+            alien = [symbol for symbol in symbols if "6muster" not in symbol and not re.match(r"_ZN?K?S[tsaiod]", symbol)]
             if alien or len(symbols) < 20:
-                raise Failed(f"lib{name} shows {len(symbols)} symbols, of which these are not of namespace muster: {alien[:5]}")
+                raise Failed(f"lib{name} exports {len(symbols)} symbols, of which these are not of namespace muster: {alien[:5]}")
+            private = [symbol for symbol in symbols if re.match(r"_ZNK?6muster(8parallel7Reducer|8launcher10Supervisor)[0-9CD]", symbol)]
+            if private:
+                raise Failed(f"lib{name} exports {private[0]}, which is of a class that no installed header has")
+            every |= symbols
             expect_words(run("readelf", "-d", folder / f"lib{name}.so"), [f"soname: [lib{name}.so.0.1]"])
         expect_no_torch(folder / "libmuster_launch.so")
+        # What the pages' programs call, the shared libraries export.
+        objects = list((self.build / "tests" / "howto" / "CMakeFiles" / "howto_pages.dir").rglob("*.o"))
+        called = {line.split()[-1] for line in run("nm", "--undefined-only", *objects).splitlines() if "6muster" in line}
+        if len(called) < 100 or called - every:
+            raise Failed(f"of {len(called)} functions of ours that the pages' programs call, the shared libraries lack {sorted(called - every)[:5]}")
         self.build_project(self.here / "launch", self.scratch / "shared_launch", "launch", self.by_prefix(self.shared))
         launch_ran(self.scratch / "shared_launch")
 
