@@ -96,6 +96,7 @@ class Model {
   const std::shared_ptr<runtime::PreparedModel>& prepared() const { return prepared_.pointer(); }
 
  protected:
+  /// Calls entry(module, inputs...) as a forward: with converted inputs and outputs, and the hooks of the strategy.
   template <class F, class... A>
   auto call(F&& entry, A&&... inputs) const {
     auto run = [&] {
