@@ -110,16 +110,7 @@ void require_size(const char* option, double value) {
                                    std::to_string(value) + "; give a number of MiB from 0");
 }
 
-void require_hook(const std::string& name) {
-  if (!is_comm_hook(name))
-    throw ConfigError("MU157", "unknown comm_hook '" + name + "'" + known_ones(parallel::kCommHooks));
-}
-
 }  // namespace
-
-bool is_comm_hook(const std::string& name) {
-  return std::ranges::find(parallel::kCommHooks, name) != parallel::kCommHooks.end();
-}
 
 std::span<const StrategyAlias> strategy_aliases() { return kAliases; }
 
@@ -137,7 +128,7 @@ using Options = std::variant<std::monostate, DDP, FSDP>;
 Strategy::Strategy(DDP options) : name_("ddp") {
   strategy::require_size("bucket_cap_mb", options.bucket_cap_mb);
   strategy::require_size("first_bucket_mb", options.first_bucket_mb);
-  strategy::require_hook(options.comm_hook);
+  parallel::require_comm_hook(options.comm_hook);
   options_ = std::make_shared<const Options>(std::move(options));
 }
 Strategy::Strategy(FSDP options)

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <span>
-#include <string>
 #include <string_view>
 
 #include "muster/parallel/sharded_options.h"
@@ -15,9 +14,6 @@ struct StrategyAlias {
   bool reshard_after_forward = true;  ///< value of this option if the strategy shards parameters
   std::string_view instead = {};      ///< alternative for an unsupported strategy
 };
-
-/// Whether parallel::kCommHooks has the name.
-bool is_comm_hook(const std::string& name);
 
 std::span<const StrategyAlias> strategy_aliases();
 /// Finds an alias; nullptr for an unknown name.

@@ -48,7 +48,7 @@ const std::vector<ReplicatedField>& replicated_fields() {
           {.help = "how gradients are communicated: none, fp16, bf16 or powersgd",
            .aliases = {"ddp_comm_hook"},
            .tested_by = "CommHook.CastsHalveTheBytesAndKeepTheGradient"},
-          is_comm_hook, "one of " + joined(parallel::kCommHooks)),
+          parallel::is_comm_hook, "one of " + joined(parallel::kCommHooks)),
       field("custom_hook", [](auto& o) -> auto& { return o.custom_hook; },
             {.help = "a communication hook of your own", .tested_by = "CommHook.TakesTheUsersOwn"}),
       field("find_unused_parameters", [](auto& o) -> auto& { return o.find_unused_parameters; },

@@ -30,6 +30,10 @@ struct PowerSgdOptions {
 
 /// The names that DdpOptions::comm_hook may have.
 inline constexpr std::array<std::string_view, 4> kCommHooks{"none", "fp16", "bf16", "powersgd"};
+/// Whether kCommHooks has the name.
+bool is_comm_hook(std::string_view name);
+/// Throws: ConfigError (MU157) for a name that kCommHooks does not have.
+void require_comm_hook(std::string_view name);
 
 /// Options of replicated training. The bucket sizes are PyTorch's defaults. A Strategy throws ConfigError (MU347) for
 /// sizes that are negative or NaN, and (MU157) for an unknown comm_hook.

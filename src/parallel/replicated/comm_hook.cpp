@@ -2,7 +2,6 @@
 
 #include <utility>
 
-#include "base/listing.h"
 #include "muster/base/error.h"
 
 namespace muster::parallel {
@@ -50,11 +49,11 @@ std::shared_ptr<CommHook> chosen_comm_hook(const DdpOptions& options) {
                                      "' and give a custom_hook; give one of them");
     return options.custom_hook;
   }
+  require_comm_hook(options.comm_hook);
   if (options.comm_hook == "none") return nullptr;
   if (options.comm_hook == "fp16") return make_cast_hook(at::kHalf);
   if (options.comm_hook == "bf16") return make_cast_hook(at::kBFloat16);
-  if (options.comm_hook == "powersgd") return make_power_sgd_hook(options.power_sgd);
-  throw ConfigError("MU157", "unknown comm_hook '" + options.comm_hook + "'" + known_ones(kCommHooks));
+  return make_power_sgd_hook(options.power_sgd);
 }
 
 }  // namespace muster::parallel
