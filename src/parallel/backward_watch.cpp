@@ -65,8 +65,11 @@ size_t BackwardWatch::watch(const NamedTensor& parameter) {
   if (checks_bypass_) bypass_.add_leaf(tensor);
   watched_.insert(tensor.unsafeGetTensorImpl());
   // A hook on the tensor runs before accumulation; a hook on the accumulator runs after it.
-  early_hooks_.emplace_back(tensor,
-                            tensor.register_hook([this, leaf](const at::Tensor&) { model_.before_gradient(leaf); }));
+  early_hooks_.emplace_back(tensor, tensor.register_hook([this, leaf](const at::Tensor&) {
+    // A backward that ends on another thread, or a forward there, may add parameters to what the model looks up.
+    const std::lock_guard lock(mutex_);
+    model_.before_gradient(leaf);
+  }));
   gradient_hooks_.emplace_back(tensor,
                                [this, leaf, name = name](const at::Tensor& self) { on_gradient(leaf, name, self); });
   capture_hooks_.emplace_back(tensor, [name = name] {

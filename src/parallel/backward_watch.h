@@ -84,13 +84,12 @@ class BypassCheck {
   bool scoped_ = false;    // whether a gradient came from a forward in a scope
 };
 
-/// What a model does in a backward. A BackwardWatch calls these functions, and holds the model's mutex, except in
-/// before_gradient().
+/// What a model does in a backward. A BackwardWatch calls these functions, and holds the model's mutex.
 class BackwardActions {
  public:
   /// A backward, or a reduction alone, begins. After an exception nothing runs.
   virtual void begin_backward(BackwardState what) = 0;
-  /// Autograd is about to accumulate a gradient. The mutex is not held, because most calls do not need it.
+  /// Autograd is about to accumulate a gradient.
   virtual void before_gradient(size_t leaf) = 0;
   /// The gradient is dense and has no graph.
   virtual void gradient_arrived(size_t leaf, const at::Tensor& parameter) = 0;

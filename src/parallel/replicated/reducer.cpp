@@ -208,8 +208,7 @@ void Reducer::before_gradient(size_t leaf) {
   if (stream_) wait_for_average();
   const auto index = index_of_leaf_[leaf];
   const auto i = static_cast<size_t>(index);
-  if (!active_ || index < 0 || !states_[i].fired) return;  // true for most gradients, which need no lock
-  const std::lock_guard lock(mutex_);
+  if (!active_ || index < 0 || !states_[i].fired) return;
   watch_.forget_lost_calls();
   if (active_ && states_[i].fired) replica_.parameters()[i].tensor.mutable_grad().reset();
 }
@@ -225,7 +224,6 @@ void Reducer::note_averaged() {
 
 /// Called when autograd is about to add to what the last reduction has left, on the current stream.
 void Reducer::wait_for_average() {
-  const std::lock_guard lock(mutex_);
   if (averaged_ && after_average_.add(replica_.device()))
     device::stream_wait(kAccumulate, averaged_, replica_.device());
 }

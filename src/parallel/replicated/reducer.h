@@ -1,6 +1,5 @@
 #pragma once
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -117,9 +116,9 @@ class Reducer final : private BackwardActions {
 
  private:
   struct State {
-    std::atomic<bool> fired = false;  ///< whether it got a gradient in this reduction
-    bool expected = true;             ///< static_graph: whether it has a gradient in each reduction
-    bool awaited = true;              ///< whether its bucket waits for it in this reduction
+    bool fired = false;    ///< whether it got a gradient in this reduction
+    bool expected = true;  ///< static_graph: whether it has a gradient in each reduction
+    bool awaited = true;   ///< whether its bucket waits for it in this reduction
   };
   /// The reason why this rank takes part in a reduction.
   enum class Cause { backward, start, join };
@@ -193,7 +192,7 @@ class Reducer final : private BackwardActions {
   device::StreamUses late_uses_;                 // streams that have made gradients in late_
   device::Event averaged_;                       // the end of the last reduction
   device::StreamUses after_average_;             // streams that already wait for averaged_
-  std::atomic<bool> active_ = false;             // whether a reduction runs
+  bool active_ = false;                          // whether a reduction runs
   bool sync_ = true;
   bool static_graph_known_ = false;  // static_graph: whether `expected` is known
   bool broken_ = false;              // static_graph: whether another parameter got a gradient

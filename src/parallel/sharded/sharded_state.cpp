@@ -251,10 +251,7 @@ void ShardedModel::State::cancelled_if_it_throws(const std::function<void()>& re
 }
 
 /// The first call of a backward that was not announced hides the placeholders here.
-void ShardedModel::State::before_gradient(size_t) {
-  std::scoped_lock lock(mutex);
-  watch_.reach();
-}
+void ShardedModel::State::before_gradient(size_t) { watch_.reach(); }
 
 void ShardedModel::State::gradient_arrived(size_t leaf, const at::Tensor& parameter) {
   const auto [u, i] = places_of_leaves_[leaf];
