@@ -177,14 +177,20 @@ void BackwardWatch::handle(BackwardEvent event) {
   // Calls that are open on other threads do not belong to what follows before they reach the model again.
   if (move.discard || move.begin || move.end) calls_.clear();
   if (move.discard) model_.discard_backward();
-  if (move.begin) {
-    state_ = BackwardState::idle;
-    nested_ = false;
-    bypass_.backward_begins();
-    model_.begin_backward(move.next);
+  try {
+    if (move.begin) {
+      state_ = BackwardState::idle;
+      nested_ = false;
+      bypass_.backward_begins();
+      model_.begin_backward(move.next);
+    }
+    state_ = move.next;
+    if (move.end) model_.end_backward(now, move.report);
+  } catch (...) {
+    // No event discards a reduction alone that has failed, and the next backward would take what it left for its own.
+    if ((move.begin ? move.next : now) == BackwardState::alone) model_.discard_backward();
+    throw;
   }
-  state_ = move.next;
-  if (move.end) model_.end_backward(now, move.report);
   if (move.report) check_for_bypass();
 }
 

@@ -163,15 +163,10 @@ void Reducer::shadow(int root, double divisor) {
 /// The first gradient of a backward begins its reduction, since a model is told of backwards that do not reach it.
 void Reducer::begin_backward(BackwardState what) {
   if (what != BackwardState::alone) return;
-  try {
-    if (cause_ == Cause::join) return prepare_without_batch();
-    prepare_reduction();
-    fill_the_rest();
-    start_full_buckets(/*ends=*/true);
-  } catch (...) {
-    discard_backward();
-    throw;
-  }
+  if (cause_ == Cause::join) return prepare_without_batch();
+  prepare_reduction();
+  fill_the_rest();
+  start_full_buckets(/*ends=*/true);
 }
 
 void Reducer::end_backward(BackwardState, bool complete) {

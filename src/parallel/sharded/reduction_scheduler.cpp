@@ -57,12 +57,16 @@ void ReductionScheduler::begin(const std::vector<size_t>& awaited, bool freezing
   std::fill(reduced_.begin(), reduced_.end(), 0);
   next_ = 0;
   record_end();
-  unrecorded_ = false;
 }
 
-void ReductionScheduler::start_unrecorded() {
-  unrecorded_ = true;
+void ReductionScheduler::start_alone() {
+  alone_ = true;
   start_rest();
+}
+
+void ReductionScheduler::record_end() {
+  alone_ = false;
+  recorder_.end();
 }
 
 void ReductionScheduler::complete(size_t unit) {
@@ -90,7 +94,7 @@ void ReductionScheduler::start(size_t unit) {
     in_flight_.pop_front();
   }
   std::erase(in_flight_, unit);
-  if (!unrecorded_) recorder_.begin();
+  if (!alone_) recorder_.begin();
   labels_[unit].gradient_step = recorder_.step();
   labels_[unit].history_hash = units_[unit]->history_hash();
   units_[unit]->gradients()->start_reduction(labels_[unit], freezing_change_);

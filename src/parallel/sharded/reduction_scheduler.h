@@ -42,16 +42,16 @@ class ReductionScheduler {
   /// Starts all reductions that have not started yet. Collective.
   void start_rest();
   /// start_rest() outside of a backward, without an entry in the ReductionRecord. Collective.
-  void start_unrecorded();
-  /// All messages of this backward have been sent.
-  void record_end() { recorder_.end(); }
+  void start_alone();
+  /// All messages of this backward, or of start_alone(), have been sent.
+  void record_end();
   /// Whether any unit has gradients.
   bool any() const noexcept { return !order_.empty(); }
   /// Waits for all running reductions. On a device the reduction stream waits instead, and the host waits only for the
   /// flags that say which gradients ranks had, in one message.
   void wait();
-  /// Whether reductions have started for which nobody has waited.
-  bool is_running() const noexcept { return !in_flight_.empty() || has_unsent_flags_ || flags_.defined(); }
+  /// Whether reductions have started for which nobody has waited, or start_alone() has not been recorded as ended.
+  bool is_running() const noexcept { return alone_ || !in_flight_.empty() || has_unsent_flags_ || flags_.defined(); }
   /// After a failure: discards everything that waits or is running.
   void cancel() noexcept;
   int64_t started() const noexcept { return started_; }
@@ -75,7 +75,7 @@ class ReductionScheduler {
   int64_t started_ = 0;
   std::vector<comm::OperationLabel> labels_;  // by unit, without the step
   ReductionRecorder recorder_;
-  bool unrecorded_ = false;  // whether start_unrecorded() runs
+  bool alone_ = false;  // whether reductions run outside of a backward
   bool freezing_change_ = false;
   std::string model_;
   comm::OperationLabel flag_label_;

@@ -42,6 +42,13 @@ std::string name_of(const ShardedUnit& unit, const NamedTensor& parameter) {
 
 }  // namespace
 
+bool ArrivedGradients::take() {
+  const bool any = unfrozen_ || std::ranges::any_of(arrived_, [](size_t count) { return count > 0; });
+  std::ranges::fill(arrived_, 0);
+  unfrozen_ = false;
+  return any;
+}
+
 // In stage full, an access outside of a forward is an error already (MU161).
 ShardedModel::State::State(ShardedModel& model, torch::nn::Module& module, ShardGroups groups, ShardSettings settings)
     : module(module), groups(std::move(groups)), settings(settings), model_(model),
@@ -61,8 +68,6 @@ void ShardedModel::State::build(std::vector<UnitPlan> plans) {
   share_gradient_memory();
   unshard_scheduler_.emplace(units, settings);
   reductions_.emplace(units, groups, settings);
-  arrived_.resize(units.size());
-  awaited_.resize(units.size());
   for (size_t u = 0; u < units.size(); ++u) {
     for (size_t i = 0; i < units[u]->size(); ++i) {
       places[units[u]->parameter(i).tensor.unsafeGetTensorImpl()] = {u, i};
@@ -226,28 +231,18 @@ void ShardedModel::State::begin_backward(BackwardState what) {
     throw UsageError(
         "MU169",
         "backward runs inside summon_full_params, where parameters do not belong to the engine: leave the scope first");
-  for (size_t u = 0; u < units.size(); ++u) {
-    units[u]->hide_placeholders();
-    arrived_[u] = 0;
-    awaited_[u] = units[u]->awaited_count();
+  std::vector<size_t> awaited;
+  for (auto& unit : units) {
+    unit->hide_placeholders();
+    awaited.push_back(unit->awaited_count());
   }
-  unfrozen_arrived_ = false;
+  arrived_.begin(awaited);
   device::wait_stream(kBegin, streams.reduce, device::current_stream(streams.accelerator));
-  reductions_->begin(awaited_, freezing_changed());
+  reductions_->begin(awaited, freezing_changed());
   name_gathers("backward");
   // A runtime begins a backward of all its models, including those that no loss goes through.
   unshard_scheduler_->begin(Pass::backward, std::exchange(forward_trained_, false));
-  if (what == BackwardState::alone) cancelled_if_it_throws([this] { reductions_->start_unrecorded(); });
-}
-
-/// A reduction that failed must leave nothing in flight, which the next backward would take for its own.
-void ShardedModel::State::cancelled_if_it_throws(const std::function<void()>& reduction) {
-  try {
-    reduction();
-  } catch (...) {
-    reductions_->cancel();
-    throw;
-  }
+  if (what == BackwardState::alone) reductions_->start_alone();
 }
 
 /// The first call of a backward that was not announced hides the placeholders here.
@@ -259,27 +254,26 @@ void ShardedModel::State::gradient_arrived(size_t leaf, const at::Tensor& parame
   // Taken away at once: autograd would add the next gradient to it, and it would stay on this rank in full.
   const at::Tensor gradient = std::exchange(parameter.mutable_grad(), at::Tensor());
   if (!unit.trainable(i)) {
-    unfrozen_arrived_ = true;
+    arrived_.add_unfrozen();
     unit.take_gradient(i, gradient, /*last=*/sync);
     return;
   }
-  if (arrived_[u] >= awaited_[u])
+  if (arrived_.are_complete(u))
     reductions_->reopen(u);  // a second pass over the unit: its gradients are summed at the end
   unit.take_gradient(i, gradient, /*last=*/sync);
-  if (++arrived_[u] != awaited_[u]) return;
+  if (!arrived_.add(u)) return;
   if (sync) reductions_->complete(u);
   unshard_scheduler_->reshard(u);
 }
 
 void ShardedModel::State::end_backward(BackwardState what, bool) {
-  if (what == BackwardState::alone) cancelled_if_it_throws([this] { reduce(); });
+  bool any = arrived_.take();
+  if (what == BackwardState::alone) reduce();
   unshard_scheduler_->end(Pass::backward);
   unshard_scheduler_->reshard_all(/*keep_roots=*/false);
   free_post_forward_shards();
-  bool any = unfrozen_arrived_;
-  for (size_t u = 0; u < units.size(); ++u)
-    any |= arrived_[u] > 0 || (what != BackwardState::unannounced && units[u]->gradients() &&
-                               units[u]->gradients()->has_unsharded_grads());
+  for (const auto& unit : units)
+    any |= what != BackwardState::unannounced && unit->gradients() && unit->gradients()->has_unsharded_grads();
   if (any && sync) reduce();
   reductions_->wait();
   device::wait_stream(kReduced, device::current_stream(streams.accelerator), streams.reduce);
@@ -289,8 +283,7 @@ void ShardedModel::State::end_backward(BackwardState what, bool) {
 
 /// Gradients that have waited since before stay, if this backward brought none.
 void ShardedModel::State::discard_backward() noexcept {
-  const bool any = unfrozen_arrived_ || std::ranges::any_of(arrived_, [](size_t count) { return count > 0; });
-  if (any || reductions_->is_running()) reductions_->cancel();
+  if (arrived_.take() || reductions_->is_running()) reductions_->cancel();
   else reductions_->record_end();
 }
 

@@ -23,6 +23,29 @@
 
 namespace muster::parallel {
 
+/// How many gradients of each unit a backward has brought, of those that it can bring. Thread safety: the caller's.
+class ArrivedGradients {
+ public:
+  /// A backward begins that can bring this many gradients of each unit.
+  void begin(std::vector<size_t> awaited) {
+    arrived_.assign(awaited.size(), 0);
+    awaited_ = std::move(awaited);
+    unfrozen_ = false;
+  }
+  /// Whether all awaited gradients of the unit have arrived.
+  bool are_complete(size_t unit) const { return arrived_[unit] >= awaited_[unit]; }
+  /// Adds a gradient of the unit. Returns whether it is the last one that is awaited.
+  bool add(size_t unit) { return ++arrived_[unit] == awaited_[unit]; }
+  /// Adds a gradient of a parameter that the ranks have not yet agreed to train.
+  void add_unfrozen() noexcept { unfrozen_ = true; }
+  /// The backward ends. Returns whether it has brought any gradient.
+  bool take();
+
+ private:
+  std::vector<size_t> arrived_, awaited_;  // by unit
+  bool unfrozen_ = false;
+};
+
 /// The state that hooks and watched storages use. They hold weak references to it, so it is destroyed with the model.
 class ShardedModel::State final : public hook::StorageWatcher,
                                   public optim::ParameterOwner,
@@ -103,7 +126,6 @@ class ShardedModel::State final : public hook::StorageWatcher,
   void discard_backward() noexcept override;
   void hook_up(size_t unit, size_t i);
   void reduce();
-  void cancelled_if_it_throws(const std::function<void()>& reduction);
   void free_post_forward_shards();
   /// Sets the purpose that errors name for later gathers.
   void name_gathers(const char* purpose);
@@ -128,14 +150,12 @@ class ShardedModel::State final : public hook::StorageWatcher,
   std::optional<UnshardScheduler> unshard_scheduler_;
   std::optional<ReductionScheduler> reductions_;
   std::vector<std::pair<size_t, size_t>> places_of_leaves_;  // by leaf of `watch_`: unit, and index in it
-  std::vector<size_t> arrived_;                              // by unit: gradients that arrived in this backward
-  std::vector<size_t> awaited_;                              // by unit: gradients that this backward can bring
+  ArrivedGradients arrived_;
   FrozenParameters frozen_;
   std::vector<NamedTensor> parameters_;  // parameters of all units
   std::vector<char> agreed_trainable_;   // whether each is trained, as agreed by all ranks
-  bool unfrozen_arrived_ = false;
-  int exceptions_ = 0;            // number of exceptions in flight when the forward began
-  bool forward_trained_ = false;  // whether a forward since the last backward recorded a graph
+  int exceptions_ = 0;                   // number of exceptions in flight when the forward began
+  bool forward_trained_ = false;         // whether a forward since the last backward recorded a graph
   FullScope scope_ = FullScope::none;
   BackwardWatch watch_;  // last, because its hooks use the other members
 };
