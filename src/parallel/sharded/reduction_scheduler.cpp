@@ -8,9 +8,47 @@
 
 namespace muster::parallel {
 
+void FlagExchange::label(const std::string& model) {
+  label_ = {.text = std::string("which ") + comm::kGradientsLabel + model + "units there are",
+            .source = comm::Source::library};
+}
+
+void FlagExchange::add(size_t unit) { unsent_ = unsent_ || units_[unit]->gradients()->flags_are_apart(); }
+
+void FlagExchange::start(const std::vector<size_t>& units, int64_t step) {
+  if (!std::exchange(unsent_, false)) return;
+  std::vector<float> all;
+  for (const auto unit : units) {
+    const auto& flags = units_[unit]->gradients()->sent_flags();
+    all.insert(all.end(), flags.begin(), flags.end());
+  }
+  flags_ = at::empty({static_cast<int64_t>(all.size())}, at::kFloat);
+  std::copy(all.begin(), all.end(), flags_.mutable_data_ptr<float>());
+  label_.gradient_step = step;
+  work_ = groups_.shards.with_label(label_).start_all_reduce(flags_);
+}
+
+void FlagExchange::finish(const std::vector<size_t>& units) {
+  if (!flags_.defined()) return;
+  std::exchange(work_, comm::Work()).wait();
+  if (groups_.replicas.size() > 1) groups_.replicas.with_label(label_).all_reduce(flags_);
+  const auto received = std::exchange(flags_, at::Tensor());
+  const auto* sums = received.const_data_ptr<float>();
+  for (const auto unit : units) {
+    units_[unit]->gradients()->receive_flags(sums);
+    sums += units_[unit]->gradients()->sent_flags().size();
+  }
+}
+
+void FlagExchange::cancel() noexcept {
+  unsent_ = false;
+  flags_.reset();
+  work_ = {};
+}
+
 ReductionScheduler::ReductionScheduler(const Units& units, const ShardGroups& groups, const ShardSettings& settings)
-    : units_(units), groups_(groups), in_order_(settings.keeps_params_unsharded()), complete_(units.size()),
-      reduced_(units.size()), expects_no_gradient_(units.size()), labels_(units.size()) {
+    : units_(units), in_order_(settings.keeps_params_unsharded()), complete_(units.size()), reduced_(units.size()),
+      expects_no_gradient_(units.size()), labels_(units.size()), flags_(units, groups) {
   set_order();
   label("");
 }
@@ -39,8 +77,7 @@ void ReductionScheduler::label(const std::string& model) {
   for (const auto u : order_)
     labels_[u] = {.text = std::string("the ") + comm::kGradientsLabel + model + "unit '" + units_[u]->name() + "'",
                   .source = comm::Source::library};
-  flag_label_ = {.text = std::string("which ") + comm::kGradientsLabel + model + "units there are",
-                 .source = comm::Source::library};
+  flags_.label(model);
 }
 
 void ReductionScheduler::register_with(const std::shared_ptr<ReductionRecord>& record, int64_t index) {
@@ -99,7 +136,7 @@ void ReductionScheduler::start(size_t unit) {
   labels_[unit].history_hash = units_[unit]->history_hash();
   units_[unit]->gradients()->start_reduction(labels_[unit], freezing_change_);
   in_flight_.push_back(unit);
-  has_unsent_flags_ = has_unsent_flags_ || units_[unit]->gradients()->flags_are_apart();
+  flags_.add(unit);
   reduced_[unit] = true;
   ++started_;
 }
@@ -109,46 +146,18 @@ void ReductionScheduler::start_rest() {
     if (!reduced_[unit]) start(unit);
 }
 
-/// Exchanges flags in host memory over the host side of the groups, so that nothing waits for the device.
-void ReductionScheduler::start_flags() {
-  if (!std::exchange(has_unsent_flags_, false)) return;
-  std::vector<float> all;
-  for (const auto unit : order_) {
-    const auto& flags = units_[unit]->gradients()->sent_flags();
-    all.insert(all.end(), flags.begin(), flags.end());
-  }
-  flags_ = at::empty({static_cast<int64_t>(all.size())}, at::kFloat);
-  std::copy(all.begin(), all.end(), flags_.mutable_data_ptr<float>());
-  flag_label_.gradient_step = recorder_.step();
-  flag_work_ = groups_.shards.with_label(flag_label_).start_all_reduce(flags_);
-}
-
-void ReductionScheduler::finish_flags() {
-  if (!flags_.defined()) return;
-  std::exchange(flag_work_, comm::Work()).wait();
-  if (groups_.replicas.size() > 1) groups_.replicas.with_label(flag_label_).all_reduce(flags_);
-  const auto received = std::exchange(flags_, at::Tensor());
-  const auto* sums = received.const_data_ptr<float>();
-  for (const auto unit : order_) {
-    units_[unit]->gradients()->receive_flags(sums);
-    sums += units_[unit]->gradients()->sent_flags().size();
-  }
-}
-
 void ReductionScheduler::wait() {
-  start_flags();
+  flags_.start(order_, recorder_.step());
   for (const auto unit : in_flight_) units_[unit]->gradients()->finish_scatter();
   for (const auto unit : in_flight_) units_[unit]->gradients()->wait();
   in_flight_.clear();
-  finish_flags();
+  flags_.finish(order_);
 }
 
 void ReductionScheduler::cancel() noexcept {
   record_end();
   in_flight_.clear();
-  has_unsent_flags_ = false;
-  flags_.reset();
-  flag_work_ = {};
+  flags_.cancel();
   for (const auto& unit : units_)
     if (unit->gradients()) unit->gradients()->cancel();
 }

@@ -12,6 +12,34 @@
 
 namespace muster::parallel {
 
+/// The exchange of the flags that say which gradients ranks had, where they are apart from gradients, on a device: one
+/// message for all units, in host memory over the host side of the groups, so that nothing waits for the device.
+/// Thread safety: the caller's.
+class FlagExchange {
+ public:
+  /// Requires: units and groups outlive this object.
+  FlagExchange(const Units& units, const ShardGroups& groups) : units_(units), groups_(groups) {}
+
+  /// Names the message, for this model.
+  void label(const std::string& model);
+  /// The unit is being reduced: start() sends its flags if they are apart.
+  void add(size_t unit);
+  /// Sends the flags of these units if any was added. Collective.
+  void start(const std::vector<size_t>& units, int64_t step);
+  /// Waits for the message that was started, and gives these units the sums. Collective.
+  void finish(const std::vector<size_t>& units);
+  bool is_running() const noexcept { return unsent_ || flags_.defined(); }
+  void cancel() noexcept;
+
+ private:
+  const Units& units_;
+  const ShardGroups& groups_;
+  comm::OperationLabel label_;
+  bool unsent_ = false;  // whether units were added since start()
+  at::Tensor flags_;     // flags that are being exchanged
+  comm::Work work_;
+};
+
 /// Schedules the reductions of gradients within one backward: each unit's reduction starts when its gradients are
 /// complete, and at most kMaxInFlight run at a time. If full parameters stay (stages optimizer and gradients),
 /// reductions start in a fixed order, from the last unit to the first, so that ranks may get gradients in different
@@ -51,7 +79,7 @@ class ReductionScheduler {
   /// flags that say which gradients ranks had, in one message.
   void wait();
   /// Whether reductions have started for which nobody has waited, or start_alone() has not been recorded as ended.
-  bool is_running() const noexcept { return alone_ || !in_flight_.empty() || has_unsent_flags_ || flags_.defined(); }
+  bool is_running() const noexcept { return alone_ || !in_flight_.empty() || flags_.is_running(); }
   /// After a failure: discards everything that waits or is running.
   void cancel() noexcept;
   int64_t started() const noexcept { return started_; }
@@ -59,13 +87,10 @@ class ReductionScheduler {
 
  private:
   void start(size_t unit);
-  void start_flags();
-  void finish_flags();
   void label(const std::string& model);
   void set_order();
 
   const Units& units_;
-  const ShardGroups& groups_;
   bool in_order_;
   std::vector<size_t> order_;  // units with gradients
   std::vector<char> complete_, reduced_;
@@ -78,10 +103,7 @@ class ReductionScheduler {
   bool alone_ = false;  // whether reductions run outside of a backward
   bool freezing_change_ = false;
   std::string model_;
-  comm::OperationLabel flag_label_;
-  bool has_unsent_flags_ = false;  // on a device: whether units were reduced since flags were exchanged
-  at::Tensor flags_;               // flags of all units that are being exchanged
-  comm::Work flag_work_;
+  FlagExchange flags_;
 };
 
 }  // namespace muster::parallel
