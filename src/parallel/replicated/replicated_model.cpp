@@ -12,6 +12,7 @@
 #include "device/host_memory.h"
 #include "muster/base/error.h"
 #include "muster/parallel/comm_hook.h"
+#include "parallel/replicated/reduction_flags.h"
 #include "parallel/same_model.h"
 #include "parallel/synchronized_norm.h"
 
