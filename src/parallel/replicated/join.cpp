@@ -8,6 +8,7 @@
 
 #include "comm/report_lost_rank.h"
 #include "muster/base/error.h"
+#include "muster/optim/detail/norm.h"
 #include "parallel/replicated/join_session.h"
 
 namespace muster::parallel {
@@ -111,6 +112,23 @@ JoinSession::Next JoinSession::report(JoinEvent event, int64_t model) {
   if (next.active > 0) last_rank_ = next.root;
   uneven_ = uneven_ || (next.active > 0 && next.active < group_.size());
   return next;
+}
+
+void Participants::set_session(JoinSession* session, int64_t model) noexcept {
+  session_ = session;
+  model_ = model;
+  if (!session) include_all();
+}
+
+void Participants::report() {
+  if (!session_) return;
+  const auto next = session_->report(JoinEvent::gradients, model_);
+  set(next.root, session_->divisor(next.active));
+}
+
+void Participants::set(int root, double divisor) {
+  scale_ = optim::wrapped_number(1.0 / divisor);
+  root_ = root;
 }
 
 void join_uneven_inputs(const comm::Communicator& group, const std::vector<std::shared_ptr<ManagedModel>>& models,

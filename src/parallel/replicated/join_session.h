@@ -4,6 +4,8 @@
 #include <string>
 #include <vector>
 
+#include <ATen/core/Tensor.h>
+
 #include "muster/comm/communicator.h"
 #include "muster/parallel/capabilities.h"
 #include "muster/parallel/options.h"
@@ -48,6 +50,35 @@ class JoinSession {
   int64_t models_;
   JoinOptions options_;
   bool uneven_ = false;
+};
+
+/// The ranks over which a model averages gradients: all ranks of its group, or, in a JoinSession, those that have
+/// batches left. Thread safety: the caller's.
+class Participants {
+ public:
+  /// Requires: the group outlives this object.
+  explicit Participants(const comm::Communicator& group) : group_(group) { include_all(); }
+
+  /// The session that is told of each reduction, and the model's index in it; nullptr: none.
+  void set_session(JoinSession* session, int64_t model) noexcept;
+  bool in_session() const noexcept { return session_ != nullptr; }
+  /// In a session: tells the other ranks that this one communicates gradients, and learns which of them do. Collective.
+  void report();
+  /// Another rank's session says who takes part.
+  void set(int root, double divisor);
+  void include_all() { set(/*root=*/0, group_.size()); }
+
+  /// What a rank's gradient is multiplied by, as a number tensor.
+  const at::Tensor& scale() const noexcept { return scale_; }
+  /// The rank whose buffers are used after the reduction.
+  int root() const noexcept { return root_; }
+
+ private:
+  const comm::Communicator& group_;
+  JoinSession* session_ = nullptr;
+  int64_t model_ = -1;  // its index in the session
+  int root_ = 0;
+  at::Tensor scale_;
 };
 
 }  // namespace muster::parallel

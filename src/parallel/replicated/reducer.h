@@ -2,11 +2,10 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <functional>
-#include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -14,17 +13,70 @@
 
 #include "device/order.h"
 #include "muster/comm/communicator.h"
-#include "muster/parallel/comm_hook.h"
 #include "muster/parallel/options.h"
 #include "parallel/backward_watch.h"
 #include "parallel/frozen_parameters.h"
 #include "parallel/reduction_record.h"
 #include "parallel/reduction_recorder.h"
+#include "parallel/replicated/bucket_reductions.h"
 #include "parallel/replicated/join_session.h"
 #include "parallel/replicated/reduction_flags.h"
 #include "parallel/replicated/replica.h"
 
 namespace muster::parallel {
+
+/// What DdpOptions::static_graph promises: each backward gives gradients to the parameters that got them in the first
+/// one. Thread safety: the caller's.
+class StaticGraph {
+ public:
+  explicit StaticGraph(bool promised) : promised_(promised) {}
+
+  bool promised() const noexcept { return promised_; }
+  /// A reduction begins.
+  void begin() noexcept { broken_ = false; }
+  /// Whether the parameter gets a gradient, as far as that is known.
+  bool expects(size_t parameter) const { return !expected_ || (*expected_)[parameter]; }
+  /// The parameter has got a gradient.
+  void got(size_t parameter) { broken_ = broken_ || !expects(parameter); }
+  /// A backward ends, in which the parameter, which is trained or frozen now, has got a gradient or not.
+  void compare(size_t parameter, bool trained, bool got) {
+    broken_ = broken_ || got != (expects(parameter) && trained);
+  }
+  /// Whether the first backward has ended.
+  bool is_known() const noexcept { return expected_.has_value(); }
+  /// The first backward has ended: whether each parameter is expected to get a gradient from now on.
+  void learn(std::vector<char> expected) { expected_ = std::move(expected); }
+  /// A parameter follows the others.
+  void add(bool expected) {
+    if (expected_) expected_->push_back(static_cast<char>(expected));
+  }
+  /// Whether this rank has seen in this reduction that the promise does not hold.
+  bool broken() const noexcept { return promised_ && broken_; }
+
+ private:
+  const bool promised_;
+  std::optional<std::vector<char>> expected_;  // by parameter; nullopt before the first backward has ended
+  bool broken_ = false;
+};
+
+/// On a device: the order between a reduction and the streams that make gradients outside of buckets, or add to
+/// averages. Thread safety: the caller's.
+class GradientStreams {
+ public:
+  /// The current stream has made a gradient that is in no bucket.
+  void note_local(at::Device device) { local_.add(device); }
+  /// The current stream has read local gradients: other streams may free them afterwards.
+  void order_local(at::Device device) const;
+  /// The current stream has waited for averages.
+  void note_averaged(at::Device device);
+  /// The current stream is about to add to what the last reduction has left.
+  void wait_for_average(at::Device device);
+
+ private:
+  device::StreamUses local_;          // streams that have made gradients that are not in a bucket
+  device::Event averaged_;            // the end of the last reduction
+  device::StreamUses after_average_;  // streams that already wait for averaged_
+};
 
 /// Averages gradients during each backward, like c10d::Reducer. One such averaging is called a reduction here.
 ///
@@ -53,7 +105,7 @@ class Reducer final : private BackwardActions {
   Reducer(const Reducer&) = delete;
 
   /// Tells other ranks of each reduction before it communicates; nullptr stops that.
-  void set_session(JoinSession* session, int64_t model) noexcept;
+  void set_session(JoinSession* session, int64_t model) noexcept { participants_.set_session(session, model); }
   /// Runs a reduction of this rank without a backward: sends what this rank has not communicated yet, or zeros.
   /// `root`: the rank whose buffers are used.
   void shadow(int root, double divisor);
@@ -72,9 +124,9 @@ class Reducer final : private BackwardActions {
   void set_sync(bool on) noexcept { sync_ = on; }
   bool sync() const noexcept { return sync_; }
   /// Call it after the current stream has read local gradients. Other streams may free them afterwards.
-  void order_local_gradients() const;
+  void order_local_gradients() const { streams_.order_local(replica_.device()); }
   /// The communication hook; nullptr: gradients are all-reduced directly.
-  CommHook* comm_hook() const noexcept { return comm_hook_.get(); }
+  CommHook* comm_hook() const noexcept { return buckets_.comm_hook(); }
   /// Begins and ends a forward scope. From then on a gradient of a parameter that was unfrozen since the last scope
   /// also begins a reduction, although the parameter has no bucket yet. `begin`: called if no scope is open.
   void enter_forward(const std::function<void()>& begin);
@@ -86,10 +138,9 @@ class Reducer final : private BackwardActions {
   void fail_backward() noexcept;
 
  private:
-  struct State {
-    bool fired = false;    ///< whether it got a gradient in this reduction
-    bool expected = true;  ///< static_graph: whether it has a gradient in each reduction
-    bool awaited = true;   ///< whether its bucket waits for it in this reduction
+  struct Gradient {
+    bool fired = false;   ///< whether it has arrived in this reduction
+    bool awaited = true;  ///< whether its bucket waits for it in this reduction
   };
   /// The reason why this rank takes part in a reduction.
   enum class Cause { backward, start, join };
@@ -103,23 +154,13 @@ class Reducer final : private BackwardActions {
   void watch(const NamedTensor& parameter, int64_t index);
   void watch_unfrozen();
   void add_unfrozen();
-  void update_buckets();
-  void note_averaged();
-  void wait_for_average();
   void prepare_reduction();
   void prepare_without_batch();
-  void discard_reduction() noexcept;
-  void divide_by(double ranks);
   void store(size_t i);
   void add_late_gradient(size_t i);
-  void average_late();
   void start_full_buckets(bool ends = false);
-  void name_operations(const std::string& model);
-  comm::Communicator in_this_step(const comm::OperationLabel& label) const;
-  void start_bucket(size_t bucket);
-  void start_flags();
-  void end_buckets();
-  void run_finishes();
+  /// The step in the labels of messages. Ranks in a join_uneven_inputs() loop are in different steps.
+  int64_t labelled_step() const { return participants_.in_session() || cause_ == Cause::join ? -1 : recorder_.step(); }
   void write_flags();
   void finish(bool reports);
   void fill(size_t i);
@@ -135,39 +176,22 @@ class Reducer final : private BackwardActions {
   FrozenParameters& frozen_;
   const comm::Communicator& group_;
   const DdpOptions& options_;
-  at::Tensor scale_;
-  std::deque<State> states_;
-  std::deque<int64_t> index_of_leaf_;                             // index in the replica; -1: not there yet
+  std::vector<Gradient> gradients_;                               // by parameter of the replica
+  std::vector<int64_t> index_of_leaf_;                            // index in the replica; -1: not there yet
   std::unordered_map<c10::TensorImpl*, size_t> unfrozen_leaves_;  // leaves that are not in the replica yet
-  std::vector<int64_t> pending_;                     // per bucket: expected gradients that have not arrived
-  std::vector<comm::OperationLabel> bucket_labels_;  // the labels of operations, without the step
-  comm::OperationLabel flag_label_, late_label_;
-  std::string label_;                            // name of the model; part of the labels of its operations
-  std::shared_ptr<CommHook> comm_hook_;          // nullptr: all_reduce
-  std::vector<GradientBucket> hook_buckets_;     // the buckets passed to the hook
-  std::vector<comm::Communicator> hook_groups_;  // one group per bucket
-  std::vector<CommHook::Finish> finishes_;       // one for each bucket that was started, in this order
-  comm::Work flag_work_;                         // the all_reduce of the flags, if they have a separate message
+  BucketReductions buckets_;
+  LateGradients late_;
+  GradientStreams streams_;
+  StaticGraph static_graph_;
+  Participants participants_;
   std::mutex mutex_;
-  JoinSession* session_ = nullptr;
-  int64_t session_index_ = -1;  // index of this model in the session
-  int root_ = 0;                // rank whose buffers are used after this reduction
   std::function<void(int root)> at_end_;
   Cause cause_ = Cause::backward;  // of the current reduction
+  bool active_ = false;            // whether a reduction runs
   int64_t ended_ = 0;
   ReductionRecorder recorder_;
-  std::map<size_t, at::Tensor> late_;            // gradients of parameters whose bucket had started
-  device::Stream stream_;                        // the stream that communicates buckets
-  std::vector<device::StreamUses> bucket_uses_;  // per bucket: streams that have written it
-  device::StreamUses local_uses_;                // streams that have made gradients that are not in a bucket
-  device::StreamUses late_uses_;                 // streams that have made gradients in late_
-  device::Event averaged_;                       // the end of the last reduction
-  device::StreamUses after_average_;             // streams that already wait for averaged_
-  bool active_ = false;                          // whether a reduction runs
   bool sync_ = true;
-  bool static_graph_known_ = false;  // static_graph: whether `expected` is known
-  bool broken_ = false;              // static_graph: whether another parameter got a gradient
-  BackwardWatch watch_;              // last, because its hooks use the other members
+  BackwardWatch watch_;  // last, because its hooks use the other members
 };
 
 }  // namespace muster::parallel

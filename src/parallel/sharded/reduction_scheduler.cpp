@@ -6,6 +6,8 @@
 
 #include <ATen/ops/empty.h>
 
+#include "parallel/sharded/unit_gradients.h"
+
 namespace muster::parallel {
 
 void FlagExchange::label(const std::string& model) {

@@ -1,0 +1,101 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "device/order.h"
+#include "muster/comm/communicator.h"
+#include "muster/parallel/comm_hook.h"
+#include "parallel/replicated/replica.h"
+
+namespace muster::parallel {
+
+/// The reductions of a replica's buckets: which gradients each bucket still waits for, and what was started. Buckets
+/// start in their order, each once, and are waited for together. A CommHook communicates them in place of an
+/// all_reduce. The last one brings the flags; under a CommHook, and on a device, they have a separate message.
+///
+/// On a device, buckets are communicated on a stream of their own, after all streams that have written them.
+/// `step` is the step that other ranks must be in; -1: any. Thread safety: the caller's.
+class BucketReductions {
+ public:
+  /// Requires: replica and group outlive this object. `hook`: nullptr for all_reduce.
+  BucketReductions(std::string model, const Replica& replica, const comm::Communicator& group,
+                   std::shared_ptr<CommHook> hook);
+
+  CommHook* comm_hook() const noexcept { return hook_.get(); }
+  /// Names the model in the labels of messages.
+  void label(const std::string& model);
+  /// The replica has got further buckets. Requires: nothing is started.
+  void extend();
+
+  /// From now on no bucket waits for a gradient.
+  void await_nothing();
+  /// The bucket waits for one more gradient.
+  void await(size_t bucket) { ++awaited_[bucket]; }
+  /// One of the gradients that the bucket waits for is in its place. Returns whether it was the last one.
+  bool arrived(size_t bucket) { return --awaited_[bucket] == 0; }
+  /// The current stream has written into the bucket.
+  void note_writer(size_t bucket);
+
+  /// Number of buckets that were started; the next one has this index.
+  size_t started() const noexcept { return finishes_.size(); }
+  bool has_started(size_t bucket) const noexcept { return bucket < finishes_.size(); }
+  /// Whether the next bucket waits for no gradient. Requires: there is one.
+  bool next_is_full() const { return awaited_[finishes_.size()] == 0; }
+  /// Starts the next bucket. Collective.
+  void start_next(int64_t step);
+  /// Waits until all buckets hold their sums; on a device the current stream waits instead. Collective.
+  void wait();
+  /// Waits, within the group's timeout, for what was started, and discards it.
+  void discard() noexcept;
+
+  /// Reduces a bucket at once, without a CommHook. Collective.
+  void reduce(size_t bucket, int64_t step) const;
+  /// Reduces the flags at once, in a message of their own. Collective.
+  void reduce_flags(int64_t step);
+
+ private:
+  void start_flags(int64_t step);
+
+  const Replica& replica_;
+  const comm::Communicator& group_;
+  const std::shared_ptr<CommHook> hook_;
+  std::string model_;                         // part of the labels
+  std::vector<comm::OperationLabel> labels_;  // by bucket, without the step
+  comm::OperationLabel flag_label_;
+  std::vector<int64_t> awaited_;                 // by bucket: awaited gradients that have not arrived
+  std::vector<GradientBucket> hook_buckets_;     // the buckets passed to the hook
+  std::vector<comm::Communicator> hook_groups_;  // one group per bucket
+  std::vector<CommHook::Finish> finishes_;       // one for each bucket that was started, in this order
+  comm::Work flag_work_;                         // the all_reduce of the flags, if they have a separate message
+  device::Stream stream_;                        // the stream that communicates buckets
+  std::vector<device::StreamUses> writers_;      // by bucket: streams that have written it
+};
+
+/// Gradients that arrived after their buckets had started: they are averaged at the end of a reduction, in a second
+/// message per bucket. Thread safety: the caller's.
+class LateGradients {
+ public:
+  /// Names the model in the labels of messages.
+  void label(const std::string& model);
+  bool empty() const noexcept { return gradients_.empty(); }
+  /// Adds a gradient of parameter i, which the current stream of this device has made.
+  void add(size_t i, const at::Tensor& gradient, at::Device device);
+  void discard() noexcept { gradients_.clear(); }
+  /// Adds the sums over the ranks of these gradients, times the scale, to the buckets. Collective: also ranks that have
+  /// none.
+  void average(const Replica& replica, const at::Tensor& scale, const comm::Communicator& group, int64_t step);
+
+ private:
+  comm::OperationLabel label_;
+  std::map<size_t, at::Tensor> gradients_;  // by parameter
+  device::StreamUses makers_;               // streams that have made them
+};
+
+}  // namespace muster::parallel
