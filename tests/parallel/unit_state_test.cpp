@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "parallel/sharded/sharded_unit.h"
+#include "parallel/sharded/unit_values.h"
 
 namespace muster::parallel {
 namespace {

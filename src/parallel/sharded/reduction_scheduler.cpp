@@ -135,7 +135,7 @@ void ReductionScheduler::start(size_t unit) {
   std::erase(in_flight_, unit);
   if (!alone_) recorder_.begin();
   labels_[unit].gradient_step = recorder_.step();
-  labels_[unit].history_hash = units_[unit]->history_hash();
+  labels_[unit].history_hash = units_[unit]->values().history_hash();
   units_[unit]->gradients()->start_reduction(labels_[unit], freezing_change_);
   in_flight_.push_back(unit);
   flags_.add(unit);

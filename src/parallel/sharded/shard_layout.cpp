@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include <ATen/ops/empty_strided.h>
+
 #include "muster/optim/flat_parameters.h"
 
 namespace muster::parallel {
@@ -30,6 +32,14 @@ size_t ShardLayout::at(int64_t element) const {
   auto next = std::upper_bound(spans_.begin(), spans_.end(), element,
                                [](int64_t e, const shard::Run& span) { return e < span.begin; });
   return static_cast<size_t>(next - spans_.begin()) - 1;
+}
+
+at::Tensor in_memory_order(const at::Tensor& tensor, const at::Tensor& like) {
+  if (tensor.sizes() == like.sizes() && tensor.strides() == like.strides())
+    return tensor.as_strided({tensor.numel()}, {1});
+  auto ordered = at::empty_strided(like.sizes(), like.strides(), tensor.options());
+  ordered.copy_(tensor);
+  return ordered.as_strided({ordered.numel()}, {1});
 }
 
 }  // namespace muster::parallel

@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <vector>
 
+#include <ATen/core/Tensor.h>
+
 #include "muster/shard/tensor_shard.h"
 
 namespace muster::parallel {
@@ -31,5 +33,9 @@ class ShardLayout {
   int64_t shard_numel_ = 0;
   std::vector<shard::Run> spans_;
 };
+
+/// The elements of the tensor, 1-D, in the order in which they lie in memory with the strides of `like`: a view if that
+/// is possible.
+at::Tensor in_memory_order(const at::Tensor& tensor, const at::Tensor& like);
 
 }  // namespace muster::parallel

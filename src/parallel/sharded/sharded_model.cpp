@@ -180,7 +180,7 @@ std::vector<std::pair<std::string, at::Tensor>> ShardedModel::full_state(bool ma
   if (state_->one_copy) state_->one_copy->require_whole();
   std::unordered_map<const c10::TensorImpl*, at::Tensor> whole;
   for (const auto& unit : state_->units) {
-    auto tensors = unit->full_params(main_only);
+    auto tensors = unit->values().full_params(main_only);
     for (size_t i = 0; i < unit->size(); ++i) whole[unit->parameter(i).tensor.unsafeGetTensorImpl()] = tensors[i];
   }
   std::vector<std::pair<std::string, at::Tensor>> values;

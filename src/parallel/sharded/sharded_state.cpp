@@ -161,7 +161,7 @@ void ShardedModel::State::refuse(const hook::StorageAccess& access) const {
 
 /// Whether a scope of full values allows this operator.
 bool ShardedModel::State::accessed_in_scope(const hook::StorageAccess& access) const {
-  return access.owner_id >= 0 && scope_ != FullScope::none && units[access.owner_id]->full_params_open() &&
+  return access.owner_id >= 0 && scope_ != FullScope::none && units[access.owner_id]->values().full_params_open() &&
          (!access.writes || scope_ == FullScope::writes);
 }
 
@@ -175,7 +175,7 @@ void ShardedModel::State::before_access(const hook::StorageAccess& access) {
     refuse(access);
   if (backward) watch_.reach();
   if (backward && sync) reductions_->on_backward_reached(static_cast<size_t>(access.owner_id));
-  units[access.owner_id]->keep_post_forward_shard(!backward && at::GradMode::is_enabled());
+  units[access.owner_id]->values().keep_post_forward_shard(!backward && at::GradMode::is_enabled());
   unshard_scheduler_->use(access.owner_id, backward ? Pass::backward : Pass::forward,
                           settings.keeps_after_forward && (backward || at::GradMode::is_enabled()));
 }
@@ -297,18 +297,18 @@ void ShardedModel::State::reduce() {
 }
 
 void ShardedModel::State::name_gathers(const char* purpose) {
-  for (auto& unit : units) unit->label_gathers(purpose);
+  for (auto& unit : units) unit->values().label_gathers(purpose);
 }
 
 void ShardedModel::State::free_post_forward_shards() {
-  for (auto& unit : units) unit->free_post_forward_shard();
+  for (auto& unit : units) unit->values().free_post_forward_shard();
 }
 
 void ShardedModel::State::end_update(const std::vector<bool>& of_units) {
   const auto publish = [&] {
     for (size_t u = 0; u < units.size(); ++u) {
       if (!of_units[u]) continue;
-      units[u]->write_to_shared_copy();
+      units[u]->values().write_to_shared_copy();
       one_copy->note("update", units[u]->name());
     }
     one_copy->end_update();
@@ -321,7 +321,7 @@ bool ShardedModel::State::abandon_update(const std::string& cause) {
   if (!one_copy) return false;
   if (one_copy->is_updating()) one_copy->tear(cause);
   if (!one_copy->is_torn()) return false;
-  for (auto& unit : units) unit->forget_values();
+  for (auto& unit : units) unit->values().forget();
   unshard_scheduler_->recount();
   return true;
 }
@@ -404,7 +404,7 @@ void ShardedModel::State::begin_full_params(const FullParamsOptions& how) {
   watch_.discard();
   unshard_scheduler_->reshard_all(/*keep_roots=*/false);
   name_gathers("summon_full_params");
-  for (auto& unit : units) unit->begin_full_params(how.rank0_only, how.writeback);
+  for (auto& unit : units) unit->values().begin_full_params(how.rank0_only, how.writeback);
   unshard_scheduler_->recount();
   scope_ = how.writeback ? FullScope::writes : FullScope::reads;
 }
@@ -415,7 +415,7 @@ void ShardedModel::State::end_full_params(const FullParamsOptions& how, bool wri
   const bool updates = one_copy && write_back;
   const auto end = [&] {
     if (updates) one_copy->begin_update();
-    for (auto& unit : units) unit->end_full_params(how, write_back);
+    for (auto& unit : units) unit->values().end_full_params(how, write_back);
     if (updates) one_copy->end_update();
   };
   updates ? in_update(end) : end();
@@ -500,7 +500,7 @@ ShardedModel::State::Needs ShardedModel::State::needs() const {
   Largest whole, gradients;
   for (const auto& unit : units) {
     rest += unit->held_bytes();
-    const auto gathered = unit->has_one_copy() ? 0 : unit->full_bytes();
+    const auto gathered = unit->values().has_one_copy() ? 0 : unit->values().full_bytes();
     all += gathered;
     whole.add(gathered, unit->is_root());
     if (unit->trainable_count() > 0 && settings.stage != ShardStage::optimizer)
@@ -518,12 +518,12 @@ std::string ShardedModel::State::describe() const {
   const bool twice = !settings.keeps_params_unsharded() && !settings.keeps_after_forward;  // in forward and in backward
   int64_t elements = 0;
   for (const auto& unit : units) elements += unit->elements();
-  const auto gathered =
-      static_cast<size_t>(std::count_if(units.begin(), units.end(), [](const auto& u) { return !u->has_one_copy(); }));
+  const auto gathered = static_cast<size_t>(
+      std::count_if(units.begin(), units.end(), [](const auto& u) { return !u->values().has_one_copy(); }));
   const auto reduced =
       std::count_if(units.begin(), units.end(), [](const auto& unit) { return unit->trainable_count() > 0; });
   const bool rooted = std::any_of(units.begin(), units.end(),
-                                  [](const auto& unit) { return unit->is_root() && !unit->has_one_copy(); });
+                                  [](const auto& unit) { return unit->is_root() && !unit->values().has_one_copy(); });
   const auto [rest, peak] = needs();
   std::ostringstream text;
   text << kStageTitles[static_cast<size_t>(settings.stage)] << ": "

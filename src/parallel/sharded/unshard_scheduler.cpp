@@ -48,18 +48,18 @@ UnshardScheduler::UnshardScheduler(const Units& units, const ShardSettings& sett
 
 void UnshardScheduler::recount() {
   live_ = 0;
-  for (const auto& unit : units_) live_ += unit->live_bytes();
+  for (const auto& unit : units_) live_ += unit->values().live_bytes();
   peak_ = std::max(peak_, live_);
 }
 
 void UnshardScheduler::handle(size_t unit, UnitEvent event) {
-  const auto before = units_[unit]->live_bytes();
+  const auto before = units_[unit]->values().live_bytes();
   const auto count = [&] {
-    live_ += units_[unit]->live_bytes() - before;
+    live_ += units_[unit]->values().live_bytes() - before;
     peak_ = std::max(peak_, live_);
   };
   try {
-    gathers_ += units_[unit]->handle(event);
+    gathers_ += units_[unit]->values().handle(event);
   } catch (...) {
     count();
     throw;
@@ -76,7 +76,7 @@ void UnshardScheduler::begin(Pass pass, bool prefetches) {
 }
 
 void UnshardScheduler::use(size_t unit, Pass pass, bool keeps) {
-  const bool moved = unit != latest_ && !units_[unit]->keeps_params_unsharded();
+  const bool moved = unit != latest_ && !units_[unit]->values().stays_unsharded();
   if (moved) {
     latest_ = unit;
     auto& order = orders_[static_cast<size_t>(pass)];
@@ -86,12 +86,12 @@ void UnshardScheduler::use(size_t unit, Pass pass, bool keeps) {
     handle(unit, UnitEvent::prefetch);
     for (const auto u : coming) handle(u, UnitEvent::prefetch);
   }
-  if (units_[unit]->state() != UnitState::unsharded) handle(unit, UnitEvent::access);
+  if (units_[unit]->values().state() != UnitState::unsharded) handle(unit, UnitEvent::access);
   hold(unit);
 }
 
 void UnshardScheduler::hold(size_t unit) {
-  units_[unit]->use_on_current_stream();
+  units_[unit]->values().use_on_current_stream();
   ++in_use_[unit];
 }
 
@@ -100,17 +100,17 @@ std::vector<size_t> UnshardScheduler::coming_units(const ExecutionOrder& order, 
   std::vector<size_t> coming;
   const auto stays = [&](size_t u) {
     const auto& unit = *units_[u];
-    return unit.state() == UnitState::unsharded &&
+    return unit.values().state() == UnitState::unsharded &&
            (unit.is_root() || (current != kNoUnit && unit.covers(*units_[current])));
   };
-  int64_t bytes = current == kNoUnit ? 0 : units_[current]->full_bytes();
+  int64_t bytes = current == kNoUnit ? 0 : units_[current]->values().full_bytes();
   for (size_t u = 0; u < units_.size(); ++u)
-    if (u != current && stays(u)) bytes += units_[u]->full_bytes();
+    if (u != current && stays(u)) bytes += units_[u]->values().full_bytes();
   for (size_t ahead = 0; ahead < kFarthest; ++ahead) {
     const auto next = order.coming(ahead);
     if (!next) break;
     if (*next == current || stays(*next) || std::find(coming.begin(), coming.end(), *next) != coming.end()) continue;
-    bytes += units_[*next]->full_bytes();
+    bytes += units_[*next]->values().full_bytes();
     if (settings_.limit_bytes > 0 ? bytes > settings_.limit_bytes : !coming.empty()) break;
     coming.push_back(*next);
   }
@@ -119,7 +119,7 @@ std::vector<size_t> UnshardScheduler::coming_units(const ExecutionOrder& order, 
 
 void UnshardScheduler::make_room(size_t current, const std::vector<size_t>& coming, bool keeps) {
   for (size_t u = 0; u < units_.size(); ++u) {
-    const bool whole = units_[u]->state() == UnitState::unsharded;
+    const bool whole = units_[u]->values().state() == UnitState::unsharded;
     if (u == current || in_use_[u] > 0 || std::find(coming.begin(), coming.end(), u) != coming.end()) continue;
     if (whole && (keeps || units_[u]->covers(*units_[current]))) continue;
     handle(u, UnitEvent::reshard);
@@ -134,15 +134,15 @@ void UnshardScheduler::reshard(size_t unit) {
 
 void UnshardScheduler::reshard_all(bool keep_roots) {
   for (size_t u = 0; u < units_.size(); ++u)
-    if (!(keep_roots && units_[u]->is_root() && units_[u]->state() == UnitState::unsharded)) reshard(u);
+    if (!(keep_roots && units_[u]->is_root() && units_[u]->values().state() == UnitState::unsharded)) reshard(u);
 }
 
 void UnshardScheduler::update(size_t unit) { handle(unit, UnitEvent::update); }
 
 void UnshardScheduler::wait(size_t unit) {
-  if (units_[unit]->state() != UnitState::unsharding) return;
+  if (units_[unit]->values().state() != UnitState::unsharding) return;
   handle(unit, UnitEvent::access);
-  units_[unit]->use_on_current_stream();
+  units_[unit]->values().use_on_current_stream();
 }
 
 }  // namespace muster::parallel

@@ -9,6 +9,7 @@
 
 #include "parallel/sharded/sharded_settings.h"
 #include "parallel/sharded/sharded_unit.h"
+#include "parallel/sharded/unit_values.h"
 
 namespace muster::parallel {
 
