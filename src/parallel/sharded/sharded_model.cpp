@@ -13,6 +13,7 @@
 #include "optim/distinct.h"
 #include "parallel/local.h"
 #include "parallel/same_model.h"
+#include "parallel/sharded/module_buffers.h"
 #include "parallel/sharded/sharded_state.h"
 #include "parallel/sharded/unit_marks.h"
 #include "parallel/sharded/units.h"
@@ -71,8 +72,10 @@ ShardedModel::ShardedModel(torch::nn::Module& module, comm::Communicator shards,
   state_ = std::make_shared<State>(*this, module, ShardGroups{std::move(shards), std::move(replicas), post_forward},
                                    settings);
   state_->build(std::move(plans));
-  state_->convert_buffers(buffers_to_convert(module, options));
-  state_->adopt_buffers(buffers);
+  if (settings.buffer_dtype)
+    state_->module_buffers.convert(buffers_to_convert(module, options), *settings.buffer_dtype);
+  state_->module_buffers.adopt(buffers);
+  state_->module_buffers.broadcast(state_->groups);
   device::release_freed_memory();  // the freed full parameters leave gaps between the shards, too small to reuse
 }
 
@@ -108,7 +111,7 @@ void ShardedModel::fail_backward() noexcept {
 
 void ShardedModel::broadcast_buffers() {
   std::scoped_lock lock(state_->mutex);
-  state_->broadcast_buffers();
+  state_->module_buffers.broadcast(state_->groups);
 }
 
 void ShardedModel::set_gradient_sync(bool on) { state_->sync = on; }
@@ -209,8 +212,7 @@ std::vector<ParameterShard> ShardedModel::shards() {
 at::ScalarType ShardedModel::stored_dtype(const at::Tensor& tensor) const {
   if (const auto* place = state_->place(tensor))
     return state_->units[place->first]->local(place->second).value.scalar_type();
-  const auto built = state_->built_dtypes.find(tensor.unsafeGetTensorImpl());
-  return built == state_->built_dtypes.end() ? tensor.scalar_type() : built->second;
+  return state_->module_buffers.built_dtype(tensor);
 }
 
 precision::ForwardCasts ShardedModel::forward_casts() const {

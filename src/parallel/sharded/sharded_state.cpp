@@ -103,27 +103,6 @@ void ShardedModel::State::share_gradient_memory() {
   }
 }
 
-void ShardedModel::State::convert_buffers(const std::vector<at::Tensor>& buffers) {
-  const at::NoGradGuard no_grad;
-  for (const auto& buffer : buffers) {
-    built_dtypes[buffer.unsafeGetTensorImpl()] = buffer.scalar_type();
-    // Changes the dtype of the module's own handle. The forward would not read a new tensor.
-    buffer.set_data(buffer.to(*settings.buffer_dtype));
-  }
-}
-
-void ShardedModel::State::adopt_buffers(const std::vector<NamedTensor>& buffers) {
-  std::vector<at::Tensor> tensors;
-  for (const auto& [name, tensor] : buffers) tensors.push_back(tensor);
-  module_buffers_.emplace(std::move(tensors));
-  broadcast_buffers();
-}
-
-void ShardedModel::State::broadcast_buffers() const {
-  for (const auto* group : {&groups.replicas, &groups.shards})
-    if (group->size() > 1) module_buffers_->run(*group);
-}
-
 void ShardedModel::State::hook_up(size_t u, size_t i) {
   places_of_leaves_.emplace_back(u, i);
   watch_.watch(units[u]->parameter(i));
@@ -292,7 +271,7 @@ void ShardedModel::State::reduce() {
   reductions_->wait();
   if (reductions_->any_freezing_change() || (!reductions_->any() && freezing_changed())) agree_on_freezing();
   ++reduction_count;
-  broadcast_buffers();
+  module_buffers.broadcast(groups);
   reductions_->record_end();
 }
 

@@ -12,9 +12,9 @@
 #include "hook/watched_storage.h"
 #include "optim/parameter_owner.h"
 #include "parallel/backward_watch.h"
-#include "parallel/coalesced.h"
 #include "parallel/frozen_parameters.h"
 #include "parallel/sharded/buffer_pool.h"
+#include "parallel/sharded/module_buffers.h"
 #include "parallel/sharded/one_copy.h"
 #include "parallel/sharded/reduction_scheduler.h"
 #include "parallel/sharded/sharded_settings.h"
@@ -56,10 +56,6 @@ class ShardedModel::State final : public hook::StorageWatcher,
   ~State() override;
   /// Call it once, when a shared_ptr owns this object. Collective.
   void build(std::vector<UnitPlan> plans);
-  void convert_buffers(const std::vector<at::Tensor>& buffers);
-  /// Sets the module's buffers, which get the main rank's values now and in each broadcast_buffers(). Collective.
-  void adopt_buffers(const std::vector<NamedTensor>& buffers);
-  void broadcast_buffers() const;
 
   void before_access(const hook::StorageAccess& access) override;
   void after_access(int64_t owner_id) noexcept override;
@@ -98,12 +94,12 @@ class ShardedModel::State final : public hook::StorageWatcher,
   const ShardSettings settings;
   ShardStreams streams;
   BufferPool buffers;
+  ModuleBuffers module_buffers;
   std::unique_ptr<OneCopy> one_copy;  // the copy that ranks share; nullptr if each rank gathers its own
   Units units;
   std::unordered_map<const c10::TensorImpl*, std::pair<size_t, size_t>>
-      places;  // unit of each parameter and index in it, by impl
-  std::unordered_map<const c10::TensorImpl*, at::ScalarType> built_dtypes;  // original dtypes of converted buffers
-  int64_t reduction_count = 0;                                              // number of reductions that have ended
+      places;                   // unit of each parameter and index in it, by impl
+  int64_t reduction_count = 0;  // number of reductions that have ended
   bool sync = true;
 
  private:
@@ -146,7 +142,6 @@ class ShardedModel::State final : public hook::StorageWatcher,
   void end_full_params(const FullParamsOptions& how, bool write_back);
 
   ShardedModel& model_;
-  std::optional<CoalescedBroadcast> module_buffers_;
   std::optional<UnshardScheduler> unshard_scheduler_;
   std::optional<ReductionScheduler> reductions_;
   std::vector<std::pair<size_t, size_t>> places_of_leaves_;  // by leaf of `watch_`: unit, and index in it

@@ -1,0 +1,32 @@
+#pragma once
+
+#include <optional>
+#include <unordered_map>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "parallel/coalesced.h"
+#include "parallel/local.h"
+#include "parallel/sharded/sharded_settings.h"
+
+namespace muster::parallel {
+
+/// The buffers of a sharded module, which every rank has in full. Thread safety: the caller's.
+class ModuleBuffers {
+ public:
+  /// Converts these buffers, and notes the dtypes in which they were built.
+  void convert(const std::vector<at::Tensor>& buffers, at::ScalarType dtype);
+  /// Sets the buffers that broadcast() sends.
+  void adopt(const std::vector<NamedTensor>& buffers);
+  /// The buffers get the main rank's values. Requires: adopt(). Collective.
+  void broadcast(const ShardGroups& groups) const;
+  /// The dtype that the tensor had before convert(), if it was converted, or has.
+  at::ScalarType built_dtype(const at::Tensor& tensor) const;
+
+ private:
+  std::optional<CoalescedBroadcast> broadcast_;
+  std::unordered_map<const c10::TensorImpl*, at::ScalarType> built_dtypes_;  // of converted buffers, by impl
+};
+
+}  // namespace muster::parallel
