@@ -1,9 +1,12 @@
 #include "parallel/frozen_parameters.h"
 
 #include <algorithm>
+#include <exception>
 #include <iterator>
+#include <utility>
 
 #include "comm/same_lines.h"
+#include "muster/base/error.h"
 
 namespace muster::parallel {
 namespace {
@@ -43,6 +46,31 @@ std::vector<NamedTensor> FrozenParameters::take_unfrozen() {
   std::vector<NamedTensor> unfrozen(taken, parameters_.end());
   parameters_.erase(taken, parameters_.end());
   return unfrozen;
+}
+
+FreezingAgreement::FreezingAgreement(std::vector<NamedTensor> parameters)
+    : parameters_(std::move(parameters)), frozen_(parameters_) {
+  for (const auto& named : parameters_) trained_.push_back(static_cast<char>(is_trainable(named)));
+}
+
+bool FreezingAgreement::is_outdated() const {
+  for (size_t i = 0; i < parameters_.size(); ++i)
+    if (is_trainable(parameters_[i]) != static_cast<bool>(trained_[i])) return true;
+  return false;
+}
+
+void FreezingAgreement::renew(const comm::Communicator& shards, const comm::Communicator& replicas) {
+  // Within the shards first: the replicas of a rank that differs there must be told, or they would wait for it.
+  std::exception_ptr differ;
+  try {
+    if (shards.size() > 1) require_same_freezing(shards, parameters_);
+  } catch (const ConfigError&) {
+    differ = std::current_exception();
+  }
+  if (replicas.size() > 1)
+    require_same_freezing(replicas, parameters_, differ ? "its shards: different" : "its shards: equal");
+  if (differ) std::rethrow_exception(differ);
+  for (size_t i = 0; i < parameters_.size(); ++i) trained_[i] = static_cast<char>(is_trainable(parameters_[i]));
 }
 
 }  // namespace muster::parallel

@@ -37,4 +37,27 @@ class FrozenParameters {
   std::vector<NamedTensor> parameters_;
 };
 
+/// Which parameters of a sharded model are trained, as all ranks last agreed. Thread safety: the caller's.
+class FreezingAgreement {
+ public:
+  FreezingAgreement() = default;
+  /// The ranks have agreed on what these parameters are now.
+  explicit FreezingAgreement(std::vector<NamedTensor> parameters);
+
+  /// Whether this rank has frozen or unfrozen parameters since then.
+  bool is_outdated() const;
+  /// The parameters that were frozen in the beginning, without those that take_unfrozen() has returned.
+  const std::vector<NamedTensor>& frozen() const noexcept { return frozen_.all(); }
+  /// Compares what ranks have frozen and unfrozen, and agrees on it.
+  /// Throws: ConfigError (MU150), on all ranks, if they differ. Collective.
+  void renew(const comm::Communicator& shards, const comm::Communicator& replicas);
+  /// Removes the frozen parameters that require a gradient now, and returns them in the model's order.
+  std::vector<NamedTensor> take_unfrozen() { return frozen_.take_unfrozen(); }
+
+ private:
+  std::vector<NamedTensor> parameters_;
+  std::vector<char> trained_;  // by parameter
+  FrozenParameters frozen_;
+};
+
 }  // namespace muster::parallel

@@ -68,15 +68,15 @@ void ShardedModel::State::build(std::vector<UnitPlan> plans) {
   share_gradient_memory();
   unshard_scheduler_.emplace(units, settings);
   reductions_.emplace(units, groups, settings);
+  std::vector<NamedTensor> parameters;
   for (size_t u = 0; u < units.size(); ++u) {
     for (size_t i = 0; i < units[u]->size(); ++i) {
       places[units[u]->parameter(i).tensor.unsafeGetTensorImpl()] = {u, i};
-      parameters_.push_back(units[u]->parameter(i));
-      agreed_trainable_.push_back(units[u]->trainable(i));
+      parameters.push_back(units[u]->parameter(i));
       if (units[u]->trainable(i)) hook_up(u, i);
     }
   }
-  frozen_ = FrozenParameters(parameters_);
+  freezing_ = FreezingAgreement(std::move(parameters));
   keep_gradients(early);
 }
 
@@ -217,7 +217,7 @@ void ShardedModel::State::begin_backward(BackwardState what) {
   }
   arrived_.begin(awaited);
   device::wait_stream(kBegin, streams.reduce, device::current_stream(streams.accelerator));
-  reductions_->begin(awaited, freezing_changed());
+  reductions_->begin(awaited, freezing_.is_outdated());
   name_gathers("backward");
   // A runtime begins a backward of all its models, including those that no loss goes through.
   unshard_scheduler_->begin(Pass::backward, std::exchange(forward_trained_, false));
@@ -269,7 +269,7 @@ void ShardedModel::State::discard_backward() noexcept {
 void ShardedModel::State::reduce() {
   reductions_->start_rest();
   reductions_->wait();
-  if (reductions_->any_freezing_change() || (!reductions_->any() && freezing_changed())) agree_on_freezing();
+  if (reductions_->any_freezing_change() || (!reductions_->any() && freezing_.is_outdated())) agree_on_freezing();
   ++reduction_count;
   module_buffers.broadcast(groups);
   reductions_->record_end();
@@ -416,7 +416,7 @@ void ShardedModel::State::with_full_params(const std::function<void()>& f, const
 }
 
 void ShardedModel::State::watch_unfrozen() {
-  for (const auto& [name, tensor] : frozen_.all()) {
+  for (const auto& [name, tensor] : freezing_.frozen()) {
     if (!tensor.requires_grad() || watch_.watches(tensor)) continue;
     const auto [u, i] = *place(tensor);
     units[u]->allocate_gradients();
@@ -424,31 +424,11 @@ void ShardedModel::State::watch_unfrozen() {
   }
 }
 
-/// Compares within the shards first: the replicas of a rank that differs there must be told, or they would wait for it.
-void ShardedModel::State::require_agreement() const {
-  std::exception_ptr differ;
-  try {
-    if (groups.shards.size() > 1) require_same_freezing(groups.shards, parameters_);
-  } catch (const ConfigError&) {
-    differ = std::current_exception();
-  }
-  if (groups.replicas.size() > 1)
-    require_same_freezing(groups.replicas, parameters_, differ ? "its shards: different" : "its shards: equal");
-  if (differ) std::rethrow_exception(differ);
-}
-
-bool ShardedModel::State::freezing_changed() const {
-  for (size_t i = 0; i < parameters_.size(); ++i)
-    if (parameters_[i].tensor.requires_grad() != static_cast<bool>(agreed_trainable_[i])) return true;
-  return false;
-}
-
 void ShardedModel::State::agree_on_freezing() {
-  require_agreement();
-  for (size_t i = 0; i < parameters_.size(); ++i) agreed_trainable_[i] = parameters_[i].tensor.requires_grad();
+  freezing_.renew(groups.shards, groups.replicas);
   watch_unfrozen();
   std::set<size_t, std::greater<>> touched;
-  for (const auto& [name, tensor] : frozen_.take_unfrozen()) {
+  for (const auto& [name, tensor] : freezing_.take_unfrozen()) {
     const auto [u, i] = *place(tensor);
     units[u]->add_unfrozen(i);
     touched.insert(u);

@@ -129,9 +129,6 @@ class ShardedModel::State final : public hook::StorageWatcher,
   /// Gives unfrozen parameters gradients and hooks. Their gradients are collected, and reduced as soon as the ranks
   /// have agreed.
   void watch_unfrozen();
-  /// Whether this rank has frozen or unfrozen parameters since the ranks last agreed.
-  bool freezing_changed() const;
-  void require_agreement() const;
   /// Compares what ranks have frozen and unfrozen. Gradients of unfrozen parameters are reduced after the others of a
   /// backward. Collective.
   void agree_on_freezing();
@@ -146,11 +143,9 @@ class ShardedModel::State final : public hook::StorageWatcher,
   std::optional<ReductionScheduler> reductions_;
   std::vector<std::pair<size_t, size_t>> places_of_leaves_;  // by leaf of `watch_`: unit, and index in it
   ArrivedGradients arrived_;
-  FrozenParameters frozen_;
-  std::vector<NamedTensor> parameters_;  // parameters of all units
-  std::vector<char> agreed_trainable_;   // whether each is trained, as agreed by all ranks
-  int exceptions_ = 0;                   // number of exceptions in flight when the forward began
-  bool forward_trained_ = false;         // whether a forward since the last backward recorded a graph
+  FreezingAgreement freezing_;
+  int exceptions_ = 0;            // number of exceptions in flight when the forward began
+  bool forward_trained_ = false;  // whether a forward since the last backward recorded a graph
   FullScope scope_ = FullScope::none;
   BackwardWatch watch_;  // last, because its hooks use the other members
 };
