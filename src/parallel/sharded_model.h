@@ -16,6 +16,8 @@ class Module;
 
 namespace muster::parallel {
 
+class ShardedEngine;
+
 /// A module whose training is sharded over the ranks, unit by unit (see wrap.h and ShardedOptions::auto_wrap), as
 /// ShardStage says.
 ///
@@ -146,8 +148,7 @@ class ShardedModel final : public ManagedModel, public GradientReductions, publi
   std::vector<std::string> unit_names() const;
 
  private:
-  class State;
-  std::shared_ptr<State> state_;
+  std::shared_ptr<ShardedEngine> engine_;
 };
 
 }  // namespace muster::parallel

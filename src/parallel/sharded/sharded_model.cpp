@@ -14,7 +14,7 @@
 #include "parallel/local.h"
 #include "parallel/same_model.h"
 #include "parallel/sharded/module_buffers.h"
-#include "parallel/sharded/sharded_state.h"
+#include "parallel/sharded/sharded_engine.h"
 #include "parallel/sharded/unit_marks.h"
 #include "parallel/sharded/units.h"
 #include "shard/device_mesh.h"
@@ -69,88 +69,88 @@ ShardedModel::ShardedModel(torch::nn::Module& module, comm::Communicator shards,
       settings.post_forward_size > 0
           ? DeviceMesh(shards, {{"outer", 0}, {"post_forward", settings.post_forward_size}}).group("post_forward")
           : comm::Communicator();
-  state_ = std::make_shared<State>(*this, module, ShardGroups{std::move(shards), std::move(replicas), post_forward},
-                                   settings);
-  state_->build(std::move(plans));
+  engine_ = std::make_shared<ShardedEngine>(
+      *this, module, ShardGroups{std::move(shards), std::move(replicas), post_forward}, settings);
+  engine_->build(std::move(plans));
   if (settings.buffer_dtype)
-    state_->module_buffers.convert(buffers_to_convert(module, options), *settings.buffer_dtype);
-  state_->module_buffers.adopt(buffers);
-  state_->module_buffers.broadcast(state_->groups);
+    engine_->module_buffers.convert(buffers_to_convert(module, options), *settings.buffer_dtype);
+  engine_->module_buffers.adopt(buffers);
+  engine_->module_buffers.broadcast(engine_->groups);
   device::release_freed_memory();  // the freed full parameters leave gaps between the shards, too small to reuse
 }
 
 ShardedModel::~ShardedModel() = default;
 
 void ShardedModel::enter_forward() {
-  std::scoped_lock lock(state_->mutex);
-  state_->enter_forward();
+  std::scoped_lock lock(engine_->mutex);
+  engine_->enter_forward();
 }
 
 void ShardedModel::leave_forward() noexcept {
-  std::scoped_lock lock(state_->mutex);
-  state_->leave_forward();
+  std::scoped_lock lock(engine_->mutex);
+  engine_->leave_forward();
 }
 
 void ShardedModel::before_backward() {
   if (hook::current_backward() >= 0) return;  // within another backward
-  const auto& groups = state_->groups;
+  const auto& groups = engine_->groups;
   if (groups.shards.rank() == 0 && groups.replicas.rank() == 0) warn_of_lost_marks();
-  std::scoped_lock lock(state_->mutex);
-  state_->watch().announce();
+  std::scoped_lock lock(engine_->mutex);
+  engine_->watch().announce();
 }
 
 void ShardedModel::after_backward() {
-  std::scoped_lock lock(state_->mutex);
-  state_->watch().end_announced();
+  std::scoped_lock lock(engine_->mutex);
+  engine_->watch().end_announced();
 }
 
 void ShardedModel::fail_backward() noexcept {
-  std::scoped_lock lock(state_->mutex);
-  state_->watch().fail();
+  std::scoped_lock lock(engine_->mutex);
+  engine_->watch().fail();
 }
 
 void ShardedModel::broadcast_buffers() {
-  std::scoped_lock lock(state_->mutex);
-  state_->module_buffers.broadcast(state_->groups);
+  std::scoped_lock lock(engine_->mutex);
+  engine_->module_buffers.broadcast(engine_->groups);
 }
 
-void ShardedModel::set_gradient_sync(bool on) { state_->sync = on; }
-bool ShardedModel::gradient_sync() const { return state_->sync; }
+void ShardedModel::set_gradient_sync(bool on) { engine_->sync = on; }
+bool ShardedModel::gradient_sync() const { return engine_->sync; }
 
 void ShardedModel::start_reduction() {
-  std::scoped_lock lock(state_->mutex);
-  if (state_->settings.keeps_params_unsharded()) state_->watch().start_alone();
+  std::scoped_lock lock(engine_->mutex);
+  if (engine_->settings.keeps_params_unsharded()) engine_->watch().start_alone();
 }
 
 void ShardedModel::finish_reduction() {
-  std::scoped_lock lock(state_->mutex);
-  if (state_->settings.keeps_params_unsharded()) state_->watch().end_alone();
+  std::scoped_lock lock(engine_->mutex);
+  if (engine_->settings.keeps_params_unsharded()) engine_->watch().end_alone();
 }
 
-int64_t ShardedModel::reduction_count() const { return state_->reduction_count; }
+int64_t ShardedModel::reduction_count() const { return engine_->reduction_count; }
 void ShardedModel::register_with(const std::shared_ptr<ReductionRecord>& record, int64_t index) {
-  state_->register_with(record, index);
+  engine_->register_with(record, index);
 }
 
 bool ShardedModel::has_gradients() const {
-  for (const auto& unit : state_->units)
+  for (const auto& unit : engine_->units)
     for (size_t i = 0; i < unit->size(); ++i)
       if (unit->gradients() && unit->gradients()->has_sharded_grad(i)) return true;
   return false;
 }
 
 double ShardedModel::gradient_power_sum(const std::vector<at::Tensor>& parameters, double p) {
-  const auto device = state_->units.empty() ? at::Device(at::kCPU) : state_->units.front()->local(0).value.device();
+  const auto device = engine_->units.empty() ? at::Device(at::kCPU) : engine_->units.front()->local(0).value.device();
   if (!device.is_cpu()) return device_gradient_power_sum(parameters, p, device).item<double>();
   const auto sum = optim::unrounded_power_sum(gradients_of(*this, parameters), p);
-  add_over(state_->groups.shards, sum, p);
+  add_over(engine_->groups.shards, sum, p);
   return optim::rounded_power_sum(sum, p);
 }
 
 at::Tensor ShardedModel::device_gradient_power_sum(const std::vector<at::Tensor>& parameters, double p,
                                                    at::Device device) {
   const auto sum = optim::device_unrounded_power_sum(gradients_of(*this, parameters), device, p);
-  add_over(state_->groups.shards, sum, p);
+  add_over(engine_->groups.shards, sum, p);
   return optim::device_rounded_power_sum(sum, p);
 }
 
@@ -165,107 +165,107 @@ void ShardedModel::for_each_gradient(const std::vector<at::Tensor>& parameters,
 
 void ShardedModel::scale_gradients(const std::vector<at::Tensor>& parameters, double factor) {
   for (const auto& parameter : optim::distinct_tensors(parameters))
-    if (const auto* place = state_->place(parameter))
-      if (auto* gradients = state_->units[place->first]->gradients()) gradients->scale(place->second, factor);
+    if (const auto* place = engine_->place(parameter))
+      if (auto* gradients = engine_->units[place->first]->gradients()) gradients->scale(place->second, factor);
 }
 
 GradientParts ShardedModel::gradient_parts(const at::Tensor& parameter) {
-  const auto* place = state_->place(parameter);
-  return place ? state_->units[place->first]->gradient_parts(place->second) : ManagedModel::gradient_parts(parameter);
+  const auto* place = engine_->place(parameter);
+  return place ? engine_->units[place->first]->gradient_parts(place->second) : ManagedModel::gradient_parts(parameter);
 }
 
 void ShardedModel::load_gradient(const at::Tensor& parameter, const GradientParts& parts) {
-  if (const auto* place = state_->place(parameter)) state_->units[place->first]->load_gradient(place->second, parts);
+  if (const auto* place = engine_->place(parameter)) engine_->units[place->first]->load_gradient(place->second, parts);
   else ManagedModel::load_gradient(parameter, parts);
 }
 
 std::vector<std::pair<std::string, at::Tensor>> ShardedModel::full_state(bool main_only) {
-  if (state_->one_copy) state_->one_copy->require_whole();
+  if (engine_->one_copy) engine_->one_copy->require_whole();
   std::unordered_map<const c10::TensorImpl*, at::Tensor> whole;
-  for (const auto& unit : state_->units) {
+  for (const auto& unit : engine_->units) {
     auto tensors = unit->values().full_params(main_only);
     for (size_t i = 0; i < unit->size(); ++i) whole[unit->parameter(i).tensor.unsafeGetTensorImpl()] = tensors[i];
   }
   std::vector<std::pair<std::string, at::Tensor>> values;
-  if (main_only && !state_->groups.is_main()) return values;
-  for (const auto& entry : state_->module.named_parameters())
+  if (main_only && !engine_->groups.is_main()) return values;
+  for (const auto& entry : engine_->module.named_parameters())
     if (auto sharded = whole.find(entry.value().unsafeGetTensorImpl()); sharded != whole.end())
       values.emplace_back(entry.key(), sharded->second);
-  for (const auto& entry : state_->module.named_parameters())  // parameters of ignored modules
+  for (const auto& entry : engine_->module.named_parameters())  // parameters of ignored modules
     if (!whole.contains(entry.value().unsafeGetTensorImpl())) values.emplace_back(entry.key(), entry.value().detach());
-  for (const auto& entry : state_->module.named_buffers())
+  for (const auto& entry : engine_->module.named_buffers())
     values.emplace_back(entry.key(), entry.value().detach().to(stored_dtype(entry.value())));
   return values;
 }
 
 std::vector<ParameterShard> ShardedModel::shards() {
-  std::scoped_lock lock(state_->mutex);
-  if (state_->one_copy) state_->one_copy->require_whole();
-  state_->wait_for_values();
+  std::scoped_lock lock(engine_->mutex);
+  if (engine_->one_copy) engine_->one_copy->require_whole();
+  engine_->wait_for_values();
   std::vector<ParameterShard> parts;
-  for (const auto& entry : state_->module.named_parameters())
-    if (const auto* place = state_->place(entry.value()))
-      parts.push_back(state_->units[place->first]->shard(place->second, entry.key()));
+  for (const auto& entry : engine_->module.named_parameters())
+    if (const auto* place = engine_->place(entry.value()))
+      parts.push_back(engine_->units[place->first]->shard(place->second, entry.key()));
   return parts;
 }
 
 at::ScalarType ShardedModel::stored_dtype(const at::Tensor& tensor) const {
-  if (const auto* place = state_->place(tensor))
-    return state_->units[place->first]->local(place->second).value.scalar_type();
-  return state_->module_buffers.built_dtype(tensor);
+  if (const auto* place = engine_->place(tensor))
+    return engine_->units[place->first]->local(place->second).value.scalar_type();
+  return engine_->module_buffers.built_dtype(tensor);
 }
 
 precision::ForwardCasts ShardedModel::forward_casts() const {
-  const auto& settings = state_->settings;
+  const auto& settings = engine_->settings;
   return {.inputs = settings.cast_forward_inputs ? settings.param_dtype : std::nullopt,
           .outputs = settings.output_dtype};
 }
 
 void ShardedModel::begin_update() {
-  std::scoped_lock lock(state_->mutex);
-  state_->begin_update();
+  std::scoped_lock lock(engine_->mutex);
+  engine_->begin_update();
 }
 
 bool ShardedModel::abandon_update(const std::string& cause) {
-  std::scoped_lock lock(state_->mutex);
-  return state_->abandon_update(cause);
+  std::scoped_lock lock(engine_->mutex);
+  return engine_->abandon_update(cause);
 }
 
 void ShardedModel::end_update(const std::vector<at::Tensor>& parameters) {
-  std::scoped_lock lock(state_->mutex);
-  std::vector<bool> updated(state_->units.size());
+  std::scoped_lock lock(engine_->mutex);
+  std::vector<bool> updated(engine_->units.size());
   for (const auto& parameter : parameters)
-    if (const auto* place = state_->place(parameter)) updated[place->first] = true;
-  state_->end_update(updated);
+    if (const auto* place = engine_->place(parameter)) updated[place->first] = true;
+  engine_->end_update(updated);
 }
 
 void ShardedModel::summon_full_params(const std::function<void()>& f, const FullParamsOptions& options) {
-  state_->with_full_params(f, options);
+  engine_->with_full_params(f, options);
 }
 
-std::string ShardedModel::describe() const { return state_->describe(); }
+std::string ShardedModel::describe() const { return engine_->describe(); }
 
 const optim::LocalParameter* ShardedModel::find(const at::Tensor& parameter) const {
-  const auto* place = state_->place(parameter);
-  return place ? &state_->units[place->first]->local(place->second) : nullptr;
+  const auto* place = engine_->place(parameter);
+  return place ? &engine_->units[place->first]->local(place->second) : nullptr;
 }
 
 bool ShardedModel::has_gradient(const at::Tensor& parameter) const {
-  const auto* place = state_->place(parameter);
+  const auto* place = engine_->place(parameter);
   if (!place) return false;
-  return state_->units[place->first]->has_gradient(place->second);
+  return engine_->units[place->first]->has_gradient(place->second);
 }
 
 void ShardedModel::zero_grad(const at::Tensor& parameter, bool set_to_none) {
-  if (const auto* place = state_->place(parameter))
-    state_->units[place->first]->zero_gradient(place->second, set_to_none);
+  if (const auto* place = engine_->place(parameter))
+    engine_->units[place->first]->zero_gradient(place->second, set_to_none);
 }
 
-ShardedModel::Stats ShardedModel::stats() const { return state_->stats(); }
+ShardedModel::Stats ShardedModel::stats() const { return engine_->stats(); }
 
 std::vector<std::string> ShardedModel::unit_names() const {
   std::vector<std::string> names;
-  for (const auto& unit : state_->units) names.push_back(unit->name());
+  for (const auto& unit : engine_->units) names.push_back(unit->name());
   return names;
 }
 

@@ -1,4 +1,4 @@
-#include "parallel/sharded/sharded_state.h"
+#include "parallel/sharded/sharded_engine.h"
 
 #include <algorithm>
 #include <array>
@@ -50,11 +50,11 @@ bool ArrivedGradients::take() {
 }
 
 // In stage full, an access outside of a forward is an error already (MU161).
-ShardedModel::State::State(ShardedModel& model, torch::nn::Module& module, ShardGroups groups, ShardSettings settings)
+ShardedEngine::ShardedEngine(ShardedModel& model, torch::nn::Module& module, ShardGroups groups, ShardSettings settings)
     : module(module), groups(std::move(groups)), settings(settings), model_(model),
       watch_(mutex, *this, BackwardWatch::Threads::one, /*checks_bypass=*/settings.keeps_params_unsharded()) {}
 
-void ShardedModel::State::build(std::vector<UnitPlan> plans) {
+void ShardedEngine::build(std::vector<UnitPlan> plans) {
   const auto early = gradients_before(plans);
   if (settings.one_copy_per_host && comm::part_alignment(groups.shards) > 0)
     one_copy = std::make_unique<OneCopy>(groups.shards);
@@ -81,7 +81,7 @@ void ShardedModel::State::build(std::vector<UnitPlan> plans) {
 }
 
 /// Gradients that already exist count as those of a backward in no_sync.
-void ShardedModel::State::keep_gradients(const std::vector<std::vector<at::Tensor>>& early) {
+void ShardedEngine::keep_gradients(const std::vector<std::vector<at::Tensor>>& early) {
   for (size_t u = 0; u < units.size(); ++u) {
     for (size_t i = 0; i < units[u]->size(); ++i)
       if (early[u][i].defined() && units[u]->trainable(i))
@@ -90,7 +90,7 @@ void ShardedModel::State::keep_gradients(const std::vector<std::vector<at::Tenso
   }
 }
 
-void ShardedModel::State::share_gradient_memory() {
+void ShardedEngine::share_gradient_memory() {
   int64_t bytes = 0;
   for (const auto& unit : units)
     if (unit->gradients()) bytes = std::max(bytes, unit->gradients()->pool_bytes());
@@ -103,12 +103,12 @@ void ShardedModel::State::share_gradient_memory() {
   }
 }
 
-void ShardedModel::State::hook_up(size_t u, size_t i) {
+void ShardedEngine::hook_up(size_t u, size_t i) {
   places_of_leaves_.emplace_back(u, i);
   watch_.watch(units[u]->parameter(i));
 }
 
-void ShardedModel::State::refuse(const hook::StorageAccess& access) const {
+void ShardedEngine::refuse(const hook::StorageAccess& access) const {
   const bool gradient = access.owner_id < 0;
   const auto& unit = *units[gradient ? ~access.owner_id : access.owner_id];
   const auto what = name_of(unit, unit.parameter_of(access.tensor));
@@ -139,12 +139,12 @@ void ShardedModel::State::refuse(const hook::StorageAccess& access) const {
 }
 
 /// Whether a scope of full values allows this operator.
-bool ShardedModel::State::accessed_in_scope(const hook::StorageAccess& access) const {
+bool ShardedEngine::accessed_in_scope(const hook::StorageAccess& access) const {
   return access.owner_id >= 0 && scope_ != FullScope::none && units[access.owner_id]->values().full_params_open() &&
          (!access.writes || scope_ == FullScope::writes);
 }
 
-void ShardedModel::State::before_access(const hook::StorageAccess& access) {
+void ShardedEngine::before_access(const hook::StorageAccess& access) {
   std::scoped_lock lock(mutex);
   if (accessed_in_scope(access)) return unshard_scheduler_->hold(access.owner_id);
   const bool backward = within_backward();
@@ -159,12 +159,12 @@ void ShardedModel::State::before_access(const hook::StorageAccess& access) {
                           settings.keeps_after_forward && (backward || at::GradMode::is_enabled()));
 }
 
-void ShardedModel::State::after_access(int64_t owner_id) noexcept {
+void ShardedEngine::after_access(int64_t owner_id) noexcept {
   std::scoped_lock lock(mutex);
   unshard_scheduler_->leave(owner_id);
 }
 
-void ShardedModel::State::check_parameters() const {
+void ShardedEngine::check_parameters() const {
   for (const auto& unit : units) {
     if (const auto name = unit->misplaced(); !name.empty())
       throw UsageError("MU163", "parameter '" + name + "' of unit '" + unit->name() +
@@ -174,7 +174,7 @@ void ShardedModel::State::check_parameters() const {
   }
 }
 
-void ShardedModel::State::enter_forward() {
+void ShardedEngine::enter_forward() {
   if (scope_ != FullScope::none)
     throw UsageError("MU169",
                      "a forward of the model runs inside summon_full_params, where its parameters do not belong to the "
@@ -192,7 +192,7 @@ void ShardedModel::State::enter_forward() {
   watch_.enter_forward();
 }
 
-void ShardedModel::State::leave_forward() noexcept {
+void ShardedEngine::leave_forward() noexcept {
   if (!watch_.leave_forward() || within_backward()) return;
   const bool threw = std::uncaught_exceptions() > exceptions_, trains = at::GradMode::is_enabled() && !threw;
   forward_trained_ |= trains;
@@ -205,7 +205,7 @@ void ShardedModel::State::leave_forward() noexcept {
   if (!trains) buffers.trim();
 }
 
-void ShardedModel::State::begin_backward(BackwardState what) {
+void ShardedEngine::begin_backward(BackwardState what) {
   if (scope_ != FullScope::none)
     throw UsageError(
         "MU169",
@@ -225,9 +225,9 @@ void ShardedModel::State::begin_backward(BackwardState what) {
 }
 
 /// The first call of a backward that was not announced hides the placeholders here.
-void ShardedModel::State::before_gradient(size_t) { watch_.reach(); }
+void ShardedEngine::before_gradient(size_t) { watch_.reach(); }
 
-void ShardedModel::State::gradient_arrived(size_t leaf, const at::Tensor& parameter) {
+void ShardedEngine::gradient_arrived(size_t leaf, const at::Tensor& parameter) {
   const auto [u, i] = places_of_leaves_[leaf];
   auto& unit = *units[u];
   // Taken away at once: autograd would add the next gradient to it, and it would stay on this rank in full.
@@ -245,7 +245,7 @@ void ShardedModel::State::gradient_arrived(size_t leaf, const at::Tensor& parame
   unshard_scheduler_->reshard(u);
 }
 
-void ShardedModel::State::end_backward(BackwardState what, bool) {
+void ShardedEngine::end_backward(BackwardState what, bool) {
   bool any = arrived_.take();
   if (what == BackwardState::alone) reduce();
   unshard_scheduler_->end(Pass::backward);
@@ -261,12 +261,12 @@ void ShardedModel::State::end_backward(BackwardState what, bool) {
 }
 
 /// Gradients that have waited since before stay, if this backward brought none.
-void ShardedModel::State::discard_backward() noexcept {
+void ShardedEngine::discard_backward() noexcept {
   if (arrived_.take() || reductions_->is_running()) reductions_->cancel();
   else reductions_->record_end();
 }
 
-void ShardedModel::State::reduce() {
+void ShardedEngine::reduce() {
   reductions_->start_rest();
   reductions_->wait();
   if (reductions_->any_freezing_change() || (!reductions_->any() && freezing_.is_outdated())) agree_on_freezing();
@@ -275,15 +275,15 @@ void ShardedModel::State::reduce() {
   reductions_->record_end();
 }
 
-void ShardedModel::State::name_gathers(const char* purpose) {
+void ShardedEngine::name_gathers(const char* purpose) {
   for (auto& unit : units) unit->values().label_gathers(purpose);
 }
 
-void ShardedModel::State::free_post_forward_shards() {
+void ShardedEngine::free_post_forward_shards() {
   for (auto& unit : units) unit->values().free_post_forward_shard();
 }
 
-void ShardedModel::State::end_update(const std::vector<bool>& of_units) {
+void ShardedEngine::end_update(const std::vector<bool>& of_units) {
   const auto publish = [&] {
     for (size_t u = 0; u < units.size(); ++u) {
       if (!of_units[u]) continue;
@@ -296,7 +296,7 @@ void ShardedModel::State::end_update(const std::vector<bool>& of_units) {
   update(of_units);
 }
 
-bool ShardedModel::State::abandon_update(const std::string& cause) {
+bool ShardedEngine::abandon_update(const std::string& cause) {
   if (!one_copy) return false;
   if (one_copy->is_updating()) one_copy->tear(cause);
   if (!one_copy->is_torn()) return false;
@@ -305,7 +305,7 @@ bool ShardedModel::State::abandon_update(const std::string& cause) {
   return true;
 }
 
-void ShardedModel::State::in_update(const std::function<void()>& f) {
+void ShardedEngine::in_update(const std::function<void()>& f) {
   try {
     f();
   } catch (const std::exception& error) {
@@ -322,7 +322,7 @@ constexpr device::SyncPoint kEnd{"fsdp: memory is freed after the gathers and re
 
 }  // namespace
 
-ShardedModel::State::~State() {
+ShardedEngine::~ShardedEngine() {
   if (streams.accelerator.is_cpu()) return;
   try {
     const auto current = device::current_stream(streams.accelerator);
@@ -332,20 +332,20 @@ ShardedModel::State::~State() {
   }
 }
 
-void ShardedModel::State::begin_update() {
+void ShardedEngine::begin_update() {
   wait_for_values();
   device::wait_stream(kGathers, device::current_stream(streams.accelerator), streams.unshard);
   if (one_copy) in_update([this] { one_copy->begin_update(); });
 }
 
-void ShardedModel::State::update(const std::vector<bool>& of_units) {
+void ShardedEngine::update(const std::vector<bool>& of_units) {
   device::wait_stream(kUpdated, streams.unshard, device::current_stream(streams.accelerator));
   name_gathers("new values");
   for (size_t u = 0; u < units.size(); ++u)
     if (of_units[u]) unshard_scheduler_->update(u);
 }
 
-void ShardedModel::State::wait_for_values() {
+void ShardedEngine::wait_for_values() {
   if (!settings.keeps_params_unsharded()) return;
   for (size_t u = 0; u < units.size(); ++u) unshard_scheduler_->wait(u);
 }
@@ -374,7 +374,7 @@ std::exception_ptr shared_error(const comm::Communicator& group, const std::exce
 
 }  // namespace
 
-void ShardedModel::State::begin_full_params(const FullParamsOptions& how) {
+void ShardedEngine::begin_full_params(const FullParamsOptions& how) {
   std::scoped_lock lock(mutex);
   if (scope_ != FullScope::none || watch_.inside_forward() || within_backward())
     throw UsageError("MU169",
@@ -388,7 +388,7 @@ void ShardedModel::State::begin_full_params(const FullParamsOptions& how) {
   scope_ = how.writeback ? FullScope::writes : FullScope::reads;
 }
 
-void ShardedModel::State::end_full_params(const FullParamsOptions& how, bool write_back) {
+void ShardedEngine::end_full_params(const FullParamsOptions& how, bool write_back) {
   std::scoped_lock lock(mutex);
   scope_ = FullScope::none;
   const bool updates = one_copy && write_back;
@@ -402,7 +402,7 @@ void ShardedModel::State::end_full_params(const FullParamsOptions& how, bool wri
   buffers.trim();
 }
 
-void ShardedModel::State::with_full_params(const std::function<void()>& f, const FullParamsOptions& how) {
+void ShardedEngine::with_full_params(const std::function<void()>& f, const FullParamsOptions& how) {
   begin_full_params(how);
   std::exception_ptr error;
   try {
@@ -415,7 +415,7 @@ void ShardedModel::State::with_full_params(const std::function<void()>& f, const
   if (error) std::rethrow_exception(error);
 }
 
-void ShardedModel::State::watch_unfrozen() {
+void ShardedEngine::watch_unfrozen() {
   for (const auto& [name, tensor] : freezing_.frozen()) {
     if (!tensor.requires_grad() || watch_.watches(tensor)) continue;
     const auto [u, i] = *place(tensor);
@@ -424,7 +424,7 @@ void ShardedModel::State::watch_unfrozen() {
   }
 }
 
-void ShardedModel::State::agree_on_freezing() {
+void ShardedEngine::agree_on_freezing() {
   freezing_.renew(groups.shards, groups.replicas);
   watch_unfrozen();
   std::set<size_t, std::greater<>> touched;
@@ -454,7 +454,7 @@ struct Largest {
 
 }  // namespace
 
-ShardedModel::State::Needs ShardedModel::State::needs() const {
+ShardedEngine::Needs ShardedEngine::needs() const {
   int64_t rest = 0, all = 0;
   Largest whole, gradients;
   for (const auto& unit : units) {
@@ -472,7 +472,7 @@ ShardedModel::State::Needs ShardedModel::State::needs() const {
   return {rest, rest + (settings.keeps_params_unsharded() ? 0 : live + kept) + gradients.sum()};
 }
 
-std::string ShardedModel::State::describe() const {
+std::string ShardedEngine::describe() const {
   std::scoped_lock lock(mutex);
   const bool twice = !settings.keeps_params_unsharded() && !settings.keeps_after_forward;  // in forward and in backward
   int64_t elements = 0;
@@ -508,9 +508,9 @@ std::string ShardedModel::State::describe() const {
   return text.str();
 }
 
-ShardedModel::Stats ShardedModel::State::stats() const {
+ShardedModel::Stats ShardedEngine::stats() const {
   std::scoped_lock lock(mutex);
-  Stats stats;
+  ShardedModel::Stats stats;
   stats.gathered_bytes = unshard_scheduler_->live_bytes();
   stats.peak_gathered_bytes = unshard_scheduler_->peak_bytes();
   stats.gathers = unshard_scheduler_->gathers();

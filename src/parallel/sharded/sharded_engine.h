@@ -46,14 +46,17 @@ class ArrivedGradients {
   bool unfrozen_ = false;
 };
 
-/// The state that hooks and watched storages use. They hold weak references to it, so it is destroyed with the model.
-class ShardedModel::State final : public hook::StorageWatcher,
-                                  public optim::ParameterOwner,
-                                  public std::enable_shared_from_this<State>,
-                                  private BackwardActions {
+/// What a ShardedModel does when operators use parameters, and when gradients arrive: hooks and watched storages call
+/// it. Storages may outlive the model, and hold weak references to the engine, which is therefore not the model itself.
+/// Thread safety: hooks lock the mutex, and so do with_full_params(), describe() and stats(). The caller of the other
+/// functions holds it.
+class ShardedEngine final : public hook::StorageWatcher,
+                            public optim::ParameterOwner,
+                            public std::enable_shared_from_this<ShardedEngine>,
+                            private BackwardActions {
  public:
-  State(ShardedModel& model, torch::nn::Module& module, ShardGroups groups, ShardSettings settings);
-  ~State() override;
+  ShardedEngine(ShardedModel& model, torch::nn::Module& module, ShardGroups groups, ShardSettings settings);
+  ~ShardedEngine() override;
   /// Call it once, when a shared_ptr owns this object. Collective.
   void build(std::vector<UnitPlan> plans);
 
@@ -63,7 +66,7 @@ class ShardedModel::State final : public hook::StorageWatcher,
 
   void enter_forward();
   void leave_forward() noexcept;
-  /// Follows the backwards of this model. The caller holds the mutex.
+  /// Follows the backwards of this model.
   BackwardWatch& watch() noexcept { return watch_; }
   void register_with(const std::shared_ptr<ReductionRecord>& record, int64_t index) {
     reductions_->register_with(record, index);
@@ -86,7 +89,7 @@ class ShardedModel::State final : public hook::StorageWatcher,
     return found == places.end() ? nullptr : &found->second;
   }
   std::string describe() const;
-  Stats stats() const;
+  ShardedModel::Stats stats() const;
 
   mutable std::mutex mutex;
   torch::nn::Module& module;
