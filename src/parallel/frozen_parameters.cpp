@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <exception>
 #include <iterator>
+#include <string>
 #include <utility>
 
 #include "comm/same_lines.h"
@@ -13,10 +14,10 @@ namespace {
 
 bool is_trainable(const NamedTensor& named) { return named.tensor.requires_grad(); }
 
-}  // namespace
-
+/// Throws: ConfigError (MU150) on every rank, naming the first of these parameters that only some ranks train.
+/// `elsewhere`: what this rank knows about ranks outside the group; it must be equal on all ranks. Collective.
 void require_same_freezing(const comm::Communicator& group, const std::vector<NamedTensor>& parameters,
-                           const std::string& elsewhere) {
+                           const std::string& elsewhere = {}) {
   std::vector<std::string> lines;
   lines.reserve(parameters.size() + 1);
   for (const auto& named : parameters)
@@ -27,6 +28,8 @@ void require_same_freezing(const comm::Communicator& group, const std::vector<Na
       {.remedy = "call requires_grad_() for the same parameters on every rank, before the same step",
        .what = "ranks have frozen or unfrozen different parameters"});
 }
+
+}  // namespace
 
 FrozenParameters::FrozenParameters(const std::vector<NamedTensor>& parameters) {
   std::remove_copy_if(parameters.begin(), parameters.end(), std::back_inserter(parameters_), is_trainable);

@@ -1,18 +1,12 @@
 #pragma once
 
 #include <cstddef>
-#include <string>
 #include <vector>
 
 #include "muster/comm/communicator.h"
 #include "parallel/local.h"
 
 namespace muster::parallel {
-
-/// Throws: ConfigError (MU150) on every rank, naming the first of these parameters that only some ranks train.
-/// `elsewhere`: what this rank knows about ranks outside the group; it must be equal on all ranks. Collective.
-void require_same_freezing(const comm::Communicator& group, const std::vector<NamedTensor>& parameters,
-                           const std::string& elsewhere = {});
 
 /// The parameters of a model that required no gradient when it was prepared, and that training has not taken in since.
 /// Thread safety: the caller's.
@@ -28,7 +22,8 @@ class FrozenParameters {
   bool empty() const noexcept { return parameters_.empty(); }
   /// Whether one of these parameters requires a gradient now.
   bool any_unfrozen() const;
-  /// Calls require_same_freezing() for these parameters. Collective.
+  /// Throws: ConfigError (MU150) on every rank, naming the first of these parameters that only some ranks train.
+  /// Collective.
   void require_agreement(const comm::Communicator& group) const;
   /// Removes the parameters that require a gradient now, and returns them in the model's order.
   std::vector<NamedTensor> take_unfrozen();
