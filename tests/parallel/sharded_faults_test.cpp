@@ -1,5 +1,6 @@
 #include <functional>
 #include <thread>
+#include <utility>
 
 #include <c10/core/InferenceMode.h>
 
@@ -47,6 +48,28 @@ TEST(ShardedFaults, StaysUsableAfterExceptionsInForwardAndBackward) {
       expect_state(model, reference.net, true);
     });
   }
+}
+
+/// A rank without a loss reduces alone what its earlier backwards have collected.
+TEST(ShardedFaults, AReductionAloneThatIsRefusedKeepsTheGradientsThatWait) {
+  for (const auto stage : {ShardStage::optimizer, ShardStage::gradients})
+    on_seeded_ranks(2, [&](comm::Communicator group) {
+      const auto words = words_of(0, group.rank());
+      auto net = make_net(), other = make_net();
+      ShardedModel model(*net, group, {.stage = stage}), expected(*other, group, {.stage = stage});
+      backward(expected, loss_of(forward(expected, other, words), words));
+      model.set_gradient_sync(false);
+      backward(model, loss_of(forward(model, net, words), words));
+      model.set_gradient_sync(true);
+      const auto shown = std::exchange(net->head->bias.mutable_grad(), torch::ones({kWords}));
+      EXPECT_THROW(model.start_reduction(), UsageError);  // MU578
+      net->head->bias.mutable_grad() = shown;
+      model.start_reduction();
+      model.finish_reduction();
+      const auto sum = expected.gradient_power_sum(other->parameters(), 2);
+      EXPECT_GT(sum, 0);
+      EXPECT_NEAR(model.gradient_power_sum(net->parameters(), 2), sum, 1e-6 * sum);
+    });
 }
 
 /// What each rank threw, by its class, when ranks call layers of a list as they please.
