@@ -15,7 +15,7 @@
 
 #include "base/listing.h"
 #include "cluster/variables.h"
-#include "comm/backend_object.h"
+#include "comm/object_file.h"
 #include "device/cuda_driver.h"
 #include "device/device.h"
 #include "device/host_memory.h"

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cctype>
-#include <cstring>
 #include <utility>
 
 #include "comm/connecting.h"
@@ -31,9 +30,8 @@ bool is_part_of_a_symbol(const std::string& name) {
 
 TransportFactory factory_of(const std::string& name, const void* symbol, const std::string& file) {
   const auto& object = *static_cast<const TransportObject*>(symbol);
-  if (std::strcmp(object.built_with, MUSTER_BACKEND_OBJECT_BUILT_WITH) != 0)
-    refuse_transport(name, formatted("{} was built with {}, and this program with {}; build both with the same", file,
-                                     object.built_with, MUSTER_BACKEND_OBJECT_BUILT_WITH));
+  if (const auto difference = difference_of_builds(object.built_with); !difference.empty())
+    refuse_transport(name, formatted("{} {}", file, difference));
   if (!object.make) refuse_transport(name, formatted("{} has no factory for it; set TransportObject::make", file));
   return object.make;
 }
@@ -60,8 +58,7 @@ FoundTransport find_transport(const std::string& name) {
   if (const void* object = ::dlsym(RTLD_DEFAULT, symbol.c_str()))
     return {factory_of(name, object, "the program"), "of the program"};
   const auto opened = open_object(name);
-  if (!opened.problem.empty())
-    refuse_transport(name, formatted("{} cannot be opened: {}", opened.path, opened.problem));
+  if (opened.is_refused) refuse_transport(name, formatted("{} cannot be opened: {}", opened.path, opened.problem));
   if (!opened.handle) return {};
   const void* object = ::dlsym(opened.handle, symbol.c_str());
   if (!object)

@@ -7,12 +7,8 @@
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/grad_mode.h>
-#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
-#include "base/listing.h"
 #include "comm/backend_calls.h"
-#include "comm/error_text.h"
-#include "comm/rank_index.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
 
@@ -136,96 +132,9 @@ void PendingOperations::clear() {
 
 namespace {
 
-using Clock = std::chrono::steady_clock;
-using BackendPtr = c10::intrusive_ptr<c10d::Backend>;
-
-constexpr const char* kOutcome = "outcome";
-constexpr const char* kAllHave = "all have it";
-
-std::string made_key(int rank) { return formatted("made/{}", rank); }
-
-std::string rank_of(const BackendAgreement& agreement) {
-  return formatted("rank {} of {}", agreement.rank, agreement.group);
-}
-
-/// The outcome that was written first counts for all ranks.
-std::string written(const BackendAgreement& agreement, const std::string& outcome) {
-  return agreement.store->compareSet(kOutcome, "", outcome);
-}
-
-std::string failure_of(const BackendAgreement& agreement, const std::exception& error) {
-  const auto [id, text] = split_message(short_error_text(error.what(), 500), "MU575");
-  const auto failure = formatted("{}: {} could not make {}: {}", id, rank_of(agreement), agreement.what, text);
-  try {
-    return written(agreement, failure);
-  } catch (const std::exception&) {
-    return failure;  // the store is lost, and the others will find that out
-  }
-}
-
-std::string time_out_of(const BackendAgreement& agreement) {
-  std::vector<int> missing;
-  for (int rank = 0; rank < agreement.size; ++rank)
-    if (!agreement.store->check({made_key(rank)})) missing.push_back(rank);
-  if (missing.empty()) return written(agreement, kAllHave);
-  return written(
-      agreement,
-      formatted("MU575: {} waited {:.0f} s until all ranks had {}; not yet: {}. Do they wait in its factory, "
-                "or have they ended?",
-                rank_of(agreement), std::chrono::duration<double>(agreement.timeout).count(), agreement.what,
-                joined(missing)));
-}
-
-std::string outcome_of_all(const BackendAgreement& agreement) {
-  auto& store = *agreement.store;
-  const auto until = Clock::now() + agreement.timeout;
-  std::string reason;
-  try {
-    store.set(made_key(agreement.rank), "1");
-    if (store.add("count", 1) == agreement.size) return written(agreement, kAllHave);
-    store.wait({kOutcome}, agreement.timeout);
-    return store.get_to_str(kOutcome);
-  } catch (const Error&) {  // a wrong signature
-    throw;
-  } catch (const std::exception& failure) {
-    reason = failure.what();
-  }
-  try {
-    if (Clock::now() >= until) return time_out_of(agreement);
-  } catch (const std::exception& failure) {
-    reason = failure.what();
-  }
-  throw CommError("MU058", formatted("{} lost the store while it waited until all ranks had {}: {}", rank_of(agreement),
-                                     agreement.what, short_error_text(reason)));
-}
-
-}  // namespace
-
-BackendPtr make_on_all_ranks(const BackendAgreement& agreement, const std::function<BackendPtr()>& make) {
-  BackendPtr made;
-  std::string outcome;
-  try {
-    made = make();
-  } catch (const std::exception& error) {
-    outcome = failure_of(agreement, error);
-  }
-  if (outcome.empty()) outcome = outcome_of_all(agreement);
-  if (outcome == kAllHave) return made;
-  if (made) abort_backend(*made);  // its destructor may wait for ranks that have no backend
-  const auto [id, text] = split_message(outcome, "MU575");
-  throw CommError(id, text);
-}
-
-namespace {
-
 constexpr device::SyncPoint kOwnDevice{"collectives: the backend is called on the device of the tensors"};
 constexpr device::SyncPoint kResult{"collectives: the current stream reads after the operation"};
 constexpr device::SyncPoint kFinished{"collectives: another stream reads after a mean"};
-
-c10::intrusive_ptr<c10d::Backend> required(c10::intrusive_ptr<c10d::Backend> made) {
-  if (made) return made;
-  throw ConfigError("MU560", "the factory returned none; let it return a c10d::Backend on every rank, or throw");
-}
 
 }  // namespace
 
@@ -247,42 +156,15 @@ void DeviceWork::wait() {
   if (pending_) pending_->waited(device);
 }
 
-c10::intrusive_ptr<c10d::Backend> DeviceBackendFactory::make(const std::string& name, int rank, int size) const {
-  return make_on_all_ranks(agreement(name, rank, size, "group " + name),
-                           [&] { return required(entry.make(store(name), rank, size, options)); });
-}
-
-c10::intrusive_ptr<c10d::Backend> DeviceBackendFactory::split(const c10::intrusive_ptr<c10d::Backend>& parent,
-                                                              const std::vector<int>& ranks,
-                                                              const std::string& name) const {
-  const int rank = parent->getRank(), size = static_cast<int>(ranks.size()), own = rank_index(ranks, rank);
-  const bool is_member = own < size;
-  if (!entry.split) return is_member ? make(name, own, size) : nullptr;
-  return make_on_all_ranks(agreement(name, rank, parent->getSize(), "the parent of group " + name), [&] {
-    auto subgroup = entry.split(parent, store(name), ranks, options);
-    return is_member ? required(std::move(subgroup)) : nullptr;
-  });
-}
-
-BackendAgreement DeviceBackendFactory::agreement(const std::string& name, int rank, int size, std::string group) const {
-  const auto kind = c10::DeviceTypeName(entry.device, /*lower_case=*/true);
-  return {c10::make_intrusive<c10d::PrefixStore>("agreement", store(name)),
-          rank,
-          size,
-          options.rendezvous_timeout,
-          std::move(group),
-          formatted("the backend {} for {}", entry.name, kind)};
-}
-
-DeviceCollectives::DeviceCollectives(c10::intrusive_ptr<c10d::Backend> backend, DeviceBackendFactory maker)
-    : backend_(std::move(backend)), maker_(std::move(maker)) {}
+DeviceCollectives::DeviceCollectives(c10::intrusive_ptr<c10d::Backend> backend, CustomBackend custom)
+    : backend_(std::move(backend)), custom_(std::move(custom)) {}
 
 bool DeviceCollectives::takes(const Operation& operation, c10::DeviceType device) const {
-  return device == maker_.entry.device && has_backend_call(operation.kind);
+  return device == custom_.entry.device && has_backend_call(operation.kind);
 }
 
 void DeviceCollectives::require_dtype(const Operation& operation) const {
-  if (ConvertedOperation::is_needed(operation, maker_.entry.without)) ConvertedOperation::require_way(operation);
+  if (ConvertedOperation::is_needed(operation, custom_.entry.without)) ConvertedOperation::require_way(operation);
 }
 
 std::shared_ptr<DeviceWork> DeviceCollectives::start(Operation operation) {
@@ -290,7 +172,7 @@ std::shared_ptr<DeviceWork> DeviceCollectives::start(Operation operation) {
   started->rank_ = backend_->getRank();
   const at::NoGradGuard no_grad;
   const device::DeviceScope scope(kOwnDevice, described_tensor(started->operation_).device());
-  if (ConvertedOperation::is_needed(started->operation_, maker_.entry.without))
+  if (ConvertedOperation::is_needed(started->operation_, custom_.entry.without))
     started->converted_.emplace(started->operation_);
   const auto& given = started->converted_ ? started->converted_->converted() : started->operation_;
   started->work_ = call_backend(*backend_, given, started->kept_);
@@ -324,9 +206,9 @@ std::string DeviceCollectives::error() const {
 
 std::unique_ptr<DeviceCollectives> DeviceCollectives::split(const std::vector<int>& ranks,
                                                             const std::string& name) const {
-  auto part = maker_.split(backend_, ranks, name);
+  auto part = custom_.split(backend_, ranks, name);
   if (!part) return nullptr;
-  return std::make_unique<DeviceCollectives>(std::move(part), maker_);
+  return std::make_unique<DeviceCollectives>(std::move(part), custom_);
 }
 
 }  // namespace muster::comm

@@ -2,7 +2,6 @@
 
 #include <chrono>
 #include <deque>
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -10,13 +9,12 @@
 #include <vector>
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
-#include <torch/csrc/distributed/c10d/Store.hpp>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
+#include "comm/custom_backend.h"
 #include "comm/header.h"
 #include "comm/operation.h"
 #include "device/order.h"
-#include "muster/comm/rendezvous.h"
 
 namespace muster::comm {
 
@@ -96,23 +94,6 @@ class PendingOperations {
   TimePoint last_end_{}, seen_running_{};
 };
 
-/// How ranks that create a backend together learn whether all of them succeeded.
-struct BackendAgreement {
-  c10::intrusive_ptr<c10d::Store> store;  ///< a store that only this agreement uses
-  int rank = 0, size = 1;                 ///< this rank and the number of ranks that create the backend
-  std::chrono::milliseconds timeout{};    ///< how long ranks that have created theirs wait for the others
-  std::string group{};                    ///< the group of `rank`, such as "group world/0"
-  std::string what{};                     ///< what is created, such as "the backend nccl for cuda"
-};
-
-/// Returns what `make` returns, once it has returned on all ranks. If `make` throws on a rank, or if a rank has waited
-/// for the others longer than the timeout, the first such rank writes its error into the store, and all ranks throw it.
-/// A rank whose `make` waits for that rank throws it when `make` gives up.
-/// Throws: CommError with the id of what was thrown, or MU575 if that has none; CommError (MU058) if the store is lost.
-/// Collective.
-c10::intrusive_ptr<c10d::Backend> make_on_all_ranks(const BackendAgreement& agreement,
-                                                    const std::function<c10::intrusive_ptr<c10d::Backend>()>& make);
-
 /// An operation that a backend runs on its own stream. Thread safety: one thread at a time.
 class DeviceWork {
  public:
@@ -136,31 +117,13 @@ class DeviceWork {
   device::Event finished_;  ///< event after the last kernel, if a mean was computed after the backend's work
 };
 
-/// Makes the c10d::Backend for device tensors of a group, and of its subgroups.
-/// Why: docs/decisions/0141-a-door-to-a-backend-of-a-device.md.
-struct DeviceBackendFactory {
-  BackendEntry entry;
-  GroupOptions options;
-  /// Returns the part of the store that belongs to a group of this name.
-  std::function<c10::intrusive_ptr<c10d::Store>(const std::string& name)> store;
-
-  /// Collective: the ranks of the group. Throws: what make_on_all_ranks() throws; MU560 if a factory returns null.
-  c10::intrusive_ptr<c10d::Backend> make(const std::string& name, int rank, int size) const;
-  /// Null on ranks that are not in `ranks`. Collective: all ranks of `parent`. Throws: what make() throws.
-  c10::intrusive_ptr<c10d::Backend> split(const c10::intrusive_ptr<c10d::Backend>& parent,
-                                          const std::vector<int>& ranks, const std::string& name) const;
-
- private:
-  BackendAgreement agreement(const std::string& name, int rank, int size, std::string group) const;
-};
-
 /// The operations of a group on tensors of its device, through a c10d::Backend for such tensors. The backend is called
 /// in the caller's thread. So what the caller's current stream holds comes first, and operations of several groups
 /// start in program order on every rank.
 /// Why: docs/decisions/0137-groups-with-two-sides.md.
 class DeviceCollectives {
  public:
-  DeviceCollectives(c10::intrusive_ptr<c10d::Backend> backend, DeviceBackendFactory maker);
+  DeviceCollectives(c10::intrusive_ptr<c10d::Backend> backend, CustomBackend custom);
 
   std::string name() const { return backend_->getBackendName(); }
   /// Whether the backend can run this operation.
@@ -179,7 +142,7 @@ class DeviceCollectives {
 
  private:
   c10::intrusive_ptr<c10d::Backend> backend_;
-  DeviceBackendFactory maker_;
+  CustomBackend custom_;
 };
 
 }  // namespace muster::comm

@@ -5,16 +5,28 @@
 #include <cstring>
 #include <sstream>
 
-#include "comm/backend_object.h"
 #include "muster/base/environment.h"
+#include "muster/base/format.h"
+#include "muster/comm/rendezvous.h"
 
 namespace muster::comm {
 namespace {
 
-std::vector<std::filesystem::path> places_of(const std::string& name) {
+using Places = std::vector<std::filesystem::path>;
+
+/// The folder of the file that contains this function: libmuster.so or the program.
+std::filesystem::path own_folder() {
+  Dl_info where{};
+  std::error_code ignored;
+  const auto place = reinterpret_cast<void*>(&own_folder);
+  const bool is_library = ::dladdr(place, &where) != 0 && where.dli_fname && std::strchr(where.dli_fname, '/');
+  return std::filesystem::canonical(is_library ? where.dli_fname : "/proc/self/exe", ignored).parent_path();
+}
+
+Places places_of(const std::string& name) {
   if (name.find('/') != std::string::npos) return {name};
   const auto file = "libmuster_" + name + ".so";
-  std::vector<std::filesystem::path> places;
+  Places places;
   std::istringstream folders(Environment::of_process().find(kObjectFolders).value_or(""));
   for (std::string folder; std::getline(folders, folder, ':');)
     if (!folder.empty()) places.push_back(std::filesystem::path(folder) / file);
@@ -30,14 +42,33 @@ bool is_there(const std::filesystem::path& place) {
   return place.has_parent_path() && std::filesystem::exists(place, ignored);
 }
 
+/// The first of these files that is there, opened.
+ObjectFile open_first_of(const Places& places, SymbolsFor symbols) {
+  // The object may refer to LibTorch, which the program has. It is never closed, because what it made is still in use.
+  const int how = RTLD_NOW | RTLD_NODELETE | (symbols == SymbolsFor::all ? RTLD_GLOBAL : RTLD_LOCAL);
+  ObjectFile object;
+  for (const auto& place : places) {
+    object.path = place.string();
+    object.looked_at.push_back(object.path);
+    object.handle = ::dlopen(object.path.c_str(), how);
+    if (object.handle) {
+      object.problem.clear();
+      return object;
+    }
+    const char* why = ::dlerror();
+    object.problem = why ? why : "it cannot be opened";
+    object.is_refused = is_there(place);
+    if (object.is_refused) return object;
+  }
+  return object;
+}
+
 }  // namespace
 
-std::filesystem::path own_folder() {
-  Dl_info where{};
-  std::error_code ignored;
-  const auto place = reinterpret_cast<void*>(&own_folder);
-  const bool is_library = ::dladdr(place, &where) != 0 && where.dli_fname && std::strchr(where.dli_fname, '/');
-  return std::filesystem::canonical(is_library ? where.dli_fname : "/proc/self/exe", ignored).parent_path();
+ObjectFile open_object(const std::string& name) { return open_first_of(places_of(name), SymbolsFor::itself); }
+
+ObjectFile open_own_object(const char* file, SymbolsFor symbols) {
+  return open_first_of({own_folder() / file, file}, symbols);
 }
 
 std::string place_of_object(const std::string& name) {
@@ -46,21 +77,10 @@ std::string place_of_object(const std::string& name) {
   return "";
 }
 
-ObjectFile open_object(const std::string& name) {
-  ObjectFile object;
-  for (const auto& place : places_of(name)) {
-    object.path = place.string();
-    object.looked_at.push_back(object.path);
-    // The object may refer to LibTorch, which the program has; nothing refers to the object. It is never closed,
-    // because what it made is still in use.
-    object.handle = ::dlopen(object.path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
-    if (object.handle) return object;
-    const char* why = ::dlerror();
-    if (!is_there(place)) continue;
-    object.problem = why ? why : "it cannot be opened";
-    return object;
-  }
-  return object;
+std::string difference_of_builds(const char* built_with) {
+  if (std::strcmp(built_with, MUSTER_BACKEND_OBJECT_BUILT_WITH) == 0) return "";
+  return formatted("was built with {}, and this program with {}; build both with the same", built_with,
+                   MUSTER_BACKEND_OBJECT_BUILT_WITH);
 }
 
 }  // namespace muster::comm

@@ -14,6 +14,7 @@
 #include "base/log.h"
 #include "cluster/report.h"
 #include "cluster/secret.h"
+#include "comm/custom_backend.h"
 #include "comm/custom_transport.h"
 #include "comm/error_text.h"
 #include "comm/gloo_transport.h"
@@ -21,7 +22,6 @@
 #include "comm/group_options.h"
 #include "comm/hierarchical/hierarchical.h"
 #include "comm/mpi/mpi_transport.h"
-#include "comm/plugged.h"
 #include "comm/shared_memory/handover.h"
 #include "comm/shared_memory/shared_collectives.h"
 #include "comm/signed_store.h"
@@ -197,19 +197,11 @@ void check_marks(const ClusterEnvironment& cluster, c10d::Store& store, const cl
   check_device_backends(cluster, marks);
 }
 
-DeviceBackendFactory maker_of(const BackendEntry& entry, const StorePtr& store, const GroupOptions& options) {
+CustomBackend with_store(const BackendEntry& entry, const StorePtr& store, const GroupOptions& options) {
   const auto kind = c10::DeviceTypeName(entry.device, /*lower_case=*/true);  // a group may have one per kind
   return {entry, options, [store, kind](const std::string& name) {
             return c10::make_intrusive<c10d::PrefixStore>(formatted("backend for {}/{}", kind, name), store);
           }};
-}
-
-void check_device_backend(const BackendEntry& entry) {
-  if (entry.device == c10::DeviceType::CPU)
-    throw ConfigError("MU560",
-                      "device_backend is a backend for tensors of a device, and this one is for the CPU; set "
-                      "BackendEntry::device to the type of the device, or give it to connect() by name");
-  if (!entry.make) throw ConfigError("MU560", "device_backend has no factory; set BackendEntry::make");
 }
 
 SharedAttempt attempt_to_share(const ClusterEnvironment& cluster, const StorePtr& store, const GroupOptions& options) {
@@ -260,15 +252,23 @@ std::unique_ptr<Collectives> make_over_mpi(const HostSetup& setup, MpiSetup mpi,
   return std::move(link.collectives);
 }
 
-std::unique_ptr<Collectives> make_over_found(const HostSetup& setup, const FoundTransport& found,
-                                             GroupIdentity& identity) {
+/// What carries tensors in host memory, if it is not one of Muster's: a c10d::Backend or a transport.
+struct CustomHost {
+  const BackendEntry* backend = nullptr;  ///< the entry that connect() was given; null: there is none
+  FoundTransport transport{};             ///< `make` is null: there is none
+};
+
+std::unique_ptr<Collectives> make_custom_collectives(const HostSetup& setup, const CustomHost& custom,
+                                                     GroupIdentity& identity) {
   const auto& options = setup.options;
   const int rank = setup.cluster.rank, size = setup.cluster.world_size;
   identity.backend = options.backend;
-  identity.backend_reason = "the transport " + found.place;
+  if (custom.backend)
+    return make_over_backend(with_store(*custom.backend, setup.store, options), identity.name, rank, size);
+  identity.backend_reason = "the transport " + custom.transport.place;
   auto store = c10::make_intrusive<c10d::PrefixStore>("transport", setup.store);
   return make_over_custom({options.backend, options.rendezvous_timeout, setup.secret}, identity.name, rank, size,
-                          [&] { return found.make(store, rank, size, options); });
+                          [&] { return custom.transport.make(store, rank, size, options); });
 }
 
 /// Makes the collectives of "gloo", "shm", "hierarchical", "auto" or MPI; the identity then names the backend.
@@ -301,42 +301,27 @@ std::optional<at::Device> current_device(c10::DeviceType type) {
 std::unique_ptr<DeviceCollectives> make_device_collectives(const BackendEntry& entry, const HostSetup& setup,
                                                            GroupIdentity& identity) {
   const int rank = setup.cluster.rank, size = setup.cluster.world_size;
-  auto maker = maker_of(entry, setup.store, setup.options);
-  auto backend = maker.make(identity.name, rank, size);
+  auto custom = with_store(entry, setup.store, setup.options);
+  auto backend = custom.make(identity.name, rank, size);
   identity.flight_recorder = std::make_shared<FlightRecorder>();
   auto watched = c10::make_intrusive<c10d::PrefixStore>("device watch", setup.store->clone());
   identity.watch = std::make_shared<DeviceWatchdog>(
       CauseExchange::Setup{std::move(watched), server_of(setup.cluster), rank, size, identity.flight_recorder},
       current_device(entry.device));
-  return std::make_unique<DeviceCollectives>(std::move(backend), std::move(maker));
+  return std::make_unique<DeviceCollectives>(std::move(backend), std::move(custom));
 }
 
-Communicator plug_in(const BackendEntry& entry, HostSetup setup, GroupIdentity identity) {
-  const std::string name = std::exchange(setup.options.backend, "auto");
-  std::unique_ptr<Collectives> host_collectives;
-  std::unique_ptr<DeviceCollectives> device_collectives;
-  if (entry.device != c10::DeviceType::CPU) {
-    host_collectives = make_host_collectives(setup, identity);
-    device_collectives = make_device_collectives(entry, setup, identity);
-  } else {
-    const auto make = [maker = maker_of(entry, setup.store, setup.options)](
-                          const std::string& group, int rank, int size) { return maker.make(group, rank, size); };
-    host_collectives = make_plugged(make(identity.name, setup.cluster.rank, setup.cluster.world_size), make);
-    if (const auto& beside = setup.options.device_backend)
-      device_collectives = make_device_collectives(*beside, setup, identity);
+/// Returns nothing for one of Muster's own backends. Throws: ConfigError (MU059) for a name that nobody has.
+CustomHost find_custom(const std::string& name, const Backends& more) {
+  if (auto given = more.find(name); given != more.end()) {
+    if (given->second.device == c10::DeviceType::CPU) return {.backend = &given->second};
+    throw ConfigError("MU059", formatted("the backend '{}' that connect() was given is for tensors of {}, and backend "
+                                         "names one for tensors in host memory: give it as device_backend",
+                                         name, c10::DeviceTypeName(given->second.device, /*lower_case=*/true)));
   }
-  identity.backend = name;
-  identity.backend_reason.clear();
-  return Communicator(
-      std::make_shared<Group>(std::move(identity), std::move(host_collectives), std::move(device_collectives)));
-}
-
-/// Returns the transport of the backend if the backend is neither one of Muster's nor in `more`.
-FoundTransport check_backend(const std::string& name, const Backends& more) {
   std::vector<std::string> known{"auto", "gloo", "shm", "hierarchical", "mpi", "fake"};
-  if (std::find(known.begin(), known.end(), name) != known.end() || more.contains(name) || mpi_setup_of(name))
-    return {};
-  if (auto found = find_transport(name); found.make) return found;
+  if (std::find(known.begin(), known.end(), name) != known.end() || mpi_setup_of(name)) return {};
+  if (auto found = find_transport(name); found.make) return {.transport = std::move(found)};
   if (name == "mpi_collectives")
     throw ConfigError("MU059", "the backend 'mpi_collectives' was removed, since its sums had other bits: take 'mpi'");
   for (const auto& [other, entry] : more) known.push_back(other);
@@ -355,7 +340,7 @@ Communicator make_fake(int rank, int size) {
 }
 
 Communicator connect(const ClusterEnvironment& cluster, const GroupOptions& options, const Backends& more) {
-  const auto transport = check_backend(options.backend, more);
+  const auto custom = find_custom(options.backend, more);
   check_timeouts(options);
   if (options.device_backend) check_device_backend(*options.device_backend);
   if (cluster.world_size == 1) return Communicator();
@@ -373,10 +358,8 @@ Communicator connect(const ClusterEnvironment& cluster, const GroupOptions& opti
   identity.keeps = std::move(cleanup);
   identity.report = report;
   const HostSetup setup{cluster, options, store, secret};
-  if (auto entry = more.find(options.backend); entry != more.end())
-    return plug_in(entry->second, setup, std::move(identity));
-  auto host_collectives =
-      transport.make ? make_over_found(setup, transport, identity) : make_host_collectives(setup, identity);
+  auto host_collectives = custom.backend || custom.transport.make ? make_custom_collectives(setup, custom, identity)
+                                                                  : make_host_collectives(setup, identity);
   std::unique_ptr<DeviceCollectives> device_collectives;
   if (options.device_backend) device_collectives = make_device_collectives(*options.device_backend, setup, identity);
   return Communicator(

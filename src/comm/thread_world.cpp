@@ -23,14 +23,14 @@ struct Rank {
   int size;
 };
 
-std::exception_ptr run_rank(const Join& join, const GroupIdentity& identity, Rank place,
-                            const DeviceBackendFactory& maker, const std::function<void(Communicator)>& body) {
+std::exception_ptr run_rank(const Join& join, const GroupIdentity& identity, Rank place, const CustomBackend& backend,
+                            const std::function<void(Communicator)>& body) {
   try {
     auto host_collectives = identity.starts_inline ? make_solo() : join(place.rank);
     std::unique_ptr<DeviceCollectives> device_collectives;
-    if (maker.entry.make && place.size > 1)
+    if (backend.entry.make && place.size > 1)
       device_collectives =
-          std::make_unique<DeviceCollectives>(maker.make(identity.name, place.rank, place.size), maker);
+          std::make_unique<DeviceCollectives>(backend.make(identity.name, place.rank, place.size), backend);
     body(Communicator(std::make_shared<Group>(identity, std::move(host_collectives), std::move(device_collectives))));
   } catch (...) {
     return std::current_exception();
@@ -38,7 +38,7 @@ std::exception_ptr run_rank(const Join& join, const GroupIdentity& identity, Ran
   return nullptr;
 }
 
-DeviceBackendFactory device_maker(const ThreadWorldOptions& options) {
+CustomBackend device_backend_of(const ThreadWorldOptions& options) {
   if (!options.device_backend) return {};
   return {*options.device_backend,
           {.timeout = options.timeout},
@@ -94,13 +94,13 @@ std::vector<std::exception_ptr> run_thread_world(int size, const ThreadWorldOpti
   identity.starts_inline = size == 1;
   if (schedule) identity.waiting = schedule;
   const Join join = join_of(size, identity, options);
-  const DeviceBackendFactory maker = device_maker(options);
+  const CustomBackend backend = device_backend_of(options);
 
   std::vector<std::exception_ptr> errors(size);
   std::vector<std::thread> threads;
   for (int rank = 0; rank < size; ++rank)
     threads.push_back(identity.waiting->start_thread([&, rank] {
-      errors[rank] = run_rank(join, identity, {rank, size}, maker, body);
+      errors[rank] = run_rank(join, identity, {rank, size}, backend, body);
     }));
   if (schedule) schedule->begin();
   for (auto& thread : threads) identity.waiting->join(thread);

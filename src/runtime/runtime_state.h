@@ -18,7 +18,7 @@
 #include "accumulation.h"
 #include "base/signals.h"
 #include "cluster/report.h"
-#include "comm/backend_object.h"
+#include "comm/custom_backend.h"
 #include "host_tuning.h"
 #include "job_state.h"
 #include "loaders_in_use.h"

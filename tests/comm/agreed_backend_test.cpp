@@ -9,7 +9,7 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
-#include "comm/device_collectives.h"
+#include "comm/custom_backend.h"
 #include "comm/device_world.h"
 #include "muster/base/error.h"
 #include "muster/comm/rendezvous.h"

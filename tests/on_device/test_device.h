@@ -11,7 +11,7 @@
 #include <ATen/Parallel.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
-#include "comm/backend_object.h"
+#include "comm/custom_backend.h"
 #include "muster/comm/rendezvous.h"
 #include "muster/sim/backend.h"
 #include "muster/sim/sim.h"

@@ -28,10 +28,12 @@ using BackendSplit = std::function<c10::intrusive_ptr<c10d::Backend>(
     const c10::intrusive_ptr<c10d::Backend>& parent, const c10::intrusive_ptr<c10d::Store>& store,
     const std::vector<int>& ranks, const GroupOptions& options)>;
 
-/// A pluggable backend, such as NCCL, MPI or shared memory.
+/// A c10d::Backend of the program's own, or of a shared object, such as NCCL. For a network that only moves bytes, see
+/// transport.h instead. See docs/decisions/0171-two-doors-for-communication.md.
 struct BackendEntry {
-  /// The device type of its tensors. Unless it is the CPU, tensors in host memory, bytes and objects go over the
-  /// backend that "auto" chooses; so do operations whose shapes differ between ranks.
+  /// The device type of its tensors. The entry of a device is given as GroupOptions::device_backend; tensors in host
+  /// memory, bytes and objects go over GroupOptions::backend, and so do operations whose shapes differ between ranks.
+  /// An entry for the CPU is given to connect() under a name.
   c10::DeviceType device = c10::DeviceType::CPU;
   BackendFactory make;
   /// Creates the backend of a subgroup. Null: the ranks of the subgroup call `make`.
@@ -57,22 +59,22 @@ struct BackendObject {
 /// Backends: "gloo"; "shm" (shared memory); "hierarchical" (shared memory on each host, and gloo between hosts); "auto"
 /// (the first of shm, hierarchical and gloo that all ranks can use); "mpi" (messages of MPI, whose ranks must be the
 /// job's; mpi.h takes other communicators than MPI_COMM_WORLD); "fake" (this process acts alone,
-/// as its rank of the job); a custom transport (transport.h); and the backends named in `more`. Only the latter must
-/// detect themselves that ranks disagree. Tensors of a device go over GroupOptions::device_backend, if it is set, under
-/// every backend but "fake". If the environment has the job's secret (cluster::read_secret), only ranks that have it
-/// are admitted: the data in the store proves it and, over a transport, so does each peer's handshake. If ranks have a
-/// device_backend, a thread of each rank watches its operations: one that takes longer than the time-out, or an error
-/// that the backend reports, ends all groups of all ranks that have it, with that cause. See
-/// docs/decisions/0151-a-backend-of-a-device-is-an-object.md.
+/// as its rank of the job); a custom transport (transport.h); and the backends for tensors in host memory that are
+/// named in `more`. Only the latter must detect themselves that ranks disagree. Tensors of a device go over
+/// GroupOptions::device_backend, if it is set, under every backend but "fake". If the environment has the job's secret
+/// (cluster::read_secret), only ranks that have it are admitted: the data in the store proves it and, over a transport,
+/// so does each peer's handshake. If ranks have a device_backend, a thread of each rank watches its operations: one
+/// that takes longer than the time-out, or an error that the backend reports, ends all groups of all ranks that have
+/// it, with that cause. See docs/decisions/0151-a-backend-of-a-device-is-an-object.md.
 /// Collective: every rank of the job, equally often.
-/// Throws: ConfigError (MU059) for an unknown backend, (MU577), (MU560) for a device_backend without a factory or not
-/// for a device, (MU558) if ranks have different ones; CommError (MU057), naming the ranks that did not arrive within
-/// the rendezvous time-out, (MU400) if the backend is "shm" or "hierarchical" and ranks cannot share memory, (MU058) if
-/// the store or ranks cannot be reached, (MU067) for a peer without the job's secret, (MU069) for another user's
-/// rendezvous file, on all ranks (MU575), or the id of what a factory threw on one rank, (MU560) if it returned no
-/// backend; ConfigError (MU068) for an invalid secret; LaunchError (MU069) if no folder can be created; with "mpi",
-/// ConfigError (MU567), (MU568) for its library, (MU569) if MPI's ranks are others, and CommError (MU557) if MPI cannot
-/// be used.
+/// Throws: ConfigError (MU059) for an unknown backend, or one in `more` that is for a device, (MU577), (MU560) for a
+/// device_backend without a factory or not for a device, (MU558) if ranks have different ones;
+/// CommError (MU057), naming the ranks that did not arrive within the rendezvous time-out, (MU400) if the backend is
+/// "shm" or "hierarchical" and ranks cannot share memory, (MU058) if the store or ranks cannot be reached, (MU067) for
+/// a peer without the job's secret, (MU069) for another user's rendezvous file, on all ranks (MU575), or the id of what
+/// a factory threw on one rank, (MU560) if it returned no backend; ConfigError (MU068) for an invalid secret;
+/// LaunchError (MU069) if no folder can be created; with "mpi", ConfigError (MU567), (MU568) for its library, (MU569)
+/// if MPI's ranks are others, and CommError (MU557) if MPI cannot be used.
 Communicator connect(const ClusterEnvironment& cluster, const GroupOptions& options = {}, const Backends& more = {});
 
 /// Rank `rank` of a group of `size` ranks without other processes: results are as if all ranks had equal values. An

@@ -2,7 +2,6 @@
 
 #include <dlfcn.h>
 
-#include <filesystem>
 #include <string>
 
 #include "comm/object_file.h"
@@ -12,22 +11,15 @@
 namespace muster::comm::mpi {
 namespace {
 
-/// Opens the object next to this library, or where the loader finds it. MPI's plugins need its symbols, too.
-void* open_object() {
-  constexpr int how = RTLD_NOW | RTLD_GLOBAL | RTLD_NODELETE;
-  const auto beside = own_folder() / kLibrary;
-  std::error_code unreadable;
-  void* object = std::filesystem::exists(beside, unreadable) ? ::dlopen(beside.c_str(), how) : ::dlopen(kLibrary, how);
-  if (object) return object;
-  throw ConfigError("MU567", formatted("the backend mpi needs {}, which cannot be opened: {}. It is built with Muster "
-                                       "where CMake finds MPI (Debian: libopenmpi-dev) and installed beside its "
-                                       "libraries; LD_LIBRARY_PATH may name another folder",
-                                       kLibrary, ::dlerror()));
-}
-
 Calls* open_calls() {
-  void* object = open_object();
-  const auto entry = reinterpret_cast<Entry>(::dlsym(object, kEntry));
+  const auto opened = open_own_object(kLibrary, SymbolsFor::all);  // MPI's plugins need its symbols, too
+  if (!opened.handle)
+    throw ConfigError("MU567",
+                      formatted("the backend mpi needs {}, which cannot be opened: {}. It is built with Muster where "
+                                "CMake finds MPI (Debian: libopenmpi-dev) and installed beside its libraries; "
+                                "LD_LIBRARY_PATH may name another folder",
+                                kLibrary, opened.problem));
+  const auto entry = reinterpret_cast<Entry>(::dlsym(opened.handle, kEntry));
   if (!entry)
     throw ConfigError("MU567", formatted("{} is of another version of Muster: it has no function {}; install the one "
                                          "that was built with this library",
