@@ -29,7 +29,7 @@ write_basic_package_version_file(${PROJECT_BINARY_DIR}/musterConfigVersion.cmake
 function(muster_install export targets)
   install(TARGETS ${targets} EXPORT ${export} ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} ${ARGN} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} ${ARGN})
   install(EXPORT ${export} NAMESPACE muster:: DESTINATION ${destination} ${ARGN})
-  install(DIRECTORY include/muster DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} ${ARGN} FILES_MATCHING PATTERN "*.h")
+  install(DIRECTORY include/muster simdevice/include/muster DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} ${ARGN} FILES_MATCHING PATTERN "*.h")
   install(FILES ${PROJECT_BINARY_DIR}/musterConfig.cmake ${PROJECT_BINARY_DIR}/musterConfigVersion.cmake ${PROJECT_SOURCE_DIR}/cmake/FindLibTorch.cmake
     DESTINATION ${destination} ${ARGN})
 endfunction()

@@ -1,5 +1,5 @@
-# What a project links: libmuster_launch (starts ranks; no Torch) and libmuster (every other room), made of the objects of the rooms, so that nothing is
-# compiled twice. Static, or shared with BUILD_SHARED_LIBS; beside the tests both are built, to be tested.
+# What a project links: libmuster_launch (starts ranks; no Torch) and libmuster (every other room, and simdevice), made of the objects of the rooms, so that
+# nothing is compiled twice. Static, or shared with BUILD_SHARED_LIBS; beside the tests both are built, to be tested.
 
 # muster_library(NAME STATIC|SHARED EXPORTED rooms...): lib<NAME> of these rooms. A shared one exports the names of cmake/<EXPORTED>.
 function(muster_library name kind exported)
@@ -31,7 +31,7 @@ endfunction()
 # muster_libraries(STATIC|SHARED PREFIX): the targets <PREFIX>_launch, <PREFIX>_muster, <PREFIX>_testing and <PREFIX>_sim.
 function(muster_libraries kind prefix)
   set(launch_rooms base cluster launcher)
-  set(other_rooms options ${MUSTER_ALL_ROOMS})
+  set(other_rooms options ${MUSTER_ALL_ROOMS} sim)
   list(REMOVE_ITEM other_rooms ${launch_rooms})
   muster_library(${prefix}_launch ${kind} exported_names_launch.map ${launch_rooms})
   muster_library(${prefix}_muster ${kind} exported_names.map ${other_rooms})
@@ -41,6 +41,7 @@ function(muster_libraries kind prefix)
     add_library(${prefix}_${tests} INTERFACE)
     target_link_libraries(${prefix}_${tests} INTERFACE ${prefix}_muster)
   endforeach()
+  target_include_directories(${prefix}_sim INTERFACE $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/simdevice/include>)
   foreach(library launch muster testing sim)
     set_target_properties(${prefix}_${library} PROPERTIES EXPORT_NAME ${library})
   endforeach()

@@ -21,7 +21,7 @@ def why_unknown(root):
     return None
 
 
-def changed(root, most, pattern=r"(src|apps)/.*\.cpp$"):
+def changed(root, most, pattern=r"(simdevice/)?(src|apps)/.*\.cpp$"):
     """At most so many files that the last commits changed and that are still there, the latest first."""
     names = git(root, "log", f"--max-count={COMMITS}", "--no-renames", "--name-only", "--format=").stdout.splitlines()
     return [name for name in dict.fromkeys(names) if re.match(pattern, name) and pathlib.Path(root, name).exists()][:most]

@@ -83,7 +83,8 @@ def node(tag, names, local):
 
 def main(arguments):
     head = "# Made by tools/exported_names.py from what headers declare; tests/install checks that it is up to date.\n"
-    every, launch = (names_in(header for room in rooms for header in (HERE / "include/muster" / room).rglob("*.h")) for rooms in ([""], LAUNCH_ROOMS))
+    installed = [HERE / "include/muster", HERE / "simdevice/include/muster"]
+    every, launch = (names_in(header for room in rooms for folder in installed for header in (folder / room).rglob("*.h")) for rooms in ([""], LAUNCH_ROOMS))
     for_others = names_in(header for room in LAUNCH_ROOMS for header in (HERE / "src" / room).rglob("*.h") if header.read_text().startswith(FOR_OTHERS))
     files = {"exported_names.map": head + node("MUSTER", every, True),
              "exported_names_launch.map": head + node("MUSTER", launch, True) + node("MUSTER_PRIVATE", for_others - launch, False)}

@@ -21,7 +21,7 @@ from changed_sources import changed, problems_of_the_choice, why_unknown  # noqa
 
 FULL = bool(os.environ.get("MUSTER_TEST_FULL"))
 SOURCES = 6  # 2 to 8 s each, two at once
-OURS = r"(src|apps)/.*\.(cpp|h)$"
+OURS = r"(simdevice/)?(src|apps)/.*\.(cpp|h)$"
 THE_END = "the end of the source"
 
 
@@ -79,7 +79,7 @@ def main(root, build):
     if reason:
         print(f"skipped: {reason}")
         return 77
-    everything = (path.relative_to(root) for top in ("src", "apps") for path in sorted(pathlib.Path(root, top).rglob("*")))
+    everything = (path.relative_to(root) for top in ("src", "apps", "simdevice/src") for path in sorted(pathlib.Path(root, top).rglob("*")))
     names = [str(path) for path in everything if re.match(OURS, str(path))] if FULL else changed(root, SOURCES, OURS)
     commands = Commands(build)
     problems = list(problems_of_the_choice(SOURCES)) + list(finds_what_lacks(commands, root))

@@ -17,7 +17,7 @@ TOUR_FILES = 40
 def thrown(root):
     """Ids in string literals of the sources."""
     found = {}
-    for folder in ("include", "src", "apps"):
+    for folder in ("include", "src", "apps", "simdevice/include", "simdevice/src"):
         for path in sorted((root / folder).rglob("*")):
             if path.suffix in (".h", ".cpp"):
                 code = re.sub(r"//[^\n]*", "", path.read_text())
@@ -60,7 +60,7 @@ def pages_have_their_form(root):
 
 def every_error_is_provoked(root):
     mentioned = set()
-    for path in (root / "tests").rglob("*"):
+    for path in [*(root / "tests").rglob("*"), *(root / "simdevice/tests").rglob("*")]:
         if path.suffix in (".cpp", ".h", ".py") and path.name != "docs_test.py":
             mentioned |= set(ID.findall(path.read_text()))
     for name, path in thrown(root).items():
@@ -89,7 +89,7 @@ def quoted_code_is_run(root):
 def named_errors_exist(root):
     """Pages, headers and messages send readers to pages that are there."""
     pages = {path.stem for path in (root / "docs/errors").glob("*.md")}
-    for path in [*root.glob("*.md"), *(root / "docs").rglob("*.md"), *(root / "include").rglob("*.h")]:
+    for path in [*root.glob("*.md"), *(root / "docs").rglob("*.md"), *(root / "include").rglob("*.h"), *(root / "simdevice/include").rglob("*.h")]:
         for name in sorted(set(ID.findall(path.read_text())) - pages):
             yield f"{path.relative_to(root)}: names {name}, which has no page"
 

@@ -16,7 +16,7 @@ def sources(root):
     known = subprocess.run(["git", "-C", root, "ls-files", "*.h", "*.cpp"], stdout=subprocess.PIPE, text=True)
     if known.returncode == 0:
         return [pathlib.Path(root, name) for name in known.stdout.splitlines()]
-    return [path for folder in ("include", "src", "apps", "tests", "examples", "benchmarks", "docs")
+    return [path for folder in ("include", "src", "apps", "simdevice", "tests", "examples", "benchmarks", "docs")
             for path in pathlib.Path(root, folder).rglob("*") if path.suffix in (".h", ".cpp")]
 
 

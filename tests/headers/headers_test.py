@@ -253,7 +253,8 @@ def main(root, build, stamps, compiler, torch_free, mpi_includes, *torch_include
     passed, problems = watched_failing(compiler)
     problem = program_compiles(pathlib.Path(root), pathlib.Path(stamps), compiler, torch_flags)
     passed, problems = passed + (not problem), problems + ([problem] if problem else [])
-    results = check(pathlib.Path(root), pathlib.Path(build), pathlib.Path(stamps), compiler, set(torch_free.split(",")), torch_flags, mpi_flags)
+    results = [result for house in (pathlib.Path(root), pathlib.Path(root, "simdevice"))
+               for result in check(house, pathlib.Path(build), pathlib.Path(stamps), compiler, set(torch_free.split(",")), torch_flags, mpi_flags)]
     include = pathlib.Path(root, "include")
     skipped = [] if mpi_flags else [path for path in sorted((include / "muster").rglob("*.h")) if needs_mpi(path.relative_to(include), include)]
     problems += [problem for _, problem, _ in results if problem] + ([] if results else ["there is no public header"])

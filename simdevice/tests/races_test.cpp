@@ -2,7 +2,7 @@
 
 #include "muster/base/error.h"
 #include "muster/testing/thrown.h"
-#include "sim/simulated.h"
+#include "simulated.h"
 
 using muster::sim::device;
 

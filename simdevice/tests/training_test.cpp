@@ -3,7 +3,7 @@
 
 #include <ATen/autocast_mode.h>
 
-#include "sim/simulated.h"
+#include "simulated.h"
 
 namespace muster::sim {
 namespace {

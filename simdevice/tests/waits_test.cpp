@@ -5,7 +5,7 @@
 
 #include <torch/headeronly/version.h>
 
-#include "sim/simulated.h"
+#include "simulated.h"
 
 namespace muster::sim {
 namespace {

@@ -11,7 +11,7 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include "muster/sim/backend.h"
-#include "sim/simulated.h"
+#include "simulated.h"
 
 namespace muster::sim {
 

@@ -2,7 +2,7 @@
 #include <exception>
 
 #include "muster/testing/thrown.h"
-#include "sim/simulated.h"
+#include "simulated.h"
 
 namespace muster::sim {
 namespace {

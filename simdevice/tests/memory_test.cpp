@@ -3,7 +3,7 @@
 
 #include <c10/core/CachingDeviceAllocator.h>
 
-#include "sim/simulated.h"
+#include "simulated.h"
 
 namespace muster::sim {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "muster/base/error.h"
 #include "muster/testing/thrown.h"
-#include "sim/simulated.h"
+#include "simulated.h"
 
 namespace muster::sim {
 namespace {

@@ -12,7 +12,7 @@
 #include "muster/cluster/cluster.h"
 #include "muster/testing/thrown.h"
 #include "muster/testing/world.h"
-#include "sim/ranks.h"
+#include "ranks.h"
 
 namespace muster::sim {
 namespace {

@@ -3,7 +3,7 @@
 #include "muster/accelerator.h"
 
 #include "muster/fabric.h"
-#include "sim/simulated.h"
+#include "simulated.h"
 
 namespace muster::sim {
 namespace {
