@@ -89,12 +89,12 @@ void fill_by_copy(const std::vector<std::pair<const StoredTensor*, at::Tensor>>&
   for (const auto& [stored, destination] : pairs) {
     if (checkpoint::is_on_device(destination)) {
       filler(destination, [from = stored](char* to, std::size_t offset, std::size_t bytes) {
-        checkpoint::read_all({checkpoint::Range{from->file, from->entry.offset + offset, to, bytes}});
+        checkpoint::read_all({Transfer{from->file, from->entry.offset + offset, to, bytes}});
       });
       continue;
     }
     at::Tensor values = at::empty(stored->shape, at::TensorOptions().dtype(stored->type));
-    checkpoint::read_all({Transfer{stored, values.mutable_data_ptr()}});
+    checkpoint::read_all({checkpoint::whole(*stored, values.mutable_data_ptr())});
     at::Tensor target = checkpoint::as_bytes_if_packed(destination.detach());
     target.copy_(checkpoint::as_bytes_if_packed(values));
   }
@@ -111,7 +111,8 @@ void fill(const Matches& matches) {
       continue;
     }
     // Tied destinations are filled once: two threads must not write the same memory.
-    if (taken.insert(destination.const_data_ptr()).second) direct.push_back({stored, destination.mutable_data_ptr()});
+    if (taken.insert(destination.const_data_ptr()).second)
+      direct.push_back(checkpoint::whole(*stored, destination.mutable_data_ptr()));
     // The bytes are written behind autograd's back, and a graph that saved the tensor must detect the change. Inference
     // tensors have no version.
     if (!destination.is_inference()) destination.unsafeGetTensorImpl()->bump_version();
@@ -144,7 +145,7 @@ LoadedWeights load_file(const std::filesystem::path& path, const LoadFileOptions
       continue;
     }
     loaded.tensors.emplace_back(name, at::empty(stored.shape, at::TensorOptions().dtype(stored.type)));
-    transfers.push_back({&stored, loaded.tensors.back().second.mutable_data_ptr()});
+    transfers.push_back(checkpoint::whole(stored, loaded.tensors.back().second.mutable_data_ptr()));
   }
   checkpoint::read_all(transfers);
   return loaded;

@@ -23,19 +23,6 @@ using checkpoint::RankSource;
 
 constexpr std::uint64_t kMaxManifestBytes = 1'000'000'000;  // limit on a manifest in bytes
 
-/// A contiguous range of elements in a rank's file.
-struct StoredRun {
-  std::int64_t begin, end;
-  const RankSource* source;
-  std::uint64_t offset;
-};
-
-/// A sharded tensor and the locations of its elements, in order and without gaps.
-struct StoredRuns {
-  std::vector<StoredRun> runs;
-  const ShardedTensorMetadata* tensor = nullptr;
-};
-
 format::Manifest read_manifest(const checkpoint::CheckpointFiles& files) {
   try {
     const auto file = files.open(std::string(format::kManifestName));
@@ -113,25 +100,25 @@ class Checkpoint::Files {
     return checkpoint::state_of(json, find, path().string());
   }
 
-  const StoredRuns& find(std::string_view name) const {
-    const auto found = runs_.find(name);
-    if (found != runs_.end()) return found->second;
+  const ShardedTensorMetadata& find(std::string_view name) const {
+    const auto found = std::ranges::lower_bound(sharded_, name, {}, &ShardedTensorMetadata::name);
+    if (found != sharded_.end() && found->name == name) return *found;
     throw CheckpointError("MU215",
                           path().string() + " has no sharded tensor " + in_quotes(name) + "; it has: " +
                               listed(sharded_, [](const ShardedTensorMetadata& tensor) { return shown(tensor.name); }));
   }
 
   void read(std::string_view name, std::int64_t begin, const at::Tensor& to) {
-    const StoredRuns& stored = find(name);
+    const ShardedTensorMetadata& tensor = find(name);
     const std::int64_t end = begin + to.numel();
     const auto refuse = [&](const std::string& what) {
       throw CheckpointError("MU215", path().string() + ": sharded tensor " + in_quotes(name) + " " + what);
     };
-    if (begin < 0 || end > stored.tensor->numel())
-      refuse("has " + std::to_string(stored.tensor->numel()) + " elements; " + std::to_string(begin) + " to " +
+    if (begin < 0 || end > tensor.numel())
+      refuse("has " + std::to_string(tensor.numel()) + " elements; " + std::to_string(begin) + " to " +
              std::to_string(end) + " were asked for");
-    if (to.scalar_type() != stored.tensor->dtype)
-      refuse(std::string("has dtype ") + c10::toString(stored.tensor->dtype) + ", it was to be read as " +
+    if (to.scalar_type() != tensor.dtype)
+      refuse(std::string("has dtype ") + c10::toString(tensor.dtype) + ", it was to be read as " +
              c10::toString(to.scalar_type()));
     const bool on_device = checkpoint::is_on_device(to);
     if (!(to.device().is_cpu() || on_device) || !to.is_contiguous())
@@ -141,11 +128,11 @@ class Checkpoint::Files {
       const auto each = static_cast<std::int64_t>(to.element_size());
       checkpoint::DeviceFiller()(to, [&](char* piece, std::size_t offset, std::size_t bytes) {
         const auto first = begin + static_cast<std::int64_t>(offset) / each;
-        read_elements(stored, first, first + static_cast<std::int64_t>(bytes) / each, piece);
+        read_elements(tensor, first, first + static_cast<std::int64_t>(bytes) / each, piece);
       });
       return;
     }
-    read_elements(stored, begin, end, static_cast<char*>(to.mutable_data_ptr()));
+    read_elements(tensor, begin, end, static_cast<char*>(to.mutable_data_ptr()));
     // The bytes were written behind autograd's back, and a graph that saved the tensor must detect the change.
     if (!to.is_inference()) to.unsafeGetTensorImpl()->bump_version();
   }
@@ -153,19 +140,22 @@ class Checkpoint::Files {
   std::uint64_t bytes_read() const { return bytes_read_; }
 
  private:
-  void read_elements(const StoredRuns& stored, std::int64_t begin, std::int64_t end, char* place) {
-    const auto bytes_each = static_cast<std::int64_t>(c10::elementSize(stored.tensor->dtype));
+  void read_elements(const ShardedTensorMetadata& tensor, std::int64_t begin, std::int64_t end, char* place) {
+    const auto bytes_each = static_cast<std::int64_t>(c10::elementSize(tensor.dtype));
     const auto* const first = place;
-    auto run = std::upper_bound(stored.runs.begin(), stored.runs.end(), begin,
-                                [](std::int64_t at, const StoredRun& next) { return at < next.end; });
-    for (; begin < end; ++run) {
-      const std::int64_t count = std::min(end, run->end) - begin;
-      bytes_read_ += run->source->read(run->offset + static_cast<std::uint64_t>((begin - run->begin) * bytes_each),
-                                       place, static_cast<std::uint64_t>(count * bytes_each));
+    const auto shards = std::ranges::equal_range(shards_, tensor.name, {}, &format::ShardEntry::name);
+    auto shard =
+        std::upper_bound(shards.begin(), shards.end(), begin,
+                         [](std::int64_t at, const format::ShardEntry& next) { return at < next.begin + next.count; });
+    for (; begin < end; ++shard) {
+      const std::int64_t count = std::min(end, shard->begin + shard->count) - begin;
+      const auto skipped = static_cast<std::uint64_t>((begin - shard->begin) * bytes_each);
+      bytes_read_ += sources_[static_cast<std::size_t>(shard->rank)]->read(
+          shard->offset + skipped, place, static_cast<std::uint64_t>(count * bytes_each));
       place += count * bytes_each;
       begin += count;
     }
-    if (stored.tensor->dtype == at::kBool) check_booleans(first, place, stored.tensor->name, path());
+    if (tensor.dtype == at::kBool) check_booleans(first, place, tensor.name, path());
   }
 
   at::Tensor load(const RankSource& source, const std::string& name, const std::shared_ptr<format::InputFile>& file,
@@ -178,7 +168,7 @@ class Checkpoint::Files {
     checkpoint::check_booleans(stored);
     if (options_.map) return mappings.tensor(stored);
     at::Tensor tensor = at::empty(stored.shape, at::TensorOptions().dtype(stored.type));
-    checkpoint::read_all({checkpoint::Transfer{&stored, tensor.mutable_data_ptr()}});
+    checkpoint::read_all({checkpoint::whole(stored, tensor.mutable_data_ptr())});
     return tensor;
   }
 
@@ -210,8 +200,6 @@ class Checkpoint::Files {
 
   /// The shards in the indexes must match the stored tensors, and each tensor must be covered exactly once.
   void collect_shards() {
-    std::vector<format::ShardEntry> shards;
-    std::map<std::string, ShardedTensorMetadata, std::less<>> tensors;
     for (const auto& source : sources_)
       for (const format::ShardEntry& shard : source->index().shards) {
         const format::TensorEntry& entry = source->entry(shard.tensor);
@@ -219,23 +207,13 @@ class Checkpoint::Files {
         if (shape.size() != 1)
           throw CheckpointError("MU213", path().string() + ": the shard of " + in_quotes(shard.name) +
                                              " is no tensor of one dimension; the file was edited");
-        const auto type = *checkpoint::scalar_type(entry.type);
-        auto& found = shards.emplace_back(shard);
-        found.dtype = format::name_of(entry.type);
-        found.count = shape[0];
-        found.rank = source->index().rank;
-        tensors.try_emplace(shard.name, ShardedTensorMetadata{shard.name, shard.shape, type});
-        if (shape[0] > 0)
-          runs_[shard.name].runs.push_back({shard.begin, shard.begin + shape[0], source.get(), entry.offset});
+        shards_.push_back(format::located(shard, entry, shape[0], source->index().rank));
       }
-    format::check_shards(std::move(shards), path().string());
-    for (auto& [name, tensor] : tensors) sharded_.push_back(std::move(tensor));
-    for (const ShardedTensorMetadata& tensor : sharded_) {
-      StoredRuns& stored = runs_[tensor.name];
-      std::sort(stored.runs.begin(), stored.runs.end(),
-                [](const StoredRun& a, const StoredRun& b) { return a.begin < b.begin; });
-      stored.tensor = &tensor;
-    }
+    shards_ = format::check_shards(std::move(shards_), path().string());
+    for (const format::ShardEntry& shard : shards_)
+      if (sharded_.empty() || sharded_.back().name != shard.name)
+        sharded_.push_back({shard.name, shard.shape, *checkpoint::scalar_type(*format::element_type(shard.dtype))});
+    std::erase_if(shards_, [](const format::ShardEntry& shard) { return shard.count == 0; });
   }
 
   /// Checks a state before anything is handed out.
@@ -253,8 +231,8 @@ class Checkpoint::Files {
   std::shared_ptr<const checkpoint::CheckpointFiles> checkpoint_files_;
   std::string id_;
   std::vector<std::unique_ptr<RankSource>> sources_;
-  std::vector<ShardedTensorMetadata> sharded_;
-  std::map<std::string, StoredRuns, std::less<>> runs_;
+  std::vector<ShardedTensorMetadata> sharded_;  ///< sorted by name
+  std::vector<format::ShardEntry> shards_;      ///< those with elements, sorted by name and beginning, without gaps
   std::atomic<std::uint64_t> bytes_read_{0};
 };
 
@@ -274,7 +252,7 @@ State Checkpoint::shared() const { return files_->state(0, false); }
 std::optional<State> Checkpoint::shared_entry(std::string_view name) const { return files_->shared_entry(name); }
 State Checkpoint::per_rank(int rank) const { return files_->state(rank, true); }
 const std::vector<ShardedTensorMetadata>& Checkpoint::sharded() const { return files_->sharded(); }
-const ShardedTensorMetadata& Checkpoint::sharded(std::string_view name) const { return *files_->find(name).tensor; }
+const ShardedTensorMetadata& Checkpoint::sharded(std::string_view name) const { return files_->find(name); }
 void Checkpoint::read(std::string_view name, std::int64_t begin, const at::Tensor& to) const {
   files_->read(name, begin, to);
 }

@@ -73,22 +73,21 @@ WeightSource open_weights(const std::filesystem::path& path) {
   return source;
 }
 
-void read_all(const std::vector<Transfer>& transfers) {
-  std::vector<Range> ranges;
-  for (const auto& [from, to] : transfers) ranges.push_back({from->file, from->entry.offset, to, from->entry.bytes});
-  read_all(ranges);
+Transfer whole(const StoredTensor& tensor, void* to) {
+  return {tensor.file, tensor.entry.offset, to, tensor.entry.bytes};
 }
 
-void read_all(const std::vector<Range>& ranges) {
+void read_all(const std::vector<Transfer>& transfers) {
   std::map<const format::InputFile*, std::unique_ptr<format::MappedFile>> mappings;
   std::vector<Piece> pieces;
-  for (const Range& range : ranges) {
-    auto& mapping = mappings[range.file.get()];
-    if (!mapping && range.bytes >= kBytesWorthMapping && range.file->can_be_mapped())
-      mapping = std::make_unique<format::MappedFile>(*range.file, format::MappedFile::Access::read);
-    for (std::uint64_t done = 0; done < range.bytes; done += kBytesPerCall)
-      pieces.push_back({range.file.get(), mapping.get(), range.offset + done, static_cast<char*>(range.to) + done,
-                        static_cast<std::size_t>(std::min(kBytesPerCall, range.bytes - done))});
+  for (const Transfer& transfer : transfers) {
+    auto& mapping = mappings[transfer.file.get()];
+    if (!mapping && transfer.bytes >= kBytesWorthMapping && transfer.file->can_be_mapped())
+      mapping = std::make_unique<format::MappedFile>(*transfer.file, format::MappedFile::Access::read);
+    for (std::uint64_t done = 0; done < transfer.bytes; done += kBytesPerCall)
+      pieces.push_back({transfer.file.get(), mapping.get(), transfer.offset + done,
+                        static_cast<char*>(transfer.to) + done,
+                        static_cast<std::size_t>(std::min(kBytesPerCall, transfer.bytes - done))});
   }
   at::parallel_for(0, static_cast<int64_t>(pieces.size()), 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) read_piece(pieces[static_cast<std::size_t>(i)]);
@@ -311,7 +310,7 @@ void RankSource::check(const format::InputFile& file, const format::MappedFile* 
 
 std::uint64_t RankSource::read(std::uint64_t offset, void* to, std::uint64_t bytes) const {
   const auto file = open();
-  std::vector<Range> ranges;
+  std::vector<Transfer> transfers;
   std::vector<Wanted> unchecked;
   std::uint64_t taken = 0;
   auto* place = static_cast<char*>(to);
@@ -320,9 +319,9 @@ std::uint64_t RankSource::read(std::uint64_t offset, void* to, std::uint64_t byt
     const std::uint64_t begin = block * index_.block_bytes, length = block_length(block);
     const std::uint64_t wanted = std::min(bytes, begin + length - offset);
     if (is_checked_[block]) {
-      if (ranges.empty() || ranges.back().offset + ranges.back().bytes != offset)
-        ranges.push_back({file, offset, place, 0});
-      ranges.back().bytes += wanted;
+      if (transfers.empty() || transfers.back().offset + transfers.back().bytes != offset)
+        transfers.push_back({file, offset, place, 0});
+      transfers.back().bytes += wanted;
       taken += wanted;
     } else {
       unchecked.push_back({block, offset - begin, wanted, place});
@@ -335,7 +334,7 @@ std::uint64_t RankSource::read(std::uint64_t offset, void* to, std::uint64_t byt
   at::parallel_for(0, static_cast<int64_t>(unchecked.size()), 1, [&](int64_t first, int64_t last) {
     for (int64_t i = first; i < last; ++i) read_block(*file, unchecked[static_cast<std::size_t>(i)]);
   });
-  read_all(ranges);
+  read_all(transfers);
   return taken;
 }
 

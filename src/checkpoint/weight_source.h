@@ -36,26 +36,20 @@ struct WeightSource {
 /// Throws: as load_file.
 WeightSource open_weights(const std::filesystem::path& path);
 
-/// A stored tensor and the memory for its bytes.
-struct Transfer {
-  const StoredTensor* from;
-  void* to;
-};
-
-/// Reads everything in large pieces, on LibTorch's intra-op threads.
-/// Throws: CheckpointError MU200.
-void read_all(const std::vector<Transfer>& transfers);
-
 /// A contiguous range of bytes in a file and the memory for it.
-struct Range {
+struct Transfer {
   std::shared_ptr<format::InputFile> file;
   std::uint64_t offset;
   void* to;
   std::uint64_t bytes;
 };
 
-/// As read_all() for transfers, for arbitrary ranges of bytes.
-void read_all(const std::vector<Range>& ranges);
+/// The transfer of all bytes of a tensor.
+Transfer whole(const StoredTensor& tensor, void* to);
+
+/// Reads everything in large pieces, on LibTorch's intra-op threads.
+/// Throws: CheckpointError MU200.
+void read_all(const std::vector<Transfer>& transfers);
 
 /// Makes copy-on-write tensors from mapped files. Each file is mapped once; the tensors made from it share the mapping
 /// and keep it alive. Tensors that are not aligned to their element size are copied.

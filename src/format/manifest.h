@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "format/json.h"
+#include "format/safetensors.h"
 
 /// The text files of a checkpoint folder: one manifest, and one index per rank beside that rank's safetensors file.
 /// docs/formats/checkpoint.md describes every byte. All functions are pure.
@@ -35,7 +36,7 @@ struct Manifest {
   std::vector<FileMark> indexes;  ///< size and checksum of each rank's index, in rank order
 };
 
-/// A contiguous range of elements that a rank holds of a sharded tensor.
+/// One rank's shard of a tensor, in files: a contiguous range of its elements.
 struct ShardEntry {
   std::string name;                 ///< name of the full tensor
   std::vector<std::int64_t> shape;  ///< shape of the full tensor
@@ -45,7 +46,11 @@ struct ShardEntry {
   std::string dtype = {};
   std::int64_t count = 0;  ///< number of elements in the range
   int rank = 0;
+  std::uint64_t offset = 0, bytes = 0;  ///< position of its values in the rank's safetensors file
 };
+
+/// The shard, completed by what the rank's safetensors file says of its values, which are `count` elements.
+ShardEntry located(ShardEntry shard, const TensorEntry& values, std::int64_t count, int rank);
 
 /// The contents of a rank's index: everything except the tensors.
 struct RankIndex {
@@ -71,8 +76,9 @@ Manifest parse_manifest(std::string_view text, std::string_view file);
 /// Throws: CheckpointError MU213, MU216.
 RankIndex parse_rank_index(std::string_view text, std::string_view file);
 
-/// Checks that the shards of each name cover their tensor exactly once. `folder` is for the message.
+/// Checks that the shards of each name cover their tensor exactly once, and returns them sorted by name and beginning.
+/// `folder` is for the message.
 /// Throws: CheckpointError MU214 with tensor and ranks: different shapes or dtypes, a gap, an overlap.
-void check_shards(std::vector<ShardEntry> shards, std::string_view folder);
+std::vector<ShardEntry> check_shards(std::vector<ShardEntry> shards, std::string_view folder);
 
 }  // namespace muster::format

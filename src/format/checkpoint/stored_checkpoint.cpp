@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <map>
+#include <span>
 #include <vector>
 
 #include "format/checksum.h"
@@ -144,46 +145,42 @@ class RankContent {
   std::map<std::string, std::size_t> made_;
 };
 
-/// A tensor that is sharded over the ranks' files, assembled from its ranges in order.
-struct TensorRuns {
+/// A tensor that is sharded over the ranks' files, assembled from its shards, which are in order.
+PythonValue full_tensor(StoredContent& stored, const std::vector<RankContent>& ranks,
+                        std::span<const ShardEntry> shards) {
+  const ShardEntry& first = shards.front();
   TensorEntry full;
-  std::map<std::int64_t, Extent> runs;
-};
-
-PythonValue full_tensor(StoredContent& stored, TensorRuns& tensor) {
+  full.name = first.name;
+  full.shape = first.shape;
+  full.type = *element_type(first.dtype);
   std::vector<Extent> extents;
-  for (auto& [begin, extent] : tensor.runs)
-    if (extent.bytes > 0 || tensor.runs.size() == 1) extents.push_back(std::move(extent));
-  for (const Extent& extent : extents) tensor.full.bytes += extent.bytes;
-  PythonValue made = add_tensor(stored, extents.front().file, tensor.full);
+  const auto add = [&](const ShardEntry& shard) {
+    extents.push_back({ranks[static_cast<std::size_t>(shard.rank)].file(), shard.offset, shard.bytes});
+    full.bytes += shard.bytes;
+  };
+  for (const ShardEntry& shard : shards)
+    if (shard.bytes > 0) add(shard);
+  if (extents.empty()) add(first);
+  PythonValue made = add_tensor(stored, extents.front().file, full);
   stored.extents.back() = std::move(extents);
   return made;
 }
 
-PythonValue sharded_tensors(StoredContent& stored, std::vector<RankContent>& ranks, const fs::path& folder) {
-  std::vector<ShardEntry> all;
-  std::map<std::string, TensorRuns> tensors;
-  for (RankContent& rank : ranks)
+PythonValue sharded_tensors(StoredContent& stored, const std::vector<RankContent>& ranks, const fs::path& folder) {
+  std::vector<ShardEntry> shards;
+  for (const RankContent& rank : ranks)
     for (const ShardEntry& shard : rank.index.shards) {
-      const TensorEntry& entry = rank.entry(shard.tensor);
-      if (entry.shape.size() != 1) refuse_part(folder, "has a shard of more than one dimension");
-      auto& found = all.emplace_back(shard);
-      found.dtype = name_of(entry.type);
-      found.count = entry.shape[0];
-      found.rank = rank.index.rank;
-      TensorRuns& tensor = tensors[shard.name];
-      tensor.full.name = shard.name;
-      tensor.full.shape = shard.shape;
-      tensor.full.type = entry.type;
-      // A rank without a part of the tensor has a shard without elements, with any begin.
-      if (Extent& run = tensor.runs[shard.begin]; entry.bytes > 0 || !run.file)
-        run = {rank.file(), entry.offset, entry.bytes};
+      const TensorEntry& values = rank.entry(shard.tensor);
+      if (values.shape.size() != 1) refuse_part(folder, "has a shard of more than one dimension");
+      shards.push_back(located(shard, values, values.shape[0], rank.index.rank));
     }
-  check_shards(std::move(all), folder.string());
+  shards = check_shards(std::move(shards), folder.string());
   PythonValue made;
   made.kind = Made::map;
-  for (auto& [name, tensor] : tensors)
-    made.entries.emplace_back(PythonValue::of_text(name), full_tensor(stored, tensor));
+  for (auto first = shards.cbegin(), end = first; first != shards.cend(); first = end) {
+    end = std::find_if(first, shards.cend(), [&](const ShardEntry& shard) { return shard.name != first->name; });
+    made.entries.emplace_back(PythonValue::of_text(first->name), full_tensor(stored, ranks, {first, end}));
+  }
   return made;
 }
 
