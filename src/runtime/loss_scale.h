@@ -1,7 +1,6 @@
 #pragma once
 
 #include <algorithm>
-#include <functional>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -10,8 +9,8 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/minimum.h>
 
-#include "device/order.h"
 #include "muster/precision/grad_scaler.h"
+#include "precision/device_grad_scaler.h"
 
 namespace muster::runtime {
 
@@ -57,50 +56,72 @@ class SmallestScale {
   LossScale smallest_;
 };
 
-/// Tells whether a step on a device found an infinite or NaN gradient (GradScaler's found_inf), or a non-finite norm
-/// that had to be finite. The host learns of it when the next step begins, or when it asks. Until then the flag is on
-/// its way to pinned memory, so a whole forward and backward hide the wait.
-/// Thread safety: one thread at a time. Why: docs/decisions/0142-a-step-is-known-when-the-next-one-begins.md.
-class FoundInf {
+/// Loss scaling of one optimizer: the scale of its losses, which the host keeps or, where all parameters are on one
+/// device, that device; and the scale of the gradients that its losses have made so far.
+/// It does not communicate: its owner makes ranks agree on what was found before update(). Thread safety: one thread at
+/// a time. Why: docs/decisions/0142-a-step-is-known-when-the-next-one-begins.md.
+class LossScaling {
  public:
-  struct Known {
-    bool skipped = false;
-    std::optional<std::pair<double, double>> bad_norm;  ///< an infinite or NaN norm to report, and its order
-    std::optional<GradScalerState> scaler;
+  /// What a checkpoint holds of it.
+  struct Saved {
+    double gradient_scale = 1, loss_scale = 1;
+    GradScalerState scaler;
+    bool unscaled = false;
   };
 
-  /// Skips the next step if this flag, a float32 of one element on a device, is 1.
-  void skip_if(const at::Tensor& flag);
-  /// Skips the next step if the norm is not finite, and known() then reports it; of several such norms, the first.
-  void report(const at::Tensor& norm, double order);
-  /// Forgets the calls of skip_if() and report(), since the gradients are gone. The host waits if there is a norm to
-  /// report. Returns a norm that is not finite, and its order.
-  std::optional<std::pair<double, double>> drop();
-  /// Forgets the calls of skip_if() and report() without a report: the gradients are replaced by others.
-  void forget() {
-    flag_.reset();
-    norm_.reset();
+  explicit LossScaling(const GradScalerOptions& options) : options_(options), scaler_(options) {}
+
+  /// Whether the scale is on a device that the parameters have left. Requires of the caller: if so, the last step is
+  /// known before scale_on().
+  bool leaves_device(const std::optional<at::Device>& device) const {
+    return on_device_ && on_device_->device() != device;
   }
-  /// Sends the flags of this step to the host. `found` and `scaler` are DeviceGradScaler's, or undefined. Returns the
-  /// flag of the step, undefined if nothing can make it skip.
-  at::Tensor send(const at::Tensor& found, const at::Tensor& scaler);
-  /// True while the outcome of the last step is unknown.
-  bool pending() const noexcept { return pending_; }
-  /// The outcome of the last step; the host waits for it.
-  Known known();
-  /// Registers a call for when the outcome of the step is known.
-  void then(std::function<void()> call) { calls_.push_back(std::move(call)); }
-  bool has_calls() const noexcept { return !calls_.empty(); }
-  std::vector<std::function<void()>> take_calls() { return std::exchange(calls_, {}); }
+  /// The scale of the next loss, which is moved to this device if it is elsewhere; nullopt: to the host. Never waits.
+  LossScale scale_on(const std::optional<at::Device>& device);
+  /// The factor by which gradients are too large.
+  const LossScale& gradient_scale() const noexcept { return gradient_scale_; }
+  /// Gradients have this scale now, since the next loss has it.
+  void note_loss(const LossScale& scale);
+  /// Whether gradients were unscaled since the last loss.
+  bool unscaled() const noexcept { return unscaled_; }
+  /// Divides gradients by their scale, and records whether any of them is infinite or NaN.
+  void unscale(const std::vector<at::Tensor>& gradients);
+  /// The gradients were cleared.
+  void clear_gradients();
+
+  /// Whether a device keeps the scale, and decides.
+  bool on_device() const noexcept { return on_device_.has_value(); }
+  /// DeviceGradScaler's found_inf(). Requires: on_device().
+  at::Tensor device_found_inf() const { return on_device_->found_inf(); }
+  /// Ends a step on the device; returns the numbers of GradScalerState there. Requires: on_device().
+  at::Tensor update_on_device();
+  /// Adopts what the device has computed. After an error the device no longer keeps the scale.
+  /// Throws: UsageError (MU318) if the scale fell too low.
+  void follow(const GradScalerState& state);
+
+  /// GradScaler's found_inf(). Requires: not on_device().
+  bool found_inf() const { return scaler_.found_inf(); }
+  /// Ends a step on the host. Throws: UsageError (MU318). Requires: not on_device().
+  void update(bool found_inf) { scaler_.update(found_inf, loss_scale_.value()); }
+
+  /// Requires of these: the last step is known.
+  GradScalerState state() const noexcept { return scaler_.state_dict(); }
+  /// Throws: ConfigError (MU147).
+  void load_state(const GradScalerState& state);
+  /// The host waits for scales on a device.
+  Saved save() const;
+  /// Throws: ConfigError (MU147), and then changes nothing.
+  void load(const Saved& saved);
+  /// Throws: ConfigError (MU147) if load() would.
+  void require_loadable(const GradScalerState& state) const { precision::GradScaler(options_).load_state_dict(state); }
 
  private:
-  at::Tensor flag_, norm_;  // `norm_`: a norm, and its order
-  bool scales_ = false;
-  bool reports_ = false;
-  bool pending_ = false;
-  at::Tensor on_host_;
-  device::Event sent_;
-  std::vector<std::function<void()>> calls_;
+  GradScalerOptions options_;
+  precision::GradScaler scaler_;
+  std::optional<precision::DeviceGradScaler> on_device_;  // replaces scaler_, which follows it
+  LossScale loss_scale_;                                  // the scale of the last backward
+  LossScale gradient_scale_;
+  bool unscaled_ = false;
 };
 
 }  // namespace muster::runtime

@@ -1,11 +1,8 @@
 #include "prepared_optimizer.h"
 
 #include <algorithm>
-#include <exception>
 #include <functional>
-#include <map>
 #include <optional>
-#include <ranges>
 #include <string>
 #include <utility>
 #include <vector>
@@ -25,23 +22,18 @@
 #include "muster/optim/optimizer_state.h"
 #include "muster/parallel/capabilities.h"
 #include "muster/parallel/managed_model.h"
+#include "optimizer_models.h"
 #include "param_groups.h"
+#include "runtime/loss_scale.h"
+#include "runtime/step_decision.h"
 #include "state_digest.h"
 
 namespace muster::runtime {
-namespace {
-
-/// The number of completed reductions; 0 for a model that has none.
-int64_t reduction_count_of(const PreparedModel& model) {
-  const auto* reductions = model.managed->gradient_reductions();
-  return reductions ? reductions->reduction_count() : 0;
-}
-
-}  // namespace
 
 PreparedOptimizer::PreparedOptimizer(std::shared_ptr<torch::optim::Optimizer> inner, OptimizerContext context)
-    : inner_(std::move(inner)), context_(std::move(context)), fused_(*inner_) {
-  if (context_.scaling) scaler_.emplace(*context_.scaling);
+    : inner_(std::move(inner)), context_(std::move(context)), fused_(*inner_),
+      models_(context_.registry, context_.group.size()) {
+  if (context_.scaling) scaling_.emplace(*context_.scaling);
   if (fused_.repeated() > 0 && context_.group.rank() == 0)
     log::warning("a prepared optimizer was given ", fused_.repeated(),
                  " tensor(s) again that its groups list before, as parameters() "
@@ -59,16 +51,12 @@ void PreparedOptimizer::bind(bool require_all) {
 
 /// Returns whether the parameter belongs to a model that this optimizer did not know yet.
 bool PreparedOptimizer::bind_parameter(const at::Tensor& parameter, size_t index, bool require_all) {
-  const auto holds = [&](const auto& model) { return model->managed->expects(parameter); };
-  if (std::any_of(models_.begin(), models_.end(), [&](const ModelUse& use) { return holds(use.model); })) return false;
-  const auto models = context_.registry->models();
-  const auto holder = std::find_if(models.begin(), models.end(), holds);
-  if (holder != models.end()) {
-    models_.push_back({*holder, reduction_count_of(**holder), context_.registry->index_of(**holder), nullptr});
+  if (models_.hold(parameter)) return false;
+  if (const auto holder = models_.add_holder_of(parameter)) {
     wait_for_step();
-    move_states(**holder);
-    shard_state(**holder);
-    fused_.add_flat_parameters(*(*holder)->managed);
+    move_states(*holder);
+    shard_state(*holder);
+    fused_.add_flat_parameters(*holder->managed);
     return true;
   }
   if (require_all && parameter.requires_grad() && context_.group.size() > 1) {
@@ -105,72 +93,13 @@ void PreparedOptimizer::before_backward() {
 
 void PreparedOptimizer::note_loaded_gradients(bool reduced) {
   gradients_used_ = false;
-  for (auto& use : models_) use.reductions = reduction_count_of(*use.model) - (reduced ? 1 : 0);
-}
-
-bool PreparedOptimizer::needs_reduction(const ModelUse& use) const {
-  auto& managed = *use.model->managed;
-  const auto* reductions = managed.gradient_reductions();
-  return reductions && managed.gradient_sync() &&
-         (reductions->reduction_count() == use.reductions || !reductions->has_gradients());
-}
-
-/// Whether a model needs a reduction: one of this optimizer, or another that the same loss goes through.
-bool PreparedOptimizer::needs_reduction_in_order(int64_t index) const {
-  for (const auto& use : models_)
-    if (use.index == index) return needs_reduction(use);
-  const auto model = context_.registry->at(index);
-  return model && model->managed->gradient_reductions() && model->managed->gradient_sync() &&
-         !context_.registry->reductions().seen(index);
+  models_.note_loaded_gradients(reduced);
 }
 
 void PreparedOptimizer::join_other_ranks(const std::vector<at::Tensor>* of) {
   if (context_.group.size() == 1 || !context_.accumulation->sync()) return;
   bind(/*require_all=*/false);
-  // The order is not known yet. Assume that backward reaches models in the reverse of the order in which the program
-  // names them.
-  for (const auto& use : std::views::reverse(models_)) {
-    if (!needs_reduction(use)) continue;
-    const auto holds = [&](const at::Tensor& parameter) { return use.model->managed->find(parameter) != nullptr; };
-    if (of && std::none_of(of->begin(), of->end(), holds)) continue;
-    if (context_.before_reduction) context_.before_reduction();
-    const auto order = use.order;
-    const auto record =
-        c10::make_scope_exit([&] {  // also if parameters turn out to be due: other ranks have recorded it
-          if (order) context_.registry->reductions().repeat(order);
-        });
-    repeat_reductions(order ? *order : parallel::ReductionRecord::Order{{use.index}, {use.index}});
-  }
-}
-
-void PreparedOptimizer::repeat_reductions(const parallel::ReductionRecord::Order& order) {
-  std::map<int64_t, std::shared_ptr<PreparedModel>> started;
-  for (const auto index : order.began)
-    if (needs_reduction_in_order(index))
-      (started[index] = context_.registry->at(index))->managed->gradient_reductions()->start_reduction();
-  std::exception_ptr first;
-  for (const auto index : order.ended) try {
-      if (const auto model = started.find(index); model != started.end())
-        model->second->managed->gradient_reductions()->finish_reduction();
-    } catch (const UsageError&) {  // other ranks' backward has sent the messages of all models
-      if (!first) first = std::current_exception();
-    }
-  if (first) std::rethrow_exception(first);
-}
-
-bool PreparedOptimizer::models_have_gradients() const {
-  return std::ranges::any_of(models_, [&](const ModelUse& use) {
-    auto& managed = *use.model->managed;
-    if (const auto* reductions = managed.gradient_reductions()) return reductions->has_gradients();
-    bool found = false;
-    managed.for_each_gradient(parameters(), [&](const at::Tensor&) { found = true; });
-    return found;
-  });
-}
-
-void PreparedOptimizer::note_reductions() {
-  for (auto& use : models_) use.reductions = reduction_count_of(*use.model);
-  if (context_.group.size() > 1) context_.registry->reductions().consume();
+  models_.join_other_ranks(of, context_.before_reduction);
 }
 
 void PreparedOptimizer::for_each_other(const std::function<void(optim::FusedOptimizer&)>& f) const {
@@ -179,16 +108,21 @@ void PreparedOptimizer::for_each_other(const std::function<void(optim::FusedOpti
 }
 
 bool PreparedOptimizer::evaluates_closure() const {
-  return !fused_.fused() && (!scaler_ || dynamic_cast<const torch::optim::LBFGS*>(inner_.get()));
+  return !fused_.fused() && (!scaling_ || dynamic_cast<const torch::optim::LBFGS*>(inner_.get()));
 }
 
-at::Tensor PreparedOptimizer::update(const torch::optim::Optimizer::LossClosure& closure) {
+at::Tensor PreparedOptimizer::update(const torch::optim::Optimizer::LossClosure& closure, const at::Tensor& flag) {
   const auto after = c10::make_scope_exit(
       [this] { for_each_other([](optim::FusedOptimizer& other) { other.after_another_step(); }); });
   for_each_other([](optim::FusedOptimizer& other) { other.before_another_step(); });
+  if (decision_.pending()) {
+    decision_.note_update();
+    fused_.step_unless(flag);
+    return {};
+  }
   if (!closure || context_.group.size() == 1) return fused_.step(closure);
   return fused_.step([&] {
-    note_reductions();
+    models_.note_reductions();
     auto loss = closure();
     join_other_ranks();
     require_same_device_operations();
@@ -198,17 +132,9 @@ at::Tensor PreparedOptimizer::update(const torch::optim::Optimizer::LossClosure&
   });
 }
 
-void PreparedOptimizer::update_unless(const at::Tensor& flag) {
-  const auto after = c10::make_scope_exit(
-      [this] { for_each_other([](optim::FusedOptimizer& other) { other.after_another_step(); }); });
-  for_each_other([](optim::FusedOptimizer& other) { other.before_another_step(); });
-  flag_decides_ = true;
-  fused_.step_unless(flag);
-}
-
 at::Tensor PreparedOptimizer::step(const torch::optim::Optimizer::LossClosure& closure) {
-  if (!context_.accumulation->sync()) return {};
-  wait_for_step();
+  if (!context_.accumulation->sync()) return {};  // within a window: neither made nor skipped
+  wait_for_step();                                // of the step before: it may step schedulers
   TraceScope span(*context_.trace, "optimizer step");
   context_.accumulation->note_step();
   bind(/*require_all=*/true);
@@ -216,29 +142,48 @@ at::Tensor PreparedOptimizer::step(const torch::optim::Optimizer::LossClosure& c
     join_other_ranks();
     require_same_device_operations();
   }
-  if (context_.group.size() > 1)
-    for (auto& use : models_) use.order = context_.registry->reductions().latest(use.index);
-  if (closure && scaler_)
+  models_.note_orders();
+  if (closure && scaling_)
     throw UsageError(
         "MU146",
         "an optimizer that calls back for gradients cannot work with loss scaling, as of '16-mixed', which may skip "
         "a step: choose 'bf16-mixed', or an optimizer without a closure");
-  const auto flag = send_flag();
-  skipped_ = !flag.defined() && scaler_ && !gradients_are_finite();
-  skipped_ = std::exchange(skip_next_, false) || skipped_;
-  if (flag.defined() && (closure || skipped_ || context_.needs_found_inf_at_once || !fused_.takes_found_inf())) {
-    const bool left_out = skipped_;
-    wait_for_step();
-    skipped_ = skipped_ || left_out;
+
+  // The step is skipped if a loss was scaled and a gradient is not finite, or if clipping has asked for it. Gradients
+  // that are not sharded are equal on all ranks, so no message is needed for them.
+  const auto ranks_may_differ = [&] {
+    return context_.group.size() > 1 && any_sharded(*context_.registry, parameters());
+  };
+  at::Tensor found, scaler;
+  if (scaling_ && scaling_->on_device()) {
+    unscale();
+    found = scaling_->device_found_inf();
+    if (ranks_may_differ())
+      context_.group.internal("overflows of sharded gradients").all_reduce(found, comm::ReduceOp::max);
+    scaler = scaling_->update_on_device();
   }
-  if (skipped_) fused_.note_load();  // from here on, as after any step, the program may edit parameters
+  const auto flag = decision_.send(found, scaler);  // defined: a device decides, and the host need not wait
+  bool skipped = false;
+  if (scaling_ && !flag.defined()) {
+    unscale();
+    skipped = scaling_->found_inf();
+    if (ranks_may_differ()) skipped = comm::any_rank(context_.group, "overflows of sharded gradients", skipped);
+    scaling_->update(skipped);
+  }
+  skipped = decision_.take_skip_next() || skipped;
+  if (flag.defined() && (closure || skipped || context_.needs_found_inf_at_once || !fused_.takes_found_inf())) {
+    wait_for_step();
+    skipped = decision_.skipped() || skipped;
+  }
+  if (!decision_.pending()) decision_.decide(skipped);
+
   at::Tensor loss;
-  if (flag_.pending()) update_unless(flag);
-  else if (!skipped_) loss = update(closure);
-  note_reductions();
+  if (skipped) fused_.note_load();  // from here on, as after any step, the program may edit parameters
+  else loss = update(closure, flag);
+  models_.note_reductions();
   gradients_used_ = true;
   context_.registry->note_step();
-  if (!skipped_ && context_.after_step) {
+  if (!skipped && context_.after_step) {
     Optimizer handle(shared_from_this());
     context_.after_step(handle);
   }
@@ -249,10 +194,9 @@ void PreparedOptimizer::zero_grad(bool set_to_none) {
   if (!context_.accumulation->sync() && !context_.accumulation->begins()) return;
   bind(/*require_all=*/true);
   fused_.zero_grad(set_to_none);
-  note_reductions();
+  models_.note_reductions();
   gradients_used_ = false;
-  gradient_scale_ = {};
-  unscaled_ = false;
+  if (scaling_) scaling_->clear_gradients();
   drop_flags();
 }
 
@@ -288,14 +232,10 @@ std::optional<at::Device> PreparedOptimizer::device_of_parameters() const {
 }
 
 std::optional<LossScale> PreparedOptimizer::loss_scale() {
-  if (!scaler_) return std::nullopt;
+  if (!scaling_) return std::nullopt;
   const auto device = device_of_parameters();
-  if (device_scaler_ && device_scaler_->device() != device) {
-    wait_for_step();
-    device_scaler_.reset();
-  }
-  if (device && !device_scaler_) device_scaler_.emplace(*context_.scaling, scaler_->state_dict(), *device);
-  return device ? LossScale{.on_device = device_scaler_->scale()} : LossScale{scaler_->scale()};
+  if (scaling_->leaves_device(device)) wait_for_step();
+  return scaling_->scale_on(device);
 }
 
 bool PreparedOptimizer::has_gradients() const {
@@ -305,73 +245,39 @@ bool PreparedOptimizer::has_gradients() const {
 }
 
 void PreparedOptimizer::rescale_gradients(const LossScale& scale) {
-  if (!scaler_) return;
-  if (const bool on_device = scale.on_device.defined(); !(gradient_scale_ == scale) && (!on_device || has_gradients()))
-    scale_gradients(*context_.registry, parameters(), scale.value() / gradient_scale_.value());
-  loss_scale_ = gradient_scale_ = scale;
-  unscaled_ = false;
+  if (!scaling_) return;
+  const auto& now = scaling_->gradient_scale();
+  if (const bool on_device = scale.on_device.defined(); !(now == scale) && (!on_device || has_gradients()))
+    scale_gradients(*context_.registry, parameters(), scale.value() / now.value());
+  scaling_->note_loss(scale);
 }
 
 void PreparedOptimizer::unscale() {
-  if (!scaler_ || unscaled_) return;
+  if (!scaling_ || scaling_->unscaled()) return;
   std::vector<at::Tensor> gradients;
   for_each_gradient(*context_.registry, parameters(),
                     [&](const at::Tensor& gradient) { gradients.push_back(gradient); });
-  if (device_scaler_) device_scaler_->unscale(gradients, gradient_scale_.on(device_scaler_->device()));
-  else scaler_->unscale(gradients, gradient_scale_.value());
-  gradient_scale_ = {};
-  unscaled_ = true;
-}
-
-bool PreparedOptimizer::gradients_are_finite() {
-  unscale();
-  bool found = scaler_->found_inf();
-  // Gradients that are not sharded are equal on all ranks, so no message is needed.
-  if (context_.group.size() > 1 && any_sharded(*context_.registry, parameters()))
-    found = comm::any_rank(context_.group, "overflows of sharded gradients", found);
-  scaler_->update(found, loss_scale_.value());
-  return !found;
-}
-
-at::Tensor PreparedOptimizer::send_flag() {
-  if (!device_scaler_) return flag_.send({}, {});
-  unscale();
-  const auto found = device_scaler_->found_inf();
-  if (context_.group.size() > 1 && any_sharded(*context_.registry, parameters()))
-    context_.group.internal("overflows of sharded gradients").all_reduce(found, comm::ReduceOp::max);
-  device_scaler_->update(loss_scale_.on(device_scaler_->device()));
-  return flag_.send(found, device_scaler_->state());
+  scaling_->unscale(gradients);
 }
 
 void PreparedOptimizer::wait_for_step() {
-  if (!flag_.pending()) return;
-  const auto known = flag_.known();
-  skipped_ = known.skipped;
-  if (std::exchange(flag_decides_, false) && skipped_) fused_.undo_step_count();
-  const auto calls = flag_.take_calls();
-  if (known.scaler) follow_scale(*known.scaler);  // before calls, which may throw
+  if (!decision_.pending()) return;
+  const auto known = decision_.wait();
+  if (known.undone) fused_.undo_step_count();
+  const auto calls = decision_.take_calls();
+  if (known.scaler) scaling_->follow(*known.scaler);  // before calls, which may throw
   for (const auto& call : calls) call();
   if (known.bad_norm) refuse_norm(known.bad_norm->first, known.bad_norm->second, "the last step, which was left out,");
 }
 
-/// After an error the device's scale no longer equals the host's.
-void PreparedOptimizer::follow_scale(const GradScalerState& state) {
-  try {
-    scaler_->follow(state);
-  } catch (const Error&) {
-    device_scaler_.reset();
-    throw;
-  }
-}
-
 void PreparedOptimizer::drop_flags() {
-  skip_next_ = false;
-  if (const auto norm = flag_.drop()) refuse_norm(norm->first, norm->second, "this step, which zero_grad() gives up,");
+  if (const auto norm = decision_.drop())
+    refuse_norm(norm->first, norm->second, "this step, which zero_grad() gives up,");
 }
 
 bool PreparedOptimizer::step_was_skipped() {
   wait_for_step();
-  return skipped_;
+  return decision_.skipped();
 }
 
 bool PreparedOptimizer::holds(const std::vector<at::Tensor>& asked) const {
@@ -382,31 +288,29 @@ bool PreparedOptimizer::holds(const std::vector<at::Tensor>& asked) const {
 }
 
 void PreparedOptimizer::skip_if_holding(const std::vector<at::Tensor>& asked) {
-  skip_next_ = skip_next_ || holds(asked);
+  if (holds(asked)) decision_.skip_next();
 }
 
 bool PreparedOptimizer::skip_if_not_finite(const std::vector<at::Tensor>& asked, const at::Tensor& norm, double order,
                                            bool reports) {
   if (!holds(asked)) return false;
-  flag_.skip_if(norm.isfinite().logical_not().to(at::kFloat).view({1}));
-  if (reports) flag_.report(norm, order);
+  decision_.skip_if(norm.isfinite().logical_not().to(at::kFloat).view({1}));
+  if (reports) decision_.report(norm, order);
   return true;
 }
 
 std::optional<GradScalerState> PreparedOptimizer::scaler_state() {
   wait_for_step();
-  return scaler_ ? std::optional(scaler_->state_dict()) : std::nullopt;
+  return scaling_ ? std::optional(scaling_->state()) : std::nullopt;
 }
 
 void PreparedOptimizer::load_scaler_state(const GradScalerState& state) {
   wait_for_step();
-  scaler_->load_state_dict(state);
-  device_scaler_.reset();
+  scaling_->load_state(state);
 }
 
 void PreparedOptimizer::require_same_device_operations() const {
-  const auto reduces = [](const ModelUse& use) { return use.model->managed->gradient_sync(); };
-  if (context_.accumulation->joined() || std::ranges::none_of(models_, reduces)) return;
+  if (context_.accumulation->joined() || !models_.any_reduces()) return;
   comm::require_same_device_operations(context_.group);
 }
 
@@ -417,14 +321,14 @@ State PreparedOptimizer::state_dict(const std::string& path, std::vector<TensorS
   const auto parts = shards_of(context_.registry->models());
   State state =
       State::Map{{"inner", shard_optimizer_state(muster::state_dict(*inner_), parameters(), parts, path, shards)}};
-  if (!scaler_) return state;
-  const auto now = scaler_->state_dict();
-  state.set("scaler", State::Map{{"scale", now.scale},
-                                 {"growth_tracker", now.growth_tracker},
-                                 {"gradient_scale", gradient_scale_.value()},
-                                 {"loss_scale", loss_scale_.value()},
-                                 {"skipped", skipped_},
-                                 {"unscaled", unscaled_}});
+  if (!scaling_) return state;
+  const auto now = scaling_->save();
+  state.set("scaler", State::Map{{"scale", now.scaler.scale},
+                                 {"growth_tracker", now.scaler.growth_tracker},
+                                 {"gradient_scale", now.gradient_scale},
+                                 {"loss_scale", now.loss_scale},
+                                 {"skipped", decision_.skipped()},
+                                 {"unscaled", now.unscaled}});
   return state;
 }
 
@@ -441,31 +345,26 @@ std::function<void()> PreparedOptimizer::prepare_load(const State& state, const 
   const auto load_inner = muster::prepare_load(
       *inner_, joined_optimizer_state(state.at("inner"), parameters(), parts, reader), updated_dtype);
   const auto* saved = state.find("scaler");
-  if ((saved != nullptr) != scaler_.has_value())
+  if ((saved != nullptr) != scaling_.has_value())
     throw CheckpointError("MU240", std::string("the checkpoint was saved ") + (saved ? "with" : "without") +
                                        " loss scaling, as of '16-mixed', and this program runs " +
                                        (saved ? "without" : "with") + " it: choose the precision it was saved with");
   const auto load = [this, load_inner] {
     load_inner();
     fused_.note_load();
-    skip_next_ = false;
-    flag_.forget();
+    decision_.forget();
   };
   if (!saved) return load;
-  precision::GradScaler check(*context_.scaling);
-  const GradScalerState scaler{.growth_tracker = saved->at("growth_tracker").integer(),
-                               .scale = saved->at("scale").number()};
-  check.load_state_dict(scaler);
-  return [this, load, scaler, gradient_scale = saved->at("gradient_scale").number(),
-          loss_scale = saved->at("loss_scale").number(), skipped = saved->at("skipped").boolean(),
-          unscaled = saved->at("unscaled").boolean()] {
+  const LossScaling::Saved scaling{
+      .gradient_scale = saved->at("gradient_scale").number(),
+      .loss_scale = saved->at("loss_scale").number(),
+      .scaler = {.growth_tracker = saved->at("growth_tracker").integer(), .scale = saved->at("scale").number()},
+      .unscaled = saved->at("unscaled").boolean()};
+  scaling_->require_loadable(scaling.scaler);
+  return [this, load, scaling, skipped = saved->at("skipped").boolean()] {
     load();
-    scaler_->load_state_dict(scaler);
-    device_scaler_.reset();
-    gradient_scale_ = {gradient_scale};
-    loss_scale_ = {loss_scale};
-    unscaled_ = unscaled;
-    skipped_ = skipped;
+    scaling_->load(scaling);
+    decision_.decide(skipped);
   };
 }
 

@@ -12,7 +12,6 @@
 #include <torch/optim/optimizer.h>
 
 #include "accumulation.h"
-#include "loss_scale.h"
 #include "model_registry.h"
 #include "muster/comm/communicator.h"
 #include "muster/precision/grad_scaler.h"
@@ -20,8 +19,9 @@
 #include "muster/track/trace.h"
 #include "muster/tree/state.h"
 #include "optim/fused.h"
-#include "precision/device_grad_scaler.h"
+#include "optimizer_models.h"
 #include "runtime/loss_scale.h"
+#include "runtime/step_decision.h"
 #include "sharded_tensors.h"
 
 namespace muster::runtime {
@@ -76,19 +76,19 @@ class PreparedOptimizer : public std::enable_shared_from_this<PreparedOptimizer>
   /// Throws: as backward. Collective: if a reduction is missing.
   void join_other_ranks(const std::vector<at::Tensor>* of = nullptr);
   /// Whether any parameter of the models that this optimizer steps has a gradient.
-  bool models_have_gradients() const;
+  bool models_have_gradients() const { return models_.have_gradients(parameters()); }
   /// Whether the last step was skipped; the host waits if this is not known yet.
   bool step_was_skipped();
-  /// False while the device has yet to decide whether the last step is made: see FoundInf.
-  bool found_inf_is_ready() const noexcept { return !flag_.pending(); }
+  /// False while the device has yet to decide whether the last step is made: see StepDecision.
+  bool found_inf_is_ready() const noexcept { return !decision_.pending(); }
   /// Waits until it is known whether the last step was made, then updates the state that depends on it.
   /// Throws: UsageError (MU175) for a norm that had to be finite; (MU318) if the loss scale fell too low.
   void wait_for_step();
   /// Registers a call for when it is known whether the last step was made.
-  void when_found_inf_is_ready(std::function<void()> call) { flag_.then(std::move(call)); }
+  void when_found_inf_is_ready(std::function<void()> call) { decision_.then(std::move(call)); }
   /// Schedulers that wait for found_inf of the last step make their steps now; the host waits for it if there are any.
   void step_deferred_schedulers() {
-    if (flag_.has_calls()) wait_for_step();
+    if (decision_.has_calls()) wait_for_step();
   }
   /// Skips the next step if one of these parameters is the optimizer's.
   void skip_if_holding(const std::vector<at::Tensor>& parameters);
@@ -119,14 +119,6 @@ class PreparedOptimizer : public std::enable_shared_from_this<PreparedOptimizer>
   std::vector<at::Tensor> parameters() const;
 
  private:
-  struct ModelUse {
-    std::shared_ptr<PreparedModel> model;
-    int64_t reductions = 0;  ///< number of completed reductions when gradients were last used or cleared
-    int64_t index = 0;       ///< index of the model in the registry
-    std::shared_ptr<const parallel::ReductionRecord::Order>
-        order;  ///< order of the reductions in the backward that the latest step used; nullptr: unknown
-  };
-
   /// `require_all`: every parameter must have a model by now.
   void bind(bool require_all);
   bool bind_parameter(const at::Tensor& parameter, size_t index, bool require_all);
@@ -134,43 +126,25 @@ class PreparedOptimizer : public std::enable_shared_from_this<PreparedOptimizer>
   void shard_state(const PreparedModel& model);
   std::optional<at::Device> device_of_parameters() const;
   bool holds(const std::vector<at::Tensor>& asked) const;
-  bool gradients_are_finite();
-  void follow_scale(const GradScalerState& state);
   /// Forgets what clipping reported about gradients that are gone.
   /// Throws: UsageError (MU175) for a norm that had to be finite.
   void drop_flags();
-  /// Decides on the device whether the step is made, and returns the flag; undefined if the host decides.
-  at::Tensor send_flag();
-  /// Makes the update, unless the flag is set.
-  void update_unless(const at::Tensor& flag);
   bool has_gradients() const;
   /// Compares the operations that the ranks gave their devices, before gradients reduced by these are used. Not called
   /// at the end of backward: ranks whose loss did not use a model have yet to reduce then. Collective.
   void require_same_device_operations() const;
-  bool needs_reduction(const ModelUse& use) const;
-  /// Repeats the reductions of these models in the order of the backward that this rank missed.
-  void repeat_reductions(const parallel::ReductionRecord::Order& order);
-  bool needs_reduction_in_order(int64_t index) const;
-  /// Excludes the reductions made so far from those of the next step.
-  void note_reductions();
-  at::Tensor update(const torch::optim::Optimizer::LossClosure& closure);
+  /// Makes the update. A device that decides about it skips it if `flag` is set.
+  at::Tensor update(const torch::optim::Optimizer::LossClosure& closure, const at::Tensor& flag);
   void for_each_other(const std::function<void(optim::FusedOptimizer&)>& f) const;
 
   std::shared_ptr<torch::optim::Optimizer> inner_;
   OptimizerContext context_;
   optim::FusedOptimizer fused_;
-  std::vector<ModelUse> models_;
-  int64_t bound_generation_ = -1;  // generation of the registry when the parameters were last bound
-  std::optional<precision::GradScaler> scaler_;
-  std::optional<precision::DeviceGradScaler> device_scaler_;  // replaces scaler_ if all parameters are on one device
-  FoundInf flag_;
-  LossScale loss_scale_;         // the scale of the last backward
-  LossScale gradient_scale_;     // the factor by which gradients are too large
-  bool flag_decides_ = false;    // the last update was made unless a flag on the device skipped it
+  OptimizerModels models_;
+  int64_t bound_generation_ = -1;       // generation of the registry when the parameters were last bound
+  std::optional<LossScaling> scaling_;  // set if losses are scaled
+  StepDecision decision_;
   bool gradients_used_ = false;  // a step has used the gradients
-  bool skip_next_ = false;
-  bool skipped_ = false;
-  bool unscaled_ = false;
 };
 
 }  // namespace muster::runtime
