@@ -1,50 +1,15 @@
 #include "runtime/accumulation.h"
 
-#include <array>
-#include <cstddef>
 #include <string>
 #include <utility>
 
 #include "base/log.h"
-#include "comm/agreement.h"
 #include "muster/base/error.h"
 #include "muster/runtime/accumulation.h"
+#include "runtime/window_position.h"
+#include "runtime/window_weights.h"
 
 namespace muster::runtime {
-namespace {
-
-using Next = std::optional<WindowState>;
-using Row = std::array<Next, 7>;  // columns: begin_middle, begin_last, begin_leave, count, end, reset, resume
-
-constexpr Next kNever = std::nullopt, kClosed = WindowState::closed, kOpen = WindowState::open,
-               kMiddle = WindowState::open_uncounted, kLast = WindowState::last_uncounted,
-               kLeave = WindowState::left_uncounted, kLeft = WindowState::left;
-
-constexpr std::array<Row, 6> kTable{{
-    {kMiddle, kLast, kLeave, kClosed, kClosed, kClosed, kOpen},  // closed
-    {kMiddle, kLast, kLeave, kOpen, kNever, kClosed, kOpen},     // open
-    {kNever, kNever, kNever, kOpen, kLast, kClosed, kOpen},      // open_uncounted
-    {kNever, kNever, kNever, kClosed, kLast, kClosed, kOpen},    // last_uncounted
-    {kNever, kNever, kNever, kLeft, kNever, kClosed, kOpen},     // left_uncounted
-    {kMiddle, kLast, kLeave, kLeft, kNever, kClosed, kOpen},     // left
-}};
-
-}  // namespace
-
-std::optional<WindowState> transition(WindowState state, WindowEvent event) noexcept {
-  return kTable[static_cast<size_t>(state)][static_cast<size_t>(event)];
-}
-
-namespace {
-
-double summed(const comm::Communicator& group, double mine) {
-  comm::CoalescedAllReduce scalars(group, "gradient accumulation");
-  scalars.add(mine, comm::ReduceOp::sum);
-  scalars.run();
-  return scalars.result(0);
-}
-
-}  // namespace
 
 Accumulation::Accumulation(const GradientAccumulationOptions& options, comm::Communicator group)
     : options_(options), group_(std::move(group)) {
@@ -61,26 +26,14 @@ void Accumulation::set_num_steps(int steps) {
 void Accumulation::begin(const MicroBatch& batch, std::function<void(double)> rescale) {
   used_ = true;
   add_up();
-  if (state_ == WindowState::closed) {
-    local_ = known_ = full_ = 0;
-    micro_batches_ = 0;
-    known_by_all_ = true;
-    weighted_ = false;
-  }
+  if (window_.closed()) weights_.begin_window();
   batch_ = batch;
   rescale_ = std::move(rescale);
-  const bool full = ++step_ % options_.num_steps == 0;
   const bool last = options_.sync_with_dataloader && batch.last;
-  const bool others_go_on = joined_ && last && !full && batch.samples_left > 0;
-  if (last) step_ = 0;
+  const bool full = window_.begin(options_.num_steps, last, /*others_go_on=*/joined_ && batch.samples_left > 0);
   if (full || !last) batch_.samples_left = 0;  // samples of other windows
-  advance(others_go_on ? WindowEvent::begin_leave : full || last ? WindowEvent::begin_last : WindowEvent::begin_middle);
-  ++micro_batches_;
-  count_ = static_cast<double>(batch.local);
-  if (batch.total == 0) known_by_all_ = false;
-  correction_ = 1;
+  weights_.begin(batch);
   inside_ = true;
-  went_backward_ = false;
 }
 
 void Accumulation::end_window() {
@@ -90,16 +43,11 @@ void Accumulation::end_window() {
         "end_window() was called inside join_uneven_inputs, where ranks without a batch cannot end theirs; "
         "let windows end by gradient_accumulation_steps there, or make ranks equal with even_batches");
   if (sync()) return;
-  if (went_backward_)
+  if (window_.went_backward())
     throw UsageError("MU430",
                      "end_window() was called after a loss of the micro-batch went backward, so its gradients stayed "
                      "on this rank; call end_window() at once after accumulate()");
-  step_ = 0;
-  advance(WindowEvent::end);
-}
-
-void Accumulation::advance(WindowEvent event) noexcept {
-  if (const auto next = transition(state_, event)) state_ = *next;
+  window_.end();
 }
 
 void Accumulation::note_step() {
@@ -111,7 +59,7 @@ void Accumulation::note_step() {
 }
 
 void Accumulation::weigh(double count) {
-  if (all_counted(state_))
+  if (window_.all_counted())
     throw UsageError(
         "MU182",
         "a micro-batch was given its count after a loss of it went backward; call count() at once after accumulate()");
@@ -119,37 +67,21 @@ void Accumulation::weigh(double count) {
     throw UsageError("MU183",
                      "count() was called inside join_uneven_inputs, where ranks without a batch cannot tell theirs; "
                      "let batches count by their samples there, or make ranks equal with even_batches");
-  count_ = count;
-  known_by_all_ = false;
-}
-
-double Accumulation::known_full_window() const {
-  // Batches of varying size have no full step; any number that all ranks know will do.
-  return static_cast<double>(batch_.full > 0 ? batch_.full : batch_.total) * options_.num_steps;
-}
-
-/// The sum of weights that this window's losses are weighted for; equal on every rank.
-double Accumulation::full_window() {
-  if (known_by_all_) return known_full_window();
-  if (agreed_ == 0) agreed_ = summed(group_, count_) * options_.num_steps;
-  return agreed_ > 0 ? agreed_ : 1;
+  weights_.weigh(count);
 }
 
 /// Counts the current micro-batch in the window, with or without a loss.
 void Accumulation::add_up() {
-  if (all_counted(state_)) return;
-  local_ += count_;
-  known_ += static_cast<double>(batch_.total + batch_.samples_left);
-  if (full_ == 0 && known_by_all_)
-    full_ = known_full_window();  // also used by ranks whose first loss of the window comes later
-  advance(WindowEvent::count);
+  if (window_.all_counted()) return;
+  weights_.add_up(batch_, options_.num_steps);
+  window_.count();
 }
 
 /// Refuses a batch in a window that the other ranks have ended: they would match this rank's messages with the
 /// gradients of their next batches.
 void Accumulation::require_shared_window() const {
-  const bool shared = micro_batches_ > 1 && options_.sync_with_dataloader && !options_.sync_each_batch;
-  if (batch_.every_rank || joined_ || !known_by_all_ || shared) return;
+  const bool shared = window_.micro_batches() > 1 && options_.sync_with_dataloader && !options_.sync_each_batch;
+  if (batch_.every_rank || joined_ || !weights_.known_by_all() || shared) return;
   throw UsageError("MU345",
                    "this rank has a batch of a step in which other ranks have none, since even_batches is off, and "
                    "they have ended their window of gradients: run the loop in join_uneven_inputs, let even_batches "
@@ -157,29 +89,25 @@ void Accumulation::require_shared_window() const {
 }
 
 void Accumulation::count() {
-  if (all_counted(state_)) return;
+  if (window_.all_counted()) return;
   require_shared_window();
   add_up();
-  if (full_ == 0) full_ = full_window();
-  if (!sync() && !ends_here_only(state_)) return;
-  const double actual = known_by_all_ ? known_ : summed(group_, local_);
-  if (!known_by_all_ && actual > 0) agreed_ = actual;
-  correction_ = actual > 0 ? full_ / actual : 1;
-  if (correction_ != 1 && weighted_) rescale_(correction_);
+  weights_.choose_full(batch_, options_.num_steps, group_);
+  if (!window_.ends_here()) return;
+  if (const double factor = weights_.correct(group_); factor != 1) rescale_(factor);
 }
 
 void Accumulation::count_last() {
-  if (options_.weighting == GradientWeighting::mean && (sync() || ends_here_only(state_))) count();
+  if (options_.weighting == GradientWeighting::mean && window_.ends_here()) count();
 }
 
 double Accumulation::mean_factor() {
   count();
-  weighted_ = true;
-  return count_ * group_.size() / full_ * correction_;
+  return weights_.factor(group_.size());
 }
 
 double Accumulation::loss_factor() {
-  went_backward_ = true;
+  window_.note_backward();
   switch (options_.weighting) {
     case GradientWeighting::fixed: return 1.0 / options_.num_steps;
     case GradientWeighting::sum: return inside_ ? group_.size() : 1;
@@ -190,54 +118,36 @@ double Accumulation::loss_factor() {
 
 void Accumulation::set_joined(bool joined) noexcept {
   joined_ = joined;
-  if (!joined && ends_here_only(state_)) reset();
+  if (!joined && window_.left()) reset();
 }
 
 void Accumulation::reset() noexcept {
-  step_ = 0;
-  inside_ = went_backward_ = false;
-  advance(WindowEvent::reset);
+  inside_ = false;
+  window_.reset();
 }
 
 State Accumulation::state_dict() const {
-  auto now = *this;
-  now.add_up();
-  return now.sums();
-}
-
-State Accumulation::sums() const {
-  return State::Map{{"num_steps", options_.num_steps},
-                    {"counter", step_},
-                    {"micro_batches", micro_batches_},
-                    {"open", !sync()},
-                    {"own", local_},
-                    {"known", known_},
-                    {"full", full_},
-                    {"agreed", agreed_},
-                    {"known_by_all", known_by_all_}};
+  auto weights = weights_;
+  if (!window_.all_counted()) weights.add_up(batch_, options_.num_steps);
+  State state = State::Map{{"num_steps", options_.num_steps}};
+  for (auto& part : {window_.state_dict(), weights.state_dict()})
+    for (const auto& [name, value] : part.map()) state.set(name, value);
+  return state;
 }
 
 void Accumulation::load_state_dict(const State& state) {
   const auto steps = state.at("num_steps").as<int>();
-  const auto counter = state.at("counter").integer();
-  const auto micro_batches = state.at("micro_batches").as<int>();
-  const bool open = state.at("open").boolean(), known_by_all = state.at("known_by_all").boolean();
-  const double own = state.at("own").number(), known = state.at("known").number(), full = state.at("full").number(),
-               agreed = state.at("agreed").number();
-  if (open && steps != options_.num_steps)
+  auto window = window_;
+  auto weights = weights_;
+  window.load_state_dict(state);
+  weights.load_state_dict(state);
+  if (!window.ends() && steps != options_.num_steps)
     throw CheckpointError("MU240", "the checkpoint was saved inside a window of " + std::to_string(steps) +
                                        " micro-batches and this program accumulates over " +
                                        std::to_string(options_.num_steps) +
                                        ": resume with the same number, and change it between windows");
-  step_ = counter;
-  micro_batches_ = micro_batches;
-  advance(open ? WindowEvent::resume : WindowEvent::reset);
-  local_ = own;
-  known_ = known;
-  full_ = full;
-  agreed_ = agreed;
-  known_by_all_ = known_by_all;
-  weighted_ = went_backward_ = open;
+  window_ = window;
+  weights_ = weights;
   inside_ = false;
 }
 

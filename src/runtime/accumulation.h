@@ -2,75 +2,23 @@
 
 #include <cstdint>
 #include <functional>
-#include <optional>
 
 #include "muster/comm/communicator.h"
 #include "muster/runtime/options.h"
 #include "muster/tree/state.h"
+#include "window_position.h"
+#include "window_weights.h"
 
 namespace muster::runtime {
-
-/// A rank's position in a window of gradient accumulation. A micro-batch is counted once its weight is in the window's
-/// sums: by its first loss or, if it has none, when the gradients are used or the next micro-batch begins.
-enum class WindowState : uint8_t {
-  closed,          ///< no window is open and all is counted: the optimizer steps; the next micro-batch begins a window
-  open,            ///< the window continues, and all is counted
-  open_uncounted,  ///< the window continues, and the current micro-batch is not counted yet
-  last_uncounted,  ///< the current micro-batch ends the window, and is not counted yet
-  left_uncounted,  ///< the current micro-batch is this rank's last, and is not counted yet; others continue the window
-  left             ///< this rank's last micro-batch is counted; other ranks continue the window
-};
-
-enum class WindowEvent : uint8_t {
-  begin_middle,  ///< a micro-batch begins that does not end the window
-  begin_last,    ///< a micro-batch begins that ends the window
-  begin_leave,   ///< a micro-batch begins that ends the window on this rank only
-  count,         ///< the weight of the current micro-batch is added
-  end,           ///< the current micro-batch, before its backward, is made the end of the window
-  reset,         ///< the window is abandoned, or a closed window is loaded
-  resume         ///< an open window is loaded
-};
-
-/// The state after an event; nullopt if the event cannot occur: a micro-batch begins only when the previous one is
-/// counted.
-std::optional<WindowState> transition(WindowState state, WindowEvent event) noexcept;
-
-/// True if the optimizer steps after the current micro-batch, and before the first micro-batch.
-constexpr bool ends_window(WindowState state) {
-  return state == WindowState::closed || state == WindowState::last_uncounted;
-}
-
-/// True if only other ranks continue the window.
-constexpr bool ends_here_only(WindowState state) {
-  return state == WindowState::left_uncounted || state == WindowState::left;
-}
-
-/// True if no micro-batch waits to be counted.
-constexpr bool all_counted(WindowState state) {
-  return state == WindowState::closed || state == WindowState::open || state == WindowState::left;
-}
-
-/// What the current loader knows about the current step, in which each rank has at most one batch. Without a loader,
-/// the micro-batch of every rank has weight 1.
-struct MicroBatch {
-  bool every_rank = true;    ///< every rank has a micro-batch in this step
-  int64_t full = 0;          ///< samples of all ranks in a full step; 0 if batch sizes vary
-  bool last = false;         ///< true for the last micro-batch of a loader
-  int64_t local = 1;         ///< samples of this rank, with repeated ones
-  int64_t samples_left = 0;  ///< samples of other ranks in later steps, in which this rank has none
-  int64_t total = 0;         ///< samples of all ranks, with repeated ones; 0 if unknown
-};
 
 // Why: docs/decisions/0054-weights-and-scales.md.
 
 /// Decides which micro-batches end a window, and the weight of each in it. Thread safety: one thread at a time.
 ///
-/// Weighting "mean": every loss is multiplied by n * ranks / N, where n is its number of samples and N that of a full
-/// window over all ranks. So the mean over ranks of the summed gradients is sum(n_i g_i) / N, and a full window of
-/// equal batches needs no correction. A window that turns out to hold another number of samples is corrected before its
-/// last backward. Where ranks have different numbers of batches, those that only some ranks have count in the short
-/// last window of all ranks. A micro-batch without a loss on this rank counts with a zero gradient, wherever it is in
-/// the window. So a rank need not know which losses the others had.
+/// A window that turns out to hold another number of samples than a full one is corrected before its last backward.
+/// Where ranks have different numbers of batches, those that only some ranks have count in the short last window of all
+/// ranks. A micro-batch without a loss on this rank counts with a zero gradient, wherever it is in the window. So a
+/// rank need not know which losses the others had.
 class Accumulation {
  public:
   /// Throws: ConfigError (MU181) for less than one step.
@@ -88,9 +36,9 @@ class Accumulation {
   /// Throws: UsageError (MU182) after a backward of one of its losses; (MU183) inside join_uneven_inputs().
   void weigh(double count);
   /// True if the optimizer steps after this micro-batch, and before the first one.
-  bool sync() const noexcept { return ends_window(state_); }
+  bool sync() const noexcept { return window_.ends(); }
   /// True until the first backward of a window: the gradients in memory are those of the window before.
-  bool begins() const noexcept { return micro_batches_ <= 1 && !went_backward_; }
+  bool begins() const noexcept { return window_.begins(); }
   /// Called when an optimizer steps: calls count_last(), and warns once if a window has several micro-batches but none
   /// was ever begun.
   /// Collective: as loss_factor().
@@ -113,7 +61,7 @@ class Accumulation {
   /// Number of steps that a scheduler takes at the end of this window.
   int scheduler_steps() const noexcept {
     const bool others_have_one_more = sync() && batch_.samples_left > 0;
-    return options_.adjust_scheduler ? micro_batches_ + (others_have_one_more ? 1 : 0) : 1;
+    return options_.adjust_scheduler ? window_.micro_batches() + (others_have_one_more ? 1 : 0) : 1;
   }
   /// Number of steps that a scheduler takes at the ends of all windows of a loader with this many batches.
   int64_t scheduler_steps_of(int64_t batches) const noexcept {
@@ -128,9 +76,9 @@ class Accumulation {
   /// Goes back to the start of a window.
   void reset() noexcept;
   /// Number of micro-batches so far in an open window; 0 between windows.
-  int open_micro_batches() const noexcept { return sync() ? 0 : micro_batches_; }
+  int open_micro_batches() const noexcept { return sync() ? 0 : window_.micro_batches(); }
   /// True in a window that this rank has begun, not finished, and could continue.
-  bool unfinished() const noexcept { return state_ == WindowState::open || state_ == WindowState::open_uncounted; }
+  bool unfinished() const noexcept { return window_.unfinished(); }
 
   /// The state of the window on this rank, with its number of steps.
   State state_dict() const;
@@ -140,33 +88,19 @@ class Accumulation {
 
  private:
   double mean_factor();
-  double full_window();
-  double known_full_window() const;
   void add_up();
   void count();
   void require_shared_window() const;
-  State sums() const;
-  void advance(WindowEvent event) noexcept;
 
   GradientAccumulationOptions options_;
   comm::Communicator group_;
   MicroBatch batch_;
   std::function<void(double)> rescale_;
-  double count_ = 1;       // weight of the current micro-batch
-  double local_ = 0;       // sum of the weights in the window on this rank
-  double known_ = 0;       // sum of the weights over all ranks, as far as loaders know
-  double full_ = 0;        // the sum of weights that this window's losses are weighted for
-  double correction_ = 1;  // factor on the current micro-batch's losses
-  double agreed_ = 0;      // the last sum that ranks had to agree on
-  int64_t step_ = 0;  // micro-batches, as Accelerate's Accelerator.step: a window ends at each multiple of num_steps
-  int micro_batches_ = 1;  // micro-batches begun in the window
-  WindowState state_ = WindowState::closed;
-  bool inside_ = false;         // a micro-batch's scope is open: losses are weighted
-  bool joined_ = false;         // inside join_uneven_inputs()
-  bool known_by_all_ = true;    // true if loaders knew `total` in all of this window
-  bool used_ = false;           // a micro-batch was begun, or the warning that none was has been given
-  bool weighted_ = false;       // a loss of this window was weighted
-  bool went_backward_ = false;  // a loss of the current micro-batch went through backward
+  WindowPosition window_;
+  WindowWeights weights_;
+  bool inside_ = false;  // a micro-batch's scope is open: losses are weighted
+  bool joined_ = false;  // inside join_uneven_inputs()
+  bool used_ = false;    // a micro-batch was begun, or the warning that none was has been given
 };
 
 }  // namespace muster::runtime

@@ -6,9 +6,9 @@
 #include <utility>
 #include <vector>
 
-#include "accumulation.h"
 #include "muster/data/detail/loader_state.h"
 #include "muster/runtime/metrics.h"
+#include "window_weights.h"
 
 namespace muster::runtime {
 

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "runtime/accumulation.h"
+#include "runtime/window_position.h"
 
 namespace muster::runtime {
 namespace {
