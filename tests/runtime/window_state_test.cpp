@@ -66,5 +66,30 @@ TEST(WindowState, AWindowEndsOnceItsLastMicroBatchIsCounted) {
   EXPECT_EQ(state, closed);
 }
 
+TEST(WindowPosition, EndsAtMultiplesAndWithTheLoader) {
+  WindowPosition position;
+  EXPECT_TRUE(position.ends() && position.begins());
+  const auto begin = [&](bool last) {
+    position.count();
+    const bool full = position.begin(/*num_steps=*/2, last, /*others_go_on=*/false);
+    EXPECT_EQ(position.ends(), full || last);
+  };
+  for (const bool last : {false, false, true, false, false}) begin(last);  // the loader begins a window of its own
+  EXPECT_EQ(position.micro_batches(), 2);
+}
+
+TEST(WindowPosition, BeginsUntilTheFirstBackward) {
+  WindowPosition position;
+  position.begin(2, false, false);
+  EXPECT_TRUE(position.begins());
+  position.note_backward();
+  EXPECT_TRUE(position.went_backward() && !position.begins());
+  position.count();
+  position.begin(2, false, false);
+  EXPECT_FALSE(position.went_backward() || position.begins());
+  position.reset();
+  EXPECT_TRUE(position.closed());
+}
+
 }  // namespace
 }  // namespace muster::runtime
