@@ -71,8 +71,8 @@ class LossScaling {
 
   explicit LossScaling(const GradScalerOptions& options) : options_(options), scaler_(options) {}
 
-  /// Whether the scale is on a device that the parameters have left. Requires of the caller: if so, the last step is
-  /// known before scale_on().
+  /// Whether the scale is on a device that the parameters have left. If so, scale_on() requires that the last step is
+  /// known.
   bool leaves_device(const std::optional<at::Device>& device) const {
     return on_device_ && on_device_->device() != device;
   }
@@ -104,7 +104,8 @@ class LossScaling {
   /// Ends a step on the host. Throws: UsageError (MU318). Requires: not on_device().
   void update(bool found_inf) { scaler_.update(found_inf, loss_scale_.value()); }
 
-  /// Requires of these: the last step is known.
+  // All that follow require that the last step is known.
+
   GradScalerState state() const noexcept { return scaler_.state_dict(); }
   /// Throws: ConfigError (MU147).
   void load_state(const GradScalerState& state);

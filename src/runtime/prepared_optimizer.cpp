@@ -218,7 +218,7 @@ void PreparedOptimizer::add_param_group(const torch::optim::OptimizerParamGroup&
   bind(/*require_all=*/false);
 }
 
-// Decides whether a step is made: loss scales, norms that are not finite, and ranks that disagree.
+// What step() decides by: loss scales, norms that are not finite, and ranks that disagree.
 
 /// The device of all parameters; nullopt for the CPU, and for several devices.
 std::optional<at::Device> PreparedOptimizer::device_of_parameters() const {
