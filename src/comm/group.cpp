@@ -14,8 +14,12 @@
 
 #include "base/log.h"
 #include "base/no_std_exception.h"
+#include "comm/attached_values.h"
 #include "comm/device_agreement.h"
 #include "comm/error_text.h"
+#include "comm/first_failure.h"
+#include "comm/host_queue.h"
+#include "comm/observers.h"
 #include "comm/operation.h"
 #include "comm/piggyback.h"
 #include "comm/rank_index.h"
@@ -167,8 +171,9 @@ Group::Group(GroupIdentity identity, std::unique_ptr<Collectives> collectives,
       collectives_(std::move(collectives)), device_collectives_(std::move(device_collectives)),
       rank_(collectives_->rank()), size_(collectives_->size()), job_ranks_(job_ranks_of(identity_, size_)),
       shown_name_(name_with_job_ranks(identity_.name, job_ranks_)),
-      pending_(DeviceWatchdog::query_after(identity_.timeout)), pair_sequences_(collectives_->size()),
-      heard_piggybacks_(collectives_->size()) {
+      pending_(DeviceWatchdog::query_after(identity_.timeout)), attached_(rank_, size_),
+      queue_(identity_.waiting, identity_.starts_inline, size_, attached_,
+             [this](Operation& operation, TimePoint asked, TimePoint begin) { execute(operation, asked, begin); }) {
   if (device_collectives_) identity_.flight_recorder->add(identity_.name, job_ranks_);
   if (device_collectives_ && identity_.watch) identity_.watch->add(*this);
 }
@@ -180,7 +185,7 @@ Group::~Group() {
   }
   if (device_collectives_ && identity_.watch) identity_.watch->remove(*this);
   const auto until = Clock::now() + std::min(identity_.timeout, kDrain);
-  end_worker(until);
+  queue_.end(until, [this] { abort("the group was destroyed with operations under way"); });
   if (!device_collectives_) return;
   drain_device(until);
   identity_.flight_recorder->remove(identity_.name);
@@ -194,84 +199,18 @@ void Group::leave_to_parent() {
     std::thread worker;
   };
   static auto* const left = new std::vector<Left>;  // never destroyed
-  left->push_back({identity_, std::move(collectives_), std::move(device_collectives_), std::move(worker_)});
+  left->push_back({identity_, std::move(collectives_), std::move(device_collectives_), queue_.release_thread()});
 }
 
 void Group::require_same_process() const { process_.require_same_process("group ", identity_.name); }
 
-void Group::end_worker(TimePoint until) {
-  WaitPolicy::Lock lock(identity_.waiting->mutex());
-  stop_ = true;
-  const bool in_flight = busy_ || !queue_.empty();
-  if (!worker_.joinable()) return;
-  identity_.waiting->changed(lock);
-  const auto ended = [this] { return worker_ended_; };
-  // Other ranks may need the operations that this rank started last, unless an exception is unwinding.
-  const bool drains = std::uncaught_exceptions() == 0;
-  const bool aborts = in_flight && !(drains && identity_.waiting->wait(lock, ended, until));
-  lock.unlock();
-  if (aborts) abort("the group was destroyed with operations under way");
-  lock.lock();
-  identity_.waiting->wait(lock, ended, TimePoint::max());
-  lock.unlock();
-  identity_.waiting->join(worker_);
-}
-
-void Group::number(Operation& operation) {
-  operation.sequence = is_point_to_point(operation.kind) ? pair_sequences_[operation.root]++ : sequence_++;
-  // Read now, not when the operation runs: on every rank it carries the value attached at the same point of the
-  // program.
-  operation.piggyback = piggyback_.load();
-}
-
-void Group::attach_piggyback(uint64_t value) { piggyback_.store(value); }
-
-std::vector<uint64_t> Group::attached_piggybacks() {
-  std::lock_guard lock(piggyback_mutex_);
-  return heard_piggybacks_;
-}
-
-void Group::listen(const Operation& operation) {
-  if (operation.piggybacks.empty()) return;
-  std::lock_guard lock(piggyback_mutex_);
-  for (int peer = 0; peer < size_; ++peer)
-    if (peer == rank_ || operation.piggybacks[peer])
-      heard_piggybacks_[peer] = peer == rank_ ? operation.piggyback : operation.piggybacks[peer];
-}
-
 void Group::run(Operation& operation) {
   require_same_process();
-  if (stays_on_host(operation)) return run_on_host(operation);
+  if (stays_on_host(operation)) return queue_.run(operation);
   if (goes_to_device(operation)) return start_on_device(operation)->wait();
   stage(operation);
-  run_on_host(operation);
+  queue_.run(operation);
   operation.staging->move_results(operation);
-}
-
-void Group::run_on_host(Operation& operation) {
-  auto asked = Clock::now();
-  WaitPolicy::Lock lock(identity_.waiting->mutex());
-  if (busy_ || !queue_.empty()) {
-    lock.unlock();
-    auto state = start_on_host(std::move(operation));
-    Work(state).wait();
-    operation = std::move(state->operation);
-    return;
-  }
-  number(operation);
-  busy_ = true;
-  lock.unlock();
-  std::exception_ptr error;
-  try {
-    execute(operation, asked, asked);
-  } catch (...) {
-    error = std::current_exception();
-  }
-  lock.lock();
-  busy_ = false;
-  if (!queue_.empty()) identity_.waiting->changed(lock);
-  lock.unlock();
-  if (error) std::rethrow_exception(error);
 }
 
 std::shared_ptr<Work::State> Group::start(Operation operation) {
@@ -280,62 +219,14 @@ std::shared_ptr<Work::State> Group::start(Operation operation) {
     if (goes_to_device(operation)) return std::make_shared<Work::State>(start_on_device(std::move(operation)));
     stage(operation);
   }
-  return start_on_host(std::move(operation));
-}
-
-std::shared_ptr<Work::State> Group::start_on_host(Operation operation) {
-  auto state = std::make_shared<Work::State>(std::move(operation), identity_.waiting);
-  WaitPolicy::Lock lock(identity_.waiting->mutex());
-  number(state->operation);
-  if (identity_.starts_inline) {
-    lock.unlock();
-    execute(state->operation, state->asked, Clock::now());
-    state->done = true;
-    return state;
-  }
-  queue_.push_back(state);
-  if (!worker_.joinable()) {
-    worker_ended_ = false;
-    lock.unlock();
-    worker_ = identity_.waiting->start_thread([this] { work_off_queue(); });
-    lock.lock();
-  }
-  identity_.waiting->changed(lock);
-  return state;
-}
-
-void Group::work_off_queue() {
-  auto& waiting = *identity_.waiting;
-  WaitPolicy::Lock lock(waiting.mutex());
-  for (;;) {
-    waiting.wait(
-        lock, [this] { return stop_ || (!queue_.empty() && !busy_); }, TimePoint::max());
-    if (queue_.empty()) break;
-    auto state = queue_.front();
-    busy_ = true;
-    lock.unlock();
-    std::exception_ptr error;
-    try {
-      execute(state->operation, state->asked, Clock::now());
-    } catch (...) {
-      error = std::current_exception();
-    }
-    lock.lock();
-    queue_.pop_front();
-    busy_ = false;
-    state->done = true;
-    state->error = error;
-    waiting.changed(lock);
-  }
-  worker_ended_ = true;
-  waiting.changed(lock);
+  return queue_.start(std::move(operation));
 }
 
 void Group::check_alive() {
-  if (!has_failed_.load(std::memory_order_acquire)) return;
-  std::lock_guard lock(failure_mutex_);
-  if (failure_->peer >= 0) report_lost_rank(failure_->peer, failure_->id + ": " + failure_->text);
-  throw CommError(failure_->id, failure_->text);
+  if (!failure_.is_kept()) return;
+  const auto& failure = failure_.kept();
+  if (failure.peer >= 0) report_lost_rank(failure.peer, failure.message());
+  throw CommError(failure.id, failure.text);
 }
 
 void Group::report_lost_rank(int rank, std::string_view reason) {
@@ -369,27 +260,20 @@ void Group::execute(Operation& operation, Clock::time_point asked, Clock::time_p
           formatted("{} failed on rank {} of group {}: {}", describe(operation), rank_, shown_name_, kNoStdException),
           -1});
   }
-  listen(operation);
+  attached_.take(operation);
   identity_.report.succeeded(asked);
   notify_observers(operation, asked);
 }
 
-void Group::fail(const Failure& failure) {
-  keep(failure);
+void Group::fail(const Failure& seen) {
+  failure_.keep(seen);
+  const auto& failure = failure_.kept();
   // Reported before the peers learn of it: the rank that reports first knows best which rank was slow.
-  if (failure_->peer >= 0) report_lost_rank(failure_->peer, failure_->id + ": " + failure_->text);
-  collectives_->abort(failure_->id + ": " + failure_->text);
+  if (failure.peer >= 0) report_lost_rank(failure.peer, failure.message());
+  collectives_->abort(failure.message());
   collectives_->close();
   abort_device();
-  throw CommError(failure_->id, failure_->text);
-}
-
-bool Group::keep(const Failure& failure) {
-  const std::lock_guard lock(failure_mutex_);
-  if (failure_) return false;
-  failure_ = failure;
-  has_failed_.store(true, std::memory_order_release);
-  return true;
+  throw CommError(failure.id, failure.text);
 }
 
 Group::Failure Group::explain(const Operation& operation, const TransportFailure& failure,
@@ -424,37 +308,23 @@ Group::Failure Group::explain(const Operation& operation, const TransportFailure
 
 void Group::abort(const std::string& cause) {
   if (process_.is_forked()) return;
-  if (!keep({"MU053", formatted("rank {} ended group {}: {}", rank_, shown_name_, cause), -1})) return;
+  if (!failure_.keep({"MU053", formatted("rank {} ended group {}: {}", rank_, shown_name_, cause), -1})) return;
   collectives_->abort(cause);
   abort_device();
 }
 
-void Group::observe(Communicator::Observer observer) {
-  std::lock_guard lock(observers_mutex_);
-  auto observers = observers_ ? std::make_shared<std::vector<Communicator::Observer>>(*observers_)
-                              : std::make_shared<std::vector<Communicator::Observer>>();
-  observers->push_back(std::move(observer));
-  observers_ = std::move(observers);
-  is_observed_.store(true, std::memory_order_release);
-}
-
 void Group::notify_observers(const Operation& operation, Clock::time_point asked) {
-  if (!is_observed_.load(std::memory_order_acquire)) return;
-  std::shared_ptr<const std::vector<Communicator::Observer>> observers;
-  {
-    std::lock_guard lock(observers_mutex_);
-    observers = observers_;
-  }
+  if (!observers_.any()) return;
   const auto& tensor = described_tensor(operation);
-  OperationEvent event{name_of(operation.kind),
-                       identity_.name,
-                       operation.sequence,
-                       payload_bytes(operation),
-                       tensor.defined() ? tensor.scalar_type() : at::kByte,
-                       asked,
-                       Clock::now(),
-                       operation.staging != nullptr};
-  for (const auto& observer : *observers) observer(event);
+  const OperationEvent event{name_of(operation.kind),
+                             identity_.name,
+                             operation.sequence,
+                             payload_bytes(operation),
+                             tensor.defined() ? tensor.scalar_type() : at::kByte,
+                             asked,
+                             Clock::now(),
+                             operation.staging != nullptr};
+  observers_.notify(event);
 }
 
 std::shared_ptr<Group> Group::subgroup(const std::vector<int>& ranks, const OperationLabel& label) {
@@ -497,9 +367,11 @@ void report_lost_rank(const Communicator& group, int rank, std::string_view reas
   group.group()->report_lost_rank(rank, reason);
 }
 
-void attach_piggyback(const Communicator& group, uint64_t value) { group.group()->attach_piggyback(value); }
+void attach_piggyback(const Communicator& group, uint64_t value) { group.group()->attached_values().set_own(value); }
 
-std::vector<uint64_t> attached_piggybacks(const Communicator& group) { return group.group()->attached_piggybacks(); }
+std::vector<uint64_t> attached_piggybacks(const Communicator& group) {
+  return group.group()->attached_values().arrived();
+}
 
 std::string Group::device_backend() const { return device_collectives_ ? device_collectives_->name() : std::string(); }
 
@@ -556,7 +428,7 @@ void Group::abort_device() noexcept {
 }
 
 std::optional<DeviceSuspicion> Group::suspicion(TimePoint now) {
-  if (has_failed_.load(std::memory_order_acquire)) return std::nullopt;
+  if (failure_.is_kept()) return std::nullopt;
   DeviceSuspicion found{.group = identity_.name, .ranks = job_ranks_, .backend = device_collectives_->name()};
   try {
     found.error = device_collectives_->error();
@@ -575,7 +447,7 @@ std::optional<DeviceSuspicion> Group::suspicion(TimePoint now) {
 void Group::end(const DeviceCause& cause) {
   if (cause.rank >= 0 && cause.rank != job_ranks_.at(static_cast<std::size_t>(rank_)))
     identity_.report.lost(cause.rank, cause.id + ": " + cause.text);
-  if (keep({cause.id, cause.text, -1})) collectives_->abort(cause.id + ": " + cause.text);
+  if (failure_.keep({cause.id, cause.text, -1})) collectives_->abort(cause.id + ": " + cause.text);
   abort_device();
 }
 

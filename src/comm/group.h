@@ -1,24 +1,23 @@
 #pragma once
 
-#include <atomic>
 #include <chrono>
 #include <cstdint>
-#include <deque>
-#include <exception>
-#include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
-#include <thread>
+#include <utility>
 #include <vector>
 
 #include "cluster/report.h"
+#include "comm/attached_values.h"
 #include "comm/collectives.h"
 #include "comm/device_collectives.h"
 #include "comm/device_watchdog.h"
+#include "comm/first_failure.h"
 #include "comm/flight_recorder.h"
 #include "comm/fork_check.h"
+#include "comm/host_queue.h"
+#include "comm/observers.h"
 #include "comm/wait_policy.h"
 
 namespace muster::comm {
@@ -73,7 +72,7 @@ class Group : public DeviceWatchdog::Watched {
   void abort(const std::string& cause);
   /// Reports that `rank` caused the error that this rank throws next.
   void report_lost_rank(int rank, std::string_view reason);
-  void observe(Communicator::Observer observer);
+  void observe(Communicator::Observer observer) { observers_.add(std::move(observer)); }
   /// Allocates memory for tensors that all ranks of the group can access; null if they cannot share memory, or if one
   /// of them cannot allocate it. Collective.
   std::shared_ptr<SharedBuffer> share(std::size_t bytes, PeerAccess access, const OperationLabel& label);
@@ -82,8 +81,7 @@ class Group : public DeviceWatchdog::Watched {
   std::optional<DeviceSuspicion> suspicion(TimePoint now) override;
   void end(const DeviceCause& cause) override;
   /// See attach_piggyback() and attached_piggybacks() in piggyback.h.
-  void attach_piggyback(uint64_t value);
-  std::vector<uint64_t> attached_piggybacks();
+  AttachedValues& attached_values() noexcept { return attached_; }
   /// See require_same_device_operations().
   void compare_device_operations(const Communicator& through);
   /// The group of these ranks, or null if this rank is not one of them.
@@ -91,15 +89,8 @@ class Group : public DeviceWatchdog::Watched {
 
  private:
   using Clock = std::chrono::steady_clock;
-  struct Failure {
-    std::string id;
-    std::string text;
-    int peer = -1;  ///< the rank that caused it; -1: unknown
-  };
+  using Failure = FirstFailure::Failure;
 
-  void number(Operation& operation);
-  void run_on_host(Operation& operation);
-  std::shared_ptr<Work::State> start_on_host(Operation operation);
   /// Whether the host side runs the operation without staging.
   bool stays_on_host(const Operation& operation) const;
   bool goes_to_device(const Operation& operation) const;
@@ -108,9 +99,7 @@ class Group : public DeviceWatchdog::Watched {
   void stage(Operation& operation);
   void run_collectives(Operation& operation, TimePoint deadline);
   void execute(Operation& operation, Clock::time_point asked, Clock::time_point begin);
-  [[noreturn]] void fail(const Failure& failure);
-  /// Keeps the first failure. Returns whether this is the first.
-  bool keep(const Failure& failure);
+  [[noreturn]] void fail(const Failure& seen);
   /// Waits until the device has ended the operations that this rank has started. An abort ends those that remain.
   void drain_device(TimePoint until) noexcept;
   void abort_device() noexcept;
@@ -119,11 +108,7 @@ class Group : public DeviceWatchdog::Watched {
   void require_same_process() const;
   /// Called instead of the usual destruction for what belongs to the process from which this one was forked.
   void leave_to_parent();
-  void listen(const Operation& operation);
   void notify_observers(const Operation& operation, Clock::time_point asked);
-  void work_off_queue();
-  /// Waits until the group's thread has run the operations that this rank has started; aborts those that remain.
-  void end_worker(TimePoint until);
 
   const ForkCheck process_;
   const GroupIdentity identity_;
@@ -135,43 +120,15 @@ class Group : public DeviceWatchdog::Watched {
   const std::string shown_name_;      ///< the name used in errors
   PendingOperations pending_;         ///< operations of the device side, if there is a watchdog
 
-  // Guarded by the mutex of identity_.waiting.
-  std::deque<std::shared_ptr<Work::State>> queue_;
-  bool busy_ = false;
-  bool stop_ = false;
-  bool worker_ended_ = true;
-  int64_t sequence_ = 0;
-  std::vector<int64_t> pair_sequences_;
+  // Used by the thread that starts operations.
   int64_t subgroups_ = 0;
   int64_t device_sequence_ = 0, device_messages_ = 0;
   device::Stream staging_stream_;
-  std::thread worker_;
 
-  // Read by most operations, so it needs no mutex.
-  std::mutex failure_mutex_;
-  std::optional<Failure> failure_;
-  std::atomic<bool> has_failed_ = false;
-  std::atomic<uint64_t> piggyback_ = 0;
-  std::mutex piggyback_mutex_;
-  std::vector<uint64_t> heard_piggybacks_;
-  std::atomic<bool> is_observed_ = false;
-  std::mutex observers_mutex_;
-  std::shared_ptr<const std::vector<Communicator::Observer>> observers_;
-};
-
-class Work::State {
- public:
-  State(Operation started, std::shared_ptr<WaitPolicy> how) : operation(std::move(started)), waiting(std::move(how)) {}
-  explicit State(std::shared_ptr<DeviceWork> started) : on_device(std::move(started)) {}
-
-  const ForkCheck process;
-  std::shared_ptr<DeviceWork> on_device;  ///< the device operation; if set, the members below are not used
-  Operation operation;
-  std::shared_ptr<WaitPolicy> waiting;
-  std::chrono::steady_clock::time_point asked = std::chrono::steady_clock::now();
-  // Guarded by the mutex of waiting.
-  bool done = false;
-  std::exception_ptr error;
+  FirstFailure failure_;
+  AttachedValues attached_;
+  Observers observers_;
+  HostQueue queue_;  ///< the host side
 };
 
 }  // namespace muster::comm

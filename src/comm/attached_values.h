@@ -1,0 +1,42 @@
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <vector>
+
+#include "comm/operation.h"
+
+namespace muster::comm {
+
+/// The values that the ranks of a group attach to their operations: this rank's, and the latest that have arrived from
+/// the others (piggyback.h). Thread-safe.
+class AttachedValues {
+ public:
+  AttachedValues(int rank, int size)
+      : rank_(static_cast<std::size_t>(rank)), arrived_(static_cast<std::size_t>(size)) {}
+
+  void set_own(uint64_t value) { own_.store(value); }
+  uint64_t own() const { return own_.load(); }
+  /// Takes the values that have come with a finished operation.
+  void take(const Operation& operation) {
+    if (operation.piggybacks.empty()) return;
+    const std::lock_guard lock(mutex_);
+    for (std::size_t peer = 0; peer < arrived_.size(); ++peer)
+      if (peer == rank_ || operation.piggybacks[peer])
+        arrived_[peer] = peer == rank_ ? operation.piggyback : operation.piggybacks[peer];
+  }
+  std::vector<uint64_t> arrived() const {
+    const std::lock_guard lock(mutex_);
+    return arrived_;
+  }
+
+ private:
+  const std::size_t rank_;
+  std::atomic<uint64_t> own_ = 0;
+  mutable std::mutex mutex_;
+  std::vector<uint64_t> arrived_;  // by rank
+};
+
+}  // namespace muster::comm

@@ -1,0 +1,109 @@
+#include "comm/host_queue.h"
+
+namespace muster::comm {
+
+HostQueue::HostQueue(std::shared_ptr<WaitPolicy> waiting, bool never_waits, int ranks, const AttachedValues& attached,
+                     Execute execute)
+    : waiting_(std::move(waiting)), never_waits_(never_waits), attached_(attached), execute_(std::move(execute)),
+      pair_sequences_(static_cast<std::size_t>(ranks)) {}
+
+void HostQueue::number(Operation& operation) {
+  operation.sequence = is_point_to_point(operation.kind) ? pair_sequences_[operation.root]++ : sequence_++;
+  // Read now, not when the operation runs: on every rank it carries the value attached at the same point of the
+  // program.
+  operation.piggyback = attached_.own();
+}
+
+void HostQueue::run(Operation& operation) {
+  auto asked = Clock::now();
+  WaitPolicy::Lock lock(waiting_->mutex());
+  if (busy_ || !queue_.empty()) {
+    lock.unlock();
+    auto state = start(std::move(operation));
+    Work(state).wait();
+    operation = std::move(state->operation);
+    return;
+  }
+  number(operation);
+  busy_ = true;
+  lock.unlock();
+  std::exception_ptr error;
+  try {
+    execute_(operation, asked, asked);
+  } catch (...) {
+    error = std::current_exception();
+  }
+  lock.lock();
+  busy_ = false;
+  if (!queue_.empty()) waiting_->changed(lock);
+  lock.unlock();
+  if (error) std::rethrow_exception(error);
+}
+
+std::shared_ptr<Work::State> HostQueue::start(Operation operation) {
+  auto state = std::make_shared<Work::State>(std::move(operation), waiting_);
+  WaitPolicy::Lock lock(waiting_->mutex());
+  number(state->operation);
+  if (never_waits_) {
+    lock.unlock();
+    execute_(state->operation, state->asked, Clock::now());
+    state->done = true;
+    return state;
+  }
+  queue_.push_back(state);
+  if (!worker_.joinable()) {
+    worker_ended_ = false;
+    lock.unlock();
+    worker_ = waiting_->start_thread([this] { work_off(); });
+    lock.lock();
+  }
+  waiting_->changed(lock);
+  return state;
+}
+
+void HostQueue::work_off() {
+  auto& waiting = *waiting_;
+  WaitPolicy::Lock lock(waiting.mutex());
+  for (;;) {
+    waiting.wait(
+        lock, [this] { return stop_ || (!queue_.empty() && !busy_); }, TimePoint::max());
+    if (queue_.empty()) break;
+    auto state = queue_.front();
+    busy_ = true;
+    lock.unlock();
+    std::exception_ptr error;
+    try {
+      execute_(state->operation, state->asked, Clock::now());
+    } catch (...) {
+      error = std::current_exception();
+    }
+    lock.lock();
+    queue_.pop_front();
+    busy_ = false;
+    state->done = true;
+    state->error = error;
+    waiting.changed(lock);
+  }
+  worker_ended_ = true;
+  waiting.changed(lock);
+}
+
+void HostQueue::end(TimePoint until, const std::function<void()>& abort) {
+  WaitPolicy::Lock lock(waiting_->mutex());
+  stop_ = true;
+  const bool in_flight = busy_ || !queue_.empty();
+  if (!worker_.joinable()) return;
+  waiting_->changed(lock);
+  const auto ended = [this] { return worker_ended_; };
+  // Other ranks may need the operations that this rank started last, unless an exception is unwinding.
+  const bool drains = std::uncaught_exceptions() == 0;
+  const bool aborts = in_flight && !(drains && waiting_->wait(lock, ended, until));
+  lock.unlock();
+  if (aborts) abort();
+  lock.lock();
+  waiting_->wait(lock, ended, TimePoint::max());
+  lock.unlock();
+  waiting_->join(worker_);
+}
+
+}  // namespace muster::comm

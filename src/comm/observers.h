@@ -1,0 +1,41 @@
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "muster/comm/communicator.h"
+
+namespace muster::comm {
+
+/// The observers of a group's operations. Thread-safe. Whether there are any costs no lock.
+class Observers {
+ public:
+  void add(Communicator::Observer observer) {
+    const std::lock_guard lock(mutex_);
+    auto all = observers_ ? std::make_shared<std::vector<Communicator::Observer>>(*observers_)
+                          : std::make_shared<std::vector<Communicator::Observer>>();
+    all->push_back(std::move(observer));
+    observers_ = std::move(all);
+    any_.store(true, std::memory_order_release);
+  }
+  bool any() const noexcept { return any_.load(std::memory_order_acquire); }
+  /// Calls the observers that there are now, without a lock. Requires: any().
+  void notify(const OperationEvent& event) const {
+    std::shared_ptr<const std::vector<Communicator::Observer>> all;
+    {
+      const std::lock_guard lock(mutex_);
+      all = observers_;
+    }
+    for (const auto& observer : *all) observer(event);
+  }
+
+ private:
+  std::atomic<bool> any_ = false;
+  mutable std::mutex mutex_;
+  std::shared_ptr<const std::vector<Communicator::Observer>> observers_;
+};
+
+}  // namespace muster::comm
