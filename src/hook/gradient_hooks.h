@@ -78,7 +78,7 @@ class GraphUse {
   bool noted(size_t i) const;
 
  private:
-  class Impl;
+  class Impl;  // the type of a graph's node differs between LibTorch's versions, and only its large headers say which
   std::unique_ptr<Impl> impl_;
 };
 

@@ -1,9 +1,7 @@
 #include "optim/fused.h"
 
 #include <algorithm>
-#include <array>
 #include <cstdint>
-#include <cstring>
 #include <optional>
 #include <unordered_map>
 #include <utility>
@@ -17,6 +15,7 @@
 #include <c10/util/ScopeExit.h>
 
 #include "muster/base/error.h"
+#include "optim/direct_step_watch.h"
 #include "optim/distinct.h"
 #include "optim/flat.h"
 #include "optim/plan.h"
@@ -24,171 +23,45 @@
 
 namespace muster::optim {
 
-/// Detects that other code updated the parameters after a backward.
-/// Why: docs/decisions/0012-steps-are-seen-not-trapped.md.
-class DirectStepWatch {
- public:
-  /// `values`: also remember some values, since LibTorch's SGD does not change versions.
-  void note(const std::vector<ParameterEntry>& entries, bool values);
-  void clear() noexcept;
-  /// Whether all parameters with gradients have changed since note().
-  bool all_changed(const std::vector<ParameterEntry>& entries) const;
-  /// Whether some of them have changed.
-  bool any_changed(const std::vector<ParameterEntry>& entries) const;
-
- private:
-  static constexpr size_t kSampleBytes = 64;
-  struct Mark {
-    size_t entry;
-    uint32_t version;
-  };
-  struct Sample {
-    size_t entry;
-    size_t bytes;
-    std::array<char, kSampleBytes> values;
-  };
-  static bool changed(const ParameterEntry& entry, const Mark& mark);
-  static bool changed(const ParameterEntry& entry, const Sample& sample);
-  std::vector<Mark> marks_;
-  std::vector<Sample> samples_;
-};
-
-namespace {
-
-constexpr size_t kSamples = 4;
-
-// Every in-place operator increments the version, so a new version shows that other code made a step.
-uint32_t version_of(const ParameterEntry& entry) { return entry.impl->version_counter().current_version(); }
-
-}  // namespace
-
-void DirectStepWatch::note(const std::vector<ParameterEntry>& entries, bool values) {
-  clear();
-  for (size_t i = 0; i < entries.size(); ++i) {
-    const auto& entry = entries[i];
-    const auto& gradient = entry.impl->grad();
-    if (!entry.whole || !gradient.defined()) continue;
-    marks_.push_back({i, version_of(entry)});
-    if (!values || samples_.size() == kSamples || !entry.parameter.device().is_cpu()) continue;
-    if (gradient.layout() != at::kStrided || !gradient.is_non_overlapping_and_dense() ||
-        !entry.parameter.is_non_overlapping_and_dense())
-      continue;
-    Sample sample{i, std::min(kSampleBytes, gradient.nbytes()), {}};
-    const auto* begin = static_cast<const char*>(gradient.const_data_ptr());
-    // Where the gradient is zero, an update may leave the value unchanged.
-    if (std::all_of(begin, begin + sample.bytes, [](char c) { return c == 0; })) continue;
-    std::memcpy(sample.values.data(), entry.parameter.const_data_ptr(), sample.bytes);
-    samples_.push_back(sample);
-  }
-}
-
-void DirectStepWatch::clear() noexcept {
-  marks_.clear();
-  samples_.clear();
-}
-
-bool DirectStepWatch::changed(const ParameterEntry& entry, const Mark& mark) {
-  return version_of(entry) != mark.version;
-}
-
-bool DirectStepWatch::changed(const ParameterEntry& entry, const Sample& sample) {
-  return std::memcmp(entry.parameter.const_data_ptr(), sample.values.data(), sample.bytes) != 0;
-}
-
-bool DirectStepWatch::all_changed(const std::vector<ParameterEntry>& entries) const {
-  const auto all = [&](const auto& notes) {
-    return !notes.empty() && std::all_of(notes.begin(), notes.end(),
-                                         [&](const auto& note) { return changed(entries[note.entry], note); });
-  };
-  return all(marks_) || all(samples_);
-}
-
-bool DirectStepWatch::any_changed(const std::vector<ParameterEntry>& entries) const {
-  const auto any = [&](const auto& notes) {
-    return std::any_of(notes.begin(), notes.end(),
-                       [&](const auto& note) { return changed(entries[note.entry], note); });
-  };
-  return any(marks_) || any(samples_);
-}
-
 namespace lib = torch::optim;
 
-class FusedOptimizer::Impl {
- public:
-  Impl(lib::Optimizer& inner, std::vector<FlatParameters*> flat_parameters)
-      : inner_(&inner), flat_parameters_(std::move(flat_parameters)), rule_(update_rule_of(inner)) {
-    refresh_entries();
-  }
+FusedOptimizer::FusedOptimizer(lib::Optimizer& inner, std::vector<FlatParameters*> flat_parameters)
+    : inner_(&inner), flat_parameters_(std::move(flat_parameters)), rule_(update_rule_of(inner)) {
+  refresh_entries();
+}
 
-  void add_flat_parameters(FlatParameters& flat_parameters) {
-    flat_parameters_.push_back(&flat_parameters);
-    entries_.clear();
-    refresh_entries();
-  }
+void FusedOptimizer::add_flat_parameters(FlatParameters& flat_parameters) {
+  flat_parameters_.push_back(&flat_parameters);
+  entries_.clear();
+  refresh_entries();
+}
 
-  at::Tensor step(const lib::Optimizer::LossClosure& closure);
-  void step_unless(const at::Tensor& found_inf);
-  bool takes_found_inf();
-  void undo_step_count();
-  void zero_grad(bool set_to_none);
-  void note_backward() {
-    if (stepping_ || another_steps_) return;
-    refresh_entries();
-    watch_.note(entries_, rule_ == UpdateRule::sgd || rule_ == UpdateRule::unfused);
-  }
-  void note_load() {
-    watch_.clear();
-    reload_states();
-  }
-  void refuse_direct_step();
-  void before_another_step() {
-    refuse_direct_step();
-    another_steps_ = true;
-  }
-  void after_another_step() {
-    another_steps_ = false;
-    if (entries_current() && watch_.any_changed(entries_)) watch_.clear();
-  }
-  int64_t repeated() const { return repeated_; }
-  /// Requires: the optimizer's own step() is needed.
-  void require_full_parameters() const;
+void FusedOptimizer::note_backward() {
+  if (stepping_ || another_steps_) return;
+  refresh_entries();
+  watch_.note(entries_, rule_ == UpdateRule::sgd || rule_ == UpdateRule::unfused);
+}
 
-  lib::Optimizer& inner() const { return *inner_; }
-  UpdateRule rule() const { return rule_; }
+void FusedOptimizer::note_load() {
+  watch_.clear();
+  reload_states();
+}
 
- private:
-  bool entries_current() const;
-  int64_t revision() const;
-  void refresh_entries();
-  void fill_entry(ParameterEntry& entry) const;
-  void keep_states(const std::vector<ParameterEntry>& before);
-  /// Whether fused kernels can make this step. Also finds which parameters have gradients, and drops the plan if it no
-  /// longer fits.
-  bool can_step_fused();
-  bool can_step_fused(ParameterEntry& entry);
-  bool align_gradient(ParameterEntry& entry) const;
-  /// For each of the flat parameters, the parameters that this step updates.
-  std::vector<std::pair<FlatParameters*, std::vector<at::Tensor>>> updated_parameters() const;
-  at::Tensor step_inner(const lib::Optimizer::LossClosure& closure);
-  bool step_fused(const std::optional<at::Tensor>& found_inf);
-  void count_step();
-  void reload_states();
+void FusedOptimizer::before_another_step() {
+  refuse_direct_step();
+  another_steps_ = true;
+}
 
-  lib::Optimizer* inner_;
-  std::vector<FlatParameters*> flat_parameters_;
-  UpdateRule rule_;
-  std::vector<ParameterEntry> entries_;
-  int64_t revision_ = 0;              // sum of the revisions of the flat parameters when the entries were filled
-  std::vector<StateSet> state_sets_;  // per group, the states in the plan
-  std::optional<UpdatePlan> plan_;
-  DirectStepWatch watch_;
-  int64_t repeated_ = 0;
-  bool stepping_ = false;
-  bool another_steps_ = false;
-  std::vector<c10::TensorImpl*> counted_;  // parameters whose steps step_unless() has counted
-};
+void FusedOptimizer::after_another_step() {
+  another_steps_ = false;
+  if (entries_current() && watch_.any_changed(entries_)) watch_.clear();
+}
 
-void FusedOptimizer::Impl::require_full_parameters() const {
+void FusedOptimizer::require_full_parameters() const {
+  if (!fused()) require_whole_parameters();
+}
+
+void FusedOptimizer::require_whole_parameters() const {
   if (std::all_of(entries_.begin(), entries_.end(), [](const ParameterEntry& entry) { return entry.whole; })) return;
   const auto why = rule_ == UpdateRule::unfused
                        ? class_name(*inner_) + " needs full parameters, since it " + why_full(*inner_)
@@ -202,15 +75,15 @@ void FusedOptimizer::Impl::require_full_parameters() const {
           "strategy that keeps parameters whole (\"ddp\")");
 }
 
-at::Tensor FusedOptimizer::Impl::step_inner(const lib::Optimizer::LossClosure& closure) {
-  require_full_parameters();
+at::Tensor FusedOptimizer::step_inner(const lib::Optimizer::LossClosure& closure) {
+  require_whole_parameters();
   auto loss = inner_->step(closure);
   reload_states();
   return loss;
 }
 
 /// Returns false, with nothing changed, if fused kernels cannot make this step.
-bool FusedOptimizer::Impl::step_fused(const std::optional<at::Tensor>& found_inf) {
+bool FusedOptimizer::step_fused(const std::optional<at::Tensor>& found_inf) {
   at::NoGradGuard no_grad;
   // The aliases that are updated have their own version counters; count_step() marks the parameters.
   at::AutoDispatchBelowADInplaceOrView below;
@@ -235,7 +108,7 @@ bool FusedOptimizer::Impl::step_fused(const std::optional<at::Tensor>& found_inf
   return true;
 }
 
-std::vector<std::pair<FlatParameters*, std::vector<at::Tensor>>> FusedOptimizer::Impl::updated_parameters() const {
+std::vector<std::pair<FlatParameters*, std::vector<at::Tensor>>> FusedOptimizer::updated_parameters() const {
   std::vector<std::pair<FlatParameters*, std::vector<at::Tensor>>> all;
   for (auto* owner : flat_parameters_) {
     std::vector<at::Tensor> updated;
@@ -246,7 +119,7 @@ std::vector<std::pair<FlatParameters*, std::vector<at::Tensor>>> FusedOptimizer:
   return all;
 }
 
-void FusedOptimizer::Impl::count_step() {
+void FusedOptimizer::count_step() {
   bool first = false;
   for (auto& entry : entries_) {
     if (!entry.active) continue;
@@ -263,7 +136,7 @@ void FusedOptimizer::Impl::count_step() {
   if (first) plan_.reset();
 }
 
-at::Tensor FusedOptimizer::Impl::step(const lib::Optimizer::LossClosure& closure) {
+at::Tensor FusedOptimizer::step(const lib::Optimizer::LossClosure& closure) {
   refuse_direct_step();
   // A line search moves parameters between calls of the closure.
   const auto stepping = c10::make_scope_exit([this, before = std::exchange(stepping_, true)] { stepping_ = before; });
@@ -281,7 +154,7 @@ at::Tensor FusedOptimizer::Impl::step(const lib::Optimizer::LossClosure& closure
   return loss;
 }
 
-bool FusedOptimizer::Impl::takes_found_inf() {
+bool FusedOptimizer::takes_found_inf() {
   if (rule_ == UpdateRule::unfused || rule_ == UpdateRule::elementwise) return false;
   const at::NoGradGuard no_grad;
   const at::AutoDispatchBelowADInplaceOrView below;
@@ -294,7 +167,7 @@ bool FusedOptimizer::Impl::takes_found_inf() {
   return fits && (plan_ || attach_states(rule_, *inner_, entries_));
 }
 
-void FusedOptimizer::Impl::step_unless(const at::Tensor& found_inf) {
+void FusedOptimizer::step_unless(const at::Tensor& found_inf) {
   refuse_direct_step();
   const auto stepping = c10::make_scope_exit([this, before = std::exchange(stepping_, true)] { stepping_ = before; });
   TORCH_INTERNAL_ASSERT(step_fused(found_inf), "takes_found_inf() said so");
@@ -304,7 +177,7 @@ void FusedOptimizer::Impl::step_unless(const at::Tensor& found_inf) {
   watch_.clear();
 }
 
-void FusedOptimizer::Impl::undo_step_count() {
+void FusedOptimizer::undo_step_count() {
   if (rule_ != UpdateRule::sgd)
     for (auto* impl : counted_)
       if (const auto found = inner_->state().find(impl); found != inner_->state().end())
@@ -313,7 +186,7 @@ void FusedOptimizer::Impl::undo_step_count() {
   reload_states();
 }
 
-void FusedOptimizer::Impl::zero_grad(bool set_to_none) {
+void FusedOptimizer::zero_grad(bool set_to_none) {
   refuse_direct_step();
   for (auto& entry : entries_) {
     if (entry.owner) {
@@ -328,7 +201,7 @@ void FusedOptimizer::Impl::zero_grad(bool set_to_none) {
   watch_.clear();
 }
 
-void FusedOptimizer::Impl::refuse_direct_step() {
+void FusedOptimizer::refuse_direct_step() {
   if (stepping_ || another_steps_) return;
   bool stepped = false;
   if (entries_current()) {
@@ -347,55 +220,10 @@ void FusedOptimizer::Impl::refuse_direct_step() {
                                 "parameters only after that step");
 }
 
-FusedOptimizer::FusedOptimizer(lib::Optimizer& inner, std::vector<FlatParameters*> flat_parameters)
-    : impl_(std::make_unique<Impl>(inner, std::move(flat_parameters))) {}
-
-FusedOptimizer::~FusedOptimizer() = default;
-
-FusedOptimizer::FusedOptimizer(FusedOptimizer&&) noexcept = default;
-
-FusedOptimizer& FusedOptimizer::operator=(FusedOptimizer&&) noexcept = default;
-
-void FusedOptimizer::add_flat_parameters(FlatParameters& flat_parameters) {
-  impl_->add_flat_parameters(flat_parameters);
-}
-
-at::Tensor FusedOptimizer::step(const lib::Optimizer::LossClosure& closure) { return impl_->step(closure); }
-
-void FusedOptimizer::step_unless(const at::Tensor& found_inf) { impl_->step_unless(found_inf); }
-
-bool FusedOptimizer::takes_found_inf() { return impl_->takes_found_inf(); }
-
-void FusedOptimizer::undo_step_count() { impl_->undo_step_count(); }
-
-void FusedOptimizer::zero_grad(bool set_to_none) { impl_->zero_grad(set_to_none); }
-
-void FusedOptimizer::note_backward() { impl_->note_backward(); }
-
-void FusedOptimizer::note_load() { impl_->note_load(); }
-
-void FusedOptimizer::require_full_parameters() const {
-  if (!fused()) impl_->require_full_parameters();
-}
-
-void FusedOptimizer::refuse_direct_step() { impl_->refuse_direct_step(); }
-
-void FusedOptimizer::before_another_step() { impl_->before_another_step(); }
-
-void FusedOptimizer::after_another_step() { impl_->after_another_step(); }
-
-int64_t FusedOptimizer::repeated() const noexcept { return impl_->repeated(); }
-
-bool FusedOptimizer::fused() const noexcept { return impl_->rule() != UpdateRule::unfused; }
-
 std::string FusedOptimizer::describe() const {
-  const auto* way = impl_->rule() == UpdateRule::elementwise ? ", by its update()"
-                    : fused()                                ? ", fused"
-                                                             : ", by its own step";
-  return class_name(impl_->inner()) + way;
+  const auto* way = rule_ == UpdateRule::elementwise ? ", by its update()" : fused() ? ", fused" : ", by its own step";
+  return class_name(*inner_) + way;
 }
-
-lib::Optimizer& FusedOptimizer::inner() const noexcept { return impl_->inner(); }
 
 namespace {
 
@@ -420,13 +248,13 @@ bool has_kernel(const at::Tensor& parameter) {
 
 }  // namespace
 
-int64_t FusedOptimizer::Impl::revision() const {
+int64_t FusedOptimizer::revision() const {
   int64_t sum = 0;
   for (const auto* owner : flat_parameters_) sum += owner->revision();
   return sum;
 }
 
-bool FusedOptimizer::Impl::entries_current() const {
+bool FusedOptimizer::entries_current() const {
   if (revision() != revision_) return false;
   size_t at = 0;
   for (const auto& group : inner_->param_groups())
@@ -437,7 +265,7 @@ bool FusedOptimizer::Impl::entries_current() const {
   return at == entries_.size();
 }
 
-void FusedOptimizer::Impl::refresh_entries() {
+void FusedOptimizer::refresh_entries() {
   if (!entries_.empty() && entries_current()) return;
   auto before = std::move(entries_);
   entries_.clear();
@@ -459,7 +287,7 @@ void FusedOptimizer::Impl::refresh_entries() {
 }
 
 /// Keeps the memory of states whose parameters have not moved.
-void FusedOptimizer::Impl::keep_states(const std::vector<ParameterEntry>& before) {
+void FusedOptimizer::keep_states(const std::vector<ParameterEntry>& before) {
   std::unordered_map<const c10::TensorImpl*, const ParameterEntry*> known;
   for (const auto& entry : before) known[entry.impl] = &entry;
   for (auto& entry : entries_) {
@@ -470,7 +298,7 @@ void FusedOptimizer::Impl::keep_states(const std::vector<ParameterEntry>& before
   }
 }
 
-void FusedOptimizer::Impl::fill_entry(ParameterEntry& entry) const {
+void FusedOptimizer::fill_entry(ParameterEntry& entry) const {
   for (auto* owner : flat_parameters_) {
     entry.local = owner->find(entry.parameter);
     if (!entry.local) continue;
@@ -490,7 +318,7 @@ void FusedOptimizer::Impl::fill_entry(ParameterEntry& entry) const {
 
 /// Copies the gradient into the parameter's strides if they differ. Returns false if only the optimizer's own step can
 /// use it.
-bool FusedOptimizer::Impl::align_gradient(ParameterEntry& entry) const {
+bool FusedOptimizer::align_gradient(ParameterEntry& entry) const {
   const auto& gradient = entry.impl->grad();
   const auto& parameter = entry.parameter;
   if (gradient.layout() != at::kStrided || gradient.scalar_type() != parameter.scalar_type() ||
@@ -501,7 +329,7 @@ bool FusedOptimizer::Impl::align_gradient(ParameterEntry& entry) const {
   return true;
 }
 
-bool FusedOptimizer::Impl::can_step_fused(ParameterEntry& entry) {
+bool FusedOptimizer::can_step_fused(ParameterEntry& entry) {
   entry.restrided_grad.reset();
   const bool active = entry.owner ? entry.owner->has_gradient(entry.parameter) : entry.impl->grad().defined();
   if (active != entry.active) {
@@ -523,7 +351,7 @@ bool FusedOptimizer::Impl::can_step_fused(ParameterEntry& entry) {
   return true;
 }
 
-bool FusedOptimizer::Impl::can_step_fused() {
+bool FusedOptimizer::can_step_fused() {
   refresh_entries();
   const auto& groups = inner_->param_groups();
   if (state_sets_.size() != groups.size()) plan_.reset();
@@ -539,7 +367,7 @@ bool FusedOptimizer::Impl::can_step_fused() {
 }
 
 /// Reads LibTorch's state objects after a step that this class did not make.
-void FusedOptimizer::Impl::reload_states() {
+void FusedOptimizer::reload_states() {
   plan_.reset();
   if (rule_ == UpdateRule::unfused) return;
   for (auto& entry : entries_) {

@@ -1,12 +1,17 @@
 #pragma once  // for other rooms
 
-#include <memory>
+#include <cstdint>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <torch/optim/optimizer.h>
 
 #include "muster/optim/flat_parameters.h"
+#include "optim/direct_step_watch.h"
+#include "optim/plan.h"
+#include "optim/rule.h"
 
 namespace muster::optim {
 
@@ -33,9 +38,8 @@ class FusedOptimizer {
   /// place.
   /// Requires: the optimizer and the flat parameters outlive this object.
   explicit FusedOptimizer(torch::optim::Optimizer& inner, std::vector<FlatParameters*> flat_parameters = {});
-  ~FusedOptimizer();
-  FusedOptimizer(FusedOptimizer&&) noexcept;
-  FusedOptimizer& operator=(FusedOptimizer&&) noexcept;
+  FusedOptimizer(FusedOptimizer&&) noexcept = default;
+  FusedOptimizer& operator=(FusedOptimizer&&) noexcept = default;
 
   /// Adds the flat parameters of a model that is prepared after its optimizer.
   void add_flat_parameters(FlatParameters& flat_parameters);
@@ -74,21 +78,50 @@ class FusedOptimizer {
   void after_another_step();
 
   /// Number of repeated entries that were removed from the groups.
-  int64_t repeated() const noexcept;
+  int64_t repeated() const noexcept { return repeated_; }
 
   /// Throws: UsageError (MU134) if the optimizer needs full parameters and this rank holds only a part of some.
   void require_full_parameters() const;
 
   /// Whether steps go through a fused kernel or update().
-  bool fused() const noexcept;
+  bool fused() const noexcept { return rule_ != UpdateRule::unfused; }
   /// "AdamW, fused", "Lion, by its update()" or "LBFGS, by its own step".
   std::string describe() const;
 
-  torch::optim::Optimizer& inner() const noexcept;
+  torch::optim::Optimizer& inner() const noexcept { return *inner_; }
 
  private:
-  class Impl;
-  std::unique_ptr<Impl> impl_;
+  /// As require_full_parameters(), where the optimizer's own step() is needed.
+  void require_whole_parameters() const;
+  bool entries_current() const;
+  int64_t revision() const;
+  void refresh_entries();
+  void fill_entry(ParameterEntry& entry) const;
+  void keep_states(const std::vector<ParameterEntry>& before);
+  /// Whether fused kernels can make this step. Also finds which parameters have gradients, and drops the plan if it no
+  /// longer fits.
+  bool can_step_fused();
+  bool can_step_fused(ParameterEntry& entry);
+  bool align_gradient(ParameterEntry& entry) const;
+  /// For each of the flat parameters, the parameters that this step updates.
+  std::vector<std::pair<FlatParameters*, std::vector<at::Tensor>>> updated_parameters() const;
+  at::Tensor step_inner(const torch::optim::Optimizer::LossClosure& closure);
+  bool step_fused(const std::optional<at::Tensor>& found_inf);
+  void count_step();
+  void reload_states();
+
+  torch::optim::Optimizer* inner_;
+  std::vector<FlatParameters*> flat_parameters_;
+  UpdateRule rule_;
+  std::vector<ParameterEntry> entries_;
+  int64_t revision_ = 0;              // sum of the revisions of the flat parameters when the entries were filled
+  std::vector<StateSet> state_sets_;  // per group, the states in the plan
+  std::optional<UpdatePlan> plan_;
+  DirectStepWatch watch_;
+  int64_t repeated_ = 0;
+  bool stepping_ = false;
+  bool another_steps_ = false;
+  std::vector<c10::TensorImpl*> counted_;  // parameters whose steps step_unless() has counted
 };
 
 }  // namespace muster::optim
