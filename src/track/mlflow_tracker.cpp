@@ -38,7 +38,6 @@ MlflowTracker::MlflowTracker(const std::filesystem::path& folder, const Trackers
                              const Environment& variables, MlflowTimes times)
     : folder_(folder), times_(times), file_(waiting_lines_path(folder), whole_lines),
       delivery_(delivery_for(folder, options, variables, file_, times.call, &stop_)) {
-  sent_end_ = delivery_.run().sent;
   thread_ = quiet_thread([this] { send_all(); });
 }
 
@@ -88,7 +87,7 @@ void MlflowTracker::finish(RunStatus status) {
   report_end(sent);
 }
 
-bool MlflowTracker::has_sent_all() const { return open_ && sent_end_ == file_.size(); }
+bool MlflowTracker::has_sent_all() const { return sent_end_ == file_.size(); }
 
 bool MlflowTracker::wait_until_sent() {
   std::unique_lock lock(mutex_);
@@ -124,16 +123,16 @@ void MlflowTracker::send_all() {
   auto pause = times_.first_pause;
   std::unique_lock lock(mutex_);
   while (true) {
-    changed_.wait(lock, [&] { return stop_ || !open_ || sent_end_ < file_.written(); });
+    changed_.wait(lock, [&] { return stop_ || !sent_end_ || sent_end_ < file_.written(); });
     if (stop_) return;
-    const auto lines = file_.read_lines(sent_end_, kMostLines);
-    const bool is_unreadable = lines.empty() && sent_end_ < file_.written();
+    const auto begin = delivery_.run().sent;
+    const auto lines = file_.read_lines(begin, kMostLines);
+    const bool is_unreadable = lines.empty() && begin < file_.written();
     lock.unlock();
     auto failure = failure_of_sending(lines);
     if (failure.empty() && is_unreadable) failure = "what waits cannot be read";
     lock.lock();
-    open_ = delivery_.is_open();
-    sent_end_ = delivery_.run().sent;
+    if (delivery_.is_open()) sent_end_ = delivery_.run().sent;
     if (failure.empty()) {
       pause = times_.first_pause;
       if (has_sent_all()) sent_.notify_all();

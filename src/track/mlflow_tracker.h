@@ -5,6 +5,7 @@
 #include <condition_variable>
 #include <filesystem>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -74,9 +75,8 @@ class MlflowTracker final : public Tracker {
   AppendFile file_;
   bool hurry_ = false;
   bool reported_ = false;
-  uint64_t sent_end_ = 0;
-  bool open_ = false;
-  MlflowDelivery delivery_;  // used by the thread
+  std::optional<uint64_t> sent_end_;  // end of the lines that the server has; nullopt until it has the run
+  MlflowDelivery delivery_;           // used by the thread
   std::thread thread_;
 };
 
