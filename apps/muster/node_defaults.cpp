@@ -1,7 +1,7 @@
 #include "node_defaults.h"
 
+#include "base/variables.h"
 #include "cluster/node_place.h"
-#include "cluster/variables.h"
 #include "launcher/option_tables.h"
 
 namespace muster::cli {

@@ -14,7 +14,7 @@
 #include <torch/version.h>
 
 #include "base/listing.h"
-#include "cluster/variables.h"
+#include "base/variables.h"
 #include "comm/object_file.h"
 #include "device/cuda_driver.h"
 #include "device/device.h"

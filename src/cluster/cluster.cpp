@@ -2,8 +2,8 @@
 
 #include "base/listing.h"
 #include "base/log.h"
+#include "base/variables.h"
 #include "cluster/error_message.h"
-#include "cluster/variables.h"
 #include "muster/base/error.h"
 #include "reading.h"
 

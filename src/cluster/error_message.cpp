@@ -9,7 +9,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "cluster/variables.h"
+#include "base/variables.h"
 #include "muster/base/error.h"
 #include "report_page.h"
 

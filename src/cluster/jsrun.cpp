@@ -2,7 +2,7 @@
 #include <sstream>
 
 #include "base/log.h"
-#include "cluster/variables.h"
+#include "base/variables.h"
 #include "muster/base/error.h"
 #include "reading.h"
 

@@ -1,6 +1,6 @@
 #include "base/log.h"
+#include "base/variables.h"
 #include "cluster/node_place.h"
-#include "cluster/variables.h"
 #include "muster/base/error.h"
 #include "reading.h"
 

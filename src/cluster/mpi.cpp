@@ -1,5 +1,5 @@
 #include "base/log.h"
-#include "cluster/variables.h"
+#include "base/variables.h"
 #include "muster/base/error.h"
 #include "reading.h"
 

@@ -4,7 +4,7 @@
 #include <charconv>
 
 #include "base/log.h"
-#include "cluster/variables.h"
+#include "base/variables.h"
 #include "muster/base/error.h"
 #include "reading.h"
 #include "sagemaker_hosts.h"

@@ -4,7 +4,7 @@
 #include <climits>
 
 #include "base/log.h"
-#include "cluster/variables.h"
+#include "base/variables.h"
 #include "muster/base/error.h"
 
 namespace muster::cluster {

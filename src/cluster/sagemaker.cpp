@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/log.h"
-#include "cluster/variables.h"
+#include "base/variables.h"
 #include "muster/base/error.h"
 #include "reading.h"
 #include "sagemaker_hosts.h"

@@ -10,7 +10,7 @@
 #include "base/log.h"
 #include "base/random_word.h"
 #include "base/trimmed.h"
-#include "cluster/variables.h"
+#include "base/variables.h"
 #include "muster/base/error.h"
 
 namespace muster::cluster {

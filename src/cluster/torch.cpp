@@ -1,6 +1,6 @@
 #include "base/log.h"
 #include "base/read_bool.h"
-#include "cluster/variables.h"
+#include "base/variables.h"
 #include "muster/base/error.h"
 #include "reading.h"
 

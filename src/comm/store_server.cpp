@@ -30,8 +30,8 @@
 
 #include "base/descriptor.h"
 #include "base/log.h"
+#include "base/variables.h"
 #include "cluster/listening_socket.h"
-#include "cluster/variables.h"
 #include "comm/wait_policy.h"
 #include "comm/warning_timeout.h"
 #include "muster/base/error.h"

@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "base/log.h"
+#include "base/variables.h"
 #include "cluster/error_message.h"
-#include "cluster/variables.h"
 #include "muster/base/error.h"
 
 namespace muster::launcher {

@@ -15,7 +15,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "cluster/variables.h"
+#include "base/variables.h"
 #include "fork_protocol.h"
 
 /// Programs are linked with this name as an undefined symbol, which pulls this object out of its archive.

@@ -24,8 +24,8 @@
 #include "base/descriptor.h"
 #include "base/log.h"
 #include "base/random_word.h"
+#include "base/variables.h"
 #include "cluster/error_message.h"
-#include "cluster/variables.h"
 #include "fork_protocol.h"
 #include "muster/base/error.h"
 

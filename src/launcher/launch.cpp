@@ -8,8 +8,8 @@
 #include <exception>
 
 #include "base/log.h"
+#include "base/variables.h"
 #include "cluster/error_message.h"
-#include "cluster/variables.h"
 #include "launcher/devices.h"
 #include "local_ranks.h"
 #include "muster/base/error.h"

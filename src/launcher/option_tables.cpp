@@ -1,7 +1,7 @@
 #include "launcher/option_tables.h"
 
 #include "base/options_line.h"
-#include "cluster/variables.h"
+#include "base/variables.h"
 
 namespace muster {
 namespace {

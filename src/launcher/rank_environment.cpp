@@ -6,7 +6,7 @@
 
 #include "base/options_line.h"
 #include "base/random_word.h"
-#include "cluster/variables.h"
+#include "base/variables.h"
 
 namespace muster::launcher {
 namespace {

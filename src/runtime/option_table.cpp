@@ -7,8 +7,8 @@
 
 #include "base/options_line.h"
 #include "base/read_bool.h"
+#include "base/variables.h"
 #include "base/word_value.h"
-#include "cluster/variables.h"
 #include "launcher/option_tables.h"
 #include "launcher/other_names.h"
 #include "muster/base/detail/options.h"

@@ -8,7 +8,7 @@
 #include "base/listing.h"
 #include "base/options_line.h"
 #include "base/read_bool.h"
-#include "cluster/variables.h"
+#include "base/variables.h"
 #include "launcher/option_tables.h"
 #include "option_table.h"
 #include "runtime/launch_check.h"

@@ -4,8 +4,8 @@
 #include <cstdlib>
 
 #include "base/log.h"
+#include "base/variables.h"
 #include "checkpoint_opening.h"
-#include "cluster/variables.h"
 #include "muster/base/environment.h"
 #include "muster/runtime.h"
 #include "runtime_state.h"

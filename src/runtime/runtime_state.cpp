@@ -19,7 +19,7 @@
 
 #include "base/log.h"
 #include "base/quantities.h"
-#include "cluster/variables.h"
+#include "base/variables.h"
 #include "comm/agreement.h"
 #include "comm/device_agreement.h"
 #include "device/device.h"

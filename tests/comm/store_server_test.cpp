@@ -13,8 +13,8 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "base/descriptor.h"
+#include "base/variables.h"
 #include "cluster/listening_socket.h"
-#include "cluster/variables.h"
 #include "muster/comm/rendezvous.h"
 #include "muster/testing/gtest.h"
 #include "muster/testing/thrown.h"

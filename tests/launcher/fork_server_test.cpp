@@ -10,7 +10,7 @@
 
 #include <gtest/gtest.h>
 
-#include "cluster/variables.h"
+#include "base/variables.h"
 #include "launcher/fork_protocol.h"
 #include "launcher/process.h"
 

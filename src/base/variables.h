@@ -1,7 +1,7 @@
 #pragma once  // for other rooms
 
-/// The names of all environment variables that Muster uses between launcher and ranks. docs/howto/environment.md
-/// explains each of them.
+/// The names of all environment variables that Muster uses between launcher and ranks, which rooms of all levels read.
+/// docs/howto/environment.md explains each of them.
 namespace muster::cluster {
 
 // Variables with the rank's identity. They have torchrun's names, so that PyTorch programs understand them too.
