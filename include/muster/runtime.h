@@ -25,7 +25,7 @@
 #include "muster/data/loader.h"
 #include "muster/data/progress_bar.h"
 #include "muster/optim/grad_norm.h"
-#include "muster/optim/per_group.h"
+#include "muster/optim/options.h"
 #include "muster/parallel/full_params_options.h"
 #include "muster/parallel/local_sgd.h"
 #include "muster/precision/autocast.h"

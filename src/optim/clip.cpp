@@ -11,7 +11,7 @@
 #include "muster/base/error.h"
 #include "muster/base/format.h"
 #include "muster/optim/detail/norm.h"
-#include "muster/optim/per_group.h"
+#include "muster/optim/options.h"
 #include "optim/device_norm.h"
 #include "optim/distinct.h"
 #include "optim/each_group.h"

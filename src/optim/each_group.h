@@ -5,7 +5,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/format.h"
-#include "muster/optim/per_group.h"
+#include "muster/optim/options.h"
 
 namespace muster::optim {
 

@@ -2,7 +2,7 @@
 #include <cmath>
 #include <utility>
 
-#include "muster/optim/per_group.h"
+#include "muster/optim/options.h"
 #include "muster/schedule/schedulers.h"
 #include "optim/each_group.h"
 #include "schedule/schedule_options.h"

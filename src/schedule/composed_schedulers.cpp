@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "muster/base/error.h"
-#include "muster/optim/per_group.h"
+#include "muster/optim/options.h"
 #include "muster/schedule/schedulers.h"
 #include "optim/each_group.h"
 #include "schedule/schedule_options.h"

@@ -10,7 +10,7 @@
 #include <torch/optim/rmsprop.h>
 #include <torch/optim/sgd.h>
 
-#include "muster/optim/per_group.h"
+#include "muster/optim/options.h"
 #include "optim/each_group.h"
 #include "schedule/schedule_options.h"
 #include "schedule/scheduler_state.h"

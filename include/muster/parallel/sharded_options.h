@@ -6,8 +6,8 @@
 #include <typeindex>
 #include <vector>
 
-#include "muster/parallel/dtype_name.h"
 #include "muster/parallel/full_params_options.h"
+#include "muster/precision/options.h"
 
 namespace torch::nn {
 class Module;

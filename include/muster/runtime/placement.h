@@ -2,7 +2,7 @@
 
 #include <vector>
 
-#include "muster/optim/per_group.h"
+#include "muster/optim/options.h"
 
 namespace muster {
 
