@@ -30,8 +30,8 @@ endfunction()
 
 # muster_libraries(STATIC|SHARED PREFIX): the targets <PREFIX>_launch, <PREFIX>_muster, <PREFIX>_testing and <PREFIX>_sim.
 function(muster_libraries kind prefix)
-  set(launch_rooms base cluster launcher)
-  set(other_rooms options ${MUSTER_ALL_ROOMS} sim)
+  set(launch_rooms base options cluster launcher)
+  set(other_rooms ${MUSTER_ALL_ROOMS} sim)
   list(REMOVE_ITEM other_rooms ${launch_rooms})
   muster_library(${prefix}_launch ${kind} exported_names_launch.map ${launch_rooms})
   muster_library(${prefix}_muster ${kind} exported_names.map ${other_rooms})

@@ -9,10 +9,10 @@
 #include "base/options_default.h"
 #include "base/options_list.h"
 #include "base/read_bool.h"
-#include "launcher/option_tables.h"
 #include "muster/base/error.h"
-#include "runtime/launch_check.h"
-#include "strategy/launch_check.h"
+#include "options/launcher_fields.h"
+#include "options/program_options.h"
+#include "options/strategy_request.h"
 
 namespace muster::cli {
 namespace {

@@ -13,8 +13,8 @@
 #include "config_writer.h"
 #include "launch_call.h"
 #include "launcher/devices.h"
-#include "launcher/option_tables.h"
 #include "muster/base/error.h"
+#include "options/launcher_fields.h"
 #include "parse.h"
 
 namespace muster::cli {

@@ -5,9 +5,9 @@
 #include "base/known_names.h"
 #include "base/listing.h"
 #include "deepspeed_file.h"
-#include "launcher/option_tables.h"
 #include "muster/base/error.h"
-#include "trainer/launch_check.h"
+#include "options/launcher_fields.h"
+#include "options/lightning_config.h"
 
 namespace muster::cli {
 namespace {

@@ -4,7 +4,7 @@
 #include <cstdio>
 
 #include "launcher/devices.h"
-#include "launcher/option_tables.h"
+#include "options/launcher_fields.h"
 
 namespace muster::cli {
 namespace {

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "launcher/other_names.h"
 #include "muster/base/error.h"
+#include "options/other_names.h"
 
 namespace muster::cli {
 namespace {

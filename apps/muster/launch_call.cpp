@@ -11,7 +11,7 @@
 #include "accelerate_names.h"
 #include "base/read_bool.h"
 #include "foreign_flags.h"
-#include "launcher/option_tables.h"
+#include "options/launcher_fields.h"
 
 namespace muster::cli {
 namespace {

@@ -2,7 +2,7 @@
 
 #include "base/variables.h"
 #include "cluster/node_place.h"
-#include "launcher/option_tables.h"
+#include "options/launcher_fields.h"
 
 namespace muster::cli {
 namespace {

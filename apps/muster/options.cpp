@@ -4,9 +4,9 @@
 #include "base/options_markdown.h"
 #include "commands.h"
 #include "deepspeed_names.h"
-#include "launcher/option_tables.h"
 #include "muster/base/error.h"
-#include "runtime/launch_check.h"
+#include "options/launcher_fields.h"
+#include "options/program_options.h"
 
 namespace muster::cli {
 

@@ -9,7 +9,7 @@
 #include "commands.h"
 #include "config_file.h"
 #include "foreign_flags.h"
-#include "launcher/option_tables.h"
+#include "options/launcher_fields.h"
 #include "run_flags.h"
 
 namespace muster::cli {

@@ -13,10 +13,10 @@
 #include "base/options_line.h"
 #include "foreign_flags.h"
 #include "launcher/devices.h"
-#include "launcher/option_tables.h"
 #include "muster/base/error.h"
 #include "node_defaults.h"
-#include "runtime/launch_check.h"
+#include "options/launcher_fields.h"
+#include "options/program_options.h"
 
 namespace muster::cli {
 namespace {

@@ -26,6 +26,7 @@
 #include "device/host_memory.h"
 #include "device/memory.h"
 #include "device/vector_math.h"
+#include "launcher/devices.h"
 #include "main_output.h"
 #include "memory_owners.h"
 #include "muster/base/environment.h"
@@ -44,13 +45,13 @@
 #include "muster/runtime/detail/objects.h"
 #include "muster/runtime/detail/values.h"
 #include "muster/strategy/options.h"
+#include "options/other_variables.h"
+#include "options/program_options.h"
 #include "parallel/join.h"
 #include "param_groups.h"
 #include "prepared_optimizer.h"
-#include "resolved_options.h"
 #include "runtime/gradients.h"
 #include "runtime/host_tuning.h"
-#include "runtime/launch_check.h"
 #include "runtime/prepared_model.h"
 #include "sharded_tensors.h"
 
@@ -150,6 +151,12 @@ c10::DeviceType device_type_of(const torch::nn::Module& module, c10::Device othe
   for (const auto& parameter : module.parameters()) return parameter.device().type();
   for (const auto& buffer : module.buffers()) return buffer.device().type();
   return otherwise.type();
+}
+
+/// The number of ranks on this node that the program asks for; 0: the number that the launcher sets.
+int processes_wanted(const RuntimeOptions& options) {
+  if (!options.devices || options.devices->text() == "auto") return 0;
+  return launcher::choose_devices({options.accelerator, options.devices->text(), device::count()}).count;
 }
 
 /// Gradients that exist already follow their parameters, as in Python's Module.to().

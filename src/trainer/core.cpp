@@ -16,7 +16,7 @@
 #include "muster/trainer/model_checkpoint.h"
 #include "muster/trainer/on_exception_checkpoint.h"
 #include "muster/trainer/terminated.h"
-#include "option_fields.h"
+#include "options/trainer_fields.h"
 
 namespace muster::trainer {
 namespace {

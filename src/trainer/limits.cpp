@@ -8,7 +8,7 @@
 #include "muster/trainer/callback.h"
 #include "muster/trainer/model_checkpoint.h"
 #include "muster/trainer/progress_bar.h"
-#include "option_fields.h"
+#include "options/trainer_fields.h"
 
 namespace muster::trainer {
 namespace {

@@ -50,7 +50,7 @@ std::string section(const std::string& title, const std::string& rows) {
   return rows.empty() ? "" : "\n" + title + ":\n" + rows;
 }
 
-std::string commands_of(const MainProgram& program) {
+std::string commands_help(const MainProgram& program) {
   std::string rows;
   for (std::size_t stage = 0; stage < program.runs.size(); ++stage)
     if (program.runs[stage]) rows += row(std::string(kMainCommands[stage]), kCommandHelp[stage]);
@@ -112,7 +112,7 @@ std::string main_help(const std::string& name, const std::string& command, const
   text +=
       "The words in [] are defaults, those in {} environment variables. A flag counts more than a variable, and a "
       "variable more than a file.\n";
-  if (!has_command) text += section("Commands", commands_of(program));
+  if (!has_command) text += section("Commands", commands_help(program));
   text += section("Options", general_options());
   text += section("Options of the module", fields_help("model", program.model));
   text += section("Options of the data", fields_help("data", program.data));

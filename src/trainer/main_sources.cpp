@@ -7,8 +7,8 @@
 #include "base/read_bool.h"
 #include "main_program.h"
 #include "muster/base/error.h"
-#include "runtime/launch_check.h"
-#include "trainer/launch_check.h"
+#include "options/lightning_config.h"
+#include "options/program_options.h"
 
 namespace muster::trainer {
 namespace {
@@ -277,6 +277,15 @@ std::string read_value(const OptionField& field, const FileValue& value) {
 }
 
 }  // namespace
+
+std::string read_items(const std::string& text, std::vector<std::string>& items) {
+  const bool in_brackets = text.size() >= 2 && text.front() == '[' && text.back() == ']';
+  return options::Value<std::vector<std::string>>::read(in_brackets ? text.substr(1, text.size() - 2) : text, items);
+}
+
+std::string write_items(const std::vector<std::string>& items) {
+  return options::Value<std::vector<std::string>>::write(items);
+}
 
 MainLine split_line(const std::vector<std::string>& words) { return LineReader(words).read(); }
 

@@ -6,9 +6,8 @@
 #include "main_program.h"
 #include "muster/base/error.h"
 #include "muster/cluster/cluster.h"
-#include "option_fields.h"
-#include "runtime/launch_check.h"
-#include "trainer/launch_check.h"
+#include "options/program_options.h"
+#include "options/trainer_fields.h"
 
 namespace muster::trainer {
 namespace {

@@ -6,7 +6,7 @@
 #include "muster/trainer/model_checkpoint.h"
 #include "muster/trainer/model_summary.h"
 #include "muster/trainer/progress_bar.h"
-#include "option_fields.h"
+#include "options/trainer_fields.h"
 
 namespace muster::trainer {
 namespace {

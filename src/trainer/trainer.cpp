@@ -5,7 +5,7 @@
 
 #include "core.h"
 #include "muster/base/error.h"
-#include "option_fields.h"
+#include "options/trainer_fields.h"
 
 namespace muster {
 

@@ -21,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 
+OPTIONS = re.compile(r"muster/\w+/(?:\w+_)?options\.h")  # of room options, which is free of Torch, though they stand in the folders of others
 THE_END = "the end of the header"
 MODULE, TENSOR = ("torch/nn/module.h",), ("ATen/core/Tensor.h",)
 SHARED = (MODULE, TENSOR, ("functional", "string", "vector"), ("string", "vector"), ("string",))
@@ -166,7 +167,7 @@ def check(root, build, stamps, compiler, torch_free, torch_flags, mpi_flags=()):
     headers = sorted(path.relative_to(include) for path in (include / "muster").rglob("*.h"))
     of_mpi = {header for header in headers if needs_mpi(header, include)}
     headers = [header for header in headers if mpi_flags or header not in of_mpi]
-    free = {header for header in headers if header.parts[1] in torch_free or header.name in ("options.h", "launch_check.h")}
+    free = {header for header in headers if header.parts[1] in torch_free or OPTIONS.fullmatch(header.as_posix())}
     start = {header: shared_by(header, include) for header in headers}
     start = {header: () if header in free and group in (MODULE, TENSOR) else group for header, group in start.items()}
     stamps.mkdir(parents=True, exist_ok=True)

@@ -8,8 +8,8 @@
 #include <gtest/gtest.h>
 
 #include "launcher/config_calls.h"
-#include "launcher/option_tables.h"
-#include "runtime/launch_check.h"
+#include "options/launcher_fields.h"
+#include "options/program_options.h"
 
 namespace muster::launcher::testing {
 namespace {

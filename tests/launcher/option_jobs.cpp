@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "base/options_line.h"
-#include "runtime/launch_check.h"
+#include "options/program_options.h"
 
 namespace muster::launcher::testing {
 

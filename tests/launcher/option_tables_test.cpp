@@ -1,5 +1,3 @@
-#include "launcher/option_tables.h"
-
 #include <fstream>
 #include <map>
 #include <sstream>
@@ -9,7 +7,8 @@
 #include <gtest/gtest.h>
 
 #include "base/options_markdown.h"
-#include "runtime/launch_check.h"
+#include "options/launcher_fields.h"
+#include "options/program_options.h"
 
 namespace muster {
 namespace {

@@ -12,12 +12,10 @@
 #include <gtest/gtest.h>
 
 #include "launcher/option_jobs.h"
-#include "launcher/option_tables.h"
 #include "muster/runtime/options.h"
-#include "runtime/launch_check.h"
-#include "runtime/option_fields.h"
-#include "runtime/option_table.h"
-#include "runtime/resolved_options.h"
+#include "options/launcher_fields.h"
+#include "options/program_options.h"
+#include "options/runtime_fields.h"
 
 namespace muster::launcher::testing {
 namespace {
@@ -177,7 +175,7 @@ TEST(OptionWays, DoorsCopyWhatTheyShareWithTheRuntime) {
 }
 
 TEST(OptionWays, TheTableHasEveryFieldOfTheRuntime) {
-  // A field that is added to the struct breaks this line: give it a line in option_fields.h, too.
+  // A field that is added to the struct breaks this line: give it a line in runtime_fields.h, too.
   [[maybe_unused]] const auto& [accelerator, affinity, backend, benchmark, callbacks, cluster_reader, deterministic,
                                 device_backend, devices, dispatch_batches, even_batches, fp32_modules, grad_scaler,
                                 gradient_accumulation, keep_memory, matmul_precision, num_nodes, precision, project,
@@ -198,7 +196,7 @@ TEST(OptionWays, TheApisShareDefaultsWithTheRuntime) {
 }
 
 TEST(OptionWays, TheTableHasEveryFieldThatTheApisShareWithTheRuntime) {
-  // A field that is added to one of the structs breaks its line: give it a line in option_fields.h, too.
+  // A field that is added to one of the structs breaks its line: give it a line in runtime_fields.h, too.
   [[maybe_unused]] const auto& [a1, a2, a3, a4, a5, a6, a7, a8, a9, a10, a11, a12, a13, a14, a15, a16, a17, a18, a19,
                                 a20, a21, a22, a23, a24, a25, a26] = AcceleratorOptions();
   [[maybe_unused]] const auto& [f1, f2, f3, f4, f5, f6, f7, f8, f9, f10, f11, f12, f13, f14, f15, f16, f17, f18, f19,

@@ -15,9 +15,8 @@
 #include "cluster/report.h"
 #include "muster/base/error.h"
 #include "muster/launcher/launch.h"
-#include "runtime/option_table.h"
-#include "runtime/resolved_options.h"
-#include "trainer/option_fields.h"
+#include "options/program_options.h"
+#include "options/trainer_fields.h"
 
 namespace {
 

@@ -7,9 +7,8 @@
 #include <gtest/gtest.h>
 
 #include "muster/testing/thrown.h"
-#include "runtime/launch_check.h"
-#include "runtime/option_table.h"
-#include "runtime/resolved_options.h"
+#include "options/other_variables.h"
+#include "options/program_options.h"
 
 namespace muster::runtime {
 namespace {

@@ -15,9 +15,10 @@
 
 #include "launcher/option_jobs.h"
 #include "muster/testing/thrown.h"
-#include "runtime/launch_check.h"
-#include "runtime/option_fields.h"
-#include "trainer/option_fields.h"
+#include "options/other_variables.h"
+#include "options/program_options.h"
+#include "options/runtime_fields.h"
+#include "options/trainer_fields.h"
 
 namespace muster::launcher::testing::trainer_options {
 namespace {
@@ -166,7 +167,7 @@ TEST(TrainerOptionWays, TheRuntimeGetsEveryNumberAndSwitchThatBothHave) {
 }
 
 TEST(TrainerOptionWays, TheTableHasEveryFieldThatTheRuntimeHasNot) {
-  // A field that is added to the struct breaks this line: give it a line in option_fields.cpp, too.
+  // A field that is added to the struct breaks this line: give it a line in trainer_fields.cpp, too.
   [[maybe_unused]] const auto& [accelerator, accumulate_grad_batches, affinity, backend, barebones, benchmark,
                                 callbacks, check_val_every_n_epoch, default_root_dir, detect_anomaly, deterministic,
                                 device_backend, devices, enable_checkpointing, enable_model_summary,

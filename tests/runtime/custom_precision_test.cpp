@@ -16,9 +16,9 @@
 #include "muster/strategy/strategy.h"
 #include "muster/testing/compare.h"
 #include "muster/testing/thrown.h"
+#include "options/program_options.h"
 #include "ranks.h"
 #include "runtime/prepared_model.h"
-#include "runtime/resolved_options.h"
 
 namespace muster::runtime::custom_precision {
 namespace {

@@ -12,8 +12,8 @@
 #include "muster/data/loader.h"
 #include "muster/trainer/detail/main_call.h"
 #include "muster/trainer_main.h"
+#include "options/trainer_fields.h"
 #include "trainer/main_program.h"
-#include "trainer/option_fields.h"
 
 // A program of one line, and how its call is read.
 

@@ -9,10 +9,9 @@
 #include <torch/torch.h>
 
 #include "launcher/process.h"
-#include "runtime/launch_check.h"
-#include "runtime/resolved_options.h"
+#include "options/program_options.h"
+#include "options/trainer_fields.h"
 #include "trainer/called_program.h"
-#include "trainer/option_fields.h"
 
 namespace muster::trainer {
 namespace {

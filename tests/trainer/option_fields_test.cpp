@@ -1,5 +1,3 @@
-#include "trainer/option_fields.h"
-
 #include <cstdlib>
 #include <set>
 #include <string>
@@ -7,7 +5,8 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "runtime/option_table.h"
+#include "options/program_options.h"
+#include "options/trainer_fields.h"
 #include "trainer/counting_module.h"
 
 namespace muster::trainer {

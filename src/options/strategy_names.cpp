@@ -1,4 +1,4 @@
-#include "strategy/names.h"
+#include "options/strategy_names.h"
 
 #include <algorithm>
 #include <memory>

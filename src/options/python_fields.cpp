@@ -5,9 +5,9 @@
 #include "base/letter_case.h"
 #include "base/read_bool.h"
 #include "muster/base/error.h"
-#include "strategy/names.h"
-#include "strategy/resolve.h"
-#include "strategy/sharded_fields.h"
+#include "options/sharded_fields.h"
+#include "options/strategy_names.h"
+#include "options/strategy_request.h"
 
 namespace muster::strategy {
 namespace {

@@ -1,4 +1,4 @@
-#include "strategy/resolve.h"
+#include "options/strategy_request.h"
 
 #include <cmath>
 #include <memory>
@@ -10,7 +10,6 @@
 #include "muster/strategy/options.h"
 #include "muster/strategy/strategy.h"
 #include "muster/testing/thrown.h"
-#include "strategy/launch_check.h"
 
 namespace muster::strategy {
 namespace {

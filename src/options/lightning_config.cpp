@@ -1,3 +1,5 @@
+#include "options/lightning_config.h"
+
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -7,8 +9,7 @@
 #include "base/options_default.h"
 #include "base/read_bool.h"
 #include "muster/base/error.h"
-#include "strategy/launch_check.h"
-#include "trainer/launch_check.h"
+#include "options/strategy_request.h"
 
 namespace muster::trainer {
 namespace {

@@ -1,4 +1,4 @@
-#include "option_table.h"
+#include "options/program_options.h"
 
 #include <algorithm>
 #include <chrono>
@@ -9,17 +9,15 @@
 #include "base/read_bool.h"
 #include "base/variables.h"
 #include "base/word_value.h"
-#include "launcher/option_tables.h"
-#include "launcher/other_names.h"
 #include "muster/base/detail/options.h"
 #include "muster/base/error.h"
 #include "muster/runtime/options.h"
-#include "option_fields.h"
-#include "resolved_options.h"
-#include "runtime/launch_check.h"
-#include "strategy/launch_check.h"
-#include "strategy/resolve.h"
-#include "trainer/launch_check.h"
+#include "options/launcher_fields.h"
+#include "options/other_names.h"
+#include "options/other_variables.h"
+#include "options/runtime_fields.h"
+#include "options/strategy_request.h"
+#include "options/trainer_fields.h"
 
 /// Conversions to and from text for types that only RuntimeOptions has.
 namespace muster::options {
@@ -147,7 +145,7 @@ void add(std::vector<Description>& all, const std::string& prefix, std::vector<D
   }
 }
 
-/// Moves fields of other libraries into the text of `fsdp`, where src/strategy reads them.
+/// Moves fields of other libraries into the text of `fsdp`, where resolve_strategy() reads them.
 void fold_into_fsdp(RawOptions& texts) {
   const auto& known = program_options();
   for (auto it = texts.begin(); it != texts.end();) {

@@ -1,7 +1,7 @@
 #include "base/listing.h"
 #include "base/options_line.h"
-#include "strategy/names.h"
-#include "strategy/sharded_fields.h"
+#include "options/sharded_fields.h"
+#include "options/strategy_names.h"
 
 namespace muster::strategy {
 namespace {

@@ -1,4 +1,4 @@
-#include "launcher/other_names.h"
+#include "options/other_names.h"
 
 #include <gtest/gtest.h>
 

@@ -1,8 +1,8 @@
 #include <string>
 
 #include "base/letter_case.h"
-#include "strategy/names.h"
-#include "strategy/sharded_fields.h"
+#include "options/sharded_fields.h"
+#include "options/strategy_names.h"
 
 namespace muster::strategy {
 namespace {

@@ -1,9 +1,9 @@
-#include "strategy/sharded_fields.h"
+#include "options/sharded_fields.h"
 
 #include <array>
 
 #include "base/options_line.h"
-#include "strategy/resolve.h"
+#include "options/strategy_request.h"
 
 namespace muster {
 

@@ -1,4 +1,4 @@
-#include "strategy/sharded_fields.h"
+#include "options/sharded_fields.h"
 
 #include <algorithm>
 #include <fstream>
@@ -10,8 +10,8 @@
 #include <gtest/gtest.h>
 
 #include "muster/testing/thrown.h"
-#include "strategy/names.h"
-#include "strategy/resolve.h"
+#include "options/strategy_names.h"
+#include "options/strategy_request.h"
 
 namespace muster::strategy {
 namespace {

@@ -1,9 +1,8 @@
-#include "muster/precision/options.h"
-
 #include <string>
 
 #include "base/listing.h"
 #include "muster/base/error.h"
+#include "muster/precision/options.h"
 
 namespace muster::precision {
 

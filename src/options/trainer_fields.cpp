@@ -1,4 +1,4 @@
-#include "option_fields.h"
+#include "options/trainer_fields.h"
 
 #include <filesystem>
 #include <optional>
@@ -9,9 +9,7 @@
 #include "base/read_bool.h"
 #include "base/word_value.h"
 #include "muster/runtime/options.h"
-#include "muster/trainer/detail/option_field.h"
-#include "runtime/launch_check.h"
-#include "trainer/launch_check.h"
+#include "options/program_options.h"
 
 /// Conversions to and from text for types that only TrainerOptions has.
 namespace muster::options {
@@ -236,15 +234,6 @@ void add_limits(Fields& fields) {
 }
 
 }  // namespace
-
-std::string read_items(const std::string& text, std::vector<std::string>& items) {
-  const bool in_brackets = text.size() >= 2 && text.front() == '[' && text.back() == ']';
-  return options::Value<std::vector<std::string>>::read(in_brackets ? text.substr(1, text.size() - 2) : text, items);
-}
-
-std::string write_items(const std::vector<std::string>& items) {
-  return options::Value<std::vector<std::string>>::write(items);
-}
 
 const options::Table<TrainerOptions>& option_table() {
   static const options::Table<TrainerOptions> table = [] {

@@ -1,3 +1,5 @@
+#include "options/other_variables.h"
+
 #include <algorithm>
 #include <string>
 #include <string_view>
@@ -9,10 +11,9 @@
 #include "base/options_line.h"
 #include "base/read_bool.h"
 #include "base/variables.h"
-#include "launcher/option_tables.h"
-#include "option_table.h"
-#include "runtime/launch_check.h"
-#include "strategy/resolve.h"
+#include "options/launcher_fields.h"
+#include "options/program_options.h"
+#include "options/strategy_request.h"
 
 namespace muster::runtime {
 namespace {

@@ -8,15 +8,6 @@
 
 namespace muster::trainer {
 
-// Why: docs/decisions/0104-the-trainers-options-as-text.md.
-
-/// The options of a Trainer that the runtime does not have, each with the prefix "trainer.".
-std::vector<options::Description> option_descriptions();
-
-/// Checks that a Trainer without options in code could follow these options, by name.
-/// Throws: ConfigError (MU002) for a value that cannot be read, (MU440) with all contradictions.
-void check_launch_options(const options::RawOptions& given_options);
-
 /// The contents of a LightningCLI file.
 struct LightningRequest {
   options::RawOptions options = {};              ///< options from section `trainer`, by Muster's names

@@ -1,4 +1,4 @@
-#include "strategy/resolve.h"
+#include "options/strategy_request.h"
 
 #include <algorithm>
 #include <string>
@@ -8,8 +8,7 @@
 #include "base/options_line.h"
 #include "base/read_bool.h"
 #include "muster/base/error.h"
-#include "strategy/launch_check.h"
-#include "strategy/sharded_fields.h"
+#include "options/sharded_fields.h"
 
 namespace muster::strategy {
 namespace {

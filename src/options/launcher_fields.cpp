@@ -1,4 +1,4 @@
-#include "launcher/option_tables.h"
+#include "options/launcher_fields.h"
 
 #include "base/options_line.h"
 #include "base/variables.h"

@@ -1,10 +1,9 @@
-#include "muster/device/options.h"
-
 #include <array>
 #include <string>
 
 #include "base/listing.h"
 #include "muster/base/error.h"
+#include "muster/device/options.h"
 
 namespace muster::device {
 

@@ -7,7 +7,7 @@
 #include "base/listing.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
-#include "option_fields.h"
+#include "options/trainer_fields.h"
 
 namespace muster::trainer {
 namespace {

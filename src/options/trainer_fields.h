@@ -1,4 +1,4 @@
-#pragma once
+#pragma once  // for other rooms
 
 #include <functional>
 #include <map>
@@ -9,12 +9,20 @@
 #include "muster/base/environment.h"
 #include "muster/trainer/options.h"
 
+// Why: docs/decisions/0104-the-trainers-options-as-text.md.
 namespace muster::trainer {
 
 /// The options of TrainerOptions that the runtime does not have, each described once. Options of both, such as
-/// `strategy`, are the runtime's. To add an option, add its line in option_fields.cpp.
+/// `strategy`, are the runtime's. To add an option, add its line in trainer_fields.cpp.
 /// Why: docs/decisions/0079-options-are-described-once.md.
 const options::Table<TrainerOptions>& option_table();
+
+/// The descriptions of that table, each with the prefix "trainer.".
+std::vector<options::Description> option_descriptions();
+
+/// Checks that a Trainer without options in code could follow these options, by name.
+/// Throws: ConfigError (MU002) for a value that cannot be read, (MU440) with all contradictions.
+void check_launch_options(const options::RawOptions& given_options);
 
 /// `values` with the launcher's requests in place of defaults.
 /// Throws: ConfigError (MU171) for a contradiction, and as runtime::find_given_options().
@@ -26,7 +34,7 @@ RuntimeOptions runtime_options(const TrainerOptions& options);
 /// Every option as text.
 std::map<std::string, std::string> written_options(const TrainerOptions& options);
 
-// option_check.cpp
+// trainer_check.cpp
 
 /// Everything that is wrong with the options, except what depends on classes of callbacks. `asks(name)`: whether a
 /// value was requested for this option, so that it can contradict another one.

@@ -1,7 +1,6 @@
-#include "muster/runtime/options.h"
-
 #include "muster/base/error.h"
-#include "option_fields.h"
+#include "muster/runtime/options.h"
+#include "options/runtime_fields.h"
 
 namespace muster {
 
