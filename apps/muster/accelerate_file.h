@@ -22,8 +22,8 @@ struct AccelerateRequest {
 /// options, as flags or in section `run`.
 enum class AccelerateOrigin { own_file, among_ours };
 
-/// The values of a file of `accelerate config`, by the names of accelerate_names(); null and empty values are left out.
-/// Throws: ConfigError (MU480) for an unknown key.
+/// The values of a file of `accelerate config`, by the words of options::Place::launch; null and empty values are left
+/// out. Throws: ConfigError (MU480) for an unknown key.
 options::RawOptions accelerate_values(const std::string& path, const std::vector<options::FileValue>& values);
 
 /// Moves the values with Accelerate's names out of `texts`, the keys of a section `run`.

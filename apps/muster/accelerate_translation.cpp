@@ -27,13 +27,6 @@ bool is_one_of(const std::string& text, std::string_view words) {
   return false;
 }
 
-bool is_accepted(const AccelerateName& name, const std::string& text) {
-  std::istringstream words{std::string(name.accepted)};
-  for (std::string word; words >> word;)
-    if (say_the_same(word, lower_case(text))) return true;
-  return false;
-}
-
 bool is_variable(const Found& found) { return found.place.starts_with("variable "); }
 
 /// The place and name of a value: "a.yaml line 3: num_processes" in a file, "flag --num_processes" for a flag.
@@ -147,7 +140,7 @@ class Translator {
   void check_paradigm_of(const std::string& name, const Found& found) const {
     const auto* known = find_accelerate_name(name);
     if (!known || !is_flag(found)) return;
-    const bool of_fsdp = known->group == AccelerateGroup::fsdp && !shards() && !own_.strategy;
+    const bool of_fsdp = known->group == Group::fsdp && !shards() && !own_.strategy;
     const bool of_deepspeed = (name == "zero_stage" || name == "deepspeed_config_file") && !uses_deepspeed();
     if (of_fsdp || of_deepspeed)
       throw ConfigError("MU483", found.place + " has an effect only with " +
@@ -162,12 +155,12 @@ class Translator {
     result_.options[option] = std::move(found);
   }
 
-  void take(const AccelerateName& known, const std::string& name, const Found& found) {
-    using enum AccelerateGroup;
+  void take(const ForeignWord& known, const std::string& name, const Found& found) {
+    using enum Group;
     const bool is_written = !is_flag(found) && !is_variable(found);
     if (known.group == deepspeed && !uses_deepspeed() && is_written) return;
     if (known.group == fsdp && !shards() && is_written && origin_ == AccelerateOrigin::own_file) return;
-    const bool idle = is_accepted(known, found.text);
+    const bool idle = options::asks_for_nothing(known, found.text);
     const bool is_loaded = name == "tpu" && own_.accelerator;
     if (known.follow == Follow::refused && !idle && !is_loaded) refuse_value(name, found, known.text);
     if (known.follow == Follow::warned && !idle)
@@ -273,11 +266,10 @@ class Translator {
 
   /// As in Accelerate, a file's FSDP fields count only if the file asks for FSDP; values among Muster's options always
   /// count.
-  bool counts(const AccelerateName& known, const Found& found) const {
+  bool counts(const ForeignWord& known, const Found& found) const {
     if (known.follow != Follow::sharding) return false;
     const bool asked_for = shards() || is_flag(found) || origin_ == AccelerateOrigin::among_ours;
-    return known.group == AccelerateGroup::parallelism ? uses_parallelism() && (asked_for || found.text != "1")
-                                                       : asked_for;
+    return known.group == Group::parallelism ? uses_parallelism() && (asked_for || found.text != "1") : asked_for;
   }
 
   void take_stage() {
@@ -315,10 +307,10 @@ class Translator {
 std::vector<std::string> judge_variables(const Environment& variables) {
   constexpr const char* kOfTensorParallel = "ACCELERATE_USE_TP";  // set by older versions, for its TP_SIZE
   RawOptions values;
-  for (const auto& one : accelerate_names()) {
+  for (const auto& one : options::foreign_words(options::Place::launch)) {
     const auto variable = variable_of_accelerate(one);
     if (const auto text = variable.empty() ? std::nullopt : variables.find(variable))
-      values[std::string(one.name)] = {*text, "variable " + variable};
+      values[std::string(one.word)] = {*text, "variable " + variable};
   }
   if (const auto file = values.find("deepspeed_config_file");
       file != values.end() && !is_one_of(file->second.text, "none"))

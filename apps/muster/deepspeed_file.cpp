@@ -35,7 +35,7 @@ bool are_equal(const std::string& one, const std::string& other) {
 /// Whether the value switches its section off.
 bool is_off(const FileValue& value) { return value.key.ends_with(".enabled") && read_bool(value.found.text) == false; }
 
-bool is_accepted(const DeepspeedKey& key, const FileValue& value) {
+bool is_accepted(const ForeignWord& key, const FileValue& value) {
   const auto text = lower_case(value.found.text);
   if (value.form == ValueForm::none || text == "auto" || is_off(value)) return true;
   std::istringstream words{std::string(key.accepted)};
@@ -85,7 +85,7 @@ class DeepspeedTranslator {
     const auto section = section_of(key);
     if (off_.contains(section)) return false;
     const auto* its_switch = section.empty() ? nullptr : find_deepspeed_key(section + ".enabled");
-    return !its_switch || !its_switch->name.ends_with(".enabled") || on_.contains(section);
+    return !its_switch || !its_switch->word.ends_with(".enabled") || on_.contains(section);
   }
 
   void take(const FileValue& value) {
@@ -100,7 +100,7 @@ class DeepspeedTranslator {
     if (key->follow == Follow::warned) into_.without_effect.push_back(value.key + " (" + std::string(key->text) + ")");
   }
 
-  void set(const DeepspeedKey& key, const FileValue& value) {
+  void set(const ForeignWord& key, const FileValue& value) {
     const auto colon = key.text.find(": ");
     if (colon == std::string_view::npos) return set_unless_flag(std::string(key.text), value.found);
     const auto on = read_bool(value.found.text);

@@ -17,7 +17,7 @@ struct DeepspeedRequest {
 };
 
 /// Accelerate's values, with the name of DeepSpeed's file replaced by its contents: stage, offloading, accumulation,
-/// clipping and precision; see deepspeed_keys(). Precedence, highest first: flag, that file, any other value.
+/// clipping and precision; see options::Place::deepspeed. Precedence, highest first: flag, that file, any other value.
 /// Throws: ConfigError (MU004) if the file cannot be read, (MU480) for an unknown key, (MU481) for features that Muster
 /// does not have.
 DeepspeedRequest with_deepspeed_file(options::RawOptions accelerate);

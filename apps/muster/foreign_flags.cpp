@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "muster/base/error.h"
-#include "options/other_names.h"
+#include "options/words.h"
 
 namespace muster::cli {
 namespace {
@@ -44,7 +44,7 @@ bool places_ranks(const options::Description& option) {
 
 }  // namespace
 
-std::string our_name_for(const std::string& flag) { return launcher::spelling_here(name_in(flag)); }
+std::string our_name_for(const std::string& flag) { return options::spelling_here(name_in(flag)); }
 
 Split split_command(const Arguments& command, bool bare, const std::vector<options::Description>& known) {
   Split split;

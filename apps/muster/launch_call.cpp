@@ -16,15 +16,13 @@
 namespace muster::cli {
 namespace {
 
-constexpr AccelerateGroup kGroups[] = {
-    AccelerateGroup::general,     AccelerateGroup::hardware,    AccelerateGroup::resources, AccelerateGroup::paradigm,
-    AccelerateGroup::distributed, AccelerateGroup::parallelism, AccelerateGroup::fsdp,      AccelerateGroup::deepspeed,
-    AccelerateGroup::mpi,         AccelerateGroup::megatron,    AccelerateGroup::fp8,       AccelerateGroup::tpu,
-    AccelerateGroup::aws};
+constexpr Group kGroups[] = {Group::general,     Group::hardware, Group::resources, Group::paradigm, Group::distributed,
+                             Group::parallelism, Group::fsdp,     Group::deepspeed, Group::mpi,      Group::megatron,
+                             Group::fp8,         Group::tpu,      Group::aws};
 
 /// The flag that makes the help of a group relevant; "" for a group that is always shown.
-std::string_view shown_with(AccelerateGroup group) {
-  using enum AccelerateGroup;
+std::string_view shown_with(Group group) {
+  using enum Group;
   switch (group) {
     case parallelism: return "use_parallelism_config";
     case fsdp: return "use_fsdp";
@@ -38,7 +36,7 @@ std::string_view shown_with(AccelerateGroup group) {
   }
 }
 
-bool is_shown(AccelerateGroup group, const Arguments& arguments) {
+bool is_shown(Group group, const Arguments& arguments) {
   const auto wanted = shown_with(group);
   return wanted.empty() || std::any_of(arguments.begin(), arguments.end(), [&](std::string word) {
            std::replace(word.begin(), word.end(), '-', '_');

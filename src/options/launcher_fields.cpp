@@ -2,6 +2,7 @@
 
 #include "base/options_line.h"
 #include "base/variables.h"
+#include "options/words.h"
 
 namespace muster {
 namespace {
@@ -13,14 +14,12 @@ std::vector<options::Option<RunOptions>> placement_options() {
       option("accelerator", &RunOptions::accelerator,
              {.help = "kind of device for the ranks: cpu, cuda, gpu or auto",
               .variable = "MUSTER_ACCELERATOR",
-              .tested_by = "Run.EveryRankLearnsWhoItIs",
-              .other_tools = {"LT_ACCELERATOR"}}),
+              .tested_by = "Run.EveryRankLearnsWhoItIs"}),
       option("devices", &RunOptions::devices,
              {.help = "ranks on this node: a count, a list of accelerators such as 0,2, or auto (all accelerators, "
                       "else one rank)",
               .variable = "MUSTER_DEVICES",
               .tested_by = "Run.EveryRankLearnsWhoItIs",
-              .other_tools = {"LT_DEVICES"},
               .takes_list = true}),
       option("main_address", &RunOptions::main_address,
              {.help = "host of rank 0, needed for several nodes",
@@ -38,8 +37,7 @@ std::vector<options::Option<RunOptions>> placement_options() {
              {.help = "number of nodes, or a minimum and a maximum, such as 1:4",
               .variable = "MUSTER_NODES",
               .aliases = {"num_nodes"},
-              .tested_by = "RankEnvironment.IsReadBackAsTheRankThatWasMeant",
-              .other_tools = {"LT_NUM_NODES"}}),
+              .tested_by = "RankEnvironment.IsReadBackAsTheRankThatWasMeant"}),
       option(
           "secret_file", &RunOptions::secret_file,
           {.help = "file of mode 0600 with the job's secret, the same on all nodes; on one node a new secret is made",
@@ -122,6 +120,7 @@ const options::Table<RunOptions>& run_option_table() {
     options::Table<RunOptions> made{"run", placement_options()};
     for (auto* part : {&process_options, &rendezvous_options})
       for (auto& one : part()) made.options.push_back(std::move(one));
+    for (auto& one : made.options) one.description.other_tools = options::foreign_variables(one.description);
     return made;
   }();
   return table;

@@ -7,9 +7,9 @@
 
 #include "base/known_names.h"
 #include "base/options_default.h"
-#include "base/read_bool.h"
 #include "muster/base/error.h"
 #include "options/strategy_request.h"
+#include "options/words.h"
 
 namespace muster::trainer {
 namespace {
@@ -45,19 +45,6 @@ void add_part(std::string unit, const Found& part, Found& sum) {
   else options::Value<Time>::read(sum.text, time);
   sum.text = options::Value<Time>::write(time + Time(std::llround(count * known->second)));
 }
-
-/// Arguments of Lightning's Trainer that are not options here, with the values that ask for nothing.
-struct OnlyInCode {
-  std::string_view name;
-  std::vector<std::string_view> idle;
-};
-const OnlyInCode kOnlyInCode[] = {{"callbacks", {}},
-                                  {"enable_autolog_hparams", {"true"}},
-                                  {"logger", {"true", "false"}},
-                                  {"model_registry", {}},
-                                  {"plugins", {}},
-                                  {"profiler", {}},
-                                  {"use_distributed_sampler", {"true"}}};
 
 const options::Description* option_named(const std::vector<options::Description>& known, const std::string& name) {
   const auto found = std::find_if(known.begin(), known.end(), [&](const auto& option) {
@@ -101,17 +88,14 @@ class LightningTranslator {
     }
     const auto* whole = option_of(name);  // "grad_scaler.init_scale" is a single name
     const auto* option = whole ? whole : option_of(first);
-    const auto* in_code = std::find_if(std::begin(kOnlyInCode), std::end(kOnlyInCode),
-                                       [&](const auto& one) { return one.name == first; });
-    if (!option && in_code == std::end(kOnlyInCode)) refuse_argument(first, value);
+    const auto* in_code = options::find_foreign_word(options::Place::trainer, first);
+    if (!option && !in_code) refuse_argument(first, value);
     if (value.form == options::ValueForm::none) return set_none(option, value);
     if (option && !whole && option->type.find("DD:HH:MM:SS") != std::string::npos)
       return add_part(name.substr(first.size() + 1), value.found, times_[option->name]);
     const bool is_plain = (first == name || whole) && value.form != options::ValueForm::nested;
     if (option && !option->code_only && is_plain) return set(*option, value.found);
-    const bool idle = in_code != std::end(kOnlyInCode) &&
-                      std::any_of(in_code->idle.begin(), in_code->idle.end(),
-                                  [&](auto word) { return say_the_same(word, value.found.text); });
+    const bool idle = in_code && options::asks_for_nothing(*in_code, value.found.text);
     if (!idle) name_once(result_.without_effect, "trainer." + first);
   }
 
@@ -127,7 +111,7 @@ class LightningTranslator {
         "strategy"};
     for (const auto& option : known_)
       if (option.name.starts_with("trainer.")) names.push_back(option.name.substr(8));
-    for (const auto& one : kOnlyInCode) names.emplace_back(one.name);
+    for (const auto& one : options::foreign_words(options::Place::trainer)) names.emplace_back(one.word);
     throw ConfigError("MU480", value.found.place + ": the Trainer has no argument '" + name + "'" +
                                    known_names(name, names) + "; correct it, or take it out");
   }

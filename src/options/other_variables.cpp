@@ -6,14 +6,13 @@
 #include <vector>
 
 #include "base/known_names.h"
-#include "base/letter_case.h"
 #include "base/listing.h"
 #include "base/options_line.h"
 #include "base/read_bool.h"
 #include "base/variables.h"
 #include "options/launcher_fields.h"
 #include "options/program_options.h"
-#include "options/strategy_request.h"
+#include "options/words.h"
 
 namespace muster::runtime {
 namespace {
@@ -22,43 +21,19 @@ constexpr const char* kFamilies[] = {"ACCELERATE_", "FSDP_", "LT_", "MEGATRON_LM
 /// Prefixes of variables of tests, and of programs with custom options.
 constexpr const char* kOthers[] = {"MUSTER_DATA_", "MUSTER_MODEL_", "MUSTER_TEST_"};
 
-/// A variable that other launchers always set, and the word by which it asks for nothing ("*": any).
-struct Idle {
-  std::string_view name, word;
-};
-
-constexpr Idle kIdle[] = {
-    {"ACCELERATE_CPU_AFFINITY", "*"},  // the option affinity is on by itself
-    {"ACCELERATE_DEBUG_MODE", "*"},    // ranks always check what they exchange
-    {"ACCELERATE_DYNAMO_BACKEND", "no"},
-    {"ACCELERATE_DYNAMO_MODE", "default"},
-    {"ACCELERATE_DYNAMO_USE_DYNAMIC", "false"},
-    {"ACCELERATE_DYNAMO_USE_FULLGRAPH", "false"},
-    {"ACCELERATE_DYNAMO_USE_REGIONAL_COMPILATION", "false"},
-    {"ACCELERATE_USE_DEEPSPEED", "*"},
-    {"ACCELERATE_USE_FSDP", "*"},
-    {"ACCELERATE_USE_MEGATRON_LM", "false"},
-    {"ACCELERATE_USE_PARALLELISM_CONFIG", "*"},
-    {"LT_CLI_USED", "*"},
-};
-
 bool is_on(const Environment& variables, const char* name) {
   return read_bool(variables.find(name).value_or("")).value_or(false);
 }
 
-bool asks_for_nothing(const std::string& name, const std::string& text) {
-  const auto* off = read_bool(text) == false ? "false" : "";
-  for (const auto& idle : kIdle)
-    if (idle.name == name) return idle.word == "*" || idle.word == lower_case(text) || idle.word == off;
-  return false;
-}
-
-bool is_known(const std::string& name) {
+/// Whether a rank follows the variable, or it asks for nothing: other launchers always set some.
+bool is_known(const std::string& name, const std::string& text) {
+  using options::Follow;
+  if (const auto* word = options::find_foreign_word(options::Place::variable, name))
+    return word->follow != Follow::warned || options::asks_for_nothing(*word, text);
   for (const auto& option : program_options())
     if (std::find(option.other_tools.begin(), option.other_tools.end(), name) != option.other_tools.end()) return true;
-  for (const auto& field : strategy::python_sharding_fields())
-    if (field.variable == name) return true;
-  return name == "ACCELERATE_DEEPSPEED_ZERO_STAGE" || name == "ACCELERATE_TORCH_DEVICE" || name == "ACCELERATE_USE_CPU";
+  return std::ranges::any_of(options::foreign_words(options::Place::sharding),
+                             [&](const auto& word) { return word.variable == name; });
 }
 
 /// Every variable of Muster, as listed in docs/howto/environment.md.
@@ -110,7 +85,7 @@ std::string unknown_variables(const Environment& variables) {
   for (const auto& [name, text] : variables.variables()) {
     const bool of_family = std::any_of(std::begin(kFamilies), std::end(kFamilies),
                                        [&, &known = name](const char* family) { return known.starts_with(family); });
-    if (!of_family || text.empty() || is_known(name) || asks_for_nothing(name, text)) continue;
+    if (!of_family || text.empty() || is_known(name, text)) continue;
     names.push_back(name);
   }
   return names.empty() ? ""

@@ -13,11 +13,11 @@
 #include "muster/base/error.h"
 #include "muster/runtime/options.h"
 #include "options/launcher_fields.h"
-#include "options/other_names.h"
 #include "options/other_variables.h"
 #include "options/runtime_fields.h"
 #include "options/strategy_request.h"
 #include "options/trainer_fields.h"
+#include "options/words.h"
 
 /// Conversions to and from text for types that only RuntimeOptions has.
 namespace muster::options {
@@ -216,7 +216,7 @@ void refuse_names_of_launchers(const RawOptions& texts, const std::vector<Descri
       throw ConfigError("MU306", found.place + ": option '" + key +
                                      "' is one of `muster run`, which has not started this program; start it by "
                                      "`muster run`, or take the option out there");
-    if (const auto here = launcher::spelling_here(key); !here.empty())
+    if (const auto here = options::spelling_here(key); !here.empty())
       throw ConfigError("MU306", found.place + ": '" + key +
                                      "' is a name of another launcher; for `muster run` it is " + here +
                                      "; replace it there");
@@ -260,6 +260,8 @@ const options::Table<RuntimeOptions>& runtime_option_table() {
   static const options::Table<RuntimeOptions> table = [] {
     options::Table<RuntimeOptions> made;
     visit_options([&](const char* name, auto get, Description description) {
+      description.name = name;
+      description.other_tools = options::foreign_variables(description);
       if (!is_the_launchers(name)) description.variable = options::variable_of(name);
       made.options.push_back(options::option_at<RuntimeOptions>(name, get, std::move(description)));
     });

@@ -15,8 +15,7 @@ template <class Visit>
 void visit_placement_options(Visit&& visit) {
   visit("accelerator", MUSTER_FIELD(accelerator),
         {.help = "kind of device for the ranks: cpu, cuda, gpu or auto",
-         .tested_by = "OptionEffects.TheAcceleratorIsChosen",
-         .other_tools = {"LT_ACCELERATOR"}});
+         .tested_by = "OptionEffects.TheAcceleratorIsChosen"});
   visit("affinity", MUSTER_FIELD(affinity),
         {.help = "the threads of a rank keep to cores near its GPU, where ranks can share these out",
          .tested_by = "OptionEffects.ThreadsStayWhereTheyAreWithoutAGpu"});
@@ -45,8 +44,7 @@ void visit_placement_options(Visit&& visit) {
          .tested_by = "DeviceBackendOption.TrainsAsTheCpuDoes"});
   visit("devices", MUSTER_FIELD(devices),
         {.help = "ranks on this node, which launch() starts if no launcher has",
-         .tested_by = "Launcher.SeveralDevicesWantLaunchFirst",
-         .other_tools = {"LT_DEVICES"}});
+         .tested_by = "Launcher.SeveralDevicesWantLaunchFirst"});
   visit("keep_memory", MUSTER_FIELD(keep_memory),
         {.help = "keep freed memory of CPU tensors for the next step",
          .tested_by = "KeepMemory.IsChosenByTheProgramThenTheVariableThenTheLauncher"});
@@ -55,9 +53,7 @@ void visit_placement_options(Visit&& visit) {
                  "has it",
          .tested_by = "OptionEffects.ProductsOfMatricesAreAsPreciseAsAsked"});
   visit("num_nodes", MUSTER_FIELD(num_nodes),
-        {.help = "number of nodes that launch() expects",
-         .tested_by = "Launcher.AnotherNumberOfNodesIsRefused",
-         .other_tools = {"LT_NUM_NODES"}});
+        {.help = "number of nodes that launch() expects", .tested_by = "Launcher.AnotherNumberOfNodesIsRefused"});
   visit("timeout", MUSTER_FIELD(timeout),
         {.help = "longest wait for other ranks, in a collective and in the rendezvous; 0: as the program says",
          .unit = "seconds",
@@ -126,8 +122,7 @@ void visit_training_options(Visit&& visit) {
   visit("gradient_accumulation.num_steps", MUSTER_FIELD(gradient_accumulation.num_steps),
         {.help = "number of micro-batches in a window",
          .aliases = {"accumulate_grad_batches", "gradient_accumulation_steps"},
-         .tested_by = "Options.OneNumberOfMicroBatches",
-         .other_tools = {"ACCELERATE_GRADIENT_ACCUMULATION_STEPS"}});
+         .tested_by = "Options.OneNumberOfMicroBatches"});
   visit("gradient_accumulation.sync_each_batch", MUSTER_FIELD(gradient_accumulation.sync_each_batch),
         {.help = "communicate gradients in every micro-batch", .tested_by = "Accumulation.EveryBatchMayCommunicate"});
   visit("gradient_accumulation.sync_with_dataloader", MUSTER_FIELD(gradient_accumulation.sync_with_dataloader),
@@ -139,15 +134,13 @@ void visit_training_options(Visit&& visit) {
   visit("precision", MUSTER_FIELD(precision),
         {.help = "precision of parameters and computation, such as bf16-mixed",
          .aliases = {"mixed_precision"},
-         .tested_by = "Launcher.ARequestFillsADefaultAndMustNotContradict",
-         .other_tools = {"ACCELERATE_MIXED_PRECISION", "LT_PRECISION"}});
+         .tested_by = "Launcher.ARequestFillsADefaultAndMustNotContradict"});
   visit(
       "step_scheduler_with_optimizer", MUSTER_FIELD(step_scheduler_with_optimizer),
       {.help = "a scheduler steps only if its optimizer has stepped", .tested_by = "Options.SchedulesInMicroBatches"});
   visit("strategy", MUSTER_FIELD(strategy),
         {.help = "strategy of training, such as ddp or fsdp; its options begin with ddp. and fsdp.",
-         .tested_by = "Strategies.AreMadeByName",
-         .other_tools = {"LT_STRATEGY"}});
+         .tested_by = "Strategies.AreMadeByName"});
 }
 
 /// Calls visit(name, accessor, description) for each option of a program, apart from those of a strategy.

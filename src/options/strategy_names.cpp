@@ -15,77 +15,6 @@ namespace muster {
 namespace strategy {
 namespace {
 
-constexpr std::string_view kStaysOnDevice =
-    "parameters and states stay on the device; use 'fsdp' over more ranks, or smaller batches";
-constexpr std::string_view kNoModelParallel =
-    "the layers of a model are not split over ranks; 'fsdp' reduces the memory they need";
-constexpr std::string_view kNoXla = "LibTorch has no XLA; 'ddp' and 'fsdp' train on CPUs and GPUs";
-
-/// Names that Accelerate, Lightning and PyTorch use, with Muster's.
-constexpr StrategyAlias kAliases[] = {
-    // Lightning
-    {.name = "ddp_find_unused_parameters_false", .means = "ddp"},
-    {.name = "ddp_fork", .means = "ddp"},
-    {.name = "ddp_notebook", .means = "ddp"},
-    {.name = "ddp_spawn", .means = "ddp"},
-    {.name = "ddp_fully_sharded", .means = "fsdp"},
-    {.name = "ddp_sharded", .means = "zero2"},
-    {.name = "ddp_sharded_find_unused_parameters_false", .means = "zero2"},
-    {.name = "ddp_sharded_spawn", .means = "zero2"},
-    {.name = "deepspeed", .means = "zero2"},
-    {.name = "deepspeed_stage_1", .means = "zero1"},
-    {.name = "deepspeed_stage_1_offload", .instead = kStaysOnDevice},
-    {.name = "deepspeed_stage_2", .means = "zero2"},
-    {.name = "deepspeed_stage_2_offload", .instead = kStaysOnDevice},
-    {.name = "deepspeed_stage_3", .means = "fsdp"},
-    {.name = "deepspeed_stage_3_offload", .instead = kStaysOnDevice},
-    {.name = "deepspeed_stage_3_offload_nvme", .instead = kStaysOnDevice},
-    {.name = "dp", .instead = "one process per device by 'ddp' does the same faster"},
-    {.name = "fsdp_cpu_offload", .instead = kStaysOnDevice},
-    {.name = "fsdp_native", .means = "fsdp"},
-    {.name = "fsdp_native_full_shard_offload", .instead = kStaysOnDevice},
-    {.name = "model_parallel", .instead = kNoModelParallel},
-    {.name = "single_tpu", .instead = kNoXla},
-    {.name = "single_xla", .instead = kNoXla},
-    {.name = "tpu_spawn", .instead = kNoXla},
-    {.name = "xla", .instead = kNoXla},
-    {.name = "xla_debug", .instead = kNoXla},
-    {.name = "xla_fsdp", .instead = kNoXla},
-    {.name = "ddpstrategy", .means = "ddp"},
-    {.name = "ddpfullyshardedstrategy", .means = "fsdp"},
-    {.name = "ddpfullyshardednativestrategy", .means = "fsdp"},
-    {.name = "ddpshardedstrategy", .means = "zero2"},
-    {.name = "ddpspawnshardedstrategy", .means = "zero2"},
-    {.name = "ddpspawnstrategy", .means = "ddp"},
-    {.name = "dataparallelstrategy", .instead = "one process per device by 'ddp' does the same faster"},
-    {.name = "deepspeedstrategy", .means = "zero2"},
-    {.name = "fsdpstrategy", .means = "fsdp"},
-    {.name = "modelparallelstrategy", .instead = kNoModelParallel},
-    {.name = "singledevicestrategy", .means = "auto"},
-    // Accelerate
-    {.name = "deepspeedplugin", .means = "zero2"},
-    {.name = "fullyshardeddataparallelplugin", .means = "fsdp"},
-    {.name = "fsdp2", .means = "fsdp"},
-    {.name = "megatron_lm", .instead = kNoModelParallel},
-    {.name = "multi_cpu", .means = "ddp"},
-    {.name = "multi_gpu", .means = "ddp"},
-    // PyTorch and fairscale
-    {.name = "dataparallel", .instead = "one process per device by 'ddp' does the same faster"},
-    {.name = "distributeddataparallel", .means = "ddp"},
-    {.name = "fully_shard", .means = "fsdp"},
-    {.name = "fullyshardeddataparallel", .means = "fsdp"},
-    {.name = "oss", .means = "zero1"},
-    {.name = "shardeddataparallel", .means = "zero2"},
-    {.name = "zeroredundancyoptimizer", .means = "zero1"},
-    // PyTorch's ShardingStrategy
-    {.name = "full_shard", .means = "fsdp"},
-    {.name = "hybrid_shard", .means = "hsdp"},
-    {.name = "hybrid_shard_zero2", .means = "hsdp", .reshard_after_forward = false},
-    {.name = "_hybrid_shard_zero2", .means = "hsdp", .reshard_after_forward = false},
-    {.name = "no_shard", .means = "ddp"},
-    {.name = "shard_grad_op", .means = "fsdp", .reshard_after_forward = false},
-};
-
 std::string_view fitting_name(const FSDP& options) {
   switch (options.stage) {
     case ShardStage::none: return "ddp";
@@ -99,8 +28,8 @@ std::string_view fitting_name(const FSDP& options) {
 std::string choices() {
   auto known = known_ones(Strategy::kNames);
   known += "; the names of Accelerate, Lightning and PyTorch are accepted too:";
-  for (const auto& alias : kAliases)
-    if (!alias.means.empty()) known += " " + std::string(alias.name);
+  for (const auto& word : options::foreign_words(options::Place::strategy))
+    if (word.follow == options::Follow::option) known += " " + std::string(word.word);
   return known;
 }
 
@@ -112,13 +41,8 @@ void require_size(const char* option, double value) {
 
 }  // namespace
 
-std::span<const StrategyAlias> strategy_aliases() { return kAliases; }
-
-const StrategyAlias* find_alias(std::string_view name) {
-  const auto small = lower_case(std::string(name));
-  const auto* found = std::find_if(std::begin(kAliases), std::end(kAliases),
-                                   [&](const StrategyAlias& alias) { return alias.name == small; });
-  return found == std::end(kAliases) ? nullptr : found;
+const options::ForeignWord* find_strategy_word(std::string_view name) {
+  return options::find_foreign_word(options::Place::strategy, lower_case(std::string(name)));
 }
 
 }  // namespace strategy
@@ -135,16 +59,15 @@ Strategy::Strategy(FSDP options)
     : name_(strategy::fitting_name(options)), options_(std::make_shared<const Options>(std::move(options))) {}
 
 Strategy::Strategy(std::string_view name) {
-  const auto* alias = strategy::find_alias(name);
-  if (alias && alias->means.empty())
-    throw ConfigError("MU197",
-                      "the strategy '" + std::string(name) + "' is not supported: " + std::string(alias->instead));
-  const auto wanted = alias ? std::string(alias->means) : lower_case(std::string(name));
+  const auto* word = strategy::find_strategy_word(name);
+  if (word && word->follow == options::Follow::refused)
+    throw ConfigError("MU197", "the strategy '" + std::string(name) + "' is not supported: " + std::string(word->text));
+  const auto wanted = word ? std::string(word->text) : lower_case(std::string(name));
   for (const auto entry : kNames)
     if (entry == wanted) name_ = entry;
   if (name_.empty()) throw ConfigError("MU170", "unknown strategy '" + std::string(name) + "'" + strategy::choices());
   FSDP sharding;
-  sharding.reshard_after_forward = !alias || alias->reshard_after_forward;
+  sharding.reshard_after_forward = !word || word->also != strategy::kKeepsParameters;
   if (name_ == "zero1") sharding.stage = ShardStage::optimizer;
   if (name_ == "zero2") sharding.stage = ShardStage::gradients;
   if (name_ == "hsdp") sharding.shard_group_size = -1;

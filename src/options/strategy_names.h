@@ -1,22 +1,15 @@
 #pragma once
 
-#include <span>
 #include <string_view>
 
-#include "muster/parallel/sharded_options.h"
+#include "options/words.h"
 
 namespace muster::strategy {
 
-/// The name of a strategy in another library.
-struct StrategyAlias {
-  std::string_view name;              ///< lowercase name, compared case-insensitively
-  std::string_view means = {};        ///< one of Strategy::kNames; empty: unsupported
-  bool reshard_after_forward = true;  ///< value of this option if the strategy shards parameters
-  std::string_view instead = {};      ///< alternative for an unsupported strategy
-};
+/// What PyTorch's names of strategies without resharding set beside the strategy.
+inline constexpr std::string_view kKeepsParameters = "reshard_after_forward=false";
 
-std::span<const StrategyAlias> strategy_aliases();
-/// Finds an alias; nullptr for an unknown name.
-const StrategyAlias* find_alias(std::string_view name);
+/// Finds a name of another tool, in any case; nullptr for an unknown one.
+const options::ForeignWord* find_strategy_word(std::string_view name);
 
 }  // namespace muster::strategy

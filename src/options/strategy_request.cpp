@@ -13,13 +13,15 @@
 namespace muster::strategy {
 namespace {
 
+using options::Place;
+
 constexpr const char* kSharding = "option 'fsdp' of the launcher";
 
 FieldTexts of_variables(const Environment& variables) {
   FieldTexts texts;
-  for (const auto& field : foreign_fields())
-    if (const auto found = field.variable.empty() ? std::nullopt : variables.find(field.variable))
-      texts[std::string(field.name)] = {*found, "variable " + std::string(field.variable)};
+  for (const auto& word : options::foreign_words(Place::sharding))
+    if (const auto found = word.variable.empty() ? std::nullopt : variables.find(word.variable))
+      texts[std::string(word.word)] = {*found, "variable " + std::string(word.variable)};
   return texts;
 }
 
@@ -44,22 +46,24 @@ std::vector<std::string> names_of(const std::vector<Field>& fields) {
 
 [[noreturn]] void refuse_unknown(const std::string& name, const options::Found& found) {
   auto names = names_of(sharded_fields());
-  for (const auto& field : foreign_fields()) names.emplace_back(field.name);
+  for (const auto& word : options::foreign_words(Place::sharding)) names.emplace_back(word.word);
   throw ConfigError("MU196", "sharded training has no option '" + name + "', which the " + found.place + " names" +
                                  muster::known_names(name, names));
 }
 
-/// Translates Python's fields first, so that Muster's own names take precedence.
+/// Translates other tools' words first, so that Muster's own names take precedence.
 FieldTexts translated(const FieldTexts& texts) {
   FieldTexts ours;
-  for (const auto& field : foreign_fields())
-    if (const auto found = texts.find(std::string(field.name)); found != texts.end())
-      field.take(found->second, texts, ours);
+  // Those of fairscale that name one dtype count more than mixed_precision, which names all.
+  for (const bool of_fairscale : {false, true})
+    for (const auto& [name, found] : texts)
+      if (const auto* word = options::find_foreign_word(Place::sharding, name);
+          word && (word->tool == options::Tool::fairscale) == of_fairscale)
+        take_sharding_word(*word, found, texts, ours);
   for (const auto& [name, found] : texts) {
-    const bool python = std::any_of(foreign_fields().begin(), foreign_fields().end(),
-                                    [&](const ForeignField& field) { return field.name == name; });
-    if (!own_field(name) && !python) refuse_unknown(name, found);
-    if (own_field(name) && !python) ours[name] = found;
+    if (options::find_foreign_word(Place::sharding, name)) continue;
+    if (!own_field(name)) refuse_unknown(name, found);
+    ours[name] = found;
   }
   return ours;
 }

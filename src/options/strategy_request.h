@@ -52,12 +52,4 @@ std::vector<options::Description> replicated_option_descriptions();
 /// left out.
 std::map<std::string, std::string> written_fields(const Strategy& strategy);
 
-/// How Muster interprets a field of Accelerate's FSDP plugin or an argument of Lightning's FSDPStrategy.
-struct PythonField {
-  std::string name;      ///< name in Python; accepted as a name in StrategyRequest::sharding
-  std::string variable;  ///< Accelerate's environment variable; may be empty
-  std::string taken_as;  ///< one-sentence description for the reference
-};
-std::vector<PythonField> python_sharding_fields();
-
 }  // namespace muster::strategy

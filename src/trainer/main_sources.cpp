@@ -4,11 +4,11 @@
 
 #include "base/known_names.h"
 #include "base/options_line.h"
-#include "base/read_bool.h"
 #include "main_program.h"
 #include "muster/base/error.h"
 #include "options/lightning_config.h"
 #include "options/program_options.h"
+#include "options/words.h"
 
 namespace muster::trainer {
 namespace {
@@ -74,10 +74,6 @@ constexpr std::string_view kTopKeys[] = {"ckpt_path", "seed_everything"};
 
 /// Arguments that a file may give in several parts.
 constexpr std::string_view kWholes[] = {"trainer.max_time.", "trainer.strategy.", "trainer.val_check_interval."};
-
-/// Keys of LightningCLI's files that the commands here lack, with the value that asks for nothing.
-constexpr std::pair<std::string_view, std::string_view> kIdleKeys[] = {
-    {"return_predictions", ""}, {"verbose", "true"}, {"weights_only", ""}};
 
 template <class Names>
 bool is_among(const Names& names, std::string_view name) {
@@ -152,16 +148,11 @@ class SourceReader {
   }
 
   void refuse_key(const std::string& key, const FileValue& value) {
-    for (const auto& [name, idle] : kIdleKeys) {
-      if (name != key) continue;
-      if (value.form != ValueForm::none && !say_the_same(value.found.text, idle))
-        refuse(value.found.place + ": '" + key + "' is not followed here; take it out");
+    if (const auto* word = options::find_foreign_word(options::Place::cli, key)) {
+      if (!options::asks_for_nothing(*word, value.form == ValueForm::none ? "null" : value.found.text))
+        refuse(value.found.place + ": '" + key + "' " + std::string(word->text));
       return;
     }
-    if (key == "optimizer" || key == "lr_scheduler")
-      return refuse(value.found.place + ": '" + key +
-                    "' is what configure_optimizers() of the module returns here; take it out, or make what it says "
-                    "options of the module");
     refuse(value.found.place + ": no key '" + key + "' is known" +
            known_names(key, {"ckpt_path", "data", "model", "seed_everything", "trainer"}));
   }

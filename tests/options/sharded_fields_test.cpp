@@ -17,6 +17,8 @@ namespace muster::strategy {
 namespace {
 
 using muster::testing::thrown_id;
+using options::Follow;
+using options::Place;
 
 FSDP of_python(const std::string& text) { return *resolve_strategy("fsdp", {.sharding = text}, {}).sharding(); }
 
@@ -87,6 +89,16 @@ TEST(PythonFields, ThatMakeNoDifferenceHereAreTaken) {
   }
 }
 
+/// What the reference says of a word.
+std::string taken_as(const options::ForeignWord& word) {
+  const std::string text(word.text), accepted(word.accepted);
+  if (word.follow == Follow::in_code) return text;
+  if (word.follow == Follow::option) return text + (accepted.empty() ? "" : ", unless " + accepted);
+  if (word.follow == Follow::ignored) return "no effect" + (text.empty() ? "" : ": " + text);
+  if (accepted.empty()) return "refused";
+  return accepted == "false none" ? "refused where true" : "refused unless " + accepted.substr(0, accepted.find(' '));
+}
+
 TEST(ShardedFields, AreAllThatCanBeGivenAsText) {
   std::vector<std::string> names;
   for (const auto& field : sharded_option_descriptions()) {
@@ -95,10 +107,10 @@ TEST(ShardedFields, AreAllThatCanBeGivenAsText) {
   }
   EXPECT_TRUE(std::is_sorted(names.begin(), names.end()));
   std::set<std::string> variables;
-  for (const auto& field : python_sharding_fields()) {
-    EXPECT_FALSE(field.taken_as.empty());
+  for (const auto& field : options::foreign_words(Place::sharding)) {
+    EXPECT_FALSE(taken_as(field).empty());
     if (!field.variable.empty()) {
-      EXPECT_TRUE(variables.insert(field.variable).second &&
+      EXPECT_TRUE(variables.insert(std::string(field.variable)).second &&
                   (field.variable.starts_with("FSDP_") || field.variable.starts_with("PARALLELISM_CONFIG_")))
           << field.variable;
     }
@@ -110,14 +122,16 @@ TEST(ShardedFields, AndNamesStandInTheReference) {
   page << std::ifstream(MUSTER_SOURCE_DIR "/docs/reference/strategies.md").rdbuf();
   const auto expect_row = [&](const std::string& row) { EXPECT_NE(page.str().find(row), std::string::npos) << row; };
   for (const auto name : Strategy::kNames) expect_row("`" + std::string(name) + "`");
-  for (const auto& alias : strategy_aliases())
-    expect_row("| `" + std::string(alias.name) + "` | " +
-               (alias.means.empty() ? "refused (MU197): " + std::string(alias.instead)
-                                    : "`" + std::string(alias.means) + "`"));
+  for (const auto& alias : options::foreign_words(Place::strategy))
+    expect_row("| `" + std::string(alias.word) + "` | " +
+               (alias.follow == Follow::refused ? "refused (MU197): " + std::string(alias.text)
+                                                : "`" + std::string(alias.text) + "`") +
+               (alias.also.empty() ? " |" : " with `" + std::string(alias.also) + "` |"));
   for (const auto& field : sharded_option_descriptions()) expect_row("| `" + field.name + "` | " + field.help + " |");
-  for (const auto& field : python_sharding_fields())
-    expect_row("| `" + field.name + "` | " + (field.variable.empty() ? "–" : "`" + field.variable + "`") + " | " +
-               field.taken_as + " |");
+  for (const auto& field : options::foreign_words(Place::sharding))
+    expect_row("| `" + std::string(field.word) + "` | " +
+               (field.variable.empty() ? "–" : "`" + std::string(field.variable) + "`") + " | " + taken_as(field) +
+               " |");
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 namespace muster {
 namespace {
 
+using options::Follow;
 using testing::thrown;
 using testing::thrown_id;
 
@@ -58,12 +59,13 @@ TEST(StrategyNames, OfPythonMeanOurs) {
 
 TEST(StrategyNames, EachAliasIsInSmallLettersOnceAndMeansSomething) {
   std::set<std::string_view> names(std::begin(Strategy::kNames), std::end(Strategy::kNames));
-  for (const auto& alias : strategy::strategy_aliases()) {
-    EXPECT_TRUE(names.insert(alias.name).second) << alias.name;
-    EXPECT_NE(alias.means.empty(), alias.instead.empty()) << alias.name;
-    for (const char c : alias.name) EXPECT_FALSE(c >= 'A' && c <= 'Z') << alias.name;
-    if (!alias.means.empty()) {
-      EXPECT_NO_THROW(Strategy::parse(alias.name)) << alias.name;
+  for (const auto& alias : options::foreign_words(options::Place::strategy)) {
+    EXPECT_TRUE(names.insert(alias.word).second) << alias.word;
+    EXPECT_TRUE(alias.follow == Follow::option || alias.follow == Follow::refused) << alias.word;
+    EXPECT_FALSE(alias.text.empty()) << alias.word;
+    for (const char c : alias.word) EXPECT_FALSE(c >= 'A' && c <= 'Z') << alias.word;
+    if (alias.follow == Follow::option) {
+      EXPECT_NO_THROW(Strategy::parse(alias.word)) << alias.word;
     }
   }
 }
