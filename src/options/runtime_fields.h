@@ -1,9 +1,9 @@
-#pragma once
+#pragma once  // for other rooms
 
 #include "muster/base/detail/options.h"
 
-/// The options of a program, each described once: those of RuntimeOptions, which AcceleratorOptions and FabricOptions
-/// share in part under the same names. To add an option, add its line here, in alphabetical order.
+/// The options of a program, each described once: those of RuntimeOptions, which AcceleratorOptions, FabricOptions and
+/// TrainerOptions share in part under the same names. To add an option, add its line here, in alphabetical order.
 /// Why: docs/decisions/0079-options-are-described-once.md.
 namespace muster::runtime {
 

@@ -10,6 +10,7 @@
 #include "base/word_value.h"
 #include "muster/runtime/options.h"
 #include "options/program_options.h"
+#include "options/runtime_fields.h"
 
 /// Conversions to and from text for types that only TrainerOptions has.
 namespace muster::options {
@@ -264,25 +265,10 @@ TrainerOptions with_given_options(TrainerOptions values, const Environment& vari
 }
 
 RuntimeOptions runtime_options(const TrainerOptions& options) {
-  auto result = runtime::fabric(
-      {.accelerator = options.accelerator,
-       .affinity = options.affinity,
-       .backend = options.backend,
-       .benchmark = options.benchmark,
-       .deterministic = options.deterministic,
-       .device_backend = options.device_backend,
-       .devices = options.devices,
-       .grad_scaler = options.grad_scaler,
-       .gradient_accumulation = {.num_steps = options.accumulate_grad_batches,
-                                 .sync_with_dataloader = false,  // the loops know the last batch of several loaders
-                                 .weighting = options.gradient_weighting},
-       .keep_memory = options.keep_memory,
-       .matmul_precision = options.matmul_precision,
-       .num_nodes = options.num_nodes,
-       .precision = options.precision,
-       .strategy = options.strategy,
-       .timeout = options.timeout,
-       .two_level_sums = options.two_level_sums});
+  auto result = runtime::copied_options<RuntimeOptions>(options);
+  result.gradient_accumulation = {.num_steps = options.accumulate_grad_batches,
+                                  .sync_with_dataloader = false,  // the loops know the last batch of several loaders
+                                  .weighting = options.gradient_weighting};
   result.step_scheduler_with_optimizer = false;  // the loops step schedulers
   return result;
 }

@@ -1,5 +1,8 @@
 #include <algorithm>
+#include <functional>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "base/options_line.h"
 #include "limits.h"
@@ -7,6 +10,7 @@
 #include "muster/base/error.h"
 #include "muster/cluster/cluster.h"
 #include "options/program_options.h"
+#include "options/runtime_fields.h"
 #include "options/trainer_fields.h"
 
 namespace muster::trainer {
@@ -15,44 +19,40 @@ namespace {
 using options::Description;
 using options::RawOptions;
 
-/// An option that the runtime reads, for which a value that was found replaces the program's.
-struct OfRuntime {
-  std::string_view name;
-  void (*reset)(TrainerOptions& options, const RuntimeOptions& defaults);
-};
-using T = TrainerOptions;
-using R = RuntimeOptions;
-constexpr OfRuntime kOfRuntime[] = {
-    {"accelerator", [](T& to, const R& from) { to.accelerator = from.accelerator; }},
-    {"affinity", [](T& to, const R& from) { to.affinity = from.affinity; }},
-    {"backend", [](T& to, const R& from) { to.backend = from.backend; }},
-    {"benchmark", [](T& to, const R& from) { to.benchmark = from.benchmark; }},
-    {"deterministic", [](T& to, const R& from) { to.deterministic = from.deterministic; }},
-    {"device_backend", [](T& to, const R& from) { to.device_backend = from.device_backend; }},
-    {"devices", [](T& to, const R&) { to.devices = {}; }},
-    {"grad_scaler.backoff_factor",
-     [](T& to, const R& from) { to.grad_scaler.backoff_factor = from.grad_scaler.backoff_factor; }},
-    {"grad_scaler.enabled", [](T& to, const R& from) { to.grad_scaler.enabled = from.grad_scaler.enabled; }},
-    {"grad_scaler.growth_factor",
-     [](T& to, const R& from) { to.grad_scaler.growth_factor = from.grad_scaler.growth_factor; }},
-    {"grad_scaler.growth_interval",
-     [](T& to, const R& from) { to.grad_scaler.growth_interval = from.grad_scaler.growth_interval; }},
-    {"grad_scaler.init_scale", [](T& to, const R& from) { to.grad_scaler.init_scale = from.grad_scaler.init_scale; }},
-    {"gradient_accumulation.num_steps",
-     [](T& to, const R& from) { to.accumulate_grad_batches = from.gradient_accumulation.num_steps; }},
-    {"gradient_accumulation.weighting",
-     [](T& to, const R& from) { to.gradient_weighting = from.gradient_accumulation.weighting; }},
-    {"keep_memory", [](T& to, const R& from) { to.keep_memory = from.keep_memory; }},
-    {"matmul_precision", [](T& to, const R& from) { to.matmul_precision = from.matmul_precision; }},
-    {"num_nodes", [](T& to, const R& from) { to.num_nodes = from.num_nodes; }},
-    {"precision", [](T& to, const R& from) { to.precision = from.precision; }},
-    {"timeout", [](T& to, const R& from) { to.timeout = from.timeout; }},
-    {"two_level_sums", [](T& to, const R& from) { to.two_level_sums = from.two_level_sums; }},
-};
 constexpr const char* kAccumulation = "gradient_accumulation.num_steps";
 
+/// An option that a Trainer hands on to the runtime: a value that was found replaces the program's, which is reset.
+struct OfRuntime {
+  std::string name;
+  std::function<void(TrainerOptions&)> reset;
+};
+
+/// The options that both have under the same name, and those of accumulation; the strategy is handled apart.
+const std::vector<OfRuntime>& options_of_runtime() {
+  static const std::vector<OfRuntime> all = [] {
+    std::vector<OfRuntime> made;
+    const auto add = [&](std::string name, auto get) {
+      made.push_back({std::move(name), [get](TrainerOptions& options) {
+                        const TrainerOptions defaults;
+                        get(options) = get(defaults);
+                      }});
+    };
+    runtime::visit_options([&](const std::string& name, auto get, const Description&) {
+      constexpr bool in_both = requires(RuntimeOptions& to, const TrainerOptions& from) { get(to) = get(from); };
+      if constexpr (in_both) {
+        if (name != "strategy") add(name, get);
+      }
+    });
+    add(kAccumulation, MUSTER_FIELD(accumulate_grad_batches));
+    add("gradient_accumulation.weighting", MUSTER_FIELD(gradient_weighting));
+    return made;
+  }();
+  return all;
+}
+
 bool is_of_runtime(std::string_view name) {
-  return name == "strategy" || std::ranges::any_of(kOfRuntime, [&](const auto& one) { return one.name == name; });
+  return name == "strategy" ||
+         std::ranges::any_of(options_of_runtime(), [&](const auto& one) { return one.name == name; });
 }
 
 bool is_of_strategy(const std::string& name) {
@@ -150,8 +150,8 @@ class RequestReader {
 
   void forget_what_was_found() {
     auto& values = request_.options;
-    for (const auto& one : kOfRuntime)
-      if (given_.contains(std::string(one.name))) one.reset(values, {});
+    for (const auto& one : options_of_runtime())
+      if (given_.contains(one.name)) one.reset(values);
     const auto found = given_.find("strategy");
     if (found == given_.end()) return;
     const auto requested = Strategy::parse(found->second.text);
@@ -207,7 +207,7 @@ std::vector<Description> trainer_arguments(const TrainerOptions& defaults) {
 
 std::vector<std::string> names_of_runtime() {
   std::vector<std::string> names{"strategy"};
-  for (const auto& one : kOfRuntime) names.emplace_back(one.name);
+  for (const auto& one : options_of_runtime()) names.push_back(one.name);
   return names;
 }
 
