@@ -15,7 +15,8 @@ HERE = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(HERE / "tests/rooms"))
 from cpp_text import without_comments  # noqa: E402
 
-LAUNCH_ROOMS = ("base", "cluster", "launcher")
+LAUNCH_ROOMS = ("base", "options", "cluster", "launcher")
+OPTIONS = "*options.h"   # these headers stand beside what they are for, and belong to room options
 FOR_OTHERS = "#pragma once  // for other rooms\n"
 NAMESPACE = re.compile(r"\bnamespace ([\w:]+) \{$")
 TYPE = re.compile(r"^\s*(?:template <.*>\s*)?(?:class|struct|enum class|enum) (?:\[\[.*?\]\] )?(\w+)(?:<.*>)?(?: final)?(?: : [^;]*)?$", re.DOTALL)
@@ -83,8 +84,9 @@ def node(tag, names, local):
 
 def main(arguments):
     head = "# Made by tools/exported_names.py from what headers declare; tests/install checks that it is up to date.\n"
-    installed = [HERE / "include/muster", HERE / "simdevice/include/muster"]
-    every, launch = (names_in(header for room in rooms for folder in installed for header in (folder / room).rglob("*.h")) for rooms in ([""], LAUNCH_ROOMS))
+    headers = [header for folder in ("include", "simdevice/include") for header in (HERE / folder).rglob("*.h")]
+    of_launch = [header for header in headers if header.match(OPTIONS) or header.relative_to(HERE).parts[2] in LAUNCH_ROOMS]
+    every, launch = names_in(headers), names_in(of_launch)
     for_others = names_in(header for room in LAUNCH_ROOMS for header in (HERE / "src" / room).rglob("*.h") if header.read_text().startswith(FOR_OTHERS))
     files = {"exported_names.map": head + node("MUSTER", every, True),
              "exported_names_launch.map": head + node("MUSTER", launch, True) + node("MUSTER_PRIVATE", for_others - launch, False)}
