@@ -1,6 +1,7 @@
 #include "parallel/reduction_record.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace muster::parallel {
 namespace {
@@ -59,28 +60,23 @@ void ReductionRecord::consume() {
   seen_.clear();
 }
 
-void ReductionRecord::set_votes(std::function<unsigned()> own) {
-  const std::scoped_lock lock(mutex_);
-  own_votes_ = std::move(own);
+void ReductionRecord::carry(std::weak_ptr<Piggyback> bits) {
+  const std::lock_guard lock(mutex_);
+  bits_ = std::move(bits);
 }
 
-unsigned ReductionRecord::send_votes() {
-  const std::scoped_lock lock(mutex_);
-  const unsigned own = own_votes_ ? own_votes_() : 0;
-  votes_.own |= own;
-  return own;
+std::shared_ptr<Piggyback> ReductionRecord::bits() const {
+  const std::lock_guard lock(mutex_);
+  return bits_.lock();
 }
 
-void ReductionRecord::receive_votes(unsigned all) {
-  const std::scoped_lock lock(mutex_);
-  votes_.all |= all;
-  received_votes_ = true;
+unsigned ReductionRecord::send_bits() const {
+  const auto own = bits();
+  return own ? own->send() : 0;
 }
 
-std::optional<ReductionRecord::Votes> ReductionRecord::take_votes() {
-  const std::scoped_lock lock(mutex_);
-  const auto votes = std::exchange(votes_, {});
-  return std::exchange(received_votes_, false) ? std::optional(votes) : std::nullopt;
+void ReductionRecord::receive_bits(unsigned any) const {
+  if (const auto own = bits()) own->receive(any);
 }
 
 }  // namespace muster::parallel

@@ -2,13 +2,23 @@
 
 #include <atomic>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <vector>
 
 namespace muster::parallel {
+
+/// Bits of the program's own that travel with the flags of reductions: every rank gets those that any rank has sent.
+/// The thread that runs a reduction calls these functions.
+class Piggyback {
+ public:
+  static constexpr int kBits = 4;
+  virtual ~Piggyback() = default;
+  /// The bits that this rank sends now.
+  virtual unsigned send() = 0;
+  /// The bits that any rank has sent.
+  virtual void receive(unsigned any) = 0;
+};
 
 /// What the gradient reductions of all models of a program share: the optimizer step that they belong to, and the order
 /// of the reductions of one backward. A rank whose loss did not take part in that backward repeats this order. A model
@@ -40,31 +50,22 @@ class ReductionRecord {
   /// An optimizer has used the gradients, or they were cleared.
   void consume();
 
-  /// Number of votes that a rank can give, one bit each. Votes are sent with the flags of reductions.
-  static constexpr int kVotes = 4;
-  struct Votes {
-    unsigned all = 0;  ///< votes that any rank has given
-    unsigned own = 0;  ///< votes of this rank that were sent
-  };
-  /// Sets the function that returns this rank's votes. It is called whenever flags are sent, on the thread that sends
-  /// them.
-  void set_votes(std::function<unsigned()> own);
-  unsigned send_votes();
-  void receive_votes(unsigned all);
-  /// The votes of the reductions since the last call; nullopt if there was none. `all` is equal on every rank.
-  std::optional<Votes> take_votes();
+  /// Sends these bits with every reduction from now on, as long as the object exists.
+  void carry(std::weak_ptr<Piggyback> bits);
+  /// Bits to send with the flags of a reduction, and those of all ranks that have arrived with them.
+  unsigned send_bits() const;
+  void receive_bits(unsigned any) const;
 
  private:
   std::shared_ptr<const Order>& latest_of(int64_t index);
+  std::shared_ptr<Piggyback> bits() const;
 
   std::atomic<int64_t> step_ = 0;
   mutable std::mutex mutex_;
   std::shared_ptr<Order> current_;
   std::vector<int64_t> open_, seen_;
   std::vector<std::shared_ptr<const Order>> latest_;  // by model index
-  std::function<unsigned()> own_votes_;
-  Votes votes_;
-  bool received_votes_ = false;  // whether votes have arrived since take_votes()
+  std::weak_ptr<Piggyback> bits_;
 };
 
 }  // namespace muster::parallel

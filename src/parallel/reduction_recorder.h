@@ -25,9 +25,9 @@ class ReductionRecorder {
   void end() {
     if (std::exchange(open_, false)) record_->ended(index_);
   }
-  unsigned send_votes() const { return record_ ? record_->send_votes() : 0; }
-  void receive_votes(unsigned all) const {
-    if (record_) record_->receive_votes(all);
+  unsigned send_bits() const { return record_ ? record_->send_bits() : 0; }
+  void receive_bits(unsigned any) const {
+    if (record_) record_->receive_bits(any);
   }
 
  private:

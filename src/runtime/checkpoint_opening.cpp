@@ -43,12 +43,12 @@ fs::path latest_of_all(const comm::Communicator& group, const ProjectOptions& pr
 Checkpoint open_on_all_ranks(const RuntimeState& state, const fs::path& folder) {
   std::optional<Checkpoint> checkpoint;
   const ReadCheckpointOptions how{.check = CheckpointCheck::share,
-                                  .part = state.cluster().local_rank,
-                                  .parts = state.cluster().local_world_size,
+                                  .part = state.placement().cluster().local_rank,
+                                  .parts = state.placement().cluster().local_world_size,
                                   .storage = state.project().storage};
-  const auto ids =
-      comm::all_gather_result(state.group(), "checking and comparing the checkpoints that ranks have opened",
-                              [&] { return checkpoint.emplace(folder, how).id(); });
+  const auto ids = comm::all_gather_result(state.placement().group(),
+                                           "checking and comparing the checkpoints that ranks have opened",
+                                           [&] { return checkpoint.emplace(folder, how).id(); });
   if (const auto found = comm::first_difference(ids))
     throw CheckpointError("MU247", formatted("rank 0 and rank {} opened different saves of {} ({} and {}): all ranks "
                                              "must see the same folder, and no job may "

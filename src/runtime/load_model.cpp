@@ -141,14 +141,14 @@ IncompatibleKeys load_weights(RuntimeState& state, const std::shared_ptr<torch::
   std::string note;
   StateDictFit fit;
   std::function<void()> write;
-  const auto signatures = comm::all_gather_result(state.group(), "reading weights for load_model", [&] {
+  const auto signatures = comm::all_gather_result(state.placement().group(), "reading weights for load_model", [&] {
     fit = fit_state_dict(*module, weights_in(path, *module, options.prefix, note), options, path.string());
     write = prepared ? prepare_values(*prepared, fit.pairs) : [&] { copy_values(fit.pairs); };
     return signature(fit);
   });
   require_equal(signatures, path);
   write();
-  if (!note.empty() && state.cluster().is_main()) log::warning(note);
+  if (!note.empty() && state.placement().cluster().is_main()) log::warning(note);
   return std::move(fit.report);
 }
 

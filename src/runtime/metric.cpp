@@ -140,7 +140,7 @@ void MetricReduction::run(const comm::Communicator& group, const std::string& la
 }
 
 void runtime::end_metrics(const Runtime& runtime, const std::vector<Metric*>& metrics) {
-  MetricReduction::run(runtime::state_of(runtime).group(), "metrics", metrics);
+  MetricReduction::run(runtime::state_of(runtime).placement().group(), "metrics", metrics);
 }
 
 }  // namespace muster

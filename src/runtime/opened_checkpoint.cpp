@@ -26,7 +26,7 @@ struct OpenedCheckpoint::Impl {
   void load(const LoadedParts& parts, bool fewer_loaders = false) const {
     AtomicLoad load;
     std::vector<std::string> notes;
-    runtime::together(runtime->group(), load, [&] {
+    runtime::together(runtime->placement().group(), load, [&] {
       notes = load_job(runtime->stateful_objects(),
                        {.checkpoint = checkpoint,
                         .fewer_loaders = fewer_loaders,
@@ -42,7 +42,7 @@ struct OpenedCheckpoint::Impl {
 OpenedCheckpoint::OpenedCheckpoint(const Runtime& runtime, const fs::path& folder, const LoadStateOptions& options) {
   auto state = runtime::state_of(runtime).shared_from_this();
   state->saves().wait();
-  const auto where = folder.empty() ? runtime::latest_of_all(state->group(), state->project()) : folder;
+  const auto where = folder.empty() ? runtime::latest_of_all(state->placement().group(), state->project()) : folder;
   auto checkpoint = runtime::open_on_all_ranks(*state, where);
   impl_ = std::make_unique<Impl>(Impl{.runtime = std::move(state),
                                       .folder = where,
@@ -50,7 +50,7 @@ OpenedCheckpoint::OpenedCheckpoint(const Runtime& runtime, const fs::path& folde
                                       .shared = {},
                                       .strict = options.strict});
   AtomicLoad nothing;
-  runtime::together(impl_->runtime->group(), nothing, [&] {
+  runtime::together(impl_->runtime->placement().group(), nothing, [&] {
     impl_->shared = impl_->checkpoint.shared();
     runtime::call_hooks(*impl_->runtime->saves().before_load, impl_->shared, where);
   });

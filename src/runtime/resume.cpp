@@ -17,18 +17,18 @@ namespace fs = std::filesystem;
 std::optional<fs::path> runtime::checkpoint_to_resume(const Runtime& runtime) {
   auto& state = runtime::state_of(runtime);
   state.saves().wait();
-  const auto folder = runtime::newest_of_all(state.group(), state.project());
-  if (state.cluster().is_main()) {
+  const auto folder = runtime::newest_of_all(state.placement().group(), state.project());
+  if (state.placement().cluster().is_main()) {
     const auto where = runtime::numbered_folder(state.project()).string();
     if (folder) log::info("resume(): ", folder->string(), " is loaded");
-    else if (state.cluster().restart_count == 0) log::info("resume(): there is no checkpoint in ", where);
+    else if (state.placement().cluster().restart_count == 0) log::info("resume(): there is no checkpoint in ", where);
     else log::warning("resume(): there is no complete checkpoint in ", where, ": this start of the job begins anew");
   }
   return folder;
 }
 
 std::optional<std::chrono::system_clock::time_point> runtime::start_of_restarted_job(const Runtime& runtime) {
-  const auto& cluster = runtime::state_of(runtime).cluster();
+  const auto& cluster = runtime::state_of(runtime).placement().cluster();
   const auto text = Environment::of_process().find(cluster::kJobStart);
   if (cluster.launcher != LauncherKind::muster || cluster.restart_count == 0 || !text) return std::nullopt;
   return std::chrono::system_clock::time_point(std::chrono::milliseconds(std::strtoll(text->c_str(), nullptr, 10)));

@@ -1,7 +1,6 @@
 #include "muster/runtime.h"
 
 #include <algorithm>
-#include <csignal>
 #include <cstdio>
 #include <exception>
 #include <functional>
@@ -31,6 +30,8 @@
 #include "muster/parallel/capabilities.h"
 #include "muster/parallel/managed_model.h"
 #include "parallel/sync_batch_norm.h"
+#include "rank_placement.h"
+#include "rank_votes.h"
 #include "runtime/prepared_model.h"
 #include "runtime/profile.h"
 #include "runtime/random_state.h"
@@ -158,7 +159,7 @@ State filtered(State state, const std::function<bool(const std::string&, const S
 Runtime::Runtime(const RuntimeOptions& options) : state_(std::make_shared<runtime::RuntimeState>(options)) {}
 
 Runtime::~Runtime() {
-  if (state_) state_->leave_group();
+  if (state_) state_->placement().leave_group();
 }
 
 Runtime::Runtime(Runtime&&) noexcept = default;
@@ -171,17 +172,17 @@ Logger Runtime::logger(std::string name) const { return Logger(std::move(name), 
 
 void Runtime::launch() { state_->launch(); }
 
-int Runtime::rank() const { return state_->cluster().rank; }
+int Runtime::rank() const { return state_->placement().cluster().rank; }
 
-int Runtime::local_rank() const { return state_->cluster().local_rank; }
+int Runtime::local_rank() const { return state_->placement().cluster().local_rank; }
 
-int Runtime::node_rank() const { return state_->cluster().node_rank; }
+int Runtime::node_rank() const { return state_->placement().cluster().node_rank; }
 
-int Runtime::world_size() const { return state_->cluster().world_size; }
+int Runtime::world_size() const { return state_->placement().cluster().world_size; }
 
-c10::Device Runtime::device() const { return state_->device(); }
+c10::Device Runtime::device() const { return state_->placement().device(); }
 
-const comm::Communicator& Runtime::group() const { return state_->group(); }
+const comm::Communicator& Runtime::group() const { return state_->placement().group(); }
 
 void Runtime::barrier() const { group().barrier(); }
 
@@ -190,25 +191,19 @@ void Runtime::print_line(const std::string& line) {
   std::fflush(stdout);
 }
 
-void Runtime::set_trigger() { state_->flags().trigger = true; }
+void Runtime::set_trigger() { state_->votes().set_trigger(true); }
 
 bool Runtime::check_trigger() {
-  const bool any = comm::any_rank(group(), "check_trigger", state_->flags().trigger);
-  if (any) state_->flags().trigger = false;
+  const bool any = comm::any_rank(group(), "check_trigger", state_->votes().trigger());
+  if (any) state_->votes().set_trigger(false);
   return any;
 }
 
-void Runtime::catch_signals() {
-  auto& flags = state_->flags();
-  const std::lock_guard lock(flags.signals_mutex);
-  auto& watch = flags.signals;
-  if (!watch) watch = std::make_unique<SignalWatch>(std::vector<int>{SIGTERM, SIGUSR1});
-}
+void Runtime::catch_signals() { state_->votes().catch_signals(); }
 
 int Runtime::signal_received() {
-  auto& flags = state_->flags();
   comm::CoalescedAllReduce scalars(group(), "signal_received");
-  scalars.add(flags.received(), comm::ReduceOp::max);
+  scalars.add(state_->votes().received(), comm::ReduceOp::max);
   scalars.run();
   return static_cast<int>(scalars.result(0));
 }
@@ -218,7 +213,7 @@ runtime::TrialGroup Runtime::trial_group() {
   const auto whole = group();
   // Traces of an attempt on a rank that ran out of memory must not end the group of the program.
   return {[state = state_, whole] { state->use_group(whole.internal("a try of a batch size").duplicate()); },
-          [state = state_] { state->group().abort("another rank gave up this batch size"); },
+          [state = state_] { state->placement().group().abort("another rank gave up this batch size"); },
           [state = state_, whole] { state->use_group(whole); }};
 }
 
@@ -242,7 +237,7 @@ int Runtime::gradient_accumulation_steps() const { return state_->accumulation()
 void Runtime::set_gradient_accumulation_steps(int steps) { state_->accumulation()->set_num_steps(steps); }
 
 precision::AutocastScope Runtime::autocast(const AutocastOptions& options) const {
-  return precision::AutocastScope(state_->precision(), state_->device().type(), options);
+  return precision::AutocastScope(state_->precision(), state_->placement().device().type(), options);
 }
 
 void Runtime::unscale_gradients() { state_->gradient_processing().unscale_gradients(nullptr); }
@@ -253,7 +248,7 @@ void Runtime::unscale_gradients(const Optimizer& optimizer) {
 }
 
 bool Runtime::optimizer_step_was_skipped() const {
-  return state_->launched() && state_->gradient_processing().optimizer_step_was_skipped();
+  return state_->placement().launched() && state_->gradient_processing().optimizer_step_was_skipped();
 }
 
 GradNorm Runtime::clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm, ClipOptions options) {
@@ -331,9 +326,9 @@ fs::path Runtime::save_state(const fs::path& folder, const SaveStateOptions& opt
   const auto where = folder.empty() ? runtime::numbered_folder(project) : folder;
   auto job = runtime::save_job(state_->stateful_objects());
   runtime::call_hooks(*saves.before_save, job.shared, where);
-  if (!options.asynchronous) return write_checkpoint(job, where, state_->group(), how);
+  if (!options.asynchronous) return write_checkpoint(job, where, state_->placement().group(), how);
   if (!saves.writer || saves.writer_options != how) {
-    saves.writer = std::make_unique<CheckpointWriter>(state_->group(), how);
+    saves.writer = std::make_unique<CheckpointWriter>(state_->placement().group(), how);
     saves.writer_options = how;
   }
   saves.writer->start(job, where);
@@ -347,9 +342,9 @@ void Runtime::load_state(const fs::path& folder, const LoadStateOptions& options
   wait_for_save();
   runtime::AtomicLoad load;
   std::vector<std::string> notes;
-  const auto where = folder.empty() ? runtime::latest_of_all(state_->group(), state_->project()) : folder;
+  const auto where = folder.empty() ? runtime::latest_of_all(state_->placement().group(), state_->project()) : folder;
   const auto checkpoint = runtime::open_on_all_ranks(*state_, where);
-  runtime::together(state_->group(), load, [&] {
+  runtime::together(state_->placement().group(), load, [&] {
     auto shared = checkpoint.shared();
     runtime::call_hooks(*saves.before_load, shared, where);
     notes = runtime::load_job(state_->stateful_objects(),
@@ -374,7 +369,7 @@ void Runtime::save(const fs::path& folder, const std::vector<SavedItem>& items, 
   for (const auto& [name, _] : filter)
     if (std::none_of(items.begin(), items.end(), [&](const auto& item) { return item.name() == name; }))
       throw ConfigError("MU246", "a filter was given for \"" + name + "\", which is not among the things to save");
-  comm::require_same_device_operations(state_->group());
+  comm::require_same_device_operations(state_->placement().group());
   CheckpointContents contents{.shared = State::Map{}};
   for (const auto& item : items) {
     auto state = item.save(contents.shards);
@@ -382,7 +377,7 @@ void Runtime::save(const fs::path& folder, const std::vector<SavedItem>& items, 
       state = filtered(std::move(state), found->second);
     contents.shared.set(item.name(), std::move(state));
   }
-  write_checkpoint(contents, folder, state_->group(), {.storage = state_->project().storage});
+  write_checkpoint(contents, folder, state_->placement().group(), {.storage = state_->project().storage});
 }
 
 State Runtime::load(const fs::path& folder) { return load(folder, {}); }
@@ -392,7 +387,7 @@ State Runtime::load(const fs::path& folder, const std::vector<SavedItem>& items,
   runtime::AtomicLoad load;
   State rest = State::Map{};
   const auto checkpoint = runtime::open_on_all_ranks(*state_, folder);
-  runtime::together(state_->group(), load, [&] {
+  runtime::together(state_->placement().group(), load, [&] {
     const auto shared = checkpoint.shared();
     const auto asked = [&](const std::string& name) {
       return std::any_of(items.begin(), items.end(), [&](const auto& item) { return item.name() == name; });
@@ -416,10 +411,10 @@ void Runtime::with_full_params(const runtime::PreparedModel& model, const std::f
 
 void Runtime::write_model(const runtime::PreparedModel& model, const std::filesystem::path& folder,
                           const SaveWeightsOptions& options) const {
-  comm::require_same_device_operations(state_->group());
-  runtime::WeightStream stream(model, state_->group());
+  comm::require_same_device_operations(state_->placement().group());
+  runtime::WeightStream stream(model, state_->placement().group());
   // Only the main rank writes; all ranks learn the result.
-  runtime::first_here(state_->group(), /*first=*/true, [&] {
+  runtime::first_here(state_->placement().group(), /*first=*/true, [&] {
     stream.run([&](const NamedTensors& tensors, const ValueOf& value_of) {
       save_weights(tensors, folder, options, value_of);
     });
@@ -436,7 +431,7 @@ namespace runtime {
 RuntimeState& state_of(const Runtime& runtime) { return *runtime.state_; }
 
 bool is_selected(const RuntimeState& state, const RankSelector& selector) {
-  const auto& cluster = state.cluster();
+  const auto& cluster = state.placement().cluster();
   if (cluster.world_size == 1) return true;
   switch (selector.kind) {
     case RankSelector::Kind::main: return cluster.rank == 0;

@@ -1,9 +1,7 @@
 #include "runtime_state.h"
 
 #include <algorithm>
-#include <csignal>
 #include <cstdint>
-#include <exception>
 #include <memory>
 #include <optional>
 #include <string>
@@ -22,7 +20,6 @@
 #include "base/variables.h"
 #include "comm/agreement.h"
 #include "comm/device_agreement.h"
-#include "device/device.h"
 #include "device/host_memory.h"
 #include "device/memory.h"
 #include "device/vector_math.h"
@@ -34,9 +31,7 @@
 #include "muster/base/format.h"
 #include "muster/checkpoint/weights.h"
 #include "muster/comm/communicator.h"
-#include "muster/comm/rendezvous.h"
 #include "muster/data/shard_spec.h"
-#include "muster/launcher/launch.h"
 #include "muster/parallel/capabilities.h"
 #include "muster/parallel/managed_model.h"
 #include "muster/precision/options.h"
@@ -169,94 +164,65 @@ void convert_gradients(const torch::nn::Module& module) {
 }  // namespace
 
 RuntimeState::RuntimeState(const RuntimeOptions& options)
-    : options_(resolved(options, Environment::of_process())),
-      cluster_(read_cluster_environment(Environment::of_process(), options_.cluster_reader)), device_(c10::kCPU),
+    : options_(resolved(options, Environment::of_process())), placement_(options_),
       registry_(std::make_shared<ModelRegistry>()) {
-  choose_device();
-  choose_kernels(options_, device_, cluster_.is_main());
+  registry_->reductions().carry(votes_);
+  choose_kernels(options_, placement_.device(), placement_.cluster().is_main());
   const int wanted = processes_wanted(options_);
-  if (cluster_.launcher != LauncherKind::none || wanted <= 1) launch();
-}
-
-void RuntimeState::choose_device() {
-  device_ =
-      device::choose(options_.accelerator, cluster_.device_index >= 0 ? cluster_.device_index : cluster_.local_rank);
+  if (placement_.cluster().launcher != LauncherKind::none || wanted <= 1) launch();
 }
 
 void RuntimeState::launch() {
-  if (launched_) return;
-  LaunchOptions how;
-  how.cluster_reader = options_.cluster_reader;
-  how.nodes = options_.devices ? options_.num_nodes : cluster_.nodes;
-  how.processes = processes_wanted(options_);
-  cluster_ = muster::launch(how);
-  choose_device();
-  device::set_current(device_);  // only now: this opens the device, and a process that forks must not have opened one
-  connect();
-  launched_ = true;
-}
-
-void RuntimeState::connect() {
-  if (cluster_.world_size > 1) log::set_rank(cluster_.rank);
-  share_cores(cluster_);
-  device::initialize_vector_math();
-  GroupOptions limits;
-  limits.backend = options_.backend;
-  limits.rendezvous_timeout = limits.timeout = options_.timeout;
-  limits.two_level_sums = options_.two_level_sums;
-  if (cluster_.world_size > 1) {
-    device_backend_ = comm::find_device_backend(options_.device_backend, device_.type());
-    limits.device_backend = device_backend_.entry;
-  }
-  report_ = cluster::Report::open(cluster_.report_fd);
-  group_ = comm::connect(cluster_, limits);
-  observe_collectives();
-  require_same_precision(group_, options_.precision);
-  host_tuning_.choose_cores(options_, group_, device_);
-  strategy_ = make_strategy(with_reduce_dtype(options_.strategy, options_.precision, cluster_.world_size),
-                            cluster_.world_size, cluster_.local_world_size);
-  accumulation_ = std::make_shared<Accumulation>(options_.gradient_accumulation, group_);
+  if (placement_.launched()) return;
+  const auto& group = placement_.connect();
+  const auto& cluster = placement_.cluster();
+  const auto device = placement_.device();
+  if (cluster.world_size > 1)
+    group.observe([trace = trace_](const comm::OperationEvent& event) {
+      if (trace->on()) trace->add({std::string(event.operation), "collectives", event.start, event.end, event.bytes});
+    });
+  require_same_precision(group, options_.precision);
+  host_tuning_.choose_cores(options_, group, device);
+  strategy_ = make_strategy(with_reduce_dtype(options_.strategy, options_.precision, cluster.world_size),
+                            cluster.world_size, cluster.local_world_size);
+  accumulation_ = std::make_shared<Accumulation>(options_.gradient_accumulation, group);
   gradient_processing_.emplace(accumulation_, registry_, optimizers_, trace_, scales_losses());
-  host_tuning_.resolve_precision(options_, cluster_, device_);
-  host_tuning_.choose_memory(options_, cluster_, device_);
-  if (!options_.synced_generators.cpu) generators_.emplace(group_);
-  if (!cluster_.note.empty() && cluster_.is_main()) log::warning(cluster_.note);
+  host_tuning_.resolve_precision(options_, cluster, device);
+  host_tuning_.choose_memory(options_, cluster, device);
+  if (!options_.synced_generators.cpu) generators_.emplace(group);
+  if (!cluster.note.empty() && cluster.is_main()) log::warning(cluster.note);
   const auto variables = Environment::of_process();
   notes_ = given_option_notes(variables);
   for (const auto& warning : {unknown_variables(variables), misspelt_variables(variables)})
-    if (!warning.empty() && cluster_.is_main()) log::warning(warning);
-}
-
-void RuntimeState::observe_collectives() {
-  if (cluster_.world_size == 1) return;
-  group_.observe([trace = trace_](const comm::OperationEvent& event) {
-    if (trace->on()) trace->add({std::string(event.operation), "collectives", event.start, event.end, event.bytes});
-  });
+    if (!warning.empty() && cluster.is_main()) log::warning(warning);
+  placement_.finish_launch();
 }
 
 std::ostream& RuntimeState::out(void (*print)(const std::string&)) {
-  if (!output_) output_ = std::make_unique<MainOutput>([this] { return cluster_.is_main(); }, print);
+  if (!output_) output_ = std::make_unique<MainOutput>([this] { return placement_.cluster().is_main(); }, print);
   return *output_;
 }
 
 std::shared_ptr<Accumulation> RuntimeState::next_micro_batch() {
-  require_launched();
-  accumulation_->begin(loaders_.micro_batch(cluster_.world_size), [weak = weak_from_this()](double correction) {
-    if (const auto parts = weak.lock()) parts->gradient_processing_->scale_all_gradients(correction);
-  });
+  placement_.require_launched();
+  accumulation_->begin(loaders_.micro_batch(placement_.cluster().world_size),
+                       [weak = weak_from_this()](double correction) {
+                         if (const auto parts = weak.lock())
+                           parts->gradient_processing_->scale_all_gradients(correction);
+                       });
   return accumulation_;
 }
 
 void RuntimeState::use_group(const comm::Communicator& group) {
-  group_ = group;
+  placement_.use_group(group);
   accumulation_->use_group(group);
 }
 
 StatefulObjects RuntimeState::stateful_objects() {
-  require_launched();
+  placement_.require_launched();
   StatefulObjects job{.accumulation = accumulation_,
-                      .device = device_,
-                      .group = group_,
+                      .device = placement_.device(),
+                      .group = placement_.group(),
                       .loaders = loaders_.saved(),
                       .models = registry_->models(),
                       .objects = saves_.objects,
@@ -279,46 +245,25 @@ void RuntimeState::forget_freed() {
 }
 
 GradientProcessing& RuntimeState::gradient_processing() {
-  require_launched();
+  placement_.require_launched();
   return *gradient_processing_;
 }
 
 const std::shared_ptr<Accumulation>& RuntimeState::accumulation() const {
-  require_launched();
+  placement_.require_launched();
   return accumulation_;
-}
-
-void RuntimeState::leave_group() noexcept {
-  if (std::uncaught_exceptions() <= exceptions_before_ || !launched_ || cluster_.world_size == 1) return;
-  report_.left_by_exception();
-  try {
-    group_.abort("an exception left the scope of its Accelerator or Fabric; look for it in the output of that rank");
-  } catch (const std::exception&) {
-    // Out of memory: the other ranks notice when the connections close.
-  }
-}
-
-void RuntimeState::require_launched() const {
-  if (!launched_)
-    throw UsageError("MU172", "the program asks for " + options_.devices->text() +
-                                  " devices and has one process so far; call launch() before this");
-}
-
-const comm::Communicator& RuntimeState::group() const {
-  require_launched();
-  return group_;
 }
 
 std::shared_ptr<PreparedModel> RuntimeState::prepare_model(const std::shared_ptr<torch::nn::Module>& module,
                                                            bool moves) {
-  require_launched();
+  placement_.require_launched();
   if (!module) throw UsageError("MU173", "prepare was given an empty module holder; make the module first");
   if (auto known = registry_->find(*module)) return known;
   registry_->require_unshared(*module);
   precision::PrecisionPolicy(options_.precision).convert_module(*module, options_.fp32_modules);
-  if (moves) module->to(device_);
+  if (moves) module->to(placement_.device());
   convert_gradients(*module);
-  auto managed = strategy_->setup_module(*module, group_);
+  auto managed = strategy_->setup_module(*module, placement_.group());
   if (!managed)
     throw UsageError("MU341", "the program's strategy '" + std::string(strategy_->name()) + "' made no model of " +
                                   module->name() + "; let setup_module() return a ManagedModel");
@@ -328,31 +273,27 @@ std::shared_ptr<PreparedModel> RuntimeState::prepare_model(const std::shared_ptr
   const precision::PrecisionPolicy policy(options_.precision,
                                           sharded ? sharded->forward_casts() : precision::ForwardCasts{});
   auto model = std::make_shared<PreparedModel>(PreparedModel{module, std::move(managed), policy,
-                                                             device_type_of(*module, device_), trace_,
+                                                             device_type_of(*module, placement_.device()), trace_,
                                                              grad_norm_of(*module, weak_from_this()), error_context()});
-  registry_->reductions().set_votes([weak = weak_from_this()] {
-    const auto state = weak.lock();
-    return state ? state->own_votes() : 0U;
-  });
   registry_->add(model);
   gradient_processing_->for_each_optimizer([](PreparedOptimizer& optimizer) { optimizer.bind_models(); });
   notes_.push_back("model " + module->name() + ": " + model->managed->describe());
-  const auto memory = device::describe_memory(device_);
-  if (cluster_.is_main() && (model->managed->sharded() || !memory.empty()))
+  const auto memory = device::describe_memory(placement_.device());
+  if (placement_.cluster().is_main() && (model->managed->sharded() || !memory.empty()))
     log::info(notes_.back(), memory.empty() ? "" : "; ", memory);
   call_each(options_.callbacks, &FabricCallback::on_after_setup, *module);
   return model;
 }
 
 Optimizer RuntimeState::prepare_optimizer(std::shared_ptr<torch::optim::Optimizer> optimizer) {
-  require_launched();
+  placement_.require_launched();
   for (const auto& entry : *optimizers_)
     if (auto known = entry.lock(); known && known->owner() == optimizer) return Optimizer(known);
   OptimizerContext context{.accumulation = accumulation_,
                            .after_step = {},
                            .before_reduction = {},
                            .add_error_context = error_context(),
-                           .group = group_,
+                           .group = placement_.group(),
                            .optimizers = optimizers_,
                            .registry = registry_,
                            .scaling = {},
@@ -362,14 +303,14 @@ Optimizer RuntimeState::prepare_optimizer(std::shared_ptr<torch::optim::Optimize
   context.before_reduction = [weak = weak_from_this()] {
     if (const auto parts = weak.lock()) parts->gradient_processing_->rescale_to_loss_scale();
   };
-  report_.step(0);
-  context.after_step = [callbacks = options_.callbacks, report = report_, steps = int64_t{0},
+  placement_.report().step(0);
+  context.after_step = [callbacks = options_.callbacks, report = placement_.report(), steps = int64_t{0},
                         weak = weak_from_this()](Optimizer& handle) mutable {
     report.step(++steps);
     if (const auto parts = weak.lock()) parts->watch_generators();
     call_each(callbacks, &FabricCallback::on_after_optimizer_step, handle);
   };
-  require_equal_options(group_, *optimizer);
+  require_equal_options(placement_.group(), *optimizer);
   auto prepared = std::make_shared<PreparedOptimizer>(std::move(optimizer), std::move(context));
   prepared->bind_models();
   optimizers_->push_back(prepared);
@@ -377,7 +318,7 @@ Optimizer RuntimeState::prepare_optimizer(std::shared_ptr<torch::optim::Optimize
 }
 
 void RuntimeState::add_error_context(c10::Error& error) const {
-  add_memory_owners(error, device_, registry_->models(), *optimizers_);
+  add_memory_owners(error, placement_.device(), registry_->models(), *optimizers_);
 }
 
 std::function<void(c10::Error&)> RuntimeState::error_context() {
@@ -394,10 +335,10 @@ bool RuntimeState::next_move_to_device() {
 }
 
 SchedulerPreparation RuntimeState::scheduler_preparation() {
-  require_launched();
+  placement_.require_launched();
   return {.optimizers = optimizers_,
           .accumulation = accumulation_,
-          .group = group_,
+          .group = placement_.group(),
           .with_optimizer = options_.step_scheduler_with_optimizer,
           .saves = saves_,
           .loop_steps = [weak = weak_from_this()] {
@@ -413,20 +354,21 @@ std::optional<SchedulerPreparation::LoopSteps> RuntimeState::loop_steps() const 
 }
 
 data::ShardSpec RuntimeState::prepare_loader(const data::LoaderState& loader) {
-  require_launched();
+  placement_.require_launched();
   const auto& options = loader.options();
   uint64_t seed = options.seed.value_or(seed_.value_or(at::detail::getDefaultCPUGenerator().current_seed()));
-  if (!options.seed) seed = broadcast(group_.internal("the seed of a loader"), seed, 0);
-  return {.device = device_,
+  if (!options.seed) seed = broadcast(placement_.group().internal("the seed of a loader"), seed, 0);
+  return {.device = placement_.device(),
           .dispatch_batches = options_.dispatch_batches,
           .even_batches = options.even_batches && options_.even_batches,
-          .group = cluster_.world_size > 1 ? std::make_shared<const comm::Communicator>(group_) : nullptr,
-          .rank = cluster_.rank,
+          .group = placement_.cluster().world_size > 1 ? std::make_shared<const comm::Communicator>(placement_.group())
+                                                       : nullptr,
+          .rank = placement_.cluster().rank,
           .seed = seed,
           .split_batches = options.split_batches || options_.split_batches,
           .synced_generators = options_.synced_generators,
           .trace = trace_,
-          .world_size = cluster_.world_size};
+          .world_size = placement_.cluster().world_size};
 }
 
 bool RuntimeState::scales_losses() const {
@@ -435,7 +377,7 @@ bool RuntimeState::scales_losses() const {
 
 void RuntimeState::set_seed(uint64_t seed, bool per_rank) {
   seed_ = seed;
-  torch::manual_seed(seed + (per_rank ? static_cast<uint64_t>(cluster_.rank) : 0));
+  torch::manual_seed(seed + (per_rank ? static_cast<uint64_t>(placement_.cluster().rank) : 0));
 }
 
 void RuntimeState::watch_generators() {
@@ -446,33 +388,19 @@ void RuntimeState::watch_generators() {
       "noise and dropout repeat from rank to rank; if that is not meant, call set_seed(seed, /*per_rank=*/true), or "
       "torch::manual_seed(seed + rank), after prepare");
   notes_.push_back("random numbers: " + note);
-  if (cluster_.is_main()) log::warning(note);
-}
-
-/// The line of plan() on how ranks exchange tensors of the accelerator.
-std::string RuntimeState::device_tensors_note() const {
-  const auto backend = comm::device_backend_of(group_);
-  return formatted("tensors on {}: {}\n", device_.str(),
-                   backend.empty() ? "through pinned host memory, for which the host waits; " + device_backend_.note
-                                   : "over the backend " + backend + " " + device_backend_.note +
-                                         ", on streams; operations whose shapes may differ between ranks through host "
-                                         "memory");
+  if (placement_.cluster().is_main()) log::warning(note);
 }
 
 std::string RuntimeState::plan() const {
-  std::string text = formatted("ranks: {} on {} node(s), this is rank {}; launcher: {}\n", cluster_.world_size,
-                               cluster_.nodes, cluster_.rank, to_string(cluster_.launcher));
-  const std::string reason(group_.backend_reason());
-  text += formatted("device: {}; backend: {}{}\n", device_.str(), group_.backend(),
-                    reason.empty() ? "" : " (" + reason + ")");
-  if (!device_.is_cpu() && group_.size() > 1) text += device_tensors_note();
+  auto text = placement_.describe();
   text += formatted("precision: {}\n", describe(options_.precision));
   if (strategy_) text += formatted("strategy: {} ({})\n", strategy_->name(), strategy_->reason());
   text += formatted("threads: {} a rank\n", at::get_num_threads());
-  if (const auto memory = device::describe_memory(device_); !memory.empty()) text += "memory: " + memory + "\n";
+  if (const auto memory = device::describe_memory(placement_.device()); !memory.empty())
+    text += "memory: " + memory + "\n";
   for (const auto& note : host_tuning_.notes()) text += note + "\n";
-  if (!device_.is_cpu() && !registry_->models().empty())
-    text += describe_save_staging(registry_->models(), *optimizers_, cluster_.rank) + "\n";
+  if (!placement_.device().is_cpu() && !registry_->models().empty())
+    text += describe_save_staging(registry_->models(), *optimizers_, placement_.cluster().rank) + "\n";
   for (const auto& note : notes_) text += note + "\n";
   return text;
 }
@@ -496,56 +424,11 @@ void keep_loader(RuntimeState& state, const std::shared_ptr<data::LoaderState>& 
   state.keep_loader(loader, place);
 }
 
-namespace {
-
-constexpr unsigned kTrigger = 1, kTerm = 2, kUser = 4, kStop = 8;
-static_assert(kStop < 1U << ReductionRecord::kVotes);
-
-unsigned any_of_ranks(const comm::Communicator& group, unsigned own) {
-  comm::CoalescedAllReduce scalars(group, "votes");
-  for (int v = 0; v < ReductionRecord::kVotes; ++v) scalars.add((own >> v) & 1U, comm::ReduceOp::max);
-  scalars.run();
-  unsigned all = 0;
-  for (int v = 0; v < ReductionRecord::kVotes; ++v)
-    if (scalars.result(v) > 0) all |= 1U << v;
-  return all;
-}
-
-}  // namespace
-
-unsigned RuntimeState::own_votes() noexcept {
-  const int signal = flags_.received();
-  return (flags_.trigger ? kTrigger : 0) | (flags_.stop ? kStop : 0) | (signal == SIGTERM ? kTerm : 0) |
-         (signal == SIGUSR1 ? kUser : 0);
-}
-
-Votes RuntimeState::agreed_votes() {
-  require_launched();
-  auto votes = registry_->reductions().take_votes();
-  if (!votes) {
-    const unsigned own = own_votes();
-    votes = {.all = group_.size() == 1 ? own : any_of_ranks(group_, own), .own = own};
-  }
-  if (votes->own & kTrigger) flags_.trigger = false;
-  if (votes->own & kStop) flags_.stop = false;
-  return {.signal = votes->all & kTerm   ? SIGTERM
-                    : votes->all & kUser ? SIGUSR1
-                                         : 0,
-          .stop = (votes->all & kStop) != 0,
-          .trigger = (votes->all & kTrigger) != 0};
-}
-
-void RuntimeState::forget_votes() {
-  require_launched();
-  registry_->reductions().take_votes();
-  flags_.trigger = flags_.stop = false;
-}
-
 void RuntimeState::broadcast_training_states(int rank) {
-  const bool own = group_.rank() == rank;
+  const bool own = placement_.group().rank() == rank;
   const auto follow = [&](const State& mine, const auto& load) {
-    const auto state =
-        broadcast_object(group_.internal("training states after uneven inputs"), own ? mine : State(), rank);
+    const auto state = broadcast_object(placement_.group().internal("training states after uneven inputs"),
+                                        own ? mine : State(), rank);
     if (!own) load(state);
   };
   gradient_processing_->for_each_optimizer([&](PreparedOptimizer& optimizer) {
@@ -561,11 +444,11 @@ void RuntimeState::broadcast_training_states(int rank) {
 
 void RuntimeState::join_uneven_inputs(std::vector<std::shared_ptr<parallel::ManagedModel>> models,
                                       const std::function<void()>& f, const UnevenInputsOptions& options) {
-  require_launched();
+  placement_.require_launched();
   if (models.empty())
     for (const auto& model : registry_->models()) models.push_back(model->managed);
   const auto before = loaders_.set_even(options.even_batches);
-  accumulation_->set_joined(cluster_.world_size > 1);
+  accumulation_->set_joined(placement_.cluster().world_size > 1);
   const auto restore = c10::make_scope_exit([&] {
     accumulation_->set_joined(false);
     registry_->start_steps(0);  // ranks have made different numbers of steps
@@ -573,16 +456,16 @@ void RuntimeState::join_uneven_inputs(std::vector<std::shared_ptr<parallel::Mana
   });
   const auto batches = [&] {
     f();
-    if (cluster_.world_size > 1 && accumulation_->unfinished())
+    if (placement_.cluster().world_size > 1 && accumulation_->unfinished())
       throw UsageError("MU118",
                        "a loop in join_uneven_inputs ended inside a window of accumulated gradients, so that these "
                        "would reach no step: go on to the end of the window, and leave sync_with_dataloader on");
     accumulation_->count_last();  // for a window that only other ranks continue
   };
-  parallel::join_uneven_inputs(group_, models, batches,
+  parallel::join_uneven_inputs(placement_.group(), models, batches,
                                {.divide_by_initial_world_size = options.divide_by_initial_world_size},
                                [this](int last_rank) {
-                                 comm::require_same_device_operations(group_);
+                                 comm::require_same_device_operations(placement_.group());
                                  broadcast_training_states(last_rank);
                                });
 }

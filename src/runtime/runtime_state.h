@@ -1,11 +1,8 @@
 #pragma once
 
-#include <atomic>
 #include <deque>
-#include <exception>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
@@ -24,11 +21,9 @@
 #include "loaders_in_use.h"
 #include "main_output.h"
 #include "model_registry.h"
-#include "muster/cluster/cluster.h"
 #include "muster/comm/communicator.h"
 #include "muster/data/loader.h"
 #include "muster/runtime/callback.h"
-#include "muster/runtime/loop_access.h"
 #include "muster/runtime/metrics.h"
 #include "muster/runtime/optimizer.h"
 #include "muster/runtime/options.h"
@@ -37,26 +32,14 @@
 #include "muster/strategy/strategy.h"
 #include "muster/track/trace.h"
 #include "prepared_optimizer.h"
+#include "rank_placement.h"
+#include "rank_votes.h"
 #include "runtime/gradients.h"
 #include "runtime/prepared_model.h"
 #include "runtime/random_state.h"
 #include "runtime/saved_scheduler.h"
 
 namespace muster::runtime {
-
-/// This rank's trigger, stop request and received signals. They are its votes: ddp sends them with the flags of its
-/// reductions and combines those of all ranks by OR. The thread that sends gradients also sends votes.
-struct Flags {
-  std::mutex signals_mutex;              ///< guard of the pointer, which the thread that sends votes also reads
-  std::unique_ptr<SignalWatch> signals;  ///< watch from catch_signals() on, or while a CaughtSignals lives
-  std::atomic<bool> trigger = false;     ///< trigger of this rank; the thread that sends votes also reads it
-  std::atomic<bool> stop = false;        ///< stop request; the thread that sends votes also reads it
-
-  int received() {
-    const std::lock_guard lock(signals_mutex);
-    return signals ? signals->received() : 0;
-  }
-};
 
 /// Makes the handles of schedulers, which step whenever their optimizers do.
 struct SchedulerPreparation {
@@ -87,12 +70,9 @@ struct SchedulerPreparation {
 class RuntimeState : public std::enable_shared_from_this<RuntimeState> {
  public:
   explicit RuntimeState(const RuntimeOptions& options);
+  /// Makes this process a rank of the job, with all that is prepared from then on; does nothing if it is one.
+  /// Collective.
   void launch();
-  /// Called when the runtime ends. If an exception ends it, also ends the group on all ranks, so that none of them
-  /// waits.
-  void leave_group() noexcept;
-  /// Throws: UsageError (MU172) before launch() if several ranks were asked for.
-  void require_launched() const;
   std::shared_ptr<PreparedModel> prepare_model(const std::shared_ptr<torch::nn::Module>& module, bool moves);
   /// The prepared model of a module; nullptr if it was not prepared.
   std::shared_ptr<PreparedModel> prepared(const torch::nn::Module& module) const { return registry_->find(module); }
@@ -113,17 +93,13 @@ class RuntimeState : public std::enable_shared_from_this<RuntimeState> {
   std::string plan() const;
   void set_seed(uint64_t seed, bool per_rank);
 
-  const ClusterEnvironment& cluster() const noexcept { return cluster_; }
-  const comm::Communicator& group() const;
-  c10::Device device() const noexcept { return device_; }
+  RankPlacement& placement() noexcept { return placement_; }
+  const RankPlacement& placement() const noexcept { return placement_; }
   const Precision& precision() const noexcept { return options_.precision; }
   const std::shared_ptr<Accumulation>& accumulation() const;
   /// Throws: UsageError (MU172) before launch().
   GradientProcessing& gradient_processing();
-  bool launched() const noexcept { return launched_; }
-  Flags& flags() noexcept { return flags_; }
-  Votes agreed_votes();
-  void forget_votes();
+  RankVotes& votes() noexcept { return *votes_; }
   /// The stream of the main rank; `print` of the first call prints its lines.
   std::ostream& out(void (*print)(const std::string&));
   const std::shared_ptr<Trace>& trace() const noexcept { return trace_; }
@@ -146,14 +122,8 @@ class RuntimeState : public std::enable_shared_from_this<RuntimeState> {
   std::optional<StepRows> step_rows() const { return loaders_.rows(); }
 
  private:
-  void choose_device();
-  void connect();
-  void observe_collectives();
-  std::string device_tensors_note() const;
   /// A function that calls add_error_context(), as long as this object lives.
   std::function<void(c10::Error&)> error_context();
-  /// This rank's votes: its flags, one bit each.
-  unsigned own_votes() noexcept;
   /// Called after an optimizer step; warns once if all ranks draw the same random numbers.
   void watch_generators();
   bool scales_losses() const;
@@ -163,29 +133,23 @@ class RuntimeState : public std::enable_shared_from_this<RuntimeState> {
   void broadcast_training_states(int rank);
 
   RuntimeOptions options_;
-  ClusterEnvironment cluster_;
-  c10::Device device_;
-  comm::Communicator group_;
-  comm::FoundBackend device_backend_;
+  RankPlacement placement_;
   std::shared_ptr<ModelRegistry> registry_;
   std::shared_ptr<Trace> trace_ = std::make_shared<Trace>();
-  std::shared_ptr<Accumulation> accumulation_;  // set from connect() on
+  std::shared_ptr<Accumulation> accumulation_;  // set from launch() on
   LoadersInUse loaders_;
   Saves saves_;
   std::optional<int64_t> epochs_;  // number of epochs of training, once epochs() was called
-  Flags flags_;
+  std::shared_ptr<RankVotes> votes_ = std::make_shared<RankVotes>();
   std::unique_ptr<MainOutput> output_;  // set from out() on
   std::shared_ptr<const TrainingStrategy> strategy_;
   std::shared_ptr<PreparedOptimizers> optimizers_ = std::make_shared<PreparedOptimizers>();
-  std::optional<GradientProcessing> gradient_processing_;  // set from connect() on
+  std::optional<GradientProcessing> gradient_processing_;  // set from launch() on
   std::optional<uint64_t> seed_;
-  std::optional<GeneratorCheck> generators_;  // set from connect() on; empty if generators are synchronised on purpose
+  std::optional<GeneratorCheck> generators_;  // set from launch() on; empty if generators are synchronised on purpose
   HostTuning host_tuning_;
   std::deque<bool> move_to_device_;
   std::vector<std::string> notes_;  // lines of plan() in addition to the fixed ones
-  const int exceptions_before_ = std::uncaught_exceptions();
-  bool launched_ = false;
-  cluster::Report report_;
 };
 
 }  // namespace muster::runtime

@@ -201,7 +201,7 @@ void Reducer::write_flags() {
   for (size_t i = 0; static_graph_.is_known() && cause_ == Cause::backward && i < gradients_.size(); ++i)
     static_graph_.compare(i, replica_.parameters()[i].tensor.requires_grad(), gradients_[i].fired);
   ReductionFlags::write(replica_, /*due=*/cause_ != Cause::join, static_graph_.broken(), !late_.empty(),
-                        frozen_.any_unfrozen(), recorder_.send_votes());
+                        frozen_.any_unfrozen(), recorder_.send_bits());
 }
 
 void Reducer::finish(bool reports) {
@@ -245,7 +245,7 @@ void Reducer::finalize_backward(bool reports) {
     add_unfrozen();
     flags = ReductionFlags::read(replica_);
   }
-  if (!gradients_.empty()) recorder_.receive_votes(flags.votes);
+  if (!gradients_.empty()) recorder_.receive_bits(flags.bits);
   for (size_t i = 0; i < gradients_.size(); ++i) {
     auto& parameter = replica_.parameters()[i];
     if (flags.used[i] > 0 && !parameter.tensor.unsafeGetTensorImpl()->grad().defined() &&

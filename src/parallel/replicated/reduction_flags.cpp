@@ -10,7 +10,7 @@
 
 namespace muster::parallel {
 
-void ReductionFlags::write(const Replica& replica, bool due, bool broken, bool late, bool unfrozen, unsigned votes) {
+void ReductionFlags::write(const Replica& replica, bool due, bool broken, bool late, bool unfrozen, unsigned bits) {
   const auto& parameters = replica.parameters();
   const auto own = at::empty({count(parameters.size())}, at::kDouble);
   auto* flags = own.mutable_data_ptr<double>();
@@ -24,9 +24,9 @@ void ReductionFlags::write(const Replica& replica, bool due, bool broken, bool l
   flags[2 * parameters.size() + 1] = late;
   flags[2 * parameters.size() + 2] = unfrozen;
   flags[2 * parameters.size() + 3] = due;
-  for (size_t v = 0; v < ReductionRecord::kVotes; ++v) flags[2 * parameters.size() + 4 + v] = (votes >> v) & 1U;
+  for (size_t b = 0; b < Piggyback::kBits; ++b) flags[2 * parameters.size() + 4 + b] = (bits >> b) & 1U;
   for (size_t i = 0; i < parameters.size(); ++i)
-    flags[2 * parameters.size() + 4 + ReductionRecord::kVotes + i] = due && !parameters[i].tensor.requires_grad();
+    flags[2 * parameters.size() + 4 + Piggyback::kBits + i] = due && !parameters[i].tensor.requires_grad();
   at::NoGradGuard no_grad;
   // No graph has saved this memory: nothing must be recorded, and no version has to change.
   at::AutoDispatchBelowADInplaceOrView below;
@@ -45,9 +45,9 @@ ReductionFlags ReductionFlags::read(const Replica& replica) {
   sums.late = values[2 * parameters + 1] > 0;
   sums.unfrozen = values[2 * parameters + 2] > 0;
   sums.due = values[2 * parameters + 3];
-  for (size_t v = 0; v < ReductionRecord::kVotes; ++v)
-    if (values[2 * parameters + 4 + v] > 0) sums.votes |= 1U << v;
-  const auto* frozen = values + 2 * parameters + 4 + ReductionRecord::kVotes;
+  for (size_t b = 0; b < Piggyback::kBits; ++b)
+    if (values[2 * parameters + 4 + b] > 0) sums.bits |= 1U << b;
+  const auto* frozen = values + 2 * parameters + 4 + Piggyback::kBits;
   sums.frozen.assign(frozen, frozen + parameters);
   return sums;
 }

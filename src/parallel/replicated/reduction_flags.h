@@ -16,14 +16,14 @@ namespace muster::parallel {
 /// - per parameter: 1 if this rank should have a gradient and has none;
 /// - 1 if something unexpected has happened; 1 if there are late gradients; 1 if this rank has parameters that were
 ///   unfrozen and have no bucket yet; 1 if this rank has batches;
-/// - per vote of the ReductionRecord: 1 if this rank gives it;
+/// - per bit of the program's Piggyback: 1 if this rank sends it;
 /// - per parameter: 1 if a rank with batches has frozen it.
 /// In every dtype a sum of ones can be compared with 0 safely, so both a flag and its opposite are summed.
 struct ReductionFlags {
   /// Number of elements for this many parameters.
-  static int64_t count(size_t parameters) { return 3 * static_cast<int64_t>(parameters) + 4 + ReductionRecord::kVotes; }
+  static int64_t count(size_t parameters) { return 3 * static_cast<int64_t>(parameters) + 4 + Piggyback::kBits; }
   /// Writes this rank's flags. `due`: whether trainable parameters should have gradients. Requires: some parameter.
-  static void write(const Replica& replica, bool due, bool broken, bool late, bool unfrozen, unsigned votes);
+  static void write(const Replica& replica, bool due, bool broken, bool late, bool unfrozen, unsigned bits);
   /// Reads the flags of all ranks, after the sum. No flag is set if there are no parameters.
   static ReductionFlags read(const Replica& replica);
 
@@ -37,7 +37,7 @@ struct ReductionFlags {
   std::vector<double> used, unused, frozen;
   double due = 0;
   bool broken = false, late = false, unfrozen = false;
-  unsigned votes = 0;  ///< one bit for each vote that some rank gave
+  unsigned bits = 0;  ///< the bits that some rank sent
 };
 
 }  // namespace muster::parallel

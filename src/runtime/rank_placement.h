@@ -1,0 +1,60 @@
+#pragma once
+
+#include <exception>
+#include <string>
+
+#include <c10/core/Device.h>
+
+#include "cluster/report.h"
+#include "comm/backend_object.h"
+#include "muster/cluster/cluster.h"
+#include "muster/comm/communicator.h"
+#include "muster/runtime/options.h"
+
+namespace muster::runtime {
+
+/// The place of this rank: its job, its device and its group (PartialState in Accelerate). Until connect(), it is the
+/// only process of the job. Thread safety: one thread at a time.
+class RankPlacement {
+ public:
+  /// Reads the environment and chooses the device. Requires: the options outlive this object.
+  explicit RankPlacement(const RuntimeOptions& options);
+
+  /// Becomes one of the ranks that the options ask for, opens the device, and connects to the others. Returns the
+  /// group, which group() gives out once the launch is finished. Collective.
+  const comm::Communicator& connect();
+  /// All that a rank needs for training is there.
+  void finish_launch() noexcept { launched_ = true; }
+  bool launched() const noexcept { return launched_; }
+  /// Throws: UsageError (MU172) before launch() if several ranks were asked for.
+  void require_launched() const;
+  /// Called when the runtime ends. If an exception ends it, also ends the group on all ranks, so that none of them
+  /// waits.
+  void leave_group() noexcept;
+
+  const ClusterEnvironment& cluster() const noexcept { return cluster_; }
+  c10::Device device() const noexcept { return device_; }
+  /// Throws: as require_launched().
+  const comm::Communicator& group() const;
+  /// Sets the group from now on. It must have the same ranks.
+  void use_group(const comm::Communicator& group) { group_ = group; }
+  /// What the launcher is told about this rank.
+  const cluster::Report& report() const noexcept { return report_; }
+  /// The lines of plan() about it.
+  std::string describe() const;
+
+ private:
+  void choose_device();
+  std::string device_tensors_note() const;
+
+  const RuntimeOptions& options_;
+  ClusterEnvironment cluster_;
+  c10::Device device_;
+  comm::Communicator group_;
+  comm::FoundBackend device_backend_;
+  cluster::Report report_;
+  const int exceptions_before_ = std::uncaught_exceptions();
+  bool launched_ = false;
+};
+
+}  // namespace muster::runtime
