@@ -21,7 +21,7 @@
 #include "append_file.h"
 #include "crc32c.h"
 #include "muster/base/format.h"
-#include "number_text.h"
+#include "record.h"
 
 namespace muster::track {
 namespace {

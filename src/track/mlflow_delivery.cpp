@@ -13,7 +13,6 @@
 #include "base/shown.h"
 #include "mlflow_lines.h"
 #include "mlflow_server.h"
-#include "percent.h"
 
 namespace muster::track {
 namespace {

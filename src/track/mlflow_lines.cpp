@@ -11,7 +11,7 @@
 
 #include "base/shown.h"
 #include "crc32c.h"
-#include "number_text.h"
+#include "record.h"
 
 namespace muster::track {
 namespace {

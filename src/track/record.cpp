@@ -1,18 +1,28 @@
-#include "track/record.h"
+#include "record.h"
 
 #include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
+#include <charconv>
+#include <cmath>
 #include <cstring>
 #include <system_error>
 #include <utility>
 
 #include "base/log.h"
-#include "number_text.h"
 
 namespace muster::track {
+
+std::string number_text(double value) {
+  if (std::isnan(value)) return "nan";  // to_chars would write its sign
+  std::array<char, 32> text;
+  const auto end = std::to_chars(text.data(), text.data() + text.size(), value).ptr;
+  return {text.data(), end};
+}
+
 namespace {
 
 using Size = uint64_t;

@@ -11,11 +11,27 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <variant>
 #include <vector>
 
 #include "muster/track/logged_value.h"
 
 namespace muster::track {
+
+/// The shortest text that reads back as the same number; "nan", "inf" and "-inf".
+std::string number_text(double value);
+inline std::string number_text(int64_t value) { return std::to_string(value); }
+
+/// Whether the value is a number, a boolean or text.
+inline bool is_plain(const LoggedValue& value) noexcept { return value.data.index() < 4; }
+
+/// Combines functions for the alternatives of LoggedValue::Data in one object.
+template <class... F>
+struct Overloaded : F... {
+  using F::operator()...;
+};
+template <class... F>
+Overloaded(F...) -> Overloaded<F...>;
 
 /// The values of one call, encoded as bytes for the queue and its file; the bytes begin with their count.
 struct Record {

@@ -3,21 +3,149 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <charconv>
+#include <cstdlib>
 #include <exception>
+#include <memory>
+#include <mutex>
 #include <system_error>
 #include <utility>
+#include <vector>
 
 #include "base/known_names.h"
 #include "base/log.h"
 #include "base/shown.h"
+#include "file_trackers.h"
+#include "mlflow_server.h"
+#include "mlflow_tracker.h"
+#include "muster/base/environment.h"
 #include "muster/base/error.h"
+#include "muster/track/trackers.h"
 #include "quiet_thread.h"
-#include "track/file_trackers.h"
-#include "track/named_trackers.h"
-#include "track/record.h"
-#include "track/run_folder.h"
+#include "record.h"
+
+namespace muster {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kStart = "version_";
+
+[[noreturn]] void refuse(const fs::path& folder, const std::error_code& error) {
+  throw ConfigError("MU421",
+                    log::str("the folder ", in_quotes(folder.string()), " for the run's values cannot be made (",
+                             error.message(), "); give another root"));
+}
+
+void check_inside(const char* option, const std::string& value) {
+  const fs::path path(value);
+  if (path.is_absolute() || std::find(path.begin(), path.end(), "..") != path.end())
+    throw ConfigError("MU425", log::str(option, " ", in_quotes(value),
+                                        " would lead out of the root; it is a relative path without '..'"));
+}
+
+/// N of "version_N"; -1 for any other name.
+int64_t number_in(const std::string& name) {
+  int64_t number = -1;
+  if (!name.starts_with(kStart)) return -1;
+  const auto* end = name.data() + name.size();
+  const auto [rest, error] = std::from_chars(name.data() + kStart.size(), end, number);
+  return error == std::errc() && rest == end ? number : -1;
+}
+
+int64_t next_version(const fs::path& folder) {
+  int64_t highest = -1;
+  std::error_code error;
+  for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error))
+    highest = std::max(highest, number_in(entry->path().filename().string()));
+  if (error) refuse(folder, error);
+  return highest + 1;
+}
+
+}  // namespace
+
+fs::path make_run_folder(const RunFolderOptions& options) {
+  check_inside("name", options.name);
+  check_inside("version", options.version);
+  const auto parent = options.name.empty() ? options.root : options.root / options.name;
+  std::error_code error;
+  fs::create_directories(options.version.empty() ? parent : parent / options.version, error);
+  if (error) refuse(parent, error);
+  if (!options.version.empty()) return parent / options.version;
+  for (auto version = next_version(parent);; ++version) {
+    const auto folder = parent / (std::string(kStart) + std::to_string(version));
+    if (fs::create_directory(folder, error)) return folder;
+    if (error) refuse(folder, error);
+  }
+}
+
+namespace {
+
+/// Other names that Accelerate and Lightning know.
+constexpr std::array<std::string_view, 10> kOthers{"aim",     "all",     "clearml", "comet",   "comet_ml",
+                                                   "dvclive", "neptune", "swanlab", "trackio", "wandb"};
+
+void refuse_others(std::string_view name) {
+  if (std::find(kOthers.begin(), kOthers.end(), name) == kOthers.end()) return;
+  if (name == "all")
+    throw ConfigError("MU531", "log_with takes no 'all'; name each tracker, such as \"csv\", \"mlflow\"");
+  throw ConfigError("MU531",
+                    "Muster has no tracker " + in_quotes(name) +
+                        ": its service has no interface for C++. Log with 'mlflow', 'tensorboard', 'jsonl' or 'csv', "
+                        "or write your own: a class that derives from muster::Tracker with the three functions "
+                        "name(), log() and finish(), of which log_with takes an object");
+}
+
+track::MlflowTimes times_for(const TrackersOptions& options) {
+  track::MlflowTimes times;
+  times.at_end = std::min(times.at_end, options.timeout / 2);  // Run::finish() waits for all of it
+  return times;
+}
+
+}  // namespace
+
+std::vector<std::string> tracker_names() { return {"csv", "jsonl", "mlflow", "tensorboard"}; }
+
+void check_tracker(std::string_view name, const TrackersOptions& options) {
+  refuse_others(name);
+  const auto names = tracker_names();
+  if (std::find(names.begin(), names.end(), name) == names.end())
+    throw ConfigError("MU420", "there is no tracker " + in_quotes(name) + known_names(name, names) +
+                                   "; or give an object of a class that derives from muster::Tracker");
+  if (name == "mlflow") track::check_mlflow(options, Environment::of_process());
+}
+
+std::shared_ptr<Tracker> make_tracker(std::string_view name, const std::filesystem::path& folder,
+                                      const TrackersOptions& options) {
+  check_tracker(name, options);
+  if (name == "csv") return std::make_shared<track::CsvTracker>(folder);
+  if (name == "jsonl") return std::make_shared<track::JsonLinesTracker>(folder);
+  if (name == "tensorboard") return std::make_shared<track::TensorBoardTracker>(folder);
+  return std::make_shared<track::MlflowTracker>(folder, options, Environment::of_process(), times_for(options));
+}
+
+}  // namespace muster
 
 namespace muster::track {
+
+std::filesystem::path copy_artifact(const std::filesystem::path& file, const std::filesystem::path& folder,
+                                    const std::string& name) {
+  const std::filesystem::path inside(name);
+  if (name.empty() || inside.is_absolute() || std::find(inside.begin(), inside.end(), "..") != inside.end())
+    throw ConfigError("MU457", log::str("the artifact ", in_quotes(file.string()), " cannot have the name ",
+                                        in_quotes(name), "; give a relative path without '..'"));
+  const auto copy = folder / "artifacts" / inside;
+  std::error_code error;
+  std::filesystem::create_directories(copy.parent_path(), error);
+  if (!error) std::filesystem::remove_all(copy, error);
+  if (!error) std::filesystem::copy(file, copy, std::filesystem::copy_options::recursive, error);
+  if (error)
+    throw ConfigError(
+        "MU457", log::str("the artifact ", in_quotes(file.string()), " cannot be copied to ", in_quotes(copy.string()),
+                          " (", error.message(), "); give an existing file or folder, and a disk with room for it"));
+  return copy;
+}
 
 /// The data of the writing thread; it outlives a Run that stopped waiting for the disk.
 struct Writing {
@@ -177,4 +305,84 @@ void Run::finish(RunStatus status, std::chrono::milliseconds timeout) {
     log::warning("MU422", ": ", lost, " calls of log() are lost in the run in ", folder_.string());
 }
 
+namespace {
+
+constexpr auto kAtExit = std::chrono::seconds(10);  // longest wait for each run
+
+struct LiveRuns {
+  std::mutex mutex;
+  std::vector<std::weak_ptr<Run>> runs;
+  std::terminate_handler handler_before = nullptr;
+};
+
+// Never destroyed, since it is used at exit.
+LiveRuns& live_runs() {
+  static auto* const runs = new LiveRuns;
+  return *runs;
+}
+
+void finish_all(RunStatus status) noexcept {
+  std::vector<std::weak_ptr<Run>> runs;
+  {
+    std::unique_lock lock(live_runs().mutex, std::try_to_lock);
+    if (lock) runs.swap(live_runs().runs);
+  }
+  for (const auto& one : runs)
+    if (const auto run = one.lock()) run->finish(status, kAtExit);
+}
+
+void finish_at_terminate() {
+  finish_all(RunStatus::failed);
+  if (const auto before = live_runs().handler_before) before();
+  std::abort();
+}
+
+}  // namespace
+
+// Neither std::exit nor an uncaught exception destroys the objects of main().
+void finish_at_exit(const std::shared_ptr<Run>& run) {
+  auto& live = live_runs();
+  std::lock_guard lock(live.mutex);
+  if (!live.handler_before) live.handler_before = std::set_terminate(finish_at_terminate);
+  // Registered again for each run, so that it runs before the exit handlers of libraries that its trackers have loaded
+  // since, such as OpenSSL.
+  std::atexit([] { finish_all(RunStatus::success); });
+  std::erase_if(live.runs, [](const auto& one) { return one.expired(); });
+  live.runs.push_back(run);
+}
+
 }  // namespace muster::track
+
+namespace muster {
+
+Trackers::Trackers(const TrackersOptions& options) : run_(std::make_shared<track::Run>(options)) {
+  track::finish_at_exit(run_);
+}
+
+void Trackers::add(std::span<const LoggedValue> values, std::optional<int64_t> step) const {
+  if (run_) run_->add(track::Record::Kind::values, only_, values, step);
+}
+
+void Trackers::add_hyperparams(std::span<const LoggedValue> values) const {
+  if (run_) run_->add(track::Record::Kind::hyperparams, only_, values, 0);
+}
+
+void Trackers::log_artifact(const std::filesystem::path& file, const std::string& name) const {
+  if (run_) run_->add_artifact(only_, file, name);
+}
+
+Trackers Trackers::get_tracker(std::string_view name) const {
+  auto one = *this;
+  if (run_) one.only_ = run_->index_of(name);
+  return one;
+}
+
+std::filesystem::path Trackers::folder() const { return run_ ? run_->folder() : std::filesystem::path(); }
+
+bool Trackers::flush() const { return !run_ || run_->flush(); }
+
+void Trackers::finish(RunStatus status) const {
+  if (run_) run_->finish(status);
+}
+
+}  // namespace muster

@@ -8,7 +8,7 @@
 #include "muster/testing/thrown.h"
 #include "muster/track/trackers.h"
 #include "run_files.h"
-#include "track/run_folder.h"
+#include "track/run.h"
 
 namespace muster::track {
 namespace {

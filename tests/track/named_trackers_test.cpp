@@ -1,9 +1,8 @@
-#include "track/named_trackers.h"
-
 #include <gtest/gtest.h>
 
 #include "muster/testing/thrown.h"
 #include "run_files.h"
+#include "track/run.h"
 
 namespace muster {
 namespace {

@@ -1,9 +1,9 @@
-#include "track/number_text.h"
-
 #include <cmath>
 #include <limits>
 
 #include <gtest/gtest.h>
+
+#include "track/record.h"
 
 namespace muster::track {
 namespace {

@@ -1,6 +1,6 @@
-#include "track/percent.h"
-
 #include <gtest/gtest.h>
+
+#include "track/mlflow_server.h"
 
 namespace muster::track {
 namespace {
