@@ -17,7 +17,7 @@
 #include "checkpoint/element_types.h"
 #include "checkpoint/state_json.h"
 #include "checkpoint/tied_tensors.h"
-#include "format/block_file.h"
+#include "format/atomic_file.h"
 #include "muster/base/error.h"
 
 namespace muster::checkpoint {

@@ -5,7 +5,7 @@
 #include <memory>
 #include <string>
 
-#include "format/output_file.h"
+#include "format/atomic_file.h"
 #include "muster/checkpoint/options.h"
 
 namespace muster::checkpoint {

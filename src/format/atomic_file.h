@@ -3,13 +3,34 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <span>
 #include <string_view>
+#include <vector>
 
-#include "format/output_file.h"
+#include "checksum.h"
 #include "muster/format/options.h"
 
 namespace muster::format {
+
+/// A file that is being written. If the object is destroyed without `publish`, the file does not appear.
+/// Thread safety: one thread at a time.
+class OutputFile {
+ public:
+  OutputFile() = default;
+  virtual ~OutputFile() = default;
+  OutputFile(const OutputFile&) = delete;
+  OutputFile& operator=(const OutputFile&) = delete;
+
+  /// The final path, for messages.
+  virtual const std::filesystem::path& path() const = 0;
+  /// Announces exactly this file size.
+  virtual void reserve(std::uint64_t bytes) = 0;
+  /// Appends the pieces in order.
+  virtual void write(std::span<const std::string_view> pieces) = 0;
+  /// Completes the file.
+  virtual void publish() = 0;
+};
 
 /// A file that appears under its name complete or not at all.
 /// It is first written to `.NAME.XXXXXX.partial` in the same folder. If the object is destroyed without `publish`, the
@@ -58,5 +79,37 @@ class AtomicFile final : public OutputFile {
 /// Waits until the names in a folder are on the medium.
 /// Throws: CheckpointError MU202.
 void sync_folder(const std::filesystem::path& folder);
+
+/// Default number of bytes per checksum.
+inline constexpr std::uint64_t kBlockBytes = std::uint64_t{1} << 20;
+
+/// A file that appears complete or not at all. Its checksums are computed block by block in the pass that writes it,
+/// while its bytes are in the processor's cache.
+/// Thread safety: one thread at a time.
+class BlockFile {
+ public:
+  /// Writes into `file`, to which nothing was written yet, and announces its size. Throws: exceptions of `file`, as do
+  /// all functions.
+  BlockFile(std::unique_ptr<OutputFile> file, std::uint64_t bytes);
+
+  /// Appends a piece, at the latest at the next flush() or publish(); its memory must stay valid until then.
+  /// Throws: CheckpointError MU202.
+  void append(std::string_view bytes);
+  void flush();
+
+  /// Moves the file to its name. Returns the checksum of each block of kBlockBytes; the last block may be shorter.
+  /// Throws: CheckpointError MU202.
+  std::vector<std::uint64_t> publish();
+
+ private:
+  void add_to_checksums(std::string_view bytes);
+
+  std::unique_ptr<OutputFile> file_;
+  std::vector<std::string_view> waiting_;
+  std::size_t waiting_bytes_ = 0;
+  Checksum block_;
+  std::uint64_t block_filled_ = 0;
+  std::vector<std::uint64_t> checksums_;
+};
 
 }  // namespace muster::format

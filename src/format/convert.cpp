@@ -10,7 +10,6 @@
 #include "base/listing.h"
 #include "base/shown.h"
 #include "format/checkpoint/job_content.h"
-#include "format/checkpoint/lightning_content.h"
 #include "format/checkpoint/stored_checkpoint.h"
 #include "format/stored_content.h"
 #include "format/weight_set.h"

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "format/atomic_file.h"
-#include "format/byte_source.h"
-#include "format/scalar_type.h"
+#include "input_file.h"
+#include "safetensors.h"
 
 /// Files of Python's torch.save and of LibTorch's torch::save, as values and bytes. Nothing in a file is ever executed.
 /// docs/formats/python.md describes what is read, written and refused. This file does not use LibTorch tensors.

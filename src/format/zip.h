@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "format/byte_source.h"
+#include "input_file.h"
 
 /// Zip archives as Python's torch.save writes them: uncompressed records, each aligned to 64 bytes.
 /// All functions are pure and may be called from any thread.

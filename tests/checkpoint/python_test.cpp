@@ -7,7 +7,7 @@
 
 #include "base/log.h"
 #include "format/checks.h"
-#include "format/scalar_type.h"
+#include "format/safetensors.h"
 #include "muster/checkpoint/state_dict.h"
 #include "muster/checkpoint/weights.h"
 #include "muster/testing/thrown.h"

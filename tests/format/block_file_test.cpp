@@ -1,4 +1,3 @@
-#include "format/block_file.h"
 
 #include <memory>
 #include <random>

@@ -1,5 +1,3 @@
-#include "format/checkpoint/lightning_content.h"
-
 #include <string>
 #include <utility>
 #include <vector>
@@ -7,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "checks.h"
+#include "format/checkpoint/job_content.h"
 #include "format/convert.h"
 #include "python_values.h"
 

@@ -1,6 +1,6 @@
-#include "format/scalar_type.h"
-
 #include <gtest/gtest.h>
+
+#include "format/safetensors.h"
 
 namespace muster::format {
 namespace {

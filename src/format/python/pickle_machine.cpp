@@ -2,10 +2,10 @@
 #include <string>
 #include <unordered_map>
 
-#include "format/byte_limit.h"
 #include "format/little_endian.h"
 #include "format/python/pickle_graph.h"
 #include "muster/base/error.h"
+#include "pickle_graph.h"
 
 namespace muster::format {
 namespace {

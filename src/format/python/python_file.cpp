@@ -7,10 +7,10 @@
 #include "base/shown.h"
 #include "format/little_endian.h"
 #include "format/python/pickle_graph.h"
-#include "format/python/python_objects.h"
 #include "format/stored_content.h"
 #include "format/zip.h"
 #include "muster/base/error.h"
+#include "pickle_graph.h"
 
 namespace muster::format {
 namespace {

@@ -1,5 +1,3 @@
-#include "format/python/python_objects.h"
-
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -9,6 +7,7 @@
 #include "base/shown.h"
 #include "format/little_endian.h"
 #include "muster/base/error.h"
+#include "pickle_graph.h"
 
 namespace muster::format {
 namespace {

@@ -1,12 +1,152 @@
+#include "format/zip.h"
+
 #include <algorithm>
+#include <array>
+#include <cstring>
 #include <unordered_set>
 
 #include "base/shown.h"
 #include "format/little_endian.h"
-#include "format/zip.h"
 #include "muster/base/error.h"
 
 namespace muster::format {
+namespace {
+
+constexpr std::size_t kSlices = 16;  // bytes per round
+using CrcTables = std::array<std::array<std::uint32_t, 256>, kSlices>;
+
+/// Table k gives the remainder of a byte followed by k zero bytes, so that 16 bytes take 16 independent look-ups.
+constexpr CrcTables make_crc_tables() {
+  CrcTables tables{};
+  for (std::uint32_t byte = 0; byte < 256; ++byte) {
+    std::uint32_t value = byte;
+    for (int bit = 0; bit < 8; ++bit) value = value & 1 ? 0xEDB88320u ^ value >> 1 : value >> 1;
+    tables[0][byte] = value;
+  }
+  for (std::size_t slice = 1; slice < kSlices; ++slice)
+    for (std::size_t byte = 0; byte < 256; ++byte)
+      tables[slice][byte] = tables[slice - 1][byte] >> 8 ^ tables[0][tables[slice - 1][byte] & 0xFF];
+  return tables;
+}
+
+constexpr CrcTables kCrcTables = make_crc_tables();
+
+}  // namespace
+
+std::uint32_t crc32(std::string_view bytes, std::uint32_t before) {
+  std::uint32_t value = ~before;
+  const char* place = bytes.data();
+  std::size_t left = bytes.size();
+  for (; left >= kSlices; left -= kSlices, place += kSlices) {
+    std::array<std::uint8_t, kSlices> block;
+    std::memcpy(block.data(), place, kSlices);
+    std::uint32_t next = 0;
+    for (std::size_t i = 0; i < kSlices; ++i) {
+      const std::uint8_t byte = i < 4 ? static_cast<std::uint8_t>(block[i] ^ value >> 8 * i) : block[i];
+      next ^= kCrcTables[kSlices - 1 - i][byte];
+    }
+    value = next;
+  }
+  for (; left > 0; --left, ++place)
+    value = value >> 8 ^ kCrcTables[0][(value ^ static_cast<std::uint8_t>(*place)) & 0xFF];
+  return ~value;
+}
+
+namespace {
+
+constexpr std::uint64_t kAlignment = 64, kLimit32 = 0xFFFFFFFF;
+constexpr std::uint16_t kVersion = 20, kVersion64 = 45, kFirstDay = 0x21;  // kFirstDay: 1 January 1980
+constexpr std::string_view kPaddingId = "FB";
+
+std::uint32_t in_32_bits(std::uint64_t value) { return static_cast<std::uint32_t>(std::min(value, kLimit32)); }
+
+/// The fields that local and central headers share, from the version on.
+std::string shared_fields(bool large, std::uint32_t crc, std::uint64_t bytes, std::size_t name_bytes,
+                          std::size_t extra_bytes) {
+  std::string text;
+  append_number<std::uint16_t>(text, large ? kVersion64 : kVersion);
+  append_number<std::uint16_t>(text, 1 << 11);  // names are UTF-8
+  append_number<std::uint16_t>(text, 0);        // stored
+  append_number<std::uint16_t>(text, 0);
+  append_number(text, kFirstDay);
+  append_number(text, crc);
+  append_number(text, in_32_bits(bytes));
+  append_number(text, in_32_bits(bytes));
+  append_number(text, static_cast<std::uint16_t>(name_bytes));
+  append_number(text, static_cast<std::uint16_t>(extra_bytes));
+  return text;
+}
+
+std::string large_fields(std::initializer_list<std::uint64_t> values) {
+  std::string text;
+  append_number<std::uint16_t>(text, 1);
+  append_number(text, static_cast<std::uint16_t>(8 * values.size()));
+  for (const std::uint64_t value : values) append_number(text, value);
+  return text;
+}
+
+/// A meaningless extra field that makes `before + result` a multiple of the alignment.
+std::string padding_after(std::uint64_t before) {
+  const auto fill = static_cast<std::size_t>((kAlignment - (before + 4) % kAlignment) % kAlignment);
+  std::string text(kPaddingId);
+  append_number(text, static_cast<std::uint16_t>(fill));
+  return text.append(fill, 'Z');
+}
+
+}  // namespace
+
+std::string ZipLayout::begin(std::string_view name, std::uint64_t bytes, std::uint32_t crc) {
+  const bool large = bytes >= kLimit32;
+  std::string extra = large ? large_fields({bytes, bytes}) : "";
+  extra += padding_after(position_ + 30 + name.size() + extra.size());
+  std::string text;
+  append_number<std::uint32_t>(text, 0x04034b50);
+  text += shared_fields(large, crc, bytes, name.size(), extra.size());
+  text += name;
+  text += extra;
+  records_.push_back({std::string(name), bytes, position_, crc});
+  position_ += text.size() + bytes;
+  return text;
+}
+
+std::string ZipLayout::end() const {
+  std::string text;
+  for (const Record& record : records_) {
+    const bool large_size = record.bytes >= kLimit32, large_place = record.header >= kLimit32;
+    std::string extra;
+    if (large_size && large_place) extra = large_fields({record.bytes, record.bytes, record.header});
+    else if (large_size) extra = large_fields({record.bytes, record.bytes});
+    else if (large_place) extra = large_fields({record.header});
+    append_number<std::uint32_t>(text, 0x02014b50);
+    append_number<std::uint16_t>(text, kVersion64);
+    text += shared_fields(large_size || large_place, record.crc, record.bytes, record.name.size(), extra.size());
+    append_number<std::uint16_t>(text, 0);  // comment
+    append_number<std::uint16_t>(text, 0);  // disk
+    append_number<std::uint16_t>(text, 0);  // attributes
+    append_number<std::uint32_t>(text, 0);
+    append_number(text, in_32_bits(record.header));
+    text += record.name + extra;
+  }
+  const std::uint64_t bytes = text.size(), count = records_.size();
+  append_number<std::uint32_t>(text, 0x06064b50);  // end record in 64-bit form, always written: readers prefer it
+  append_number<std::uint64_t>(text, 44);
+  append_number(text, kVersion64);
+  append_number(text, kVersion64);
+  append_number<std::uint64_t>(text, 0);
+  for (const std::uint64_t value : {count, count, bytes, position_}) append_number(text, value);
+  append_number<std::uint32_t>(text, 0x07064b50);
+  append_number<std::uint32_t>(text, 0);
+  append_number(text, position_ + bytes);
+  append_number<std::uint32_t>(text, 1);
+  append_number<std::uint32_t>(text, 0x06054b50);
+  append_number<std::uint32_t>(text, 0);
+  for (int i = 0; i < 2; ++i) append_number(text, static_cast<std::uint16_t>(std::min<std::uint64_t>(count, 0xFFFF)));
+  append_number(text, in_32_bits(bytes));
+  append_number(text, in_32_bits(position_));
+  append_number<std::uint16_t>(text, 0);
+  return text;
+}
+
 namespace {
 
 constexpr std::uint32_t kLocalSign = 0x04034b50, kCentralSign = 0x02014b50, kEndSign = 0x06054b50,

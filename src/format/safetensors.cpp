@@ -1,14 +1,142 @@
+#include "safetensors.h"
+
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cstring>
 #include <limits>
+#include <numeric>
 #include <unordered_set>
 
 #include <nlohmann/json.hpp>
 
+#include "base/listing.h"
 #include "base/shown.h"
-#include "format/safetensors.h"
 #include "muster/base/error.h"
+
+namespace muster::format {
+namespace {
+
+struct Row {
+  std::string_view name;
+  unsigned bits;
+};
+
+constexpr std::array<Row, 22> kTypes{
+    {{"BOOL", 8},    {"F4", 4},      {"F6_E2M3", 6}, {"F6_E3M2", 6},     {"U8", 8},          {"I8", 8},
+     {"F8_E5M2", 8}, {"F8_E4M3", 8}, {"F8_E8M0", 8}, {"F8_E4M3FNUZ", 8}, {"F8_E5M2FNUZ", 8}, {"I16", 16},
+     {"U16", 16},    {"F16", 16},    {"BF16", 16},   {"I32", 32},        {"U32", 32},        {"F32", 32},
+     {"C64", 64},    {"F64", 64},    {"I64", 64},    {"U64", 64}}};
+static_assert(static_cast<std::size_t>(ElementType::u64) + 1 == kTypes.size());
+
+}  // namespace
+
+std::string_view name_of(ElementType type) { return kTypes.at(static_cast<std::size_t>(type)).name; }
+
+unsigned bits_of(ElementType type) { return kTypes.at(static_cast<std::size_t>(type)).bits; }
+
+std::optional<ElementType> element_type(std::string_view name) {
+  for (std::size_t i = 0; i < kTypes.size(); ++i)
+    if (kTypes[i].name == name) return static_cast<ElementType>(i);
+  return std::nullopt;
+}
+
+std::string known_element_types() {
+  return joined(kTypes, [](const Row& row) { return row.name; });
+}
+
+std::optional<std::uint64_t> byte_count(ElementType type, std::span<const std::int64_t> shape) {
+  // Strides are computed with empty dimensions counted as 1, so that product must not overflow either.
+  std::int64_t bits = bits_of(type);
+  bool empty = false;
+  for (const std::int64_t size : shape) {
+    if (size < 0) return std::nullopt;
+    empty |= size == 0;
+    if (__builtin_mul_overflow(bits, size == 0 ? 1 : size, &bits)) return std::nullopt;
+  }
+  if (empty) return 0;
+  if (bits % 8 != 0) return std::nullopt;
+  return static_cast<std::uint64_t>(bits) / 8;
+}
+
+namespace {
+
+constexpr ScalarType number(int value) { return static_cast<ScalarType>(value); }
+
+using Element = ElementType;
+constexpr std::array kScalarTypes{
+    DtypeInfo{number(0), "uint8", 1, "ByteStorage", Element::u8},
+    DtypeInfo{number(1), "int8", 1, "CharStorage", Element::i8},
+    DtypeInfo{number(2), "int16", 2, "ShortStorage", Element::i16},
+    DtypeInfo{number(3), "int32", 4, "IntStorage", Element::i32},
+    DtypeInfo{number(4), "int64", 8, "LongStorage", Element::i64},
+    DtypeInfo{number(5), "float16", 2, "HalfStorage", Element::f16},
+    DtypeInfo{number(6), "float32", 4, "FloatStorage", Element::f32},
+    DtypeInfo{number(7), "float64", 8, "DoubleStorage", Element::f64},
+    DtypeInfo{number(8), "complex32", 4, "", std::nullopt},
+    DtypeInfo{number(9), "complex64", 8, "ComplexFloatStorage", Element::c64},
+    DtypeInfo{number(10), "complex128", 16, "ComplexDoubleStorage", std::nullopt},
+    DtypeInfo{number(11), "bool", 1, "BoolStorage", Element::boolean},
+    DtypeInfo{number(15), "bfloat16", 2, "BFloat16Storage", Element::bf16},
+    DtypeInfo{number(18), "bits1x8", 1, "", std::nullopt},
+    DtypeInfo{number(19), "bits2x4", 1, "", std::nullopt},
+    DtypeInfo{number(20), "bits4x2", 1, "", std::nullopt},
+    DtypeInfo{number(21), "bits8", 1, "", std::nullopt},
+    DtypeInfo{number(22), "bits16", 2, "", std::nullopt},
+    DtypeInfo{number(23), "float8_e5m2", 1, "", Element::f8_e5m2},
+    DtypeInfo{number(24), "float8_e4m3fn", 1, "", Element::f8_e4m3},
+    DtypeInfo{number(25), "float8_e5m2fnuz", 1, "", Element::f8_e5m2fnuz},
+    DtypeInfo{number(26), "float8_e4m3fnuz", 1, "", Element::f8_e4m3fnuz},
+    DtypeInfo{number(27), "uint16", 2, "", Element::u16},
+    DtypeInfo{number(28), "uint32", 4, "", Element::u32},
+    DtypeInfo{number(29), "uint64", 8, "", Element::u64},
+    DtypeInfo{number(44), "float8_e8m0fnu", 1, "", Element::f8_e8m0},
+    DtypeInfo{number(45), "float4_e2m1fn_x2", 1, "", Element::f4},
+};
+
+struct ScalarAlias {
+  std::string_view alias;
+  std::string_view name;
+};
+constexpr std::array<ScalarAlias, 8> kScalarAliases{{{"half", "float16"},
+                                                     {"float", "float32"},
+                                                     {"double", "float64"},
+                                                     {"short", "int16"},
+                                                     {"int", "int32"},
+                                                     {"long", "int64"},
+                                                     {"cfloat", "complex64"},
+                                                     {"cdouble", "complex128"}}};
+
+template <class Matches>
+const DtypeInfo* find_row(Matches matches) {
+  const auto found = std::find_if(kScalarTypes.begin(), kScalarTypes.end(), matches);
+  return found == kScalarTypes.end() ? nullptr : &*found;
+}
+
+}  // namespace
+
+const DtypeInfo* find_scalar_type(ScalarType type) {
+  return find_row([&](const DtypeInfo& row) { return row.type == type; });
+}
+
+const DtypeInfo* find_scalar_type(std::string_view name) {
+  for (const auto& [alias, full] : kScalarAliases)
+    if (alias == name) name = full;
+  return find_row([&](const DtypeInfo& row) { return row.name == name; });
+}
+
+const DtypeInfo* find_storage_type(std::string_view storage) {
+  if (storage.empty()) return nullptr;
+  return find_row([&](const DtypeInfo& row) { return row.storage == storage; });
+}
+
+const DtypeInfo* find_scalar_type(ElementType element) {
+  return find_row([&](const DtypeInfo& row) { return row.element == element; });
+}
+
+const DtypeInfo& dtype_info(ScalarType type) { return *find_scalar_type(type); }
+
+}  // namespace muster::format
 
 static_assert(std::endian::native == std::endian::little, "the format is little-endian and is read in place");
 
@@ -218,6 +346,85 @@ Header parse_header(std::string_view start, std::uint64_t file_bytes, std::strin
   header.tensors = std::move(events.tensors);
   check_ranges(header.tensors, header.data_offset, file_bytes, file);
   return header;
+}
+
+namespace {
+
+[[noreturn]] void refuse_to_write(std::string_view file, const std::string& reason) {
+  throw CheckpointError("MU203", std::string(file) + " was not written: " + reason);
+}
+
+std::string as_json(const std::string& text, std::string_view file) {
+  try {
+    return nlohmann::json(text).dump();
+  } catch (const nlohmann::json::exception&) {
+    refuse_to_write(file, "a name or a metadata text is not UTF-8: " +
+                              nlohmann::json(text).dump(-1, ' ', true, nlohmann::json::error_handler_t::replace));
+  }
+}
+
+void append_metadata(std::string& json, const Metadata& metadata, std::string_view file) {
+  if (metadata.empty()) return;
+  json += "\"__metadata__\":{";
+  for (const auto& [key, text] : metadata) json += as_json(key, file) + ":" + as_json(text, file) + ",";
+  json.back() = '}';
+  json += ',';
+}
+
+void append_tensor(std::string& json, const TensorSpec& tensor, std::uint64_t begin, std::uint64_t end,
+                   std::string_view file) {
+  json += as_json(tensor.name, file) + ":{\"dtype\":\"" + std::string(name_of(tensor.type)) + "\",\"shape\":[";
+  for (std::size_t i = 0; i < tensor.shape.size(); ++i) json += (i ? "," : "") + std::to_string(tensor.shape[i]);
+  json += "],\"data_offsets\":[" + std::to_string(begin) + "," + std::to_string(end) + "]},";
+}
+
+void check_names(std::span<const TensorSpec> tensors, std::string_view file) {
+  std::unordered_set<std::string_view> names;
+  for (const TensorSpec& tensor : tensors) {
+    if (tensor.name == "__metadata__") refuse_to_write(file, "the name __metadata__ is reserved; rename that tensor");
+    if (!names.insert(tensor.name).second) refuse_to_write(file, "two tensors are named " + in_quotes(tensor.name));
+  }
+}
+
+std::vector<std::size_t> data_order(std::span<const TensorSpec> tensors) {
+  std::vector<std::size_t> order(tensors.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+    if (tensors[a].type != tensors[b].type) return tensors[a].type > tensors[b].type;
+    return tensors[a].name < tensors[b].name;
+  });
+  return order;
+}
+
+}  // namespace
+
+FilePlan plan_file(std::span<const TensorSpec> tensors, const Metadata& metadata, std::string_view file,
+                   std::uint64_t head_alignment) {
+  check_names(tensors, file);
+  FilePlan plan;
+  plan.order = data_order(tensors);
+  std::string json = "{";
+  append_metadata(json, metadata, file);
+  std::uint64_t position = 0;
+  for (const std::size_t i : plan.order) {
+    const auto bytes = byte_count(tensors[i].type, tensors[i].shape);
+    if (!bytes)
+      refuse_to_write(file,
+                      "the shape of tensor " + in_quotes(tensors[i].name) + " has no size in whole bytes below 2^60");
+    append_tensor(json, tensors[i], position, position + *bytes, file);
+    position += *bytes;
+  }
+  if (json.size() > 1) json.pop_back();
+  json += '}';
+  json.resize((kLengthBytes + json.size() + head_alignment - 1) / head_alignment * head_alignment - kLengthBytes, ' ');
+  const std::uint64_t length = json.size();
+  if (length > kMaxHeaderBytes)
+    refuse_to_write(file, "its header would have " + std::to_string(length) + " bytes, more than the limit of " +
+                              std::to_string(kMaxHeaderBytes) + "; spread the tensors over several files");
+  plan.head.assign(reinterpret_cast<const char*>(&length), sizeof(length));
+  plan.head += json;
+  plan.file_bytes = plan.head.size() + position;
+  return plan;
 }
 
 }  // namespace muster::format
