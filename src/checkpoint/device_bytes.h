@@ -11,6 +11,34 @@
 
 #include "device/order.h"
 
+namespace muster::checkpoint {
+
+/// Converts pairs of 4-bit elements, for which LibTorch has few operators, to bytes; other tensors are returned
+/// unchanged.
+at::Tensor as_bytes_if_packed(const at::Tensor& tensor);
+
+/// The tensor's values, contiguous in CPU memory; the tensor itself if it already is. Pairs of 4-bit elements become
+/// bytes.
+at::Tensor dense(const at::Tensor& tensor);
+
+/// A range of bytes in CPU memory and its destination.
+struct ByteCopy {
+  char* to;
+  const char* from;
+  std::size_t bytes;
+};
+
+/// Copies all ranges in large pieces, on LibTorch's intra-op threads.
+/// Requires: no two ranges write the same byte.
+void copy_bytes(const std::vector<ByteCopy>& copies);
+
+/// Whether the tensor's values are in CPU memory in the order of its elements, without gaps, and its operators are not
+/// intercepted. Those of a sharded model's parameters are: only operators, which wait or refuse, may read and write
+/// them.
+bool is_plain(const at::Tensor& tensor);
+
+}  // namespace muster::checkpoint
+
 /// Transfers of tensor bytes between a device and the host through pinned memory.
 /// Why: docs/decisions/0145-checkpoints-through-pinned-memory.md.
 namespace muster::checkpoint {

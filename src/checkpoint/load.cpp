@@ -6,12 +6,11 @@
 #include <ATen/ops/empty.h>
 
 #include "base/shown.h"
-#include "checkpoint/byte_copies.h"
-#include "checkpoint/dense.h"
 #include "checkpoint/device_bytes.h"
 #include "checkpoint/element_types.h"
 #include "checkpoint/tied_tensors.h"
 #include "checkpoint/weight_source.h"
+#include "device_bytes.h"
 #include "muster/base/error.h"
 #include "muster/checkpoint/weights.h"
 

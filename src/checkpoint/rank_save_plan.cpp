@@ -11,12 +11,11 @@
 #include <ATen/ops/from_blob.h>
 
 #include "base/shown.h"
-#include "checkpoint/byte_copies.h"
-#include "checkpoint/dense.h"
 #include "checkpoint/device_bytes.h"
 #include "checkpoint/element_types.h"
 #include "checkpoint/state_json.h"
 #include "checkpoint/tied_tensors.h"
+#include "device_bytes.h"
 #include "format/atomic_file.h"
 #include "muster/base/error.h"
 

@@ -6,10 +6,10 @@
 #include <ATen/core/Tensor.h>
 
 #include "base/shown.h"
-#include "checkpoint/dense.h"
 #include "checkpoint/device_bytes.h"
 #include "checkpoint/element_types.h"
 #include "checkpoint/tied_tensors.h"
+#include "device_bytes.h"
 #include "format/atomic_file.h"
 #include "format/safetensors.h"
 #include "format/weight_set.h"

@@ -7,7 +7,7 @@
 
 #include "base/no_std_exception.h"
 #include "muster/base/error.h"
-#include "muster/data/dataset_error.h"
+#include "muster/data/dataset.h"
 
 namespace muster::data {
 

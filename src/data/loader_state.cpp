@@ -14,12 +14,12 @@
 #include "device/device.h"
 #include "device/vector_math.h"
 #include "hook/random_scope.h"
-#include "mix.h"
 #include "muster/base/error.h"
 #include "muster/comm/communicator.h"
 #include "muster/data/shard_spec.h"
 #include "muster/track/trace.h"
 #include "pass.h"
+#include "permutation.h"
 
 // Why: docs/decisions/0030-the-loader.md.
 namespace muster::data {

@@ -2,8 +2,6 @@
 
 #include <bit>
 
-#include "mix.h"
-
 namespace muster::data {
 namespace {
 

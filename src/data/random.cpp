@@ -3,7 +3,7 @@
 #include <ATen/CPUGeneratorImpl.h>
 
 #include "hook/random_scope.h"
-#include "mix.h"
+#include "permutation.h"
 
 namespace muster {
 

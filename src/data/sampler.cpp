@@ -6,7 +6,6 @@
 #include <string>
 #include <utility>
 
-#include "mix.h"
 #include "muster/base/error.h"
 #include "muster/data/random.h"
 #include "permutation.h"

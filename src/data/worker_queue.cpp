@@ -16,8 +16,8 @@
 
 #include "base/log.h"
 #include "base/quantities.h"
-#include "dataset_scope.h"
 #include "muster/base/error.h"
+#include "worker_queue.h"
 
 namespace muster::data {
 

@@ -11,11 +11,22 @@
 #include <thread>
 #include <vector>
 
+#include <ATen/core/LegacyTypeDispatch.h>
+
 #include "batch_order.h"
 #include "device/order.h"
+#include "hook/random_scope.h"
 #include "muster/data/detail/batch_maker.h"
 
 namespace muster::data {
+
+/// Active while a dataset's code runs: random operators draw from the scope's generator, and nothing is recorded for
+/// backward. Running below autograd makes a small operator a fifth cheaper.
+/// Why: docs/decisions/0031-random-operators-in-datasets.md.
+struct DatasetScope {
+  hook::RandomScope random;
+  at::AutoDispatchBelowADInplaceOrView no_gradients;
+};
 
 /// From now on, LibTorch operators on the calling thread use only that thread. Other threads keep their settings.
 void use_one_intra_op_thread();

@@ -9,8 +9,8 @@
 #include <c10/core/Storage.h>
 
 #include "hook/operator_use.h"
-#include "hook/override.h"
 #include "hook/watched_storage.h"
+#include "operator_use.h"
 
 namespace muster::hook {
 namespace {

@@ -6,9 +6,9 @@
 #include <c10/util/SmallVector.h>
 
 #include "hook/operator_use.h"
-#include "hook/override.h"
-#include "hook/require_values.h"
 #include "muster/base/error.h"
+#include "operator_use.h"
+#include "watched_storage.h"
 
 namespace muster::hook {
 

@@ -8,9 +8,14 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/Storage.h>
 
-#include "hook/interceptor.h"
+#include "interceptor.h"
 
 namespace muster::hook {
+
+/// For code that reads bytes without an operator: notifies the watcher of this tensor's storage as if an operator named
+/// `op` had read the tensor and ended. Does nothing for an unwatched tensor. Throws: what
+/// StorageWatcher::before_access() throws.
+void require_values(const at::Tensor& tensor, const std::string& op);
 
 /// Keeps what install_storage_interceptors() registers out of the process.
 inline constexpr DisableVariable kStorageInterceptorsSwitch{"MUSTER_NO_KEY_FALLBACK"};

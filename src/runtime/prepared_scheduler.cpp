@@ -9,7 +9,7 @@
 #include "base/log.h"
 #include "muster/base/error.h"
 #include "muster/runtime/loop_access.h"
-#include "muster/schedule/composed_schedulers.h"
+#include "muster/schedule/schedulers.h"
 #include "runtime_state.h"
 
 namespace muster::runtime {

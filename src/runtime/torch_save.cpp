@@ -1,6 +1,6 @@
 #include "muster/runtime/detail/torch_save.h"
 
-#include "hook/require_values.h"
+#include "hook/watched_storage.h"
 
 namespace muster::runtime {
 

@@ -1,4 +1,3 @@
-#include "muster/schedule/composed_schedulers.h"
 
 #include <algorithm>
 #include <limits>
@@ -8,8 +7,8 @@
 #include "muster/optim/options.h"
 #include "muster/schedule/schedulers.h"
 #include "optim/each_group.h"
-#include "schedule/schedule_options.h"
 #include "schedule/scheduler_state.h"
+#include "scheduler_state.h"
 
 namespace muster {
 namespace {

@@ -1,5 +1,3 @@
-#include "muster/schedule/cyclic_schedulers.h"
-
 #include <algorithm>
 #include <cmath>
 #include <numbers>
@@ -11,9 +9,10 @@
 #include <torch/optim/sgd.h>
 
 #include "muster/optim/options.h"
+#include "muster/schedule/schedulers.h"
 #include "optim/each_group.h"
-#include "schedule/schedule_options.h"
 #include "schedule/scheduler_state.h"
+#include "scheduler_state.h"
 
 namespace muster {
 namespace schedule {

@@ -14,7 +14,7 @@
 #include "muster/base/error.h"
 #include "muster/runtime/loop_access.h"
 #include "muster/runtime/outside_forward.h"
-#include "muster/schedule/composed_schedulers.h"
+#include "muster/schedule/schedulers.h"
 #include "run.h"
 #include "run_loaders.h"
 #include "run_log.h"

@@ -8,7 +8,7 @@
 
 #include <gtest/gtest.h>
 
-#include "data/shard_plan.h"
+#include "data/batch_order.h"
 #include "datasets.h"
 #include "muster/data/shard_spec.h"
 #include "muster/testing/gtest.h"

@@ -15,7 +15,7 @@
 #include <torch/torch.h>
 
 #include "comm/thread_world.h"
-#include "data/device_mover.h"
+#include "data/pass.h"
 #include "device/order.h"
 #include "device/sync_point_filter.h"
 #include "muster/data/loader.h"

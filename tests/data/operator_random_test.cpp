@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 #include <torch/types.h>
 
-#include "data/dataset_scope.h"
+#include "data/worker_queue.h"
 #include "streams.h"
 
 namespace muster::data {

@@ -1,5 +1,3 @@
-#include "muster/tree/detail/leaves.h"
-
 #include <array>
 #include <map>
 #include <set>
@@ -8,6 +6,8 @@
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
+
+#include "muster/tree/detail/visit.h"
 
 namespace muster::tree {
 namespace {

@@ -4,7 +4,7 @@
 /// fabric.h include this header.
 #include "muster/data/batches.h"
 #include "muster/data/data_loader.h"
-#include "muster/data/dataset_error.h"
+#include "muster/data/dataset.h"
 #include "muster/data/sampler.h"
 #include "muster/data/shard_spec.h"
 #include "muster/data/stream.h"

@@ -1,12 +1,228 @@
 #pragma once
 
+#include <algorithm>  // std::ranges::input_range
 #include <concepts>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
+#include <type_traits>
 #include <utility>
+#include <vector>
 
-#include "muster/data/detail/stream_maker.h"
+#include "muster/data/dataset.h"
+#include "muster/data/detail/batch_maker.h"
+#include "muster/tree/detail/collate.h"
+
+/// The interfaces of a stream, one by one; data/stream.h describes them.
+namespace muster::data {
+
+namespace detail {
+template <class T>
+struct Held {};
+template <class T>
+struct Held<std::optional<T>> {
+  using type = T;
+};
+template <class T>
+struct HeldList {};
+template <class T, class A>
+struct HeldList<std::optional<std::vector<T, A>>> {
+  using type = T;
+};
+}  // namespace detail
+
+template <class S>
+concept pulled_stream = requires(S& s) { typename detail::Held<decltype(s.next())>::type; };
+
+template <class S>
+concept range_stream = !pulled_stream<S> && !sized_dataset<S> && requires(S& s) {
+  { s(int64_t{}) } -> std::ranges::input_range;
+};
+
+template <class S>
+concept reset_stream = !pulled_stream<S> && !range_stream<S> && requires(S& s) {
+  s.reset();
+  typename detail::HeldList<decltype(s.get_batch(size_t{}))>::type;
+};
+
+template <class S>
+concept stream_dataset = pulled_stream<S> || range_stream<S> || reset_stream<S>;
+
+/// A stream or a map-style dataset that can save and restore its position.
+template <class S>
+concept stateful_dataset = requires(S& s, const std::string& saved) {
+  { s.state() } -> std::convertible_to<std::string>;
+  s.load_state(saved);
+};
+
+/// Iterates over a stream of any of the three interfaces.
+template <stream_dataset S>
+class StreamCursor {
+ public:
+  explicit StreamCursor(std::shared_ptr<S> stream) : stream_(std::move(stream)) {}
+  void start(int64_t epoch) {
+    if constexpr (requires { stream_->start(epoch); }) stream_->start(epoch);
+  }
+  auto next() { return stream_->next(); }
+
+ private:
+  std::shared_ptr<S> stream_;
+};
+
+template <range_stream S>
+class StreamCursor<S> {
+ public:
+  explicit StreamCursor(std::shared_ptr<S> stream) : stream_(std::move(stream)) {}
+  void start(int64_t epoch) { run_ = std::make_unique<Run>(*stream_, epoch); }
+  auto next() {
+    std::optional<std::ranges::range_value_t<Range>> raw;
+    if (!run_ || run_->at == std::ranges::end(run_->range)) return raw;
+    raw.emplace(*run_->at);
+    ++run_->at;
+    return raw;
+  }
+
+ private:
+  using Range = std::invoke_result_t<S&, int64_t>;
+  struct Run {
+    Run(S& stream, int64_t epoch) : range(stream(epoch)), at(std::ranges::begin(range)) {}
+    Range range;
+    std::ranges::iterator_t<Range> at;
+  };
+  std::unique_ptr<Run> run_;
+  std::shared_ptr<S> stream_;
+};
+
+template <reset_stream S>
+class StreamCursor<S> {
+ public:
+  explicit StreamCursor(std::shared_ptr<S> stream) : stream_(std::move(stream)) {}
+  void start(int64_t) { stream_->reset(); }
+  auto next() {
+    using Raw = typename detail::HeldList<decltype(stream_->get_batch(size_t{}))>::type;
+    auto some = stream_->get_batch(size_t{1});
+    return some && !some->empty() ? std::optional<Raw>(std::move(some->front())) : std::nullopt;
+  }
+
+ private:
+  std::shared_ptr<S> stream_;
+};
+
+/// The type of a stream's raw samples.
+template <class S>
+using raw_of_t = typename decltype(std::declval<StreamCursor<S>&>().next())::value_type;
+
+/// One raw sample after the stream's transform, if it has one.
+template <class S>
+decltype(auto) transformed(const S& stream, const raw_of_t<S>& raw, SampleRandom& random) {
+  if constexpr (requires { stream.transform(raw, random); }) return stream.transform(raw, random);
+  else if constexpr (requires { stream.transform(raw); }) return stream.transform(raw);
+  else return (raw);
+}
+
+template <class D>
+  requires(stream_dataset<D> && !map_dataset<D>)
+struct BatchOf<D> {
+  using type = tree::collated_t<decltype(transformed(std::declval<const D&>(), std::declval<const raw_of_t<D>&>(),
+                                                     std::declval<SampleRandom&>()))>;
+};
+
+template <class Raw>
+class RecordsOf final : public Records {
+ public:
+  int64_t size() const override { return static_cast<int64_t>(list.size()); }
+  void append(const Records& from, int64_t i) override { list.push_back(static_cast<const RecordsOf&>(from).list[i]); }
+  std::vector<Raw> list;
+};
+
+template <class S>
+class StreamReaderOf final : public StreamReader {
+ public:
+  using Raw = raw_of_t<S>;
+  explicit StreamReaderOf(std::shared_ptr<S> stream) : cursor_(stream), stream_(std::move(stream)) {}
+
+  std::unique_ptr<Records> new_records() const override { return std::make_unique<RecordsOf<Raw>>(); }
+  std::optional<int64_t> size() const override {
+    if constexpr (requires { std::optional<int64_t>(stream_->size()); }) return stream_->size();
+    else return std::nullopt;
+  }
+  void start(int64_t epoch) override { cursor_.start(epoch); }
+  bool read(Records& to) override {
+    auto raw = cursor_.next();
+    if (raw) static_cast<RecordsOf<Raw>&>(to).list.push_back(std::move(*raw));
+    return raw.has_value();
+  }
+  int64_t skip(int64_t n) override {
+    if constexpr (requires { stream_->skip(n); }) {
+      return stream_->skip(n);
+    } else {
+      int64_t skipped = 0;
+      while (skipped < n && cursor_.next()) ++skipped;
+      return skipped;
+    }
+  }
+
+ private:
+  StreamCursor<S> cursor_;
+  std::shared_ptr<S> stream_;
+};
+
+template <class S, class Batch>
+class StreamBatchMaker final : public BatchMaker {
+ public:
+  explicit StreamBatchMaker(std::shared_ptr<S> stream)
+      : StreamBatchMaker(stream, std::make_shared<StreamReaderOf<S>>(stream)) {}
+
+  int64_t size() const override { return reader_->size().value_or(-1); }
+  std::unique_ptr<BatchBox> new_box() const override { return std::make_unique<SendableBox<Batch>>(); }
+  std::shared_ptr<BatchMaker> for_worker() override { return std::make_shared<StreamBatchMaker>(stream_, reader_); }
+  std::shared_ptr<StreamReader> stream() const override { return reader_; }
+
+  bool make(const BatchRequest& request, BatchBox& box) override {
+    auto& batch = static_cast<SendableBox<Batch>&>(box).batch;
+    const auto& records = static_cast<const RecordsOf<raw_of_t<S>>&>(*request.records).list;
+    tree::StackPlace place{.count = static_cast<int64_t>(records.size()), .pinned = request.pinned};
+    for (; place.index < place.count; ++place.index) {
+      if (request.stop && request.stop->load(std::memory_order_relaxed)) return false;
+      const int64_t index = request.indices[place.index];
+      try {
+        auto random = request.random.at(index);
+        request.random.seed_operators(index);
+        decltype(auto) sample = transformed(std::as_const(*stream_), records[place.index], random);
+        using Sample = std::remove_cvref_t<decltype(sample)>;
+        if (!batch) emplace_like(batch, sample);
+        tree::collate_into<Sample>(*batch, sample, place);
+      } catch (...) {
+        throw_dataset_error(index, false);
+      }
+    }
+    return true;
+  }
+
+  std::string state() const override {
+    if constexpr (stateful_dataset<S>) return stream_->state();
+    else return {};
+  }
+  void load_state(const std::string& saved) override {
+    if constexpr (stateful_dataset<S>) stream_->load_state(saved);
+  }
+
+  StreamBatchMaker(std::shared_ptr<S> stream, std::shared_ptr<StreamReaderOf<S>> reader)
+      : reader_(std::move(reader)), stream_(std::move(stream)) {}
+
+ private:
+  std::shared_ptr<StreamReaderOf<S>> reader_;
+  std::shared_ptr<S> stream_;
+};
+
+template <class D, class Batch>
+  requires(stream_dataset<D> && !map_dataset<D>)
+struct MakerOf<D, Batch> {
+  using type = StreamBatchMaker<D, Batch>;
+};
+
+}  // namespace muster::data
 
 /// The interfaces of a stream (samples without indices), in the order in which they are tried:
 ///   std::optional<Raw> next()                              std::nullopt at the end of the pass

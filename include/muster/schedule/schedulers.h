@@ -2,11 +2,11 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
-#include "muster/schedule/composed_schedulers.h"
-#include "muster/schedule/cyclic_schedulers.h"
 #include "muster/schedule/options.h"
 #include "muster/schedule/scheduler.h"
 
@@ -142,6 +142,150 @@ class WarmupLR final : public LRScheduler {
  private:
   double next_lr(size_t group, double lr) override;
   WarmupLROptions options_;
+};
+
+}  // namespace muster
+
+namespace muster::schedule {
+
+/// A momentum that is scheduled with the rate: `momentum` of SGD and RMSprop, the first beta of Adam and AdamW.
+class MomentumSchedule {
+ public:
+  /// Throws: ConfigError (MU135) if the optimizer has no momentum.
+  MomentumSchedule(const OptimizerRates& optimizer, const PerGroup<double>& base, const PerGroup<double>& max);
+  MomentumSchedule() = default;
+  bool on() const noexcept { return !base_.empty(); }
+  double base(size_t group) const { return base_[group]; }
+  double max(size_t group) const { return max_[group]; }
+  void set(const OptimizerRates& optimizer, size_t group, double momentum) const;
+  void save(const OptimizerRates& optimizer, SchedulerState& state) const;
+  void load(const OptimizerRates& optimizer, const SchedulerState& state) const;
+
+ private:
+  std::vector<double> base_, max_;
+};
+
+}  // namespace muster::schedule
+
+namespace muster {
+
+/// Cycles between base_lr and max_lr, and the momentum in the opposite direction (Smith 2015).
+class CyclicLR final : public LRScheduler {
+ public:
+  CyclicLR(OptimizerRates optimizer, CyclicLROptions options);
+  SchedulerState state_dict() const override;
+
+ private:
+  double next_lr(size_t group, double lr) override;
+  void set_others() override;
+  void load(const SchedulerState& state) override;
+  /// The fraction of the range between base and max at last_epoch().
+  double height() const;
+
+  CyclicLROptions options_;
+  std::vector<double> max_lrs_;
+  schedule::MomentumSchedule momentum_;
+  double total_size_ = 0, step_ratio_ = 0;
+};
+
+/// One cycle over total_steps steps: up to max_lr, then down to far below the initial rate, with the momentum in the
+/// opposite direction (Smith and Topin 2017). Step total_steps keeps the last rate. Throws: UsageError (MU136) from any
+/// later step.
+class OneCycleLR final : public LRScheduler {
+ public:
+  OneCycleLR(OptimizerRates optimizer, OneCycleLROptions options);
+  std::optional<int64_t> total_steps() const override { return options_.total_steps; }
+  SchedulerState state_dict() const override;
+
+ private:
+  enum class Rate { initial, max, min };
+  struct Phase {
+    double end_step;
+    Rate from, to;
+    bool momentum_from_max, momentum_to_max;
+  };
+  double next_lr(size_t group, double lr) override;
+  void set_others() override;
+  void advance() override;
+  void load(const SchedulerState& state) override;
+  double rate(size_t group, Rate which) const;
+  /// The phase at last_epoch(), and the completed fraction of it.
+  std::pair<Phase, double> place() const;
+  double anneal(double from, double to, double part) const;
+
+  OneCycleLROptions options_;
+  std::vector<double> max_lrs_;
+  schedule::MomentumSchedule momentum_;
+  std::vector<Phase> phases_;
+};
+
+/// Makes the scheduler that these options describe.
+std::unique_ptr<LRScheduler> make_scheduler(OptimizerRates optimizer, const Schedule& schedule);
+
+/// A scheduler composed of others, which share the optimizer's initial rates.
+class ComposedScheduler : public LRScheduler {
+ public:
+  SchedulerState state_dict() const override;
+
+ protected:
+  /// Throws: ConfigError (MU135) for an empty list of schedules.
+  ComposedScheduler(OptimizerRates optimizer, const std::vector<Schedule>& schedules);
+  double next_lr(size_t, double lr) override { return lr; }
+  void load(const SchedulerState& state) override;
+  void begin() override;
+  void restart() override;
+  /// Goes back to the state before the first step, with the initial rates.
+  void rewind();
+  void begin_part(size_t index) { parts_[index]->begin(); }
+  void restart_part(size_t index) { parts_[index]->restart(); }
+  void note_rates() { last_lr_ = rates_.get(); }
+
+  std::vector<std::unique_ptr<LRScheduler>> parts_;
+};
+
+/// Runs schedules one after another: at each milestone the next schedule starts. As in Python, a schedule starts over
+/// at a milestone from the initial rate if it can compute its rate at step 0 directly, and from the current rate
+/// otherwise (MultiplicativeLR).
+/// SequentialLR(adam, {.milestones = {500}, .schedules = {LinearLROptions{...}, CosineAnnealingLROptions{...}}}).
+class SequentialLR final : public ComposedScheduler {
+ public:
+  /// Throws: ConfigError (MU135) unless milestones are ascending and there is one fewer of them than schedules.
+  SequentialLR(OptimizerRates optimizer, SequentialLROptions options);
+  void step() override;
+  std::optional<int64_t> total_steps() const override;
+
+ private:
+  void begin() override;
+  std::vector<int64_t> milestones_;
+};
+
+/// Runs several schedules at once: each changes the rate that the previous one set.
+class ChainedScheduler final : public ComposedScheduler {
+ public:
+  ChainedScheduler(OptimizerRates optimizer, const ChainedSchedulerOptions& options);
+  void step() override;
+};
+
+/// Multiplies the rate by factor when a metric has not improved for more than `patience` steps.
+class ReduceLROnPlateau final : public LRScheduler {
+ public:
+  /// Throws: ConfigError (MU135) for invalid options.
+  explicit ReduceLROnPlateau(OptimizerRates optimizer, ReduceLROnPlateauOptions options = {});
+  /// Not collective: the metric must be equal on all ranks for equal rates; a prepared scheduler ensures this.
+  void step(double metric);
+  /// Throws: UsageError (MU139), always: this scheduler needs a metric.
+  void step() override;
+  SchedulerState state_dict() const override;
+
+ private:
+  double next_lr(size_t group, double lr) override;
+  void load(const SchedulerState& state) override;
+  bool better(double metric) const;
+
+  ReduceLROnPlateauOptions options_;
+  std::vector<double> min_lrs_;
+  double best_;
+  int64_t cooldown_ = 0, bad_steps_ = 0;
 };
 
 }  // namespace muster

@@ -6,7 +6,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "muster/tree/detail/leaves.h"
 #include "muster/tree/detail/visit.h"
 
 namespace muster::comm {

@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "muster/base/error.h"
-#include "muster/tree/detail/fields.h"
+#include "muster/tree/detail/visit.h"
 #include "muster/tree/state.h"
 
 /// The fields of a plain struct by name. The compiler supplies the names.
