@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "accelerate_names.h"
-#include "base/known_names.h"
 #include "base/listing.h"
 #include "key_hint.h"
 #include "muster/base/error.h"

@@ -1,6 +1,8 @@
 #include "accelerate_names.h"
 
-#include "base/letter_case.h"
+#include "base/spelling.h"
+#include <algorithm>
+#include <deque>
 
 namespace muster::cli {
 namespace {

@@ -4,11 +4,9 @@
 
 #include "accelerate_file.h"
 #include "accelerate_names.h"
-#include "base/letter_case.h"
 #include "base/listing.h"
-#include "base/options_default.h"
-#include "base/options_list.h"
-#include "base/read_bool.h"
+#include "base/options_line.h"
+#include "base/spelling.h"
 #include "muster/base/error.h"
 #include "options/launcher_fields.h"
 #include "options/program_options.h"

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "base/known_names.h"
 #include "base/listing.h"
 #include "deepspeed_file.h"
 #include "muster/base/error.h"

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "base/options_list.h"
+#include "base/options_line.h"
 #include "muster/base/detail/options.h"
 
 namespace muster::cli {

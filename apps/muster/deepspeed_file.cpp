@@ -6,8 +6,7 @@
 
 #include "accelerate_file.h"
 #include "base/file_values.h"
-#include "base/letter_case.h"
-#include "base/read_bool.h"
+#include "base/spelling.h"
 #include "deepspeed_names.h"
 #include "key_hint.h"
 #include "muster/base/error.h"

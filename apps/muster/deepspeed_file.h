@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "muster/base/detail/options_file.h"
+#include "muster/base/detail/options.h"
 
 namespace muster::cli {
 

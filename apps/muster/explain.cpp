@@ -1,7 +1,7 @@
 #include <cstdio>
 
-#include "base/letter_case.h"
 #include "base/listing.h"
+#include "base/spelling.h"
 #include "commands.h"
 #include "error_pages.h"
 #include "muster/base/error.h"

@@ -1,6 +1,5 @@
 #include "key_hint.h"
 
-#include "base/known_names.h"
 #include "base/listing.h"
 
 namespace muster::cli {

@@ -1,6 +1,6 @@
 #include <cstdio>
 
-#include "base/letter_case.h"
+#include "base/spelling.h"
 #include "command_flags.h"
 #include "commands.h"
 #include "muster/base/error.h"

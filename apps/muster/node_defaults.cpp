@@ -1,7 +1,7 @@
 #include "node_defaults.h"
 
 #include "base/variables.h"
-#include "cluster/node_place.h"
+#include "cluster/reading.h"
 #include "options/launcher_fields.h"
 
 namespace muster::cli {

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "muster/base/detail/options_file.h"
+#include "muster/base/detail/options.h"
 #include "muster/base/environment.h"
 
 namespace muster::cli {

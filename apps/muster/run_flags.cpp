@@ -9,7 +9,7 @@
 #include <CLI/Formatter.hpp>
 
 #include "accelerate_names.h"
-#include "base/known_names.h"
+#include "base/listing.h"
 #include "base/options_line.h"
 #include "foreign_flags.h"
 #include "launcher/devices.h"

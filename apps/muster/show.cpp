@@ -7,7 +7,6 @@
 #include <CLI/Formatter.hpp>
 
 #include "base/listing.h"
-#include "base/quantities.h"
 #include "base/shown.h"
 #include "commands.h"
 #include "format/json.h"

@@ -10,7 +10,6 @@
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
 
-#include "base/known_names.h"
 #include "base/listing.h"
 #include "commands.h"
 #include "hand_in.h"

@@ -1,6 +1,5 @@
-#include "muster/base/detail/options_file.h"
-
 #include "base/file_values.h"
+#include "muster/base/detail/options.h"
 #include "muster/base/error.h"
 #include "yaml_document.h"
 

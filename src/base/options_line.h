@@ -1,9 +1,28 @@
 #pragma once  // for other rooms
 
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "muster/base/detail/options.h"
+
+/// Lists in one text: a,b. An item with a comma is put in double quotes, and a double quote in it is doubled:
+/// "a{1,2}",b is a list of two items.
+namespace muster::options {
+
+/// The parts of `text` between commas outside quotes, trimmed, with their quotes. A quote may open at the first
+/// character of an item or, with `in_pairs`, after the first '=' of an item. An unclosed quote reaches to the end.
+std::vector<std::string> split_items(std::string_view text, bool in_pairs = false);
+
+/// The item without its quotes; an unquoted item is returned unchanged. nullopt if an item starts with a quote but does
+/// not end with the closing one.
+std::optional<std::string> unquoted(std::string_view item);
+
+/// The item as written in a list: quoted if needed.
+std::string list_item(std::string_view item);
+
+}  // namespace muster::options
 
 /// All options of a program in one line: the form in which a launcher forwards them to its ranks.
 namespace muster::options {
@@ -14,7 +33,7 @@ inline constexpr const char* kLineVariable = "MUSTER_OPTIONS";
 std::string variable_of(const std::string& name);
 
 /// Reads "precision=bf16,fsdp.stage=full" (a word without '=' continues the list before it; quotes as in
-/// options_list.h), or a line of YAML or JSON: {precision: bf16, fsdp: {stage: full, unit_classes: [Block, Head]}}.
+/// split_items()), or a line of YAML or JSON: {precision: bf16, fsdp: {stage: full, unit_classes: [Block, Head]}}.
 /// `place` names the source in messages, unless the line itself says where a value was set.
 /// Throws: ConfigError (MU300) for a word that is not name=value, (MU305) for a duplicate name, (MU004) for text that
 /// is not YAML.
@@ -37,5 +56,8 @@ RawOptions split_pairs(const std::string& text, const std::string& place, const 
 /// Throws: ConfigError (`error`) as split_pairs(), (MU305) as without_aliases().
 void expand(RawOptions& texts, const std::string& name, const std::vector<Description>& table = {},
             const char* error = "MU300");
+
+/// Whether `text` is the option's default. A boolean may have any spelling that read_bool() knows.
+bool is_default(const Description& option, const std::string& text);
 
 }  // namespace muster::options

@@ -1,6 +1,8 @@
 #pragma once  // for other rooms
 
+#include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -16,5 +18,15 @@ inline constexpr std::size_t kMostShown = 120;
 std::string shown(std::string_view text, std::size_t most = kMostShown);
 /// The text of shown() in single quotes.
 std::string in_quotes(std::string_view text, std::size_t most = kMostShown);
+
+/// A size in bytes as text: "900 B", "8.2 KiB", "264.1 MiB".
+std::string size_text(std::uint64_t bytes);
+/// A time in seconds as text: "1.5 s".
+std::string seconds_text(std::chrono::duration<double> time);
+/// A number with its noun: "1 rank", "2 ranks".
+std::string counted(std::int64_t count, std::string_view what);
+
+/// Message text for a thrown object that is not a std::exception.
+inline constexpr const char* kNoStdException = "an exception that is no std::exception";
 
 }  // namespace muster

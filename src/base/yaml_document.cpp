@@ -4,8 +4,8 @@
 #include <cctype>
 #include <string_view>
 
-#include "base/options_list.h"
 #include "muster/base/error.h"
+#include "options_line.h"
 
 namespace muster::options {
 namespace {

@@ -15,7 +15,7 @@ std::string place_of(const std::string& file, const YAML::Mark& mark);
 /// Throws: ConfigError (MU004), always, with the form that is wanted.
 [[noreturn]] void refuse_form(const std::string& where, const std::string& what);
 
-/// A scalar or a list of scalars as one text, see options_list.h; null is "". Throws: ConfigError (MU004) otherwise.
+/// A scalar or a list of scalars as one text, see split_items(); null is "". Throws: ConfigError (MU004) otherwise.
 std::string read_value(const YAML::Node& node, const std::string& where);
 
 /// The only document of the text, a map; null if it has none. Throws: ConfigError (MU004) for several documents or

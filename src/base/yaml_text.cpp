@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cctype>
 
-#include "base/letter_case.h"
+#include "spelling.h"
 
 namespace muster::options {
 namespace {

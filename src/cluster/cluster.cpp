@@ -3,9 +3,9 @@
 #include "base/listing.h"
 #include "base/log.h"
 #include "base/variables.h"
-#include "cluster/error_message.h"
 #include "muster/base/error.h"
 #include "reading.h"
+#include "report.h"
 
 namespace muster {
 namespace {

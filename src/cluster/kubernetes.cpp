@@ -1,6 +1,5 @@
 #include "base/log.h"
 #include "base/variables.h"
-#include "cluster/node_place.h"
 #include "muster/base/error.h"
 #include "reading.h"
 

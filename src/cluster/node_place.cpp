@@ -1,4 +1,3 @@
-#include "cluster/node_place.h"
 
 #include <algorithm>
 #include <charconv>
@@ -7,7 +6,6 @@
 #include "base/variables.h"
 #include "muster/base/error.h"
 #include "reading.h"
-#include "sagemaker_hosts.h"
 
 namespace muster::cluster {
 namespace {

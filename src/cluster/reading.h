@@ -1,4 +1,4 @@
-#pragma once
+#pragma once  // for other rooms
 
 #include <initializer_list>
 #include <optional>
@@ -97,5 +97,34 @@ int tasks_on_node(std::string_view text, int node, std::string_view variable);
 /// The first host of a SLURM node list: "alpha03" for "alpha[03-05,9],beta".
 /// Throws: ConfigError (MU025) with the variable's name.
 std::string first_host(std::string_view list, std::string_view variable);
+
+/// The containers of a SageMaker training job.
+struct SageMakerHosts {
+  int current = 0;                      ///< index of this container in `names`
+  std::vector<std::string> names = {};  ///< names in the order of their numbers; never empty
+  std::string source = {};              ///< variable or file that lists the containers
+};
+
+/// Reads SM_HOSTS and SM_CURRENT_HOST, which SageMaker's toolkit sets, otherwise input/config/resourceconfig.json in
+/// SAGEMAKER_BASE_DIR (or /opt/ml), which every container has. Requires: in_sagemaker().
+/// Throws: ConfigError (MU494) if they cannot be read or are contradictory.
+SageMakerHosts read_sagemaker_hosts(const Environment& variables);
+
+/// This host's place among the hosts of a job, as the cluster states it, for a launcher that runs once per host.
+struct NodePlace {
+  std::string devices = {};       ///< ranks on each node: a count or "auto"; empty: not stated
+  std::string main_address = {};  ///< host of node 0; empty: not stated
+  int main_port = 0;              ///< port on node 0; 0: not stated
+  std::optional<int> node_rank = {};
+  /// Set only by clusters that start one command on every node: SageMaker, Kubeflow.
+  std::optional<int> nodes = {};
+  std::string source = {};  ///< variable or file with the information
+};
+
+/// Reads Kubeflow's PET_ variables, SageMaker's hosts, the index of a Kubernetes Indexed Job, and the node of a SLURM
+/// or PBS task; nullopt if none of them is set.
+/// Throws: ConfigError (MU021) for a value that is not a number, (MU025) for a malformed node list, (MU494) for
+/// unreadable hosts of SageMaker.
+std::optional<NodePlace> find_node_place(const Environment& variables);
 
 }  // namespace muster::cluster

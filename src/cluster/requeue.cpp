@@ -5,7 +5,7 @@
 
 #include "base/log.h"
 #include "base/run_program.h"
-#include "base/trimmed.h"
+#include "base/spelling.h"
 
 namespace muster::cluster {
 

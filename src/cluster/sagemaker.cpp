@@ -8,7 +8,6 @@
 #include "base/variables.h"
 #include "muster/base/error.h"
 #include "reading.h"
-#include "sagemaker_hosts.h"
 
 namespace muster::cluster {
 namespace {

@@ -1,7 +1,12 @@
 #pragma once  // for other rooms
 
+#include <array>
+#include <cstdint>
 #include <filesystem>
+#include <initializer_list>
+#include <span>
 #include <string>
+#include <string_view>
 
 #include "muster/base/environment.h"
 
@@ -34,5 +39,16 @@ Secret read_secret_file(const std::filesystem::path& path);
 /// The secret in the file that MUSTER_SECRET_FILE names, or in MUSTER_SECRET; empty if neither is set.
 /// Throws: ConfigError (MU068).
 Secret read_secret(const Environment& variables);
+
+inline constexpr std::size_t kSignatureBytes = 32;
+using Signature = std::array<std::uint8_t, kSignatureBytes>;
+
+/// HMAC-SHA256 with the job's secret. Each part is signed with its length and its index, so that no two lists of parts
+/// have the same signature; the first part gives the purpose.
+/// Requires: the secret is not empty.
+Signature sign(const Secret& secret, std::initializer_list<std::string_view> parts);
+
+/// Compares in constant time.
+bool is_signature(const Signature& expected, std::span<const std::uint8_t> bytes) noexcept;
 
 }  // namespace muster::cluster

@@ -1,5 +1,5 @@
 #include "base/log.h"
-#include "base/read_bool.h"
+#include "base/spelling.h"
 #include "base/variables.h"
 #include "muster/base/error.h"
 #include "reading.h"

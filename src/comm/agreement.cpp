@@ -5,7 +5,7 @@
 
 #include <ATen/ops/tensor.h>
 
-#include "base/no_std_exception.h"
+#include "base/shown.h"
 #include "comm/error_text.h"
 #include "comm/report_lost_rank.h"
 #include "muster/base/error.h"

@@ -3,7 +3,7 @@
 #include <exception>
 #include <string>
 
-#include "base/no_std_exception.h"
+#include "base/shown.h"
 #include "comm/error_text.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"

@@ -13,7 +13,7 @@
 #include <ATen/ops/empty.h>
 
 #include "base/log.h"
-#include "base/no_std_exception.h"
+#include "base/shown.h"
 #include "comm/attached_values.h"
 #include "comm/device_agreement.h"
 #include "comm/error_text.h"

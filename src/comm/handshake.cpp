@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "base/random_word.h"
-#include "cluster/signature.h"
+#include "cluster/secret.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
 

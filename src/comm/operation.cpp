@@ -4,8 +4,8 @@
 
 #include <c10/core/ScalarType.h>
 
-#include "base/letter_case.h"
 #include "base/listing.h"
+#include "base/spelling.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
 

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <utility>
 
-#include "cluster/signature.h"
+#include "cluster/secret.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
 

@@ -5,7 +5,7 @@
 
 #include <c10/util/Exception.h>
 
-#include "base/no_std_exception.h"
+#include "base/shown.h"
 #include "muster/base/error.h"
 #include "muster/data/dataset.h"
 

@@ -6,7 +6,7 @@
 
 #include <ATen/Context.h>
 
-#include "base/quantities.h"
+#include "base/shown.h"
 #include "data/batch_indices.h"
 #include "data/batch_order.h"
 #include "data/generators.h"

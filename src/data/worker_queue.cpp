@@ -15,7 +15,7 @@
 #include <ATen/Parallel.h>
 
 #include "base/log.h"
-#include "base/quantities.h"
+#include "base/shown.h"
 #include "muster/base/error.h"
 #include "worker_queue.h"
 

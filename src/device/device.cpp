@@ -6,9 +6,8 @@
 
 #include <ATen/DeviceAccelerator.h>
 
+#include "base/accelerator_name.h"
 #include "base/listing.h"
-#include "base/one_device.h"
-#include "base/xla_devices.h"
 #include "muster/base/error.h"
 
 namespace muster::device {

@@ -1,7 +1,7 @@
 #include "device/host_memory.h"
 
-#include "base/quantities.h"
-#include "base/read_bool.h"
+#include "base/shown.h"
+#include "base/spelling.h"
 #include "muster/base/format.h"
 
 #if defined(__GLIBC__)

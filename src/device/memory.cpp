@@ -4,7 +4,7 @@
 #include <ATen/core/CachingHostAllocator.h>
 #include <c10/core/CachingDeviceAllocator.h>
 
-#include "base/quantities.h"
+#include "base/shown.h"
 #include "device/device.h"
 #include "muster/base/format.h"
 

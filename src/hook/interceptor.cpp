@@ -14,7 +14,7 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/library.h>
 
-#include "base/read_bool.h"
+#include "base/spelling.h"
 #include "muster/base/error.h"
 
 namespace muster::hook {

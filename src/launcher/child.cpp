@@ -17,7 +17,7 @@
 
 #include "base/log.h"
 #include "base/variables.h"
-#include "cluster/error_message.h"
+#include "cluster/report.h"
 #include "muster/base/error.h"
 
 namespace muster::launcher {

@@ -9,10 +9,9 @@
 #include <fstream>
 #include <sstream>
 
+#include "base/accelerator_name.h"
 #include "base/log.h"
-#include "base/one_device.h"
-#include "base/trimmed.h"
-#include "base/xla_devices.h"
+#include "base/spelling.h"
 #include "muster/base/error.h"
 
 namespace muster::launcher {

@@ -25,7 +25,7 @@
 #include "base/log.h"
 #include "base/random_word.h"
 #include "base/variables.h"
-#include "cluster/error_message.h"
+#include "cluster/report.h"
 #include "fork_protocol.h"
 #include "muster/base/error.h"
 

@@ -9,7 +9,7 @@
 #include "base/listing.h"
 #include "base/log.h"
 #include "base/run_program.h"
-#include "base/trimmed.h"
+#include "base/spelling.h"
 
 namespace muster::launcher {
 namespace {

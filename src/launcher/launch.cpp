@@ -9,7 +9,7 @@
 
 #include "base/log.h"
 #include "base/variables.h"
-#include "cluster/error_message.h"
+#include "cluster/report.h"
 #include "launcher/devices.h"
 #include "local_ranks.h"
 #include "muster/base/error.h"

@@ -12,7 +12,7 @@
 #include <iterator>
 
 #include "base/log.h"
-#include "cluster/error_message.h"
+#include "cluster/report.h"
 
 namespace muster::launcher {
 namespace {

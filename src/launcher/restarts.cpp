@@ -1,7 +1,7 @@
 #include "restarts.h"
 
 #include "base/log.h"
-#include "base/quantities.h"
+#include "base/shown.h"
 
 namespace muster::launcher {
 namespace {

@@ -7,8 +7,8 @@
 #include <tuple>
 
 #include "base/log.h"
-#include "base/quantities.h"
-#include "cluster/error_message.h"
+#include "base/shown.h"
+#include "cluster/report.h"
 
 namespace muster::launcher {
 namespace {

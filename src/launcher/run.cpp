@@ -16,7 +16,7 @@
 #include "base/options_line.h"
 #include "child.h"
 #include "cluster/listening_socket.h"
-#include "cluster/signature.h"
+#include "cluster/secret.h"
 #include "console.h"
 #include "fork_server.h"
 #include "launcher/child.h"

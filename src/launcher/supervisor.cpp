@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "cluster/error_message.h"
+#include "cluster/report.h"
 
 namespace muster::launcher {
 namespace {

@@ -5,8 +5,9 @@
 #include <cmath>
 #include <map>
 
-#include "base/known_names.h"
-#include "base/options_default.h"
+#include "base/listing.h"
+#include "base/options_line.h"
+#include "base/spelling.h"
 #include "muster/base/error.h"
 #include "options/strategy_request.h"
 #include "options/words.h"

@@ -5,10 +5,9 @@
 #include <string_view>
 #include <vector>
 
-#include "base/known_names.h"
 #include "base/listing.h"
 #include "base/options_line.h"
-#include "base/read_bool.h"
+#include "base/spelling.h"
 #include "base/variables.h"
 #include "options/launcher_fields.h"
 #include "options/program_options.h"

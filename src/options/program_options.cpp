@@ -6,7 +6,7 @@
 #include <string>
 
 #include "base/options_line.h"
-#include "base/read_bool.h"
+#include "base/spelling.h"
 #include "base/variables.h"
 #include "base/word_value.h"
 #include "muster/base/detail/options.h"

@@ -4,9 +4,9 @@
 #include <string>
 #include <tuple>
 
-#include "base/known_names.h"
+#include "base/listing.h"
 #include "base/options_line.h"
-#include "base/read_bool.h"
+#include "base/spelling.h"
 #include "muster/base/error.h"
 #include "options/sharded_fields.h"
 

@@ -4,9 +4,8 @@
 #include <optional>
 #include <utility>
 
-#include "base/letter_case.h"
 #include "base/options_line.h"
-#include "base/read_bool.h"
+#include "base/spelling.h"
 #include "base/word_value.h"
 #include "muster/runtime/options.h"
 #include "options/program_options.h"

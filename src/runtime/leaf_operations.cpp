@@ -4,7 +4,6 @@
 #include <string>
 #include <utility>
 
-#include "base/quantities.h"
 #include "base/shown.h"
 #include "comm/agreement.h"
 #include "comm/device_agreement.h"

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <unordered_set>
 
-#include "base/quantities.h"
+#include "base/shown.h"
 #include "device/memory.h"
 #include "muster/base/format.h"
 #include "muster/optim/optimizer_state.h"

@@ -8,8 +8,8 @@
 
 #include <torch/optim/lbfgs.h>
 
-#include "base/first_names.h"
-#include "base/quantities.h"
+#include "base/listing.h"
+#include "base/shown.h"
 #include "comm/agreement.h"
 #include "comm/same_lines.h"
 #include "muster/base/error.h"

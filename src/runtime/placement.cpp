@@ -4,7 +4,7 @@
 #include <deque>
 #include <utility>
 
-#include "base/quantities.h"
+#include "base/shown.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
 #include "runtime_state.h"

@@ -16,7 +16,7 @@
 #include <torch/utils.h>
 
 #include "base/log.h"
-#include "base/quantities.h"
+#include "base/shown.h"
 #include "base/variables.h"
 #include "comm/agreement.h"
 #include "comm/device_agreement.h"

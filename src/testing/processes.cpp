@@ -27,7 +27,7 @@
 #include <vector>
 
 #include "base/descriptor.h"
-#include "base/no_std_exception.h"
+#include "base/shown.h"
 #include "muster/base/environment.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"

@@ -2,7 +2,7 @@
 #include <mutex>
 #include <string>
 
-#include "base/no_std_exception.h"
+#include "base/shown.h"
 #include "comm/thread_world.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"

@@ -9,7 +9,6 @@
 #include <nlohmann/json.hpp>
 
 #include "base/log.h"
-#include "base/quantities.h"
 #include "base/shown.h"
 #include "mlflow_lines.h"
 #include "mlflow_server.h"

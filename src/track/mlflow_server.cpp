@@ -4,9 +4,8 @@
 #include <cctype>
 #include <charconv>
 
-#include "base/letter_case.h"
-#include "base/read_bool.h"
 #include "base/shown.h"
+#include "base/spelling.h"
 #include "muster/base/error.h"
 
 namespace muster::track {

@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/known_names.h"
+#include "base/listing.h"
 #include "base/log.h"
 #include "base/shown.h"
 #include "file_trackers.h"

@@ -10,10 +10,9 @@
 
 #include <torch/utils.h>
 
-#include "base/known_names.h"
 #include "base/listing.h"
 #include "base/options_line.h"
-#include "cluster/error_message.h"
+#include "cluster/report.h"
 #include "main_program.h"
 #include "muster/base/detail/options.h"
 #include "muster/base/error.h"

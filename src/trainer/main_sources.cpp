@@ -2,8 +2,9 @@
 #include <cstddef>
 #include <utility>
 
-#include "base/known_names.h"
+#include "base/listing.h"
 #include "base/options_line.h"
+#include "base/spelling.h"
 #include "main_program.h"
 #include "muster/base/error.h"
 #include "options/lightning_config.h"

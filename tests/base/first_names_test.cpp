@@ -1,9 +1,9 @@
-#include "base/first_names.h"
-
 #include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
+
+#include "base/listing.h"
 
 namespace muster {
 namespace {

@@ -1,6 +1,6 @@
-#include "base/known_names.h"
-
 #include <gtest/gtest.h>
+
+#include "base/listing.h"
 
 namespace muster {
 namespace {

@@ -1,6 +1,6 @@
-#include "base/quantities.h"
-
 #include <gtest/gtest.h>
+
+#include "base/shown.h"
 
 namespace muster {
 namespace {

@@ -1,11 +1,9 @@
-#include "base/read_bool.h"
-
 #include <cctype>
 #include <string>
 
 #include <gtest/gtest.h>
 
-#include "base/letter_case.h"
+#include "base/spelling.h"
 
 namespace muster {
 namespace {

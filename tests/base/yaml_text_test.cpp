@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-#include "muster/base/detail/options_file.h"
+#include "muster/base/detail/options.h"
 
 namespace muster::options {
 namespace {

@@ -1,5 +1,3 @@
-#include "cluster/error_message.h"
-
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -7,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include "cluster/report.h"
 #include "muster/base/error.h"
 
 namespace muster::cluster {

@@ -1,6 +1,5 @@
-#include "cluster/node_place.h"
-
 #include "cluster/cases.h"
+#include "cluster/reading.h"
 
 namespace muster::cluster::testing {
 namespace {

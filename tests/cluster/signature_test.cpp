@@ -1,10 +1,10 @@
-#include "cluster/signature.h"
-
 #include <cstdio>
 #include <set>
 #include <string>
 
 #include <gtest/gtest.h>
+
+#include "cluster/secret.h"
 
 namespace muster::cluster {
 namespace {

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "base/random_word.h"
-#include "cluster/signature.h"
+#include "cluster/secret.h"
 
 namespace muster::launcher {
 namespace {

@@ -11,7 +11,6 @@
 
 #include "base/descriptor.h"
 #include "cluster/secret.h"
-#include "cluster/signature.h"
 
 namespace muster::launcher {
 

@@ -9,7 +9,7 @@
 #include <system_error>
 
 #include "base/log.h"
-#include "base/quantities.h"
+#include "base/shown.h"
 #include "muster/base/error.h"
 
 namespace muster::launcher {

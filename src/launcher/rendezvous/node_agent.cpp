@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "base/log.h"
-#include "base/quantities.h"
+#include "base/shown.h"
 #include "launcher/rank_environment.h"
 #include "launcher/restarts.h"
 #include "muster/base/error.h"

@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "base/log.h"
-#include "base/quantities.h"
+#include "base/shown.h"
 #include "muster/base/error.h"
 
 namespace muster::launcher {

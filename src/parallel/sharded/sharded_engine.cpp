@@ -11,8 +11,8 @@
 #include <ATen/core/grad_mode.h>
 #include <c10/util/ScopeExit.h>
 
-#include "base/first_names.h"
-#include "base/quantities.h"
+#include "base/listing.h"
+#include "base/shown.h"
 #include "comm/agreement.h"
 #include "comm/shared_tensor.h"
 #include "muster/base/error.h"

@@ -1,4 +1,4 @@
-#include "base/known_names.h"
+#include "listing.h"
 
 #include <algorithm>
 #include <cctype>
@@ -6,7 +6,6 @@
 #include <numeric>
 #include <utility>
 
-#include "base/listing.h"
 #include "muster/base/word.h"
 
 namespace muster {

@@ -1,9 +1,7 @@
-#include "base/read_bool.h"
+#include "spelling.h"
 
 #include <algorithm>
 #include <string>
-
-#include "base/letter_case.h"
 
 namespace muster {
 

@@ -1,1 +1,0 @@
-#include "muster/base/error.h"
