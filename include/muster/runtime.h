@@ -24,18 +24,16 @@
 #include "muster/comm/communicator.h"
 #include "muster/data/loader.h"
 #include "muster/data/progress_bar.h"
-#include "muster/optim/grad_norm.h"
+#include "muster/optim/clip.h"
 #include "muster/optim/options.h"
-#include "muster/parallel/full_params_options.h"
 #include "muster/parallel/local_sgd.h"
+#include "muster/parallel/sharded_options.h"
 #include "muster/precision/autocast.h"
 #include "muster/precision/grad_scaler.h"
-#include "muster/precision/in_fp32.h"
 #include "muster/runtime/accumulation.h"
 #include "muster/runtime/batch_size_search.h"
 #include "muster/runtime/callback.h"
 #include "muster/runtime/detail/gather_for_metrics.h"
-#include "muster/runtime/detail/objects.h"
 #include "muster/runtime/detail/prepare.h"
 #include "muster/runtime/detail/process_control.h"
 #include "muster/runtime/detail/torch_save.h"
@@ -44,7 +42,6 @@
 #include "muster/runtime/flops.h"
 #include "muster/runtime/init_trackers.h"
 #include "muster/runtime/loader_preparation.h"
-#include "muster/runtime/log_images.h"
 #include "muster/runtime/logger.h"
 #include "muster/runtime/loop_access.h"
 #include "muster/runtime/metrics.h"
@@ -55,10 +52,8 @@
 #include "muster/runtime/outside_forward.h"
 #include "muster/runtime/padding.h"
 #include "muster/runtime/placement.h"
-#include "muster/runtime/resume.h"
 #include "muster/runtime/saved_item.h"
 #include "muster/runtime/split.h"
-#include "muster/runtime/training_options.h"
 #include "muster/schedule/schedulers.h"
 #include "muster/strategy/options.h"
 #include "muster/track/trackers.h"
@@ -289,7 +284,7 @@ class Runtime {
   /// @{
 
   /// Takes modules, optimizers, schedulers (Muster's or LibTorch's), muster::DataLoaders, and functions that make them
-  /// (see function_argument.h), in any order. Returns their handles in that order, as a tuple or, for one object, bare.
+  /// (see detail/prepare.h), in any order. Returns their handles in that order, as a tuple or, for one object, bare.
   /// Temporaries are owned, named objects are borrowed.
   /// Gradients that a module already has count as those of a backward in no_sync(): the next backward communicates the
   /// sum.

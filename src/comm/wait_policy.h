@@ -8,7 +8,7 @@
 #include <mutex>
 #include <thread>
 
-#include "muster/comm/detail/time_point.h"
+#include "muster/comm/options.h"
 
 namespace muster::comm {
 

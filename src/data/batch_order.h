@@ -9,7 +9,6 @@
 #include <string>
 #include <vector>
 
-#include "muster/data/batches.h"
 #include "muster/data/detail/batch_maker.h"
 #include "muster/data/detail/loader_state.h"
 #include "muster/data/sampler.h"

@@ -10,8 +10,8 @@
 #include "batch_indices.h"
 #include "muster/base/error.h"
 #include "muster/data/dataset.h"
-#include "muster/tree/detail/move.h"
 #include "muster/tree/detail/pack.h"
+#include "muster/tree/detail/visit.h"
 #include "worker_queue.h"
 
 namespace muster::data {

@@ -13,7 +13,7 @@
 #include "batch_order.h"
 #include "device/order.h"
 #include "muster/comm/communicator.h"
-#include "muster/data/detail/batch_box.h"
+#include "muster/data/detail/batch_maker.h"
 #include "muster/data/detail/loader_state.h"
 #include "muster/data/shard_spec.h"
 #include "worker_queue.h"

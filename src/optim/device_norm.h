@@ -5,7 +5,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "muster/optim/grad_norm.h"
+#include "muster/optim/clip.h"
 
 /// Norms of gradients on a device, without making the host wait: each result is a float64 tensor on that device.
 namespace muster::optim {

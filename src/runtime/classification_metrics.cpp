@@ -4,7 +4,7 @@
 #include "base/listing.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
-#include "muster/runtime/metric.h"
+#include "muster/runtime/metrics.h"
 #include "runtime/sum_dtype.h"
 
 namespace muster {

@@ -1,6 +1,5 @@
-#include "muster/runtime/detail/function_argument.h"
-
 #include "muster/base/error.h"
+#include "muster/runtime/detail/prepare.h"
 
 namespace muster::runtime {
 

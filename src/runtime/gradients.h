@@ -12,7 +12,7 @@
 #include "accumulation.h"
 #include "loss_scale.h"
 #include "model_registry.h"
-#include "muster/optim/grad_norm.h"
+#include "muster/optim/clip.h"
 #include "muster/runtime/options.h"
 #include "muster/track/trace.h"
 #include "prepared_optimizer.h"

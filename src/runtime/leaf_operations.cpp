@@ -1,5 +1,3 @@
-#include "muster/runtime/detail/leaf_operations.h"
-
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -10,6 +8,7 @@
 #include "muster/base/error.h"
 #include "muster/base/format.h"
 #include "muster/comm/communicator.h"
+#include "muster/runtime/detail/values.h"
 
 namespace muster::runtime {
 namespace {

@@ -1,5 +1,3 @@
-#include "muster/runtime/log_images.h"
-
 #include <cstddef>
 #include <span>
 
@@ -7,6 +5,7 @@
 
 #include "base/listing.h"
 #include "muster/base/error.h"
+#include "muster/runtime/init_trackers.h"
 #include "track/png.h"
 
 namespace muster {

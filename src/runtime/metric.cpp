@@ -1,5 +1,3 @@
-#include "muster/runtime/metric.h"
-
 #include <algorithm>
 #include <limits>
 #include <utility>
@@ -17,6 +15,7 @@
 #include "muster/base/error.h"
 #include "muster/base/format.h"
 #include "muster/runtime/detail/state_access.h"
+#include "muster/runtime/metrics.h"
 #include "runtime_state.h"
 
 namespace muster {

@@ -1,5 +1,3 @@
-#include "muster/runtime/detail/objects.h"
-
 #include <ATen/ops/empty.h>
 #include <ATen/ops/scalar_tensor.h>
 
@@ -7,6 +5,7 @@
 #include "muster/base/error.h"
 #include "muster/base/format.h"
 #include "muster/comm/communicator.h"
+#include "muster/runtime/detail/values.h"
 
 namespace muster::runtime {
 namespace {

@@ -8,7 +8,7 @@
 #include <c10/util/Exception.h>
 #include <torch/nn/module.h>
 
-#include "muster/optim/grad_norm.h"
+#include "muster/optim/clip.h"
 #include "muster/precision/policy.h"
 #include "muster/runtime/model.h"
 #include "muster/track/trace.h"

@@ -3,7 +3,7 @@
 #include <memory>
 
 #include "muster/comm/communicator.h"
-#include "muster/runtime/training_options.h"
+#include "muster/runtime/options.h"
 #include "muster/track/trace.h"
 
 namespace muster::runtime {

@@ -1,5 +1,3 @@
-#include "muster/runtime/resume.h"
-
 #include <cstdint>
 #include <cstdlib>
 
@@ -8,6 +6,7 @@
 #include "checkpoint_opening.h"
 #include "muster/base/environment.h"
 #include "muster/runtime.h"
+#include "muster/runtime/opened_checkpoint.h"
 #include "runtime_state.h"
 
 namespace muster {

@@ -37,7 +37,6 @@
 #include "muster/precision/options.h"
 #include "muster/precision/plugin.h"
 #include "muster/runtime/batch_size_search.h"
-#include "muster/runtime/detail/objects.h"
 #include "muster/runtime/detail/values.h"
 #include "muster/strategy/options.h"
 #include "options/other_variables.h"

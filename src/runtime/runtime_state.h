@@ -27,7 +27,6 @@
 #include "muster/runtime/metrics.h"
 #include "muster/runtime/optimizer.h"
 #include "muster/runtime/options.h"
-#include "muster/runtime/training_options.h"
 #include "muster/schedule/scheduler.h"
 #include "muster/strategy/strategy.h"
 #include "muster/track/trace.h"

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "append_file.h"
-#include "muster/track/tracker.h"
+#include "muster/track/trackers.h"
 
 namespace muster::track {
 

@@ -17,7 +17,7 @@
 #include "mlflow_lines.h"
 #include "muster/base/environment.h"
 #include "muster/track/options.h"
-#include "muster/track/tracker.h"
+#include "muster/track/trackers.h"
 
 namespace muster::track {
 

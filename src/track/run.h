@@ -16,7 +16,6 @@
 #include <vector>
 
 #include "muster/track/options.h"
-#include "muster/track/tracker.h"
 #include "muster/track/trackers.h"
 #include "record.h"
 

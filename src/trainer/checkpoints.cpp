@@ -15,7 +15,7 @@
 
 #include "base/log.h"
 #include "muster/base/error.h"
-#include "muster/runtime/resume.h"
+#include "muster/runtime/opened_checkpoint.h"
 #include "optimization.h"
 #include "run.h"
 #include "run_loaders.h"

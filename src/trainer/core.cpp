@@ -13,9 +13,9 @@
 #include "base/log.h"
 #include "limits.h"
 #include "muster/base/error.h"
+#include "muster/trainer/callbacks.h"
 #include "muster/trainer/model_checkpoint.h"
-#include "muster/trainer/on_exception_checkpoint.h"
-#include "muster/trainer/terminated.h"
+#include "muster/trainer/trainer.h"
 #include "options/trainer_fields.h"
 
 namespace muster::trainer {

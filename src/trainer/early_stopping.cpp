@@ -1,5 +1,3 @@
-#include "muster/trainer/early_stopping.h"
-
 #include <cmath>
 #include <utility>
 
@@ -8,6 +6,7 @@
 #include "comm/agreement.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
+#include "muster/trainer/callbacks.h"
 #include "muster/trainer/trainer.h"
 #include "watchers.h"
 

@@ -1,5 +1,3 @@
-#include "muster/trainer/gradient_accumulation_scheduler.h"
-
 #include <iterator>
 #include <string>
 #include <utility>
@@ -8,6 +6,7 @@
 #include "base/listing.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
+#include "muster/trainer/callbacks.h"
 #include "muster/trainer/trainer.h"
 
 namespace muster {

@@ -1,4 +1,4 @@
-#include "muster/trainer/lambda_callback.h"
+#include "muster/trainer/callbacks.h"
 
 namespace muster {
 namespace {

@@ -1,5 +1,3 @@
-#include "muster/trainer/learning_rate_monitor.h"
-
 #include <map>
 #include <optional>
 #include <typeinfo>
@@ -14,6 +12,7 @@
 
 #include "base/log.h"
 #include "muster/base/error.h"
+#include "muster/trainer/callbacks.h"
 #include "muster/trainer/trainer.h"
 
 namespace muster {

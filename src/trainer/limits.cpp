@@ -6,8 +6,8 @@
 #include "muster/base/error.h"
 #include "muster/base/format.h"
 #include "muster/trainer/callback.h"
+#include "muster/trainer/callbacks.h"
 #include "muster/trainer/model_checkpoint.h"
-#include "muster/trainer/progress_bar.h"
 #include "options/trainer_fields.h"
 
 namespace muster::trainer {

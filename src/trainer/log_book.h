@@ -15,7 +15,7 @@
 #include <c10/util/FunctionRef.h>
 
 #include "muster/comm/communicator.h"
-#include "muster/runtime/metric.h"
+#include "muster/runtime/metrics.h"
 #include "muster/trainer/options.h"
 #include "muster/tree/state.h"
 #include "trainer/hooks.h"

@@ -1,5 +1,3 @@
-#include "muster/trainer/model_summary.h"
-
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -11,6 +9,7 @@
 #include "muster/runtime/evaluation_scope.h"
 #include "muster/runtime/flops.h"
 #include "muster/runtime/loop_access.h"
+#include "muster/trainer/callbacks.h"
 #include "muster/trainer/trainer.h"
 
 // Why: docs/decisions/0102-what-the-trainer-shows.md.

@@ -1,10 +1,9 @@
-#include "muster/trainer/on_exception_checkpoint.h"
-
 #include <system_error>
 #include <utility>
 
 #include "base/log.h"
 #include "muster/base/error.h"
+#include "muster/trainer/callbacks.h"
 #include "muster/trainer/trainer.h"
 
 namespace muster {

@@ -1,9 +1,8 @@
-#include "muster/trainer/prediction_writer.h"
-
 #include <algorithm>
 #include <cstddef>
 #include <utility>
 
+#include "muster/trainer/callbacks.h"
 #include "muster/trainer/trainer.h"
 
 namespace muster {

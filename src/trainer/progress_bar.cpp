@@ -1,11 +1,10 @@
-#include "muster/trainer/progress_bar.h"
-
 #include <charconv>
 #include <utility>
 
 #include "muster/base/error.h"
 #include "muster/base/format.h"
 #include "muster/track/progress.h"
+#include "muster/trainer/callbacks.h"
 #include "muster/trainer/trainer.h"
 
 // Why: docs/decisions/0102-what-the-trainer-shows.md.

@@ -3,9 +3,8 @@
 #include <utility>
 
 #include "limits.h"
+#include "muster/trainer/callbacks.h"
 #include "muster/trainer/model_checkpoint.h"
-#include "muster/trainer/model_summary.h"
-#include "muster/trainer/progress_bar.h"
 #include "options/trainer_fields.h"
 
 namespace muster::trainer {

@@ -11,7 +11,7 @@
 #include "muster/base/error.h"
 #include "muster/runtime/detail/converted_call.h"
 #include "muster/runtime/loader_preparation.h"
-#include "muster/trainer/gradient_accumulation_scheduler.h"
+#include "muster/trainer/callbacks.h"
 #include "run.h"
 
 namespace muster::trainer {

@@ -1,10 +1,9 @@
-#include "muster/trainer/timer.h"
-
 #include <utility>
 
 #include "base/log.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
+#include "muster/trainer/callbacks.h"
 #include "muster/trainer/trainer.h"
 
 namespace muster {

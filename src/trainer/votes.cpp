@@ -11,7 +11,7 @@
 #include "cluster/requeue.h"
 #include "comm/agreement.h"
 #include "muster/base/environment.h"
-#include "muster/trainer/terminated.h"
+#include "muster/trainer/trainer.h"
 #include "run.h"
 #include "watchers.h"
 

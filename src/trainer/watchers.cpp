@@ -6,8 +6,8 @@
 #include <c10/util/ScopeExit.h>
 
 #include "base/listing.h"
+#include "muster/trainer/callbacks.h"
 #include "muster/trainer/model_checkpoint.h"
-#include "muster/trainer/on_exception_checkpoint.h"
 
 namespace muster::trainer {
 

@@ -1,6 +1,6 @@
-#include "muster/tree/detail/move.h"
-
 #include <ATen/ops/to.h>
+
+#include "muster/tree/detail/visit.h"
 
 namespace muster::tree {
 

@@ -5,7 +5,7 @@
 #include <torch/torch.h>
 
 #include "muster/base/error.h"
-#include "muster/precision/in_fp32.h"
+#include "muster/precision/autocast.h"
 #include "muster/precision/policy.h"
 #include "muster/testing/thrown.h"
 

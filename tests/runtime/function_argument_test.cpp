@@ -1,5 +1,3 @@
-#include "muster/runtime/detail/function_argument.h"
-
 #include <functional>
 #include <memory>
 #include <string>
@@ -10,6 +8,7 @@
 
 #include "muster/accelerator.h"
 #include "muster/fabric.h"
+#include "muster/runtime/detail/prepare.h"
 #include "muster/schedule/schedulers.h"
 #include "muster/testing/thrown.h"
 #include "runtime/ranks.h"

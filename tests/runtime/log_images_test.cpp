@@ -1,10 +1,9 @@
-#include "muster/runtime/log_images.h"
-
 #include <memory>
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "muster/runtime/init_trackers.h"
 #include "muster/testing/thrown.h"
 #include "runtime/temporary_folder.h"
 #include "track/png.h"

@@ -1,5 +1,3 @@
-#include "muster/runtime/detail/objects.h"
-
 #include <fstream>
 #include <map>
 #include <optional>
@@ -11,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <torch/torch.h>
 
+#include "muster/runtime/detail/values.h"
 #include "muster/runtime/split.h"
 #include "muster/testing/thrown.h"
 #include "muster/testing/world.h"

@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "muster/track/tracker.h"
+#include "muster/track/trackers.h"
 
 namespace muster::track {
 

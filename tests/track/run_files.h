@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "muster/base/temporary_folder.h"
-#include "muster/track/tracker.h"
+#include "muster/track/trackers.h"
 
 namespace muster::track {
 

@@ -8,8 +8,6 @@
 #include <torch/data/example.h>
 #include <torch/types.h>
 
-#include "muster/tree/detail/move.h"
-
 namespace muster::tree {
 namespace {
 

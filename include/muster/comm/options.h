@@ -4,6 +4,12 @@
 #include <memory>
 #include <string>
 
+namespace muster::comm {
+
+using TimePoint = std::chrono::steady_clock::time_point;
+
+}  // namespace muster::comm
+
 namespace muster {
 
 namespace comm {

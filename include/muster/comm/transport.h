@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "muster/comm/communicator.h"
-#include "muster/comm/detail/time_point.h"
 #include "muster/comm/options.h"
 #include "muster/comm/rendezvous.h"
 

@@ -9,7 +9,6 @@
 
 #include "muster/base/handle.h"
 #include "muster/data/dataset.h"
-#include "muster/data/detail/batch_box.h"
 #include "muster/data/detail/batch_maker.h"
 #include "muster/data/detail/loader_state.h"
 #include "muster/data/options.h"
@@ -54,7 +53,7 @@ using data::LoaderPosition;
 /// This rank's batches of a map-style dataset or a stream, as a range: `for (auto& [image, label] : loader)`.
 ///
 /// A copy is a handle to the same loader. The loader keeps its dataset: it copies a named object; std::move(), a
-/// shared_ptr or std::ref() avoids the copy; see data/detail/kept_dataset.h. data/detail/dataset.h and data/stream.h
+/// shared_ptr or std::ref() avoids the copy; see data/dataset.h. data/dataset.h and data/stream.h
 /// list the interfaces of datasets.
 /// All workers share a dataset that is read through const members, so concurrent reads must be safe. Any other dataset
 /// is copied for each worker, as in torch::data.

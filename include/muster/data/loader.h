@@ -2,7 +2,6 @@
 
 /// The DataLoader for every kind of data: datasets, streams, ready-made batches, and custom samplers. accelerator.h and
 /// fabric.h include this header.
-#include "muster/data/batches.h"
 #include "muster/data/data_loader.h"
 #include "muster/data/dataset.h"
 #include "muster/data/sampler.h"

@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "muster/data/data_loader.h"
-#include "muster/track/progress_options.h"
+#include "muster/track/progress.h"
 
 namespace muster {
 

@@ -11,7 +11,7 @@
 #include <torch/nn/module.h>
 
 #include "muster/base/handle.h"
-#include "muster/optim/grad_norm.h"
+#include "muster/optim/clip.h"
 #include "muster/runtime/detail/converted_call.h"
 #include "muster/tree/detail/visit.h"
 

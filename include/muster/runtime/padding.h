@@ -4,7 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "muster/runtime/detail/leaf_operations.h"
+#include "muster/runtime/detail/values.h"
 
 namespace muster {
 

@@ -2,14 +2,27 @@
 
 #include <chrono>
 #include <cstdint>
+#include <cstdio>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
-#include "muster/track/progress_options.h"
-
 namespace muster {
+
+/// How a progress bar is shown.
+struct ProgressOptions {
+  enum class Style { automatic, live, lines };
+  /// Lines printed per pass if the bar is not live. If the total is unknown, lines come after 1, 2, 4, 8... units.
+  int lines = 4;
+  /// Show nothing.
+  bool quiet = false;
+  std::FILE* stream = stderr;
+  /// automatic: live on a terminal, or under `muster run` on one (MUSTER_TERMINAL=1); else lines.
+  Style style = Style::automatic;
+  /// The name of a unit in the rate, such as "images".
+  std::string unit = "steps";
+};
 
 /// Returns the line of a progress bar, for a width of `columns`. A pure function, so that it can be tested.
 /// Times are in seconds; `note` is shown unchanged. A negative total means unknown. `skipped`: the number of units that

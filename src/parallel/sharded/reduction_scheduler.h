@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "muster/comm/operation_label.h"
+#include "muster/comm/communicator.h"
 #include "parallel/reduction_recorder.h"
 #include "parallel/sharded/unshard_scheduler.h"
 

@@ -9,6 +9,7 @@
 #include "muster/optim/flat_parameters.h"
 #include "muster/parallel/capabilities.h"
 #include "muster/parallel/managed_model.h"
+#include "muster/parallel/sharded_options.h"
 #include "parallel/sharded/buffer_pool.h"
 #include "parallel/sharded/one_copy.h"
 #include "parallel/sharded/shard_layout.h"

@@ -8,8 +8,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "muster/runtime/detail/leaf_operations.h"
-#include "muster/runtime/detail/objects.h"
+#include "muster/runtime/detail/values.h"
 #include "muster/tree/detail/visit.h"
 #include "muster/tree/per_rank.h"
 

@@ -10,9 +10,89 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/scalar_tensor.h>
 
-#include "muster/runtime/detail/leaf_operations.h"
-#include "muster/runtime/detail/objects.h"
+#include "muster/tree/detail/pack.h"
 #include "muster/tree/detail/visit.h"
+
+namespace muster::comm {
+class Communicator;
+}
+
+/// Values that are sent as bytes: strings, numbers, tensors and structures of them; see tree/detail/pack.h.
+namespace muster::runtime {
+
+bool is_alone(const comm::Communicator& group);
+bool is_rank(const comm::Communicator& group, int rank);
+/// Returns the packed values of all ranks, in rank order. Collective.
+std::vector<at::Tensor> gather_packed(const comm::Communicator& group, const at::Tensor& packed);
+/// Returns the packed value of rank `source`; `packed` is read on that rank only. Collective.
+at::Tensor broadcast_packed(const comm::Communicator& group, const at::Tensor& packed, int source);
+
+/// Returns the value of rank `source`. Collective.
+template <class T>
+T broadcast_object(const comm::Communicator& group, const T& value, int source) {
+  if (is_alone(group)) return value;
+  const bool here = is_rank(group, source);
+  const auto packed = broadcast_packed(group, here ? tree::pack(value) : at::Tensor(), source);
+  return here ? value : tree::unpack<T>(packed);
+}
+
+/// Returns the values of all ranks, in rank order. Collective.
+template <class T>
+std::vector<T> gather_object(const comm::Communicator& group, const T& value) {
+  std::vector<T> all;
+  for (const auto& packed : gather_packed(group, tree::pack(value))) all.push_back(tree::unpack<T>(packed));
+  return all;
+}
+
+/// Returns the elements of all ranks' lists, joined in rank order; lists may have different lengths. Collective.
+template <class T>
+std::vector<T> gather_object(const comm::Communicator& group, const std::vector<T>& values) {
+  std::vector<T> all;
+  for (const auto& packed : gather_packed(group, tree::pack(values)))
+    for (auto&& element : tree::unpack<std::vector<T>>(packed)) all.push_back(std::move(element));
+  return all;
+}
+
+}  // namespace muster::runtime
+
+namespace muster::comm {
+class Communicator;
+}
+
+namespace muster::runtime {
+
+/// Numbers the collectives for the tensors of one value, to detect ranks whose value has other tensors.
+class LeafOperations {
+ public:
+  /// With a device backend, ranks first compare the operations that they have started on it, since the values may come
+  /// from there. With `varies`, they compare the places of their tensors. With a `source`, tensors need to be defined
+  /// on that rank only.
+  /// Throws: CommError (MU050), on every rank, if device operations differ; UsageError (MU065), on every rank, if
+  /// tensors are in different places; (MU177) if one is undefined. Collective: if ranks compare.
+  LeafOperations(const comm::Communicator& group, std::string_view operation, std::vector<tree::Leaf> leaves,
+                 bool varies, int source = -1);
+
+  /// Returns the group for the collective of the next leaf; valid until the next call.
+  const comm::Communicator& next();
+  /// Call it after the last leaf. With a device backend, ranks compare the operations that they have started on it,
+  /// before the results are read. Throws: CommError (MU050), on every rank. Collective.
+  void finish() const;
+
+ private:
+  struct State;
+  std::shared_ptr<State> state_;
+};
+
+/// Returns the value with every tensor t replaced by f(group, t). Collective.
+template <class T, class F>
+T each_leaf(const comm::Communicator& group, std::string_view operation, const T& value, F&& f, int source = -1) {
+  LeafOperations operations(group, operation, tree::leaves_of(value), tree::varies<T>, source);
+  auto result = tree::transform(value, [&](const at::Tensor& tensor) { return f(operations.next(), tensor); });
+  operations.finish();
+  return result;
+}
+
+}  // namespace muster::runtime
 
 namespace muster::parallel {
 class ManagedModel;

@@ -19,7 +19,7 @@ struct OptionField {
   std::function<std::string()> write = {};
 };
 
-/// A list as one text: in the form of options_list.h, optionally in brackets.
+/// A list as one text: as options::split_items() reads it, optionally in brackets.
 std::string read_items(const std::string& text, std::vector<std::string>& items);
 std::string write_items(const std::vector<std::string>& items);
 
