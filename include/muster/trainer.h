@@ -6,7 +6,6 @@
 #include "muster/trainer/callbacks.h"
 #include "muster/trainer/data_module.h"
 #include "muster/trainer/load_from_checkpoint.h"
-#include "muster/trainer/model_checkpoint.h"
 #include "muster/trainer/module.h"
 #include "muster/trainer/options.h"
 #include "muster/trainer/trainer.h"

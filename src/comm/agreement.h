@@ -4,6 +4,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -70,5 +71,35 @@ class CoalescedAllReduce {
 
 /// Returns whether `mine` is true on any rank. `label` names the question, as in CoalescedAllReduce. Collective.
 bool any_rank(const Communicator& group, std::string label, bool mine);
+
+/// The name of the group's backend for tensors of a device; empty if there is none, and tensors are staged.
+std::string device_backend_of(const Communicator& group);
+
+/// Compares which operations these ranks have given to backends of devices so far, in all groups that they share. Such
+/// operations start before ranks have agreed, so their results may be wrong, or never come, until this returns. Does
+/// not wait for a device. Does nothing if the group has no backend of a device.
+/// Throws: CommError (MU050) that names both sides, on every rank; the group has failed then. Collective.
+/// Why: docs/decisions/0138-device-operations-are-compared-later.md.
+void require_same_device_operations(const Communicator& group);
+
+/// Converts a rank of the group to its rank in the job.
+int job_rank(const Communicator& group, int rank);
+
+/// Reports to the launcher, if there is one, that rank `rank` of the group caused the error that this rank is about to
+/// throw: if that error ends the job, the launcher names that rank. A later operation that succeeds withdraws the
+/// report. Operations of a group already report their errors about a lost rank. Nothing is reported if `rank` is this
+/// rank itself.
+void report_lost_rank(const Communicator& group, int rank, std::string_view reason);
+
+/// The beginning and the end of the error message.
+struct DisagreementText {
+  std::string_view remedy = "build the same model on every rank, whatever its rank";
+  std::string_view what = "ranks have built different models";
+};
+
+/// Throws: ConfigError (MU150) on every rank if ranks pass different lines. The message names the first line that
+/// differs and both sides. Collective: one exchange of bytes.
+void require_same_lines(const Communicator& group, const std::vector<std::string>& lines,
+                        const DisagreementText& text = {});
 
 }  // namespace muster::comm

@@ -6,12 +6,12 @@
 #include <cctype>
 #include <utility>
 
-#include "comm/connecting.h"
 #include "comm/group_options.h"
 #include "comm/handshake.h"
 #include "comm/object_file.h"
 #include "comm/pairwise.h"
 #include "comm/rank_index.h"
+#include "handshake.h"
 #include "muster/base/environment.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"

@@ -14,12 +14,12 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
-#include "comm/connecting.h"
 #include "comm/error_text.h"
 #include "comm/handshake.h"
 #include "comm/header.h"
 #include "comm/rank_index.h"
 #include "comm/wait_policy.h"
+#include "handshake.h"
 #include "muster/base/environment.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"

@@ -12,10 +12,10 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 
+#include "agreement.h"
 #include "base/log.h"
 #include "base/shown.h"
 #include "comm/attached_values.h"
-#include "comm/device_agreement.h"
 #include "comm/error_text.h"
 #include "comm/first_failure.h"
 #include "comm/host_queue.h"
@@ -23,7 +23,6 @@
 #include "comm/operation.h"
 #include "comm/piggyback.h"
 #include "comm/rank_index.h"
-#include "comm/report_lost_rank.h"
 #include "device/order.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"

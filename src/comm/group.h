@@ -60,7 +60,7 @@ class Group : public DeviceWatchdog::Watched {
 
   int rank() const noexcept { return rank_; }
   int size() const noexcept { return size_; }
-  /// See job_rank() in report_lost_rank.h.
+  /// See job_rank() in agreement.h.
   int job_rank(int rank) const { return job_ranks_.at(static_cast<std::size_t>(rank)); }
   const GroupIdentity& identity() const noexcept { return identity_; }
 

@@ -1,4 +1,4 @@
-#pragma once
+#pragma once  // for other rooms
 
 #include <cstdint>
 #include <memory>
@@ -7,11 +7,15 @@
 #include <vector>
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/ScalarType.h>
 
-#include "comm/peer_access.h"
+#include "comm/shared_memory/shared_buffer.h"
 #include "muster/comm/communicator.h"
 
 namespace muster::comm {
+
+/// Whether operations of a Communicator take tensors of this dtype.
+bool takes_dtype(c10::ScalarType dtype);
 
 enum class OperationKind : uint8_t {
   all_reduce,

@@ -27,10 +27,10 @@
 #include "comm/signed_store.h"
 #include "comm/store_file.h"
 #include "comm/store_server.h"
-#include "comm/warning_timeout.h"
 #include "muster/base/environment.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
+#include "wait_policy.h"
 
 namespace muster::comm {
 namespace {

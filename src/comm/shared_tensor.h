@@ -5,7 +5,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "comm/peer_access.h"
+#include "comm/shared_memory/shared_buffer.h"
 #include "muster/comm/communicator.h"
 
 namespace muster::comm {

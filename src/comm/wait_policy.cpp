@@ -1,8 +1,39 @@
-#include "comm/wait_policy.h"
+#include "wait_policy.h"
 
+#include <algorithm>
 #include <utility>
 
+#include "base/log.h"
+
 namespace muster::comm {
+
+WarningTimeout::WarningTimeout(std::chrono::milliseconds timeout) : end_(begin_ + timeout) {}
+
+std::chrono::milliseconds WarningTimeout::left() const { return left_until(end_); }
+
+std::chrono::milliseconds WarningTimeout::next() {
+  return std::clamp(std::exchange(part_, kLaterWords), std::chrono::milliseconds(1), left());
+}
+
+Reminder::Reminder(std::function<std::string(double)> words)
+    : words_(std::move(words)), thread_([this] { remind(); }) {}
+
+Reminder::~Reminder() {
+  {
+    const std::lock_guard lock(mutex_);
+    end_ = true;
+  }
+  ended_.notify_all();
+  thread_.join();
+}
+
+void Reminder::remind() {
+  const WarningTimeout waiting(std::chrono::milliseconds(0));
+  auto part = kFirstWord;
+  std::unique_lock lock(mutex_);
+  while (!ended_.wait_for(lock, std::exchange(part, kLaterWords), [this] { return end_; }))
+    log::warning(words_(waiting.waited_seconds()));
+}
 
 bool WaitPolicy::wait(Lock& lock, const std::function<bool()>& ready, TimePoint deadline) {
   if (deadline != TimePoint::max()) return changed_.wait_until(lock, deadline, ready);

@@ -6,7 +6,7 @@
 #include <string>
 #include <utility>
 
-#include "comm/same_lines.h"
+#include "comm/agreement.h"
 #include "muster/base/error.h"
 
 namespace muster::parallel {

@@ -2,7 +2,7 @@
 
 #include <sstream>
 
-#include "comm/dtypes.h"
+#include "comm/operation.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
 

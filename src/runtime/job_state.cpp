@@ -10,7 +10,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty_like.h>
 
-#include "comm/device_agreement.h"
+#include "comm/agreement.h"
 #include "model_state.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"

@@ -4,7 +4,6 @@
 
 #include "base/shown.h"
 #include "comm/agreement.h"
-#include "comm/device_agreement.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
 #include "muster/comm/communicator.h"

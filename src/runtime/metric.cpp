@@ -11,7 +11,7 @@
 #include <c10/core/InferenceMode.h>
 #include <c10/util/ScopeExit.h>
 
-#include "comm/device_agreement.h"
+#include "comm/agreement.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
 #include "muster/runtime/detail/state_access.h"

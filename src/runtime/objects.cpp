@@ -1,7 +1,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/scalar_tensor.h>
 
-#include "comm/device_agreement.h"
+#include "comm/agreement.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
 #include "muster/comm/communicator.h"

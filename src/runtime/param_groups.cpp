@@ -11,7 +11,6 @@
 #include "base/listing.h"
 #include "base/shown.h"
 #include "comm/agreement.h"
-#include "comm/same_lines.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
 #include "muster/optim/optimizer_state.h"

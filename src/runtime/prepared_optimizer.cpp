@@ -14,7 +14,6 @@
 
 #include "base/log.h"
 #include "comm/agreement.h"
-#include "comm/device_agreement.h"
 #include "gradients.h"
 #include "model_state.h"
 #include "muster/base/error.h"

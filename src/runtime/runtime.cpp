@@ -18,7 +18,6 @@
 #include "base/log.h"
 #include "checkpoint_opening.h"
 #include "comm/agreement.h"
-#include "comm/device_agreement.h"
 #include "job_state.h"
 #include "memory_owners.h"
 #include "model_state.h"

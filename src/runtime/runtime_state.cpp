@@ -19,7 +19,7 @@
 #include "base/shown.h"
 #include "base/variables.h"
 #include "comm/agreement.h"
-#include "comm/device_agreement.h"
+#include "device/device.h"
 #include "device/host_memory.h"
 #include "device/memory.h"
 #include "device/vector_math.h"

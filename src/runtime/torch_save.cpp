@@ -1,6 +1,5 @@
-#include "muster/runtime/detail/torch_save.h"
-
 #include "hook/watched_storage.h"
+#include "muster/runtime.h"
 
 namespace muster::runtime {
 

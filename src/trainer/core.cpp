@@ -14,7 +14,6 @@
 #include "limits.h"
 #include "muster/base/error.h"
 #include "muster/trainer/callbacks.h"
-#include "muster/trainer/model_checkpoint.h"
 #include "muster/trainer/trainer.h"
 #include "options/trainer_fields.h"
 

@@ -7,7 +7,6 @@
 #include "muster/base/format.h"
 #include "muster/trainer/callback.h"
 #include "muster/trainer/callbacks.h"
-#include "muster/trainer/model_checkpoint.h"
 #include "options/trainer_fields.h"
 
 namespace muster::trainer {

@@ -11,7 +11,6 @@
 #include <torch/types.h>
 
 #include "comm/agreement.h"
-#include "comm/device_agreement.h"
 #include "muster/base/error.h"
 #include "muster/tree/state.h"
 #include "runtime/sum_dtype.h"

@@ -1,5 +1,3 @@
-#include "muster/trainer/model_checkpoint.h"
-
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -14,6 +12,7 @@
 #include "checkpoints.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
+#include "muster/trainer/callbacks.h"
 #include "muster/trainer/trainer.h"
 #include "watchers.h"
 

@@ -4,7 +4,6 @@
 
 #include "limits.h"
 #include "muster/trainer/callbacks.h"
-#include "muster/trainer/model_checkpoint.h"
 #include "options/trainer_fields.h"
 
 namespace muster::trainer {

@@ -7,7 +7,6 @@
 
 #include "base/listing.h"
 #include "muster/trainer/callbacks.h"
-#include "muster/trainer/model_checkpoint.h"
 
 namespace muster::trainer {
 

@@ -8,7 +8,7 @@
 #include <ATen/Functions.h>
 #include <gtest/gtest.h>
 
-#include "comm/device_agreement.h"
+#include "comm/agreement.h"
 #include "comm/device_results.h"
 #include "device/sync_point_filter.h"
 #include "muster/base/error.h"

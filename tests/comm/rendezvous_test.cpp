@@ -20,7 +20,7 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "cluster/report.h"
-#include "comm/report_lost_rank.h"
+#include "comm/agreement.h"
 #include "comm/store_file.h"
 #include "muster/base/environment.h"
 #include "muster/base/error.h"

@@ -6,7 +6,7 @@
 #include <c10/core/DeviceGuard.h>
 #include <gtest/gtest.h>
 
-#include "comm/device_agreement.h"
+#include "comm/agreement.h"
 #include "comm/device_results.h"
 #include "muster/comm/rendezvous.h"
 #include "muster/parallel/sharded_options.h"

@@ -53,8 +53,8 @@ using data::LoaderPosition;
 /// This rank's batches of a map-style dataset or a stream, as a range: `for (auto& [image, label] : loader)`.
 ///
 /// A copy is a handle to the same loader. The loader keeps its dataset: it copies a named object; std::move(), a
-/// shared_ptr or std::ref() avoids the copy; see data/dataset.h. data/dataset.h and data/stream.h
-/// list the interfaces of datasets.
+/// shared_ptr or std::ref() avoids the copy; see data/dataset.h, which lists, with
+/// data/stream.h, the interfaces of datasets.
 /// All workers share a dataset that is read through const members, so concurrent reads must be safe. Any other dataset
 /// is copied for each worker, as in torch::data.
 /// A batch belongs to the loader until the iterator advances. Then its memory is reused, except for tensors that are

@@ -6,10 +6,10 @@
 #include <vector>
 
 #include "comm/hierarchical/host_chunks.h"
-#include "comm/hierarchical/host_staging.h"
 #include "comm/hierarchical/hosts.h"
 #include "comm/pairwise.h"
-#include "comm/shared_memory/live_buffers.h"
+#include "comm/shared_memory/shared_buffer.h"
+#include "host_chunks.h"
 
 namespace muster::comm {
 

@@ -1,8 +1,67 @@
-#include "comm/hierarchical/host_chunks.h"
+#include "host_chunks.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace muster::comm {
+
+template <class F>
+auto HostStaging::in_ranks_of_group(F f) {
+  try {
+    return f();
+  } catch (TransportFailure failure) {
+    if (failure.peer >= 0) failure.peer += first_;
+    throw failure;
+  }
+}
+
+void HostStaging::arrive() {
+  areas_->control(areas_->rank()).filled.store(++rounds_, std::memory_order_release);
+  in_ranks_of_group([&] { areas_->notify_all(); });
+}
+
+void HostStaging::wait(int rank, TimePoint deadline) {
+  in_ranks_of_group([&] {
+    const auto& filled = areas_->control(rank - first_).filled;
+    areas_->wait(
+        rank - first_, [&] { return filled.load(std::memory_order_acquire) >= rounds_; }, deadline);
+  });
+}
+
+void HostStaging::round(TimePoint deadline, const std::function<void(std::byte*)>& fill,
+                        const std::function<void()>& use) {
+  if (size() == 1) return use();
+  areas_->ensure_staging();
+  // A rank that has made the last round has finished the round before it, which used this buffer.
+  for (int peer = 0; peer < size(); ++peer)
+    if (peer != areas_->rank()) wait(first_ + peer, deadline);
+  fill(areas_->staging(areas_->rank(), rounds_));
+  arrive();
+  use();
+}
+
+const std::byte* HostStaging::of(int rank, TimePoint deadline) {
+  wait(rank, deadline);
+  return areas_->staging(rank - first_, rounds_ - 1);
+}
+
+std::shared_ptr<SharedBuffer> HostStaging::allocate_buffer(std::size_t bytes, uint64_t number, int ranks,
+                                                           TimePoint deadline) {
+  auto buffer = in_ranks_of_group([&] { return areas_->allocate_buffer(bytes, PeerAccess::read, number, deadline); });
+  if (!buffer) return nullptr;
+  auto whole = std::make_shared<SharedBuffer>(*buffer);
+  whole->parts.assign(static_cast<std::size_t>(ranks), nullptr);
+  std::copy(buffer->parts.begin(), buffer->parts.end(), whole->parts.begin() + first_);
+  whole->keeps = std::move(buffer);
+  return whole;
+}
+
+std::unique_ptr<SharedAreas> HostStaging::split(const std::vector<int>& ranks, const std::string& name) {
+  std::vector<int> on_host;
+  for (const int rank : ranks) on_host.push_back(rank - first_);
+  return areas_->split(on_host, name);
+}
+
 namespace {
 
 int64_t staged_elements(const at::Tensor& tensor) {

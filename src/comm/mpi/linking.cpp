@@ -2,7 +2,6 @@
 #include <string_view>
 #include <utility>
 
-#include "comm/connecting.h"
 #include "comm/handshake.h"
 #include "comm/mpi/library.h"
 #include "comm/mpi/mpi_transport.h"

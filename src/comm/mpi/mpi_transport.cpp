@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-#include "comm/connecting.h"
+#include "comm/handshake.h"
 #include "comm/header.h"
 #include "comm/mpi/duplicated_comm.h"
 #include "comm/rank_index.h"

@@ -6,7 +6,7 @@
 
 #include "base/descriptor.h"
 #include "comm/fork_check.h"
-#include "comm/peer_access.h"
+#include "shared_buffer.h"
 
 namespace muster::comm {
 

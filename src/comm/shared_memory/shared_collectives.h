@@ -10,7 +10,7 @@
 #include "comm/header.h"
 #include "comm/pieces.h"
 #include "comm/shared_memory/areas.h"
-#include "comm/shared_memory/live_buffers.h"
+#include "shared_buffer.h"
 
 namespace muster::comm {
 

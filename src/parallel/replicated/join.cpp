@@ -6,7 +6,7 @@
 
 #include <ATen/ops/tensor.h>
 
-#include "comm/report_lost_rank.h"
+#include "comm/agreement.h"
 #include "muster/base/error.h"
 #include "muster/optim/detail/norm.h"
 #include "parallel/replicated/join_session.h"

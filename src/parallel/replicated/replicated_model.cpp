@@ -7,7 +7,7 @@
 #include <ATen/core/grad_mode.h>
 #include <torch/nn/module.h>
 
-#include "comm/same_lines.h"
+#include "comm/agreement.h"
 #include "comm/shared_tensor.h"
 #include "device/host_memory.h"
 #include "muster/base/error.h"

@@ -5,7 +5,7 @@
 #include <torch/nn/module.h>
 
 #include "base/log.h"
-#include "comm/same_lines.h"
+#include "comm/agreement.h"
 #include "device/host_memory.h"
 #include "hook/watched_storage.h"
 #include "muster/optim/detail/norm.h"

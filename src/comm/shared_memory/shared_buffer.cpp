@@ -1,6 +1,6 @@
-#include "comm/shared_memory/live_buffers.h"
-
 #include <functional>
+
+#include "shared_buffer.h"
 
 namespace muster::comm {
 
