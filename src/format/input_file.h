@@ -104,8 +104,6 @@ class MappedFile {
   std::uint64_t size_ = 0;
 };
 
-class InputFile;
-
 /// Bytes with random access: a file or memory.
 struct ByteSource {
   std::string name;  ///< name for messages
