@@ -8,7 +8,6 @@
 #include "base/spelling.h"
 #include "base/variables.h"
 #include "muster/base/error.h"
-#include "variables.h"
 
 namespace muster::cluster {
 

@@ -16,8 +16,8 @@
 #include <mutex>
 #include <utility>
 
+#include "base/variables.h"
 #include "muster/base/error.h"
-#include "variables.h"
 
 namespace muster::cluster {
 

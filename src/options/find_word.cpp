@@ -1,8 +1,7 @@
 #include <algorithm>
 #include <sstream>
 
-#include "base/letter_case.h"
-#include "base/read_bool.h"
+#include "base/spelling.h"
 #include "options/words.h"
 
 namespace muster::options {

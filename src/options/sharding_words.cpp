@@ -4,8 +4,7 @@
 #include <string>
 #include <string_view>
 
-#include "base/letter_case.h"
-#include "base/read_bool.h"
+#include "base/spelling.h"
 #include "muster/base/error.h"
 #include "options/sharded_fields.h"
 #include "options/strategy_names.h"

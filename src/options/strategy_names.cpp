@@ -6,8 +6,8 @@
 #include <utility>
 #include <variant>
 
-#include "base/letter_case.h"
 #include "base/listing.h"
+#include "base/spelling.h"
 #include "muster/base/error.h"
 #include "muster/strategy/options.h"
 

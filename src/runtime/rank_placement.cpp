@@ -1,16 +1,16 @@
 #include "rank_placement.h"
 
 #include "base/log.h"
-#include "comm/device_agreement.h"
+#include "comm/agreement.h"
 #include "device/device.h"
 #include "device/vector_math.h"
 #include "host_tuning.h"
+#include "launcher/devices.h"
 #include "muster/base/environment.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
 #include "muster/comm/rendezvous.h"
 #include "muster/launcher/launch.h"
-#include "resolved_options.h"
 
 namespace muster::runtime {
 
@@ -25,11 +25,16 @@ void RankPlacement::choose_device() {
       device::choose(options_.accelerator, cluster_.device_index >= 0 ? cluster_.device_index : cluster_.local_rank);
 }
 
+int RankPlacement::processes_wanted() const {
+  if (!options_.devices || options_.devices->text() == "auto") return 0;
+  return launcher::choose_devices({options_.accelerator, options_.devices->text(), device::count()}).count;
+}
+
 const comm::Communicator& RankPlacement::connect() {
   LaunchOptions how;
   how.cluster_reader = options_.cluster_reader;
   how.nodes = options_.devices ? options_.num_nodes : cluster_.nodes;
-  how.processes = processes_wanted(options_);
+  how.processes = processes_wanted();
   cluster_ = muster::launch(how);
   choose_device();
   device::set_current(device_);  // only now: this opens the device, and a process that forks must not have opened one

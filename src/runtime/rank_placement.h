@@ -6,7 +6,7 @@
 #include <c10/core/Device.h>
 
 #include "cluster/report.h"
-#include "comm/backend_object.h"
+#include "comm/custom_backend.h"
 #include "muster/cluster/cluster.h"
 #include "muster/comm/communicator.h"
 #include "muster/runtime/options.h"
@@ -20,6 +20,8 @@ class RankPlacement {
   /// Reads the environment and chooses the device. Requires: the options outlive this object.
   explicit RankPlacement(const RuntimeOptions& options);
 
+  /// The number of ranks on this node that the program asks for; 0: the number that the launcher sets.
+  int processes_wanted() const;
   /// Becomes one of the ranks that the options ask for, opens the device, and connects to the others. Returns the
   /// group, which group() gives out once the launch is finished. Collective.
   const comm::Communicator& connect();

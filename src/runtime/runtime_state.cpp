@@ -23,7 +23,6 @@
 #include "device/host_memory.h"
 #include "device/memory.h"
 #include "device/vector_math.h"
-#include "launcher/devices.h"
 #include "main_output.h"
 #include "memory_owners.h"
 #include "muster/base/environment.h"
@@ -147,12 +146,6 @@ c10::DeviceType device_type_of(const torch::nn::Module& module, c10::Device othe
   return otherwise.type();
 }
 
-/// The number of ranks on this node that the program asks for; 0: the number that the launcher sets.
-int processes_wanted(const RuntimeOptions& options) {
-  if (!options.devices || options.devices->text() == "auto") return 0;
-  return launcher::choose_devices({options.accelerator, options.devices->text(), device::count()}).count;
-}
-
 /// Gradients that exist already follow their parameters, as in Python's Module.to().
 void convert_gradients(const torch::nn::Module& module) {
   for (auto& parameter : module.parameters())
@@ -167,7 +160,7 @@ RuntimeState::RuntimeState(const RuntimeOptions& options)
       registry_(std::make_shared<ModelRegistry>()) {
   registry_->reductions().carry(votes_);
   choose_kernels(options_, placement_.device(), placement_.cluster().is_main());
-  const int wanted = processes_wanted(options_);
+  const int wanted = placement_.processes_wanted();
   if (placement_.cluster().launcher != LauncherKind::none || wanted <= 1) launch();
 }
 

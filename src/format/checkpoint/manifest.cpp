@@ -289,7 +289,16 @@ class CoverCheck {
 
 }  // namespace
 
-void check_shards(std::vector<ShardEntry> shards, std::string_view folder) {
+ShardEntry located(ShardEntry shard, const TensorEntry& values, std::int64_t count, int rank) {
+  shard.dtype = name_of(values.type);
+  shard.count = count;
+  shard.rank = rank;
+  shard.offset = values.offset;
+  shard.bytes = values.bytes;
+  return shard;
+}
+
+std::vector<ShardEntry> check_shards(std::vector<ShardEntry> shards, std::string_view folder) {
   std::sort(shards.begin(), shards.end(), [](const ShardEntry& a, const ShardEntry& b) {
     return std::tie(a.name, a.begin, a.count, a.rank) < std::tie(b.name, b.begin, b.count, b.rank);
   });
@@ -298,6 +307,7 @@ void check_shards(std::vector<ShardEntry> shards, std::string_view folder) {
     while (end < shards.size() && shards[end].name == shards[first].name) ++end;
     check(std::span(shards).subspan(first, end - first));
   }
+  return shards;
 }
 
 }  // namespace muster::format

@@ -6,7 +6,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 
-#include "base/first_names.h"
+#include "base/listing.h"
 
 namespace muster::parallel {
 

@@ -8,7 +8,7 @@
 #include "comm/shared_tensor.h"
 #include "device/order.h"
 #include "hook/watched_storage.h"
-#include "muster/parallel/full_params_options.h"
+#include "muster/parallel/sharded_options.h"
 #include "parallel/sharded/buffer_pool.h"
 #include "parallel/sharded/one_copy.h"
 #include "parallel/sharded/shard_layout.h"
