@@ -61,7 +61,7 @@ std::string read_text(const std::string& path) {
   std::string text;
   char bytes[1 << 16];
   for (;;) {
-    const auto size = read(file.get(), bytes, sizeof bytes);
+    const auto size = ::read(file.get(), bytes, sizeof bytes);
     pollfd more{file.get(), POLLIN, 0};
     if (size > 0) text.append(bytes, static_cast<size_t>(size));
     else if (size == 0) break;
