@@ -117,7 +117,7 @@ def text(rows):
 
 
 def merged(old, new):
-    """Old rows, with those replaced that were measured anew."""
+    """Old rows, with those replaced that were measured again."""
     key = lambda row: (*(row[part] for part in PAIR), row["setting"])
     fresh = {key(row): row for row in new}
     kept = [fresh.pop(key(row), row) for row in old]

@@ -25,7 +25,7 @@ bool is_option(const std::vector<options::Description>& known, const std::string
   for (const auto& [key, found] : outside) keys.push_back(key);
   const auto nearest = nearest_name(section, keys);
   throw ConfigError("MU304", path + " has no section `" + section +
-                                 "`, and is no file of `accelerate config` or of LightningCLI" +
+                                 "`, and is not a file of `accelerate config` or of LightningCLI" +
                                  (keys.empty() ? "" : "; its keys are " + joined(keys, {}, kMostListed)) +
                                  (nearest.empty() ? "" : "; nearest is '" + nearest + "'") + "; begin it with `" +
                                  section + ":` and indent the options below");

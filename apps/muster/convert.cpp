@@ -38,8 +38,9 @@ void declare(CLI::App& app, ConvertCall& call) {
                  "safetensors: the only state dict]");
   app.add_option("--strip", options.strip, "take this away from the front of names, such as module.");
   app.add_option("--max-shard-size,--max_shard_size", call.size, "largest file of a folder [10GB]");
-  app.add_flag("--leave-out,--leave_out,!--no-leave-out,!--no_leave_out", options.leave_out,
-               "leave out objects that are not understood, and for safetensors what is no tensor, instead of failing");
+  app.add_flag(
+      "--leave-out,--leave_out,!--no-leave-out,!--no_leave_out", options.leave_out,
+      "leave out objects that are not understood, and for safetensors what is not a tensor, instead of failing");
 }
 
 struct ConsolidateCall {

@@ -48,7 +48,7 @@ void need(const std::string& flag, const std::string& value, const std::string& 
 
 void check_s3(const std::string& flag, const std::string& place) {
   if (!place.starts_with("s3://"))
-    refuse_flag_value(flag, "'" + place + "' is no place in S3; write s3://BUCKET/FOLDER");
+    refuse_flag_value(flag, "'" + place + "' is not a place in S3; write s3://BUCKET/FOLDER");
 }
 
 /// Whether the text is a valid name of a training job: letters, digits and single '-' between them.
@@ -66,7 +66,7 @@ bool is_job_name(const std::string& name) {
 void check_sagemaker(const Job& job) {
   if (!is_job_name(job.name))
     refuse_flag_value("--name",
-                      "'" + job.name + "' is no name of a training job; use at most 63 letters, digits and '-'");
+                      "'" + job.name + "' is not a name of a training job; use at most 63 letters, digits and '-'");
   need("--image", job.image, "the image in ECR with the program and muster");
   need("--role", job.role, "the ARN of the execution role, arn:aws:iam::ACCOUNT:role/NAME");
   need("--instance-type", job.instance_type, "one such as ml.p4d.24xlarge");
@@ -77,7 +77,7 @@ void check_sagemaker(const Job& job) {
   if (!job.checkpoints.empty()) check_s3("--checkpoints", job.checkpoints);
   for (const auto& [name, place] : job.inputs) check_s3("--input", place);
   if (job.spot && job.checkpoints.empty())
-    refuse_flag_value("--spot", "needs --checkpoints s3://BUCKET/FOLDER: an interrupted job would begin anew");
+    refuse_flag_value("--spot", "needs --checkpoints s3://BUCKET/FOLDER: an interrupted job would start from scratch");
   if (job.program.size() + 3 > kMostWords)
     refuse_flag_value("PROGRAM", "has more words than the " + std::to_string(kMostWords) + " that SageMaker passes on");
   for (const auto& word : job.program)

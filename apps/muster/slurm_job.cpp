@@ -63,7 +63,7 @@ std::string body(const Job& job) {
 void check_slurm(const Job& job) {
   for (const auto& line : job.sbatch)
     if (!line.starts_with("--") || line.find('\n') != std::string::npos)
-      refuse_flag_value("--sbatch", "'" + line + "' is no option of sbatch; write it as --sbatch=--exclusive");
+      refuse_flag_value("--sbatch", "'" + line + "' is not an option of sbatch; write it as --sbatch=--exclusive");
 }
 
 std::string slurm_script(const Job& job) {

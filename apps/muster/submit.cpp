@@ -174,7 +174,7 @@ void read_duration(const std::string& flag, const std::string& text, std::chrono
   // A number without a unit means minutes to sbatch, and seconds elsewhere.
   const bool has_unit = text.find_first_not_of("0123456789.") != std::string::npos;
   if (!has_unit || !options::Value<std::chrono::milliseconds>::read(text, time).empty())
-    refuse_flag_value(flag, "'" + text + "' is no time; write 90min, 12h, or DD:HH:MM:SS");
+    refuse_flag_value(flag, "'" + text + "' is not a time; write 90min, 12h, or DD:HH:MM:SS");
   seconds = std::chrono::duration_cast<std::chrono::seconds>(time);
   if (seconds.count() < 1) refuse_flag_value(flag, "'" + text + "' is less than a second");
 }
@@ -184,14 +184,14 @@ void check_memory(const std::string& text) {
   const bool digits =
       text.size() > 1 && std::all_of(text.begin(), text.end() - 1, [](unsigned char c) { return std::isdigit(c); });
   if (!digits || text.front() == '0' || std::string_view("KMGT").find(text.back()) == std::string_view::npos)
-    refuse_flag_value("--memory", "'" + text + "' is no amount; write a number with K, M, G or T, such as 64G");
+    refuse_flag_value("--memory", "'" + text + "' is not an amount; write a number with K, M, G or T, such as 64G");
 }
 
 void check_environment(const Pairs& environment) {
   for (const auto& [name, value] : environment)
     if (std::isdigit(static_cast<unsigned char>(name.front())) ||
         !std::all_of(name.begin(), name.end(), [](unsigned char c) { return std::isalnum(c) || c == '_'; }))
-      refuse_flag_value("--env", "'" + name + "' is no name of a variable");
+      refuse_flag_value("--env", "'" + name + "' is not a name of a variable");
 }
 
 /// A default name; SageMaker does not allow a job name to be reused.

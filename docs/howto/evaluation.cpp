@@ -82,7 +82,7 @@ static bool evaluate(const char* strategy) {
   }
   const auto [share, top] = muster::compute_over_ranks(accelerator, accuracy, largest);
   require(std::lround(share.item<double>() * kSamples) == right, "a metric object counts alike");
-  require(top.item<double>() > -1e9, "a metric of the program's own has a value");
+  require(top.item<double>() > -1e9, "a custom metric has a value");
 
   std::vector<torch::Tensor> guesses;
   for (auto& [x, label] : batches) {

@@ -41,7 +41,7 @@ static std::vector<torch::data::Example<>> samples(int64_t count) {
 // Takes the handles: it trains.
 static void train(muster::Accelerator& accelerator, muster::Model<NetImpl>& model, muster::Optimizer& optimizer,
                   muster::DataLoader<torch::data::Example<>>& batches) {
-  model->train();  // what is no forward: by the arrow
+  model->train();  // what is not a forward: by the arrow
   for (auto& [x, label] : batches) {
     optimizer.zero_grad();
     accelerator.backward(torch::nn::functional::cross_entropy(model(x) / model.run(&NetImpl::spread), label));

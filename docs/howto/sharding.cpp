@@ -35,7 +35,7 @@ struct NetImpl : torch::nn::Module {
 };
 TORCH_MODULE(Net);
 
-// An optimizer of one's own that works on whatever part of the parameters a rank holds.
+// A custom optimizer that works on whatever part of the parameters a rank holds.
 struct Lion : muster::ElementwiseOptimizer {
   Lion(std::vector<at::Tensor> parameters, double lr)
       : ElementwiseOptimizer({torch::optim::OptimizerParamGroup(std::move(parameters))}, {{"lr", lr}, {"beta", 0.9}},

@@ -223,7 +223,7 @@ inline void SocketTransport::read(Peer& peer) {
     Head head{};
     std::memcpy(&head, peer.in.data(), sizeof head);
     if (head.what > Head::cause || head.bytes > muster::comm::kMaxBlockBytes) {
-      peer.lost = "it sent what is no message of this transport";
+      peer.lost = "it sent what is not a message of this transport";
     } else if (peer.in.size() < sizeof head + head.bytes) {
       peer.in.resize(sizeof head + head.bytes);
     } else {

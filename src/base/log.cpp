@@ -49,7 +49,7 @@ Level parse_level(std::string_view name) {
   if (name == "warn") return Level::warning;
   for (size_t i = 0; i < std::size(kNames); ++i)
     if (name == kNames[i]) return static_cast<Level>(i);
-  throw ConfigError("MU002", str("'", name, "' is no log level", known_ones(kNames)));
+  throw ConfigError("MU002", str("'", name, "' is not a log level", known_ones(kNames)));
 }
 
 Level level() noexcept { return process().level.load(std::memory_order_relaxed); }

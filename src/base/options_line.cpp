@@ -105,7 +105,7 @@ RawOptions split_pairs(const std::string& text, const std::string& place, const 
     } else if (!name.empty() && sign == std::string::npos) {
       texts[name].text += "," + word;
     } else {
-      throw ConfigError(error, "'" + word + "' in the " + place + ", '" + text + "', is no name=value");
+      throw ConfigError(error, "'" + word + "' in the " + place + ", '" + text + "', is not a name=value");
     }
   }
   return texts;

@@ -27,6 +27,6 @@ std::string seconds_text(std::chrono::duration<double> time);
 std::string counted(std::int64_t count, std::string_view what);
 
 /// Message text for a thrown object that is not a std::exception.
-inline constexpr const char* kNoStdException = "an exception that is no std::exception";
+inline constexpr const char* kNoStdException = "an exception that is not a std::exception";
 
 }  // namespace muster

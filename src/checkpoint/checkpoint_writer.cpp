@@ -99,7 +99,7 @@ std::uint64_t checksum_in(const Json& report) {
   return *checksum;
 }
 
-const char* kind_of_place(bool has_storage) { return has_storage ? "a storage of the program's own" : "a folder"; }
+const char* kind_of_place(bool has_storage) { return has_storage ? "a custom storage" : "a folder"; }
 
 void check_kind(const std::string& on_rank_0, bool has_storage) {
   if (on_rank_0 != kind_of_place(has_storage))

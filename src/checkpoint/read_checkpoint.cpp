@@ -30,7 +30,7 @@ format::Manifest read_manifest(const checkpoint::CheckpointFiles& files) {
   } catch (const CheckpointError& error) {
     if (error.id() != "MU200") throw;
     throw CheckpointError("MU210", error.message() + "; " + files.path().string() +
-                                       " is no complete checkpoint: name a folder that was saved as one");
+                                       " is not a complete checkpoint: name a folder that was saved as one");
   }
 }
 
@@ -206,7 +206,7 @@ class Checkpoint::Files {
         const auto shape = checkpoint::shape_of(entry, path().string());
         if (shape.size() != 1)
           throw CheckpointError("MU213", path().string() + ": the shard of " + in_quotes(shard.name) +
-                                             " is no tensor of one dimension; the file was edited");
+                                             " is not a tensor of one dimension; the file was edited");
         shards_.push_back(format::located(shard, entry, shape[0], source->index().rank));
       }
     shards_ = format::check_shards(std::move(shards_), path().string());

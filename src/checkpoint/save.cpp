@@ -111,7 +111,7 @@ void make_target_folder(const fs::path& folder) {
   std::error_code error;
   fs::create_directories(folder, error);
   if (error || !fs::is_directory(folder))
-    throw CheckpointError("MU202", folder.string() + " is no folder and cannot be made one (" +
+    throw CheckpointError("MU202", folder.string() + " is not a folder and cannot be made one (" +
                                        (error ? error.message() : "a file has that name") + ")");
 }
 

@@ -43,7 +43,7 @@ std::optional<std::int64_t> number_in(std::string_view name) {
 /// Why this folder must not be removed; empty for a checkpoint of Muster without foreign files.
 std::string reason_to_keep_folder(const fs::path& path) {
   try {
-    if (fs::symlink_status(path).type() != fs::file_type::directory) return "it is no folder";
+    if (fs::symlink_status(path).type() != fs::file_type::directory) return "it is not a folder";
     for (const auto& entry : fs::directory_iterator(path)) {
       const std::string name = entry.path().filename().string();
       const bool ours =
@@ -175,7 +175,7 @@ std::optional<std::filesystem::path> latest_checkpoint(const std::filesystem::pa
   for (auto entry = there.rbegin(); entry != there.rend(); ++entry) {
     const std::string reason = checkpoint::reason_to_pass_over(entry->second, storage);
     if (reason.empty()) return entry->second;
-    log::warning(entry->second.string(), " is passed over, since it is no whole checkpoint: ", reason);
+    log::warning(entry->second.string(), " is passed over, since it is not a whole checkpoint: ", reason);
   }
   return std::nullopt;
 }

@@ -116,7 +116,7 @@ class StateReader {
 
   State named(const Json& value) const {
     const auto* map = value.get<Json::Map>();
-    if (!map) refuse("has a \"map\" that is no table");
+    if (!map) refuse("has a \"map\" that is not a table");
     State::Map states;
     for (const auto& [name, item] : *map) states.emplace_back(unescaped(name), (*this)(item));
     try {

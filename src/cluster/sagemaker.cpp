@@ -40,7 +40,7 @@ bool by_number(const std::string& a, const std::string& b) {
 SageMakerHosts hosts_of(const json& names, const std::string& current, const std::string& source) {
   SageMakerHosts hosts{.source = source};
   if (!names.is_array() || !std::all_of(names.begin(), names.end(), [](const json& one) { return one.is_string(); }))
-    refuse_hosts(source, "are no list of names");
+    refuse_hosts(source, "are not a list of names");
   hosts.names = names.get<std::vector<std::string>>();
   std::sort(hosts.names.begin(), hosts.names.end(), by_number);
   const auto here = std::find(hosts.names.begin(), hosts.names.end(), current);

@@ -61,7 +61,7 @@ Secret read_secret_file(const std::filesystem::path& path) {
   refuse_file(
       path,
       is_file ? "may be read or written by others; say chmod 600, and take another secret if others had time to read it"
-              : "is no file");
+              : "is not a file");
 }
 
 Secret read_secret(const Environment& variables) {

@@ -21,7 +21,7 @@ int ForkCheck::forks() noexcept { return forks_before_this_process.load(std::mem
 
 void ForkCheck::refuse(const char* what, std::string_view name) {
   throw CommError("MU571", formatted("{}{} belongs to the process from which this one was forked. Use groups in that "
-                                     "process only, or connect() anew in this one",
+                                     "process only, or connect() again in this one",
                                      what, name));
 }
 

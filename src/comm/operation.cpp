@@ -41,7 +41,7 @@ ReduceOp parse_reduce_op(std::string_view name) {
   if (name == "avg") return ReduceOp::mean;
   if (name == "prod") return ReduceOp::product;
   throw ConfigError("MU055",
-                    formatted("'{}' is no way to reduce{}", name,
+                    formatted("'{}' is not a way to reduce{}", name,
                               known_ones(std::array{"sum", "mean (or avg)", "min", "max", "product (or prod)"})));
 }
 

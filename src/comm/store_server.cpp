@@ -518,7 +518,7 @@ void say_who_may_join(const ClusterEnvironment& cluster, bool has_secret) {
                               address.empty() ? "all addresses of its host" : address);
   if (has_secret)
     return log::warning(where, ", since '", cluster.main_address,
-                        "' is no address of this host that others reach; only ranks with the "
+                        "' is not an address of this host that others reach; only ranks with the "
                         "job's secret are let in");
   log::warning(where,
                ", and the job has no secret: whoever reaches it can change what the ranks tell each other there, or "

@@ -270,7 +270,8 @@ void write_folder(const std::vector<NamedContent>& tensors, const Metadata& tied
   std::error_code error;
   fs::create_directories(folder, error);
   if (error || !fs::is_directory(folder))
-    throw CheckpointError("MU202", folder.string() + " is no folder and cannot be made one (" + error.message() + ")");
+    throw CheckpointError("MU202",
+                          folder.string() + " is not a folder and cannot be made one (" + error.message() + ")");
   std::vector<std::uint64_t> sizes;
   sizes.reserve(tensors.size());
   for (const NamedContent& one : tensors) sizes.push_back(one.bytes);
@@ -334,8 +335,8 @@ std::string_view name_of(WeightForm form) { return kForms.at(static_cast<std::si
 WeightForm weight_form(std::string_view name) {
   for (const auto& [form, known] : kForms)
     if (known == name) return form;
-  throw UsageError(
-      "MU230", "\"" + std::string(name) + "\" is no form of weights; there are: torch, safetensors, folder, lightning");
+  throw UsageError("MU230", "\"" + std::string(name) +
+                                "\" is not a form of weights; there are: torch, safetensors, folder, lightning");
 }
 
 ConvertReport convert(const fs::path& from, const fs::path& to, const ConvertOptions& given) {

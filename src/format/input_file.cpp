@@ -48,7 +48,7 @@ void InputFile::take(int descriptor) {
     return;
   }
   ::close(descriptor_);
-  refuse_path(path_, S_ISDIR(status.st_mode) ? "is a folder; name a file in it" : "is no regular file");
+  refuse_path(path_, S_ISDIR(status.st_mode) ? "is a folder; name a file in it" : "is not a regular file");
 }
 
 OpenFolder::OpenFolder(std::filesystem::path path) : path_(std::move(path)) {

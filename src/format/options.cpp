@@ -34,7 +34,7 @@ std::string upper(std::string_view text) {
 [[noreturn]] void refuse_size(std::string_view words) {
   throw ConfigError("MU206",
                     "\"" + std::string(words) +
-                        "\" is no number of bytes: write a number and B, KB, MB, GB, TB, KiB, MiB, GiB or TiB, "
+                        "\" is not a number of bytes: write a number and B, KB, MB, GB, TB, KiB, MiB, GiB or TiB, "
                         "such as \"10GB\"");
 }
 

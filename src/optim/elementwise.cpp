@@ -26,7 +26,7 @@ at::Tensor with_layout_of(const at::Tensor& tensor, const at::Tensor& like) {
 double ElementwiseOptions::at(const std::string& name) const {
   const auto found = values_.find(name);
   if (found == values_.end())
-    throw ConfigError("MU199", "an optimizer of one's own has no option '" + name + "'" +
+    throw ConfigError("MU199", "a custom optimizer has no option '" + name + "'" +
                                    known_ones(values_, [](const auto& value) { return value.first; }));
   return found->second;
 }
@@ -66,7 +66,7 @@ ElementwiseOptimizer::ElementwiseOptimizer(std::vector<torch::optim::OptimizerPa
   defaults.get_lr();
   if (state_names_.size() > kMaxStates ||
       std::set<std::string>(state_names_.begin(), state_names_.end()).size() != state_names_.size())
-    throw ConfigError("MU199", "an optimizer of one's own keeps at most " + std::to_string(kMaxStates) +
+    throw ConfigError("MU199", "a custom optimizer keeps at most " + std::to_string(kMaxStates) +
                                    " tensors per parameter, under different names; this one names " +
                                    std::to_string(state_names_.size()));
   for (size_t g = 0; g < groups.size(); ++g) {
@@ -75,7 +75,7 @@ ElementwiseOptimizer::ElementwiseOptimizer(std::vector<torch::optim::OptimizerPa
     param_groups()[g].set_options(groups[g].options().clone());
     if (!dynamic_cast<const ElementwiseOptions*>(&groups[g].options()))
       throw ConfigError("MU199",
-                        "a parameter group of an optimizer of one's own has options of another class; give it "
+                        "a parameter group of a custom optimizer has options of another class; give it "
                         "muster::ElementwiseOptions");
   }
 }

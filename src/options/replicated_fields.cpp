@@ -50,7 +50,7 @@ const std::vector<ReplicatedField>& replicated_fields() {
            .tested_by = "CommHook.CastsHalveTheBytesAndKeepTheGradient"},
           parallel::is_comm_hook, "one of " + joined(parallel::kCommHooks)),
       field("custom_hook", [](auto& o) -> auto& { return o.custom_hook; },
-            {.help = "a communication hook of your own", .tested_by = "CommHook.TakesTheUsersOwn"}),
+            {.help = "a custom communication hook", .tested_by = "CommHook.TakesTheUsersOwn"}),
       field("find_unused_parameters", [](auto& o) -> auto& { return o.find_unused_parameters; },
             {.help = "parameters may get no gradient in a step",
              .tested_by = "ReplicatedModel.UnusedParametersMayBeAllowed"}),

@@ -220,7 +220,7 @@ void add_limits(Fields& fields) {
              {.help = "train and validate on these batches only, in the order of the data; 0.0: off",
               .tested_by = "FitLoopOptions.OverfittingTakesTheSameBatchesInOrder"});
   fields.add("reload_dataloaders_every_n_epochs", &O::reload_dataloaders_every_n_epochs,
-             {.help = "make the loaders anew every so many epochs; 0: once",
+             {.help = "make the loaders again every so many epochs; 0: once",
               .tested_by = "FitLoop.LoadersAreMadeAnewAsOftenAsAsked"});
   fields.add("requeue", &O::requeue,
              {.help = "called after SIGUSR1, with the checkpoint that was saved",

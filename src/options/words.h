@@ -21,7 +21,7 @@ enum class Place : std::uint8_t {
   run,        ///< a flag of another launcher that somebody gives to `muster run`, which answers with its own
   launch,     ///< a flag of `accelerate launch` or a key of its file, which `muster launch` follows; same names in both
   deepspeed,  ///< a key of DeepSpeed's file; one that ends with a dot stands for all other keys of its section
-  trainer,    ///< an argument of Lightning's Trainer that is no option here
+  trainer,    ///< an argument of Lightning's Trainer that is not an option here
   cli,        ///< a key of LightningCLI's file that is no section here
   variable,   ///< an environment variable
 };

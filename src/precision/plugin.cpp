@@ -19,7 +19,7 @@ std::shared_ptr<PrecisionPlugin> usable(std::shared_ptr<PrecisionPlugin> custom)
   const auto& known = precision::kPrecisionNames;
   if (name.empty() ||
       std::any_of(std::begin(known), std::end(known), [&](const auto& one) { return one.name == name; }))
-    throw UsageError("MU310", "a precision policy of the program's own is named '" + std::string(name) +
+    throw UsageError("MU310", "a custom precision policy is named '" + std::string(name) +
                                   "'; let name() return one that no built-in precision has, so that plans and messages "
                                   "can be understood");
   return custom;

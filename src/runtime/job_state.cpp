@@ -345,7 +345,7 @@ class JobLoader {
     if (rank_ == 0)
       notes_.push_back(
           formatted("saved by {} ranks, resumed by {}: what the communication hook of model {} carries from step to "
-                    "step, as PowerSGD's factors, error feedback and count of iterations, begins anew",
+                    "step, as PowerSGD's factors, error feedback and count of iterations, starts from scratch",
                     saved_ranks_, contents_.group.size(), i));
   }
 

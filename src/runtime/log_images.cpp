@@ -12,9 +12,10 @@ namespace muster {
 namespace {
 
 [[noreturn]] void refuse(const at::Tensor& image) {
-  throw UsageError("MU455", "a tensor of sizes " + (image.defined() ? shape_text(image.sizes()) : "") +
-                                " is no image: give [H, W], or [C, H, W] with 1, 3 or 4 channels; several as a batch "
-                                "[N, C, H, W]");
+  throw UsageError("MU455",
+                   "a tensor of sizes " + (image.defined() ? shape_text(image.sizes()) : "") +
+                       " is not an image: give [H, W], or [C, H, W] with 1, 3 or 4 channels; several as a batch "
+                       "[N, C, H, W]");
 }
 
 /// The image as rows of pixels, on the CPU.

@@ -44,7 +44,7 @@ void release_model(Model<torch::nn::Module>& model) {
   if (prepared.use_count() > 1)
     throw UsageError(
         "MU439",
-        "a module that another Trainer has prepared cannot be prepared anew, since the program still holds "
+        "a module that another Trainer has prepared cannot be prepared again, since the program still holds "
         "a handle of it, such as a copy of trainer.model(): let go of it first");
   auto& managed = *model.prepared()->managed;
   const auto values = managed.sharded() ? managed.full_state(/*main_only=*/false) : Values();

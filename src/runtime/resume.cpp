@@ -21,7 +21,9 @@ std::optional<fs::path> runtime::checkpoint_to_resume(const Runtime& runtime) {
     const auto where = runtime::numbered_folder(state.project()).string();
     if (folder) log::info("resume(): ", folder->string(), " is loaded");
     else if (state.placement().cluster().restart_count == 0) log::info("resume(): there is no checkpoint in ", where);
-    else log::warning("resume(): there is no complete checkpoint in ", where, ": this start of the job begins anew");
+    else
+      log::warning("resume(): there is no complete checkpoint in ", where,
+                   ": this start of the job begins from scratch");
   }
   return folder;
 }

@@ -72,7 +72,9 @@ namespace {
 constexpr std::size_t kMostShownOfReply = 300;  // limit on a quoted reply in bytes
 constexpr std::string_view kArtifactScheme = "mlflow-artifacts:/";
 
-[[noreturn]] void refuse_reply(long status) { throw MlflowError("it answers with what is no reply of MLflow", status); }
+[[noreturn]] void refuse_reply(long status) {
+  throw MlflowError("it answers with what is not a reply of MLflow", status);
+}
 
 /// The value at this path in a reply.
 const json& part_of(const json& reply, std::initializer_list<const char*> path) {

@@ -29,7 +29,7 @@ void add_tags(std::map<std::string, std::string>& tags, const Environment& varia
   if (!text) return;
   const auto given = json::parse(*text, nullptr, false);
   if (!given.is_object())
-    throw ConfigError("MU530", "MLFLOW_TAGS is no object of JSON; give one, such as {\"team\": \"vision\"}");
+    throw ConfigError("MU530", "MLFLOW_TAGS is not an object of JSON; give one, such as {\"team\": \"vision\"}");
   for (const auto& [name, value] : given.items())
     tags[mlflow_name(name)] = value.is_string() ? value.get<std::string>() : value.dump();
 }
@@ -73,7 +73,7 @@ std::optional<MlflowRun> load_run(const fs::path& folder) {
   } catch (const json::exception&) {
     throw Error("MU537", "the file " + in_quotes(run_path(folder).string()) +
                              ", which says where a run is at its MLflow server, is damaged; log the run's metrics "
-                             "anew, or write the file anew by the page of this error");
+                             "again, or write the file again by the page of this error");
   }
 }
 

@@ -194,7 +194,8 @@ void Checkpoints::load_foreign() {
 void Checkpoints::load_lightning(const fs::path& file) {
   const auto saved = read_lightning_file(file);
   if (run_.runtime.is_main())
-    log::info(file.string(), " was written by Python: weights and counters are loaded, and optimizers begin anew");
+    log::info(file.string(),
+              " was written by Python: weights and counters are loaded, and optimizers start from scratch");
   run_.runtime.load_model(run_.trained_module->model, file);
   run_.progress = {.epoch = saved.epochs, .global_step = saved.global_step};
   optimization_.set_up();
@@ -206,7 +207,7 @@ void Checkpoints::load_for_fit(const fs::path& folder) {
     throw UsageError("MU464",
                      folder.string() +
                          " holds weights only, so training cannot be resumed from it: name another checkpoint, "
-                         "or load the weights by load_model() and start anew");
+                         "or load the weights by load_model() and start from scratch");
   resumed_.emplace(run_.runtime, folder);
   loaders_.begin_resume();
   State state = trainer_entry(resumed_->shared());
@@ -323,7 +324,7 @@ fs::path Checkpoints::after_restart() {
   if (run_.runtime.is_main()) found = newest(std::chrono::file_clock::from_sys(*start));
   found = run_.runtime.broadcast_object(found.string());
   if (run_.runtime.is_main() && found.empty())
-    log::warning("this job was started again before it had saved a checkpoint: training starts anew");
+    log::warning("this job was started again before it had saved a checkpoint: training starts from scratch");
   else if (run_.runtime.is_main()) log::info("this job was started again: training goes on from ", found.string());
   return found;
 }
@@ -345,7 +346,7 @@ fs::path Checkpoints::resolved(const std::string& ckpt_path, bool required) cons
                                   "\", and no such checkpoint of this Trainer is there; "
                                   "name the folder of a checkpoint");
   if (run_.runtime.is_main())
-    log::warning("ckpt_path is \"", ckpt_path, "\", and there is no such checkpoint: training starts anew");
+    log::warning("ckpt_path is \"", ckpt_path, "\", and there is no such checkpoint: training starts from scratch");
   return {};
 }
 

@@ -36,9 +36,10 @@ LightningFile read_lightning_file(const std::filesystem::path& checkpoint) {
   const auto& saved = content.value;
   const auto* step = saved.find("global_step");
   if (!saved.find("state_dict") || !step)
-    throw CheckpointError("MU466", checkpoint.string() +
-                                       " is no checkpoint of Lightning's: it has no state_dict and global_step; load "
-                                       "other weights by load_model()");
+    throw CheckpointError("MU466",
+                          checkpoint.string() +
+                              " is not a checkpoint of Lightning's: it has no state_dict and global_step; load "
+                              "other weights by load_model()");
   LightningFile file{.global_step = step->integer()};
   if (const auto* options = saved.find("hyper_parameters")) file.hyper_parameters = *options;
   if (const auto* epochs = inside(saved, {"loops", "fit_loop", "epoch_progress", "current", "processed"}))

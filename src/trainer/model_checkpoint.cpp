@@ -30,9 +30,10 @@ std::string field_text(double value, const std::string& format) {
   const auto body = format.substr(0, format.empty() ? 0 : format.size() - 1);
   if (std::string_view("dfegFEG").find(kind) == std::string_view::npos || body.size() > 8 ||
       body.find_first_not_of("0123456789.+-") != body.npos)
-    throw ConfigError("MU451", "\"" + format +
-                                   "\" in the file name of a ModelCheckpoint is no number format; write {name:.2f} or "
-                                   "{name:02d}");
+    throw ConfigError("MU451",
+                      "\"" + format +
+                          "\" in the file name of a ModelCheckpoint is not a number format; write {name:.2f} or "
+                          "{name:02d}");
   if (kind == 'd' && !(std::abs(value) < 9e18)) kind = 'g';  // NaN and infinity are not integers
   std::array<char, 512> text{};
   if (kind == 'd') std::snprintf(text.data(), text.size(), ("%" + body + "lld").c_str(), static_cast<long long>(value));

@@ -71,7 +71,7 @@ class RunLoaders {
   /// The loaders of this kind. Throws: UsageError (MU444) if there is none.
   PreparedLoaders& of(StepKind kind);
   void forget(StepKind kind);
-  /// Makes the training loaders anew if the current epoch asks for it; `first_epoch`: the first one of this fit().
+  /// Makes the training loaders again if the current epoch asks for it; `first_epoch`: the first one of this fit().
   void renew_training(int64_t first_epoch);
   /// Forgets the validation loaders unless they were made for the current epoch or one that shares its loaders.
   void renew_validation();

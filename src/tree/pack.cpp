@@ -19,7 +19,7 @@ int64_t aligned(int64_t n) { return (n + kAlignment - 1) / kAlignment * kAlignme
 [[noreturn]] void refuse_bytes() {
   throw UsageError(
       "MU111",
-      "these bytes are no packed value of the type that was asked for, or they are cut off; unpack them as the "
+      "these bytes are not a packed value of the type that was asked for, or they are cut off; unpack them as the "
       "type that was packed, with the same version of Muster on both sides");
 }
 

@@ -179,7 +179,9 @@ TEST(SaveWeights, TellsTiesInTheShardThatHasTheTensor) {
 TEST(SaveWeights, RefusesAFileInPlaceOfTheFolder) {
   ScratchFolder folder;
   checks::write(folder / "x", "mine");
-  expect_error<CheckpointError>("MU202", "is no folder", [&] { save_weights({{"a", torch::ones(1)}}, folder / "x"); });
+  expect_error<CheckpointError>("MU202", "is not a folder", [&] {
+    save_weights({{"a", torch::ones(1)}}, folder / "x");
+  });
   EXPECT_EQ(checks::read(folder / "x"), "mine");
 }
 

@@ -233,7 +233,7 @@ TEST(NumberedCheckpoints, GoOnAfterTheHighestAndKeepTheLast) {
   EXPECT_EQ(save(2, 0), "checkpoint_1");
   fs::create_directory(folder / "all/checkpoint_9");
   EXPECT_EQ(latest_checkpoint(folder / "all"), folder / "all/checkpoint_1")
-      << "an empty folder is no complete checkpoint";
+      << "an empty folder is not a complete checkpoint";
   EXPECT_EQ(save(3, 0), "checkpoint_10");
   EXPECT_EQ(save(4, 2), "checkpoint_11");
   EXPECT_EQ(checks::entries(folder / "all"), 3u) << "the empty folder is somebody else's";
@@ -310,8 +310,8 @@ TEST(NumberedCheckpoints, ATruncatedOneIsPassedOverAndSaid) {
   const auto said = ::testing::internal::GetCapturedStderr();
   EXPECT_EQ(latest, folder / "checkpoint_0");
   for (const char* words :
-       {"checkpoint_3 is passed over, since it is no whole checkpoint: MU213", "rank-00000.safetensors has ",
-        "checkpoint_2 is passed over", "checkpoint_1 is passed over, since it is no whole checkpoint: MU210"})
+       {"checkpoint_3 is passed over, since it is not a whole checkpoint: MU213", "rank-00000.safetensors has ",
+        "checkpoint_2 is passed over", "checkpoint_1 is passed over, since it is not a whole checkpoint: MU210"})
     EXPECT_NE(said.find(words), std::string::npos) << words << " in:\n" << said;
 }
 

@@ -208,7 +208,8 @@ TEST_F(CustomTransport, WhateverOneThrowsIsTheCauseOnAllRanks) {
           for (int turn = 0; turn < 10; ++turn) comm.all_reduce(at::ones({100'000}));
         });
         EXPECT_TRUE(message.starts_with("MU061: ")) << message;
-        EXPECT_NE(message.find("on rank 1 of group world: an exception that is no std::exception"), std::string::npos)
+        EXPECT_NE(message.find("on rank 1 of group world: an exception that is not a std::exception"),
+                  std::string::npos)
             << message;
       });
   const CustomTransportSetup setup{"failing", std::chrono::seconds(5), {}};

@@ -29,7 +29,7 @@ TEST(InputFile, RefusesWhatIsNoReadableFile) {
   expect_error<CheckpointError>("MU200", "cannot be opened for reading (No such file",
                                 [&] { InputFile(folder / "none"); });
   expect_error<CheckpointError>("MU200", "is a folder", [&] { InputFile(folder.path()); });
-  expect_error<CheckpointError>("MU200", "is no regular file", [&] { InputFile(folder / "pipe"); });
+  expect_error<CheckpointError>("MU200", "is not a regular file", [&] { InputFile(folder / "pipe"); });
 }
 
 TEST(InputFile, RefusesAFileThatWasShortened) {

@@ -56,7 +56,7 @@ TEST(Manifest, RefusesWhatItCannotHaveWritten) {
     expect_error<CheckpointError>(id, why, [&] { parse_manifest(text, "f"); });
   };
   refused("", "not JSON");
-  refused("[]", "is no table");
+  refused("[]", "is not a table");
   refused(changed_manifest("muster checkpoint", "another thing"), "says that its format is 'another thing'");
   refused(changed_manifest("\"version\": 1", "\"version\": 2"), "has version 2 of the checkpoint format", "MU216");
   refused(changed_manifest("\"version\": 1", "\"version\": 0"), "has version 0");

@@ -73,7 +73,7 @@ TEST(WeightIndex, RefusesHostileText) {
   refuses("has a zero byte", std::string("{\"weight_map\":{}}\0hidden", 24));
   refuses("no table named weight_map", "[]");
   refuses("no table named weight_map", R"({"weight_map":[]})");
-  refuses("the file of tensor 'a' is no string", R"({"weight_map":{"a":1}})");
+  refuses("the file of tensor 'a' is not a string", R"({"weight_map":{"a":1}})");
   refuses("the name 'a' comes twice", R"({"weight_map":{"a":"x","a":"y"}})");
   refuses("the name 'weight_map' comes twice", R"({"weight_map":{},"weight_map":{}})");
   for (const char* name : {"../x", "/etc/passwd", "..", ".", "", "a/b", "a\\u0000b"})

@@ -3,7 +3,7 @@
 
     install_test.py ROOT BUILD COMPILER [CMAKE_CXX_FLAGS]
 
-With MUSTER_TEST_FULL it also builds all of Muster anew within projects, one of them as shared libraries.
+With MUSTER_TEST_FULL it also builds all of Muster again within projects, one of them as shared libraries.
 """
 import concurrent.futures
 import json

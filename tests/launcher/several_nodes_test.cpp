@@ -251,7 +251,7 @@ TEST_F(SeveralNodes, AStrangerDisturbsNobody) {
   stranger.close();
   start("2", 1, {"--max-restarts", "1"}, "true");
   for (auto& process : launchers_) EXPECT_EQ(process.wait(), 0) << process.error();
-  EXPECT_TRUE(says(node(0), "it is no launcher of this job")) << node(0).error();
+  EXPECT_TRUE(says(node(0), "it is not a launcher of this job")) << node(0).error();
 }
 
 TEST_F(SeveralNodes, WhatListensThereMayBeNoLauncher) {

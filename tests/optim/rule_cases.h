@@ -24,7 +24,7 @@ struct RuleCase {
   Maker make;
 };
 
-/// An optimizer of one's own: Lion with decoupled weight decay.
+/// A custom optimizer: Lion with decoupled weight decay.
 struct Lion : ElementwiseOptimizer {
   Lion(Groups groups, double lr)
       : ElementwiseOptimizer(std::move(groups), {{"lr", lr}, {"beta", 0.9}, {"weight_decay", 0.02}}, {"exp_avg"}) {}

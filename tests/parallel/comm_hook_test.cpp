@@ -223,7 +223,7 @@ TEST(CommHook, PowerSgdTakesUpNoFactorsOfAnotherRank) {
     }
   });
   const auto said = ::testing::internal::GetCapturedStderr();
-  EXPECT_NE(said.find("MU570: PowerSGD begins anew for a bucket"), std::string::npos) << said;
+  EXPECT_NE(said.find("MU570: PowerSGD starts from scratch for a bucket"), std::string::npos) << said;
 }
 
 TEST(CommHook, PowerSgdSaysWhatItCannotTakeUp) {  // MU570
@@ -248,7 +248,7 @@ TEST(CommHook, PowerSgdSaysWhatItCannotTakeUp) {  // MU570
     EXPECT_NE(said.find(names), std::string::npos) << said;
     EXPECT_EQ(said.find(names), said.rfind(names)) << said;
   }
-  EXPECT_NE(said.find("MU570: PowerSGD begins anew for a bucket"), std::string::npos) << said;
+  EXPECT_NE(said.find("MU570: PowerSGD starts from scratch for a bucket"), std::string::npos) << said;
 }
 
 TEST(CommHook, PowerSgdSendsFewBytes) {

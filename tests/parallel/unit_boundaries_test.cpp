@@ -56,7 +56,7 @@ TEST(UnitBoundaries, ByClassName) {
 
 TEST(UnitBoundaries, BySizeFromInsideOut) {
   EXPECT_EQ(boundary_names(BlocksNet(), {.unit_min_elements = 73}),
-            NameSet{});  // a list is no unit, the root is one anyway
+            NameSet{});  // a list is not a unit, the root is one anyway
   EXPECT_EQ(boundary_names(BlocksNet(), {.unit_min_elements = 72}), (NameSet{"blocks.0", "blocks.1"}));
   // The norm's 8 elements are all that is left in a block.
   EXPECT_EQ(boundary_names(BlocksNet(), {.unit_min_elements = 32}),

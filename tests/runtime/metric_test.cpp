@@ -45,7 +45,7 @@ TEST(Metric, CountsEachUpdateOfEveryRankOnce) {
     EXPECT_DOUBLE_EQ(mean.value().item<double>(), (0 + 1 + 1 + 2 + 2 + 2) / 6.0);
     EXPECT_TRUE(confusion.value().equal(torch::tensor({{0, 3}, {0, 3}})));
     EXPECT_EQ(confusion.value().scalar_type(), torch::kLong);
-    EXPECT_TRUE(std::isnan(accuracy.compute().item<double>())) << "it begins anew";
+    EXPECT_TRUE(std::isnan(accuracy.compute().item<double>())) << "it starts from scratch";
   });
 }
 

@@ -96,7 +96,7 @@ TEST(Processes, ARankThatThrowsAnythingExitsWith70) {
   const auto results = run_processes(1, [](const ClusterEnvironment&) -> int { throw 42; },
                                      {.arguments = {"--gtest_filter=Processes.ARankThatThrowsAnythingExitsWith70"}});
   EXPECT_EQ(results[0].exit_code, 70);
-  EXPECT_NE(results[0].output.find("rank 0: an exception that is no std::exception"), std::string::npos);
+  EXPECT_NE(results[0].output.find("rank 0: an exception that is not a std::exception"), std::string::npos);
 }
 
 std::string id_of(const std::function<void()>& f) {

@@ -35,7 +35,7 @@ TEST(Threads, AFailureNamesRankAndSeed) {
               if (comm.rank() == 1) throw 42;
               comm.barrier();
             }),
-            "MU062 MU062: rank 1 of 3 threads, seed 42: an exception that is no std::exception")
+            "MU062 MU062: rank 1 of 3 threads, seed 42: an exception that is not a std::exception")
       << "and not what rank 0 throws because of it";
   EXPECT_THROW(run_threads(0, 1, [](const comm::Communicator&) {}), LaunchError);
   std::string lost = message([](const comm::Communicator& comm) {

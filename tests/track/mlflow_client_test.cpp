@@ -83,7 +83,7 @@ TEST_F(MlflowClientTest, SaysWhatTheServerSays) {
   EXPECT_NE(said({.status = 302}).find("give the URI"), std::string::npos);
   for (const auto* body : {"<html>hello</html>", "[]", "7", "", "{}", R"({"experiment":7})", R"({"experiment":{}})",
                            R"({"experiment":{"experiment_id":7}})"})
-    EXPECT_EQ(said({.body = body}), "it answers with what is no reply of MLflow") << body;
+    EXPECT_EQ(said({.body = body}), "it answers with what is not a reply of MLflow") << body;
   EXPECT_NE(said({.drop = true}), "nothing");
 }
 

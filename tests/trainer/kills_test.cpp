@@ -102,7 +102,8 @@ TEST_P(Restarts, DoNotGoOnWithWhatAnEarlierJobHasLeft) {
   ASSERT_EQ(run(ranks, folder.path(), 40, SIGKILL, 0, "").code, 137);
   const auto restarted = run(ranks, folder.path(), 3, SIGKILL, 0, "", 2);
   EXPECT_EQ(restarted.code, 0) << restarted.error;
-  EXPECT_EQ(times(restarted.error, "before it had saved a checkpoint: training starts anew"), 2) << restarted.error;
+  EXPECT_EQ(times(restarted.error, "before it had saved a checkpoint: training starts from scratch"), 2)
+      << restarted.error;
   EXPECT_EQ(calls_of(restarted), calls_of(whole_run(ranks))) << "the last start was not a whole run";
 }
 

@@ -43,7 +43,7 @@ TEST(MetricLog, AMetricHasOneValuePerEpoch) {
   EXPECT_DOUBLE_EQ(trainer.callback_metrics().at("accuracy"), 0.6);
   EXPECT_DOUBLE_EQ(trainer.callback_metrics().at("mean"), 1.5);
   EXPECT_DOUBLE_EQ(module.at_epoch_end, 0.6);
-  EXPECT_FALSE(trainer.callback_metrics().contains("confusion")) << "it is no number";
+  EXPECT_FALSE(trainer.callback_metrics().contains("confusion")) << "it is not a number";
   EXPECT_TRUE(module.confusion.value().equal(torch::tensor({{3, 0}, {2, 0}})));
   EXPECT_DOUBLE_EQ(trainer.validate(module).at(0).at("accuracy"), 0.6);
 }

@@ -30,7 +30,7 @@ struct Hooks final : at::PrivateUse1HooksInterface {
   bool isPinnedPtr(const void* pointer) const override { return is_pinned(pointer); }
   at::Allocator* getPinnedMemoryAllocator() const override { return &host_allocator(); }
   at::Device getDeviceFromPtr(void* pointer) const override {
-    TORCH_CHECK(is_device_pointer(pointer), "this is no memory of the simulated accelerator");
+    TORCH_CHECK(is_device_pointer(pointer), "this is not memory of the simulated accelerator");
     return device(device_of_pointer(pointer));
   }
   const at::Generator& getDefaultGenerator(c10::DeviceIndex index) const override {

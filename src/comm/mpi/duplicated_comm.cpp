@@ -88,7 +88,7 @@ int DuplicatedComm::first_tag(int64_t number, int first_rank) const {
   const int64_t tag = (number * size_ + first_rank) * kinds;
   if (tag + kinds - 1 > tag_bound_)
     throw CommError("MU557", formatted("MPI has {} tags, which are used up by {} groups of ranks; keep groups instead "
-                                       "of making them anew",
+                                       "of making them again",
                                        tag_bound_, number));
   return static_cast<int>(tag);
 }

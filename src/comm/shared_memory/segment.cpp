@@ -126,7 +126,7 @@ void require_sealed(const Descriptor& descriptor, std::size_t bytes) {
   if (::fstat(descriptor.get(), &status) != 0) throw_system_error("fstat", errno);
   const int seals = ::fcntl(descriptor.get(), F_GET_SEALS);
   if (seals < 0 || !(seals & F_SEAL_SHRINK) || status.st_size < static_cast<off_t>(bytes))
-    throw std::runtime_error("a peer's segment is no sealed memory of the agreed size");
+    throw std::runtime_error("a peer's segment is not sealed memory of the agreed size");
 }
 
 }  // namespace

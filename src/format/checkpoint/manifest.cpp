@@ -26,7 +26,7 @@ class Fields {
   Fields(const Json& value, std::string_view place, std::string_view file, std::string_view id)
       : place_(place), file_(file), id_(id) {
     map_ = value.get<Json::Map>();
-    if (!map_) refuse("is no table");
+    if (!map_) refuse("is not a table");
   }
 
   [[noreturn]] void refuse(const std::string& what) const {
@@ -87,7 +87,7 @@ std::vector<std::int64_t> read_shape(const Json::List& list, const Fields& field
   std::vector<std::int64_t> shape;
   for (const Json& size : list) {
     const auto* number = size.get<std::int64_t>();
-    if (!number || *number < 0) fields.refuse("has a shape that is no list of sizes");
+    if (!number || *number < 0) fields.refuse("has a shape that is not a list of sizes");
     shape.push_back(*number);
   }
   return shape;

@@ -10,9 +10,9 @@
 namespace muster::format {
 namespace {
 
-using Kind = PickleNode::Kind;
+using NodeKind = PickleNode::Kind;
 
-PickleNode node_of(Kind kind) {
+PickleNode node_of(NodeKind kind) {
   PickleNode node;
   node.kind = kind;
   return node;
@@ -73,11 +73,11 @@ class PickleMachine {
     return true;
   }
   bool push_integer(std::int64_t value) {
-    PickleNode node = node_of(Kind::integer);
+    PickleNode node = node_of(NodeKind::integer);
     node.integer = value;
     return push(node);
   }
-  bool push_text(Kind kind, std::string_view text) {
+  bool push_text(NodeKind kind, std::string_view text) {
     PickleNode node = node_of(kind);
     node.text = text;
     return push(node);
@@ -87,7 +87,7 @@ class PickleMachine {
     graph_.lists.push_back(std::move(list));
     return static_cast<std::uint32_t>(graph_.lists.size() - 1);
   }
-  bool push_items(Kind kind, std::vector<std::uint32_t> items) {
+  bool push_items(NodeKind kind, std::vector<std::uint32_t> items) {
     PickleNode node = node_of(kind);
     if (!items.empty()) node.items = keep(std::move(items));
     return push(node);
@@ -119,10 +119,10 @@ class PickleMachine {
 
   /// Extends a list, or the entries of an object, in place.
   bool extend(std::uint32_t PickleNode::*where, const std::vector<std::uint32_t>& more,
-              std::initializer_list<Kind> takers) {
+              std::initializer_list<NodeKind> takers) {
     const std::uint32_t node = top();
     bool takes = false;
-    for (const Kind kind : takers) takes |= graph_.at(node).kind == kind;
+    for (const NodeKind kind : takers) takes |= graph_.at(node).kind == kind;
     if (!takes) refuse("adds to what takes nothing");
     if (graph_.nodes[node].*where == 0) {
       const auto list = keep({});
@@ -134,17 +134,17 @@ class PickleMachine {
     return true;
   }
   /// Only the entries of an object are ever used; its items, such as those of a deque, are dropped.
-  bool add_items(const std::vector<std::uint32_t>& more, Kind taker) {
-    return graph_.at(top()).kind == Kind::object || extend(&PickleNode::items, more, {taker});
+  bool add_items(const std::vector<std::uint32_t>& more, NodeKind taker) {
+    return graph_.at(top()).kind == NodeKind::object || extend(&PickleNode::items, more, {taker});
   }
   bool set_entries(const std::vector<std::uint32_t>& pairs) {
     if (pairs.size() % 2 != 0) refuse("has a key without a value");
-    return extend(&PickleNode::entries, pairs, {Kind::map, Kind::object});
+    return extend(&PickleNode::entries, pairs, {NodeKind::map, NodeKind::object});
   }
 
   bool push_long(std::uint64_t count) {
     const auto bytes = take_bytes(count);
-    if (count > 8) return push_text(Kind::huge, bytes);
+    if (count > 8) return push_text(NodeKind::huge, bytes);
     std::uint64_t value = count > 0 && (static_cast<std::uint8_t>(bytes.back()) & 0x80) ? ~std::uint64_t{0} : 0;
     for (std::size_t i = bytes.size(); i-- > 0;) value = value << 8 | static_cast<std::uint8_t>(bytes[i]);
     return push_integer(static_cast<std::int64_t>(value));
@@ -153,7 +153,7 @@ class PickleMachine {
   bool push_double() {
     std::uint64_t bits = 0;
     for (const char byte : take_bytes(8)) bits = bits << 8 | static_cast<std::uint8_t>(byte);
-    PickleNode node = node_of(Kind::number);
+    PickleNode node = node_of(NodeKind::number);
     node.number = std::bit_cast<double>(bits);
     return push(node);
   }
@@ -163,7 +163,7 @@ class PickleMachine {
       case 'N': stack_.push_back(0); return true;
       case 0x88:
       case 0x89: {
-        PickleNode node = node_of(Kind::boolean);
+        PickleNode node = node_of(NodeKind::boolean);
         node.integer = opcode_ == 0x88;
         return push(node);
       }
@@ -179,42 +179,42 @@ class PickleMachine {
 
   bool read_text() {
     switch (opcode_) {
-      case 'X': return push_text(Kind::text, take_bytes(take<std::uint32_t>()));
-      case 0x8c: return push_text(Kind::text, take_bytes(take<std::uint8_t>()));
-      case 0x8d: return push_text(Kind::text, take_bytes(take<std::uint64_t>()));
-      case 'U': return push_text(Kind::text, take_bytes(take<std::uint8_t>()));
-      case 'T': return push_text(Kind::text, take_bytes(take<std::uint32_t>()));
-      case 'B': return push_text(Kind::bytes, take_bytes(take<std::uint32_t>()));
-      case 'C': return push_text(Kind::bytes, take_bytes(take<std::uint8_t>()));
+      case 'X': return push_text(NodeKind::text, take_bytes(take<std::uint32_t>()));
+      case 0x8c: return push_text(NodeKind::text, take_bytes(take<std::uint8_t>()));
+      case 0x8d: return push_text(NodeKind::text, take_bytes(take<std::uint64_t>()));
+      case 'U': return push_text(NodeKind::text, take_bytes(take<std::uint8_t>()));
+      case 'T': return push_text(NodeKind::text, take_bytes(take<std::uint32_t>()));
+      case 'B': return push_text(NodeKind::bytes, take_bytes(take<std::uint32_t>()));
+      case 'C': return push_text(NodeKind::bytes, take_bytes(take<std::uint8_t>()));
       case 0x8e:
-      case 0x96: return push_text(Kind::bytes, take_bytes(take<std::uint64_t>()));
+      case 0x96: return push_text(NodeKind::bytes, take_bytes(take<std::uint64_t>()));
       default: return false;
     }
   }
 
   bool read_container() {
     switch (opcode_) {
-      case ']': return push_items(Kind::list, {});
-      case '}': return push_items(Kind::map, {});
-      case ')': return push_items(Kind::tuple, {});
-      case 0x8f: return push_items(Kind::set, {});
-      case 'l': return push_items(Kind::list, pop_to_mark());
-      case 't': return push_items(Kind::tuple, pop_to_mark());
-      case 0x91: return push_items(Kind::set, pop_to_mark());
+      case ']': return push_items(NodeKind::list, {});
+      case '}': return push_items(NodeKind::map, {});
+      case ')': return push_items(NodeKind::tuple, {});
+      case 0x8f: return push_items(NodeKind::set, {});
+      case 'l': return push_items(NodeKind::list, pop_to_mark());
+      case 't': return push_items(NodeKind::tuple, pop_to_mark());
+      case 0x91: return push_items(NodeKind::set, pop_to_mark());
       case 0x85:
       case 0x86:
-      case 0x87: return push_items(Kind::tuple, pop_last(opcode_ - 0x84u));
+      case 0x87: return push_items(NodeKind::tuple, pop_last(opcode_ - 0x84u));
       case 'a': {
         const auto item = pop();
-        return add_items({item}, Kind::list);
+        return add_items({item}, NodeKind::list);
       }
-      case 'e': return add_items(pop_to_mark(), Kind::list);
-      case 0x90: return add_items(pop_to_mark(), Kind::set);
+      case 'e': return add_items(pop_to_mark(), NodeKind::list);
+      case 0x90: return add_items(pop_to_mark(), NodeKind::set);
       case 's': return set_entries(pop_last(2));
       case 'u': return set_entries(pop_to_mark());
       case 'd': {
         const auto pairs = pop_to_mark();
-        push_items(Kind::map, {});
+        push_items(NodeKind::map, {});
         return set_entries(pairs);
       }
       default: return false;
@@ -259,7 +259,7 @@ class PickleMachine {
   bool push_global(std::string_view module, std::string_view name) {
     if (module.size() > kMaxPickleName || name.size() > kMaxPickleName)
       refuse("has a class's name of more than " + std::to_string(kMaxPickleName) + " bytes");
-    PickleNode node = node_of(Kind::global);
+    PickleNode node = node_of(NodeKind::global);
     node.text = module;
     node.name = name;
     return push(node);
@@ -274,24 +274,25 @@ class PickleMachine {
       case 0x93: {
         const auto& name = graph_.at(pop());
         const auto& module = graph_.at(pop());
-        if (name.kind != Kind::text || module.kind != Kind::text) refuse("names a class by something else than text");
+        if (name.kind != NodeKind::text || module.kind != NodeKind::text)
+          refuse("names a class by something else than text");
         return push_global(module.text, name.text);
       }
       case 'R':
-      case 0x81: return push_items(Kind::object, pop_last(2));
+      case 0x81: return push_items(NodeKind::object, pop_last(2));
       case 0x92: {
         auto parts = pop_last(3);
         const auto& keywords = graph_.at(parts[2]);
-        if (keywords.kind != Kind::map || keywords.entries != 0) refuse("makes an object with named arguments");
+        if (keywords.kind != NodeKind::map || keywords.entries != 0) refuse("makes an object with named arguments");
         parts.pop_back();
-        return push_items(Kind::object, std::move(parts));
+        return push_items(NodeKind::object, std::move(parts));
       }
       case 'b': {
         const auto state = pop();
         graph_.nodes[top()].state = state;
         return true;
       }
-      case 'Q': return push_items(Kind::persistent, pop_last(1));
+      case 'Q': return push_items(NodeKind::persistent, pop_last(1));
       default: return false;
     }
   }

@@ -12,7 +12,7 @@
 namespace muster::format {
 namespace {
 
-using Kind = PickleNode::Kind;
+using NodeKind = PickleNode::Kind;
 using Made = PythonValue::Kind;
 using Arguments = std::vector<std::uint32_t>;
 
@@ -73,26 +73,26 @@ PythonValue PythonObjects::make(std::uint32_t node, int depth) {
   const PickleNode& at = graph_.at(node);
   PythonValue value;
   switch (at.kind) {
-    case Kind::none: return value;
-    case Kind::boolean:
-    case Kind::integer:
-      value.kind = at.kind == Kind::boolean ? Made::boolean : Made::integer;
+    case NodeKind::none: return value;
+    case NodeKind::boolean:
+    case NodeKind::integer:
+      value.kind = at.kind == NodeKind::boolean ? Made::boolean : Made::integer;
       value.integer = at.integer;
       return value;
-    case Kind::huge: return foreign("int of more than 64 bits");
-    case Kind::number:
+    case NodeKind::huge: return foreign("int of more than 64 bits");
+    case NodeKind::number:
       value.kind = Made::number;
       value.number = at.number;
       return value;
-    case Kind::text: return make_text(at.text, Made::text);
-    case Kind::bytes: return make_text(at.text, Made::bytes);
-    case Kind::list:
-    case Kind::set: return make_sequence(Made::list, graph_.items(at), depth);
-    case Kind::tuple: return make_sequence(Made::tuple, graph_.items(at), depth);
-    case Kind::map: return make_map(graph_.entries(at), depth);
-    case Kind::global: return make_global(at);
-    case Kind::object: return make_object(node, depth);
-    case Kind::persistent: return foreign("torch.storage (a storage by itself)");
+    case NodeKind::text: return make_text(at.text, Made::text);
+    case NodeKind::bytes: return make_text(at.text, Made::bytes);
+    case NodeKind::list:
+    case NodeKind::set: return make_sequence(Made::list, graph_.items(at), depth);
+    case NodeKind::tuple: return make_sequence(Made::tuple, graph_.items(at), depth);
+    case NodeKind::map: return make_map(graph_.entries(at), depth);
+    case NodeKind::global: return make_global(at);
+    case NodeKind::object: return make_object(node, depth);
+    case NodeKind::persistent: return foreign("torch.storage (a storage by itself)");
   }
   return value;
 }
@@ -152,14 +152,14 @@ PythonValue PythonObjects::make_global(const PickleNode& node) const {
 
 const Arguments& PythonObjects::arguments_of(const PickleNode& object) const {
   const PickleNode& arguments = graph_.at(graph_.items(object)[1]);
-  if (arguments.kind != Kind::tuple) refuse("a function's arguments are no tuple");
+  if (arguments.kind != NodeKind::tuple) refuse("a function's arguments are not a tuple");
   return graph_.items(arguments);
 }
 
 PythonValue PythonObjects::make_object(std::uint32_t node, int depth) {
   const PickleNode& object = graph_.at(node);
   const PickleNode& callee = graph_.at(graph_.items(object)[0]);
-  if (callee.kind != Kind::global) return foreign("the result of a call");
+  if (callee.kind != NodeKind::global) return foreign("the result of a call");
   const std::string name = name_of_global(callee);
   if (auto value = make_collection(name, object, depth)) return std::move(*value);
   if (auto value = make_tensor_like(name, node, depth)) return std::move(*value);
@@ -170,7 +170,7 @@ PythonValue PythonObjects::make_object(std::uint32_t node, int depth) {
     return make_numpy_scalar(arguments);
   if (name == "torch.device" && !arguments.empty()) {
     std::string device = text(arguments[0], "a device");
-    if (arguments.size() > 1 && graph_.at(arguments[1]).kind == Kind::integer)
+    if (arguments.size() > 1 && graph_.at(arguments[1]).kind == NodeKind::integer)
       device += ":" + std::to_string(integer(arguments[1], "a device"));
     return PythonValue::of_text(std::move(device));
   }
@@ -219,15 +219,15 @@ std::optional<PythonValue> PythonObjects::make_tensor_like(std::string_view name
   }
   if (name == "torch._tensor._rebuild_from_type_v2") {
     const auto& arguments = arguments_of(graph_.at(node));
-    if (arguments.size() != 4 || graph_.at(arguments[0]).kind != Kind::global ||
-        graph_.at(arguments[1]).kind != Kind::global)
+    if (arguments.size() != 4 || graph_.at(arguments[0]).kind != NodeKind::global ||
+        graph_.at(arguments[1]).kind != NodeKind::global)
       return std::nullopt;
     const std::string type = name_of_global(graph_.at(arguments[1])),
                       function = name_of_global(graph_.at(arguments[0]));
     if (type != "torch.Tensor" && type != "torch.nn.parameter.Parameter" && type != "torch.nn.parameter.Buffer")
       return foreign(type);
     const PickleNode& inner = graph_.at(arguments[2]);
-    if (inner.kind != Kind::tuple || !function.starts_with(kRebuild)) return foreign(function);
+    if (inner.kind != NodeKind::tuple || !function.starts_with(kRebuild)) return foreign(function);
     const auto& parts = graph_.items(inner);
     if (function == "torch._utils._rebuild_parameter" && !parts.empty()) return make(parts[0], depth + 1);
     return make_tensor(node, parts, std::string_view(function).substr(kRebuild.size()));
@@ -239,7 +239,7 @@ std::optional<PythonValue> PythonObjects::make_tensor_like(std::string_view name
 /// An object of a TorchScript class is a map of its attributes; enumerations and packed weights are not supported.
 PythonValue PythonObjects::make_module(const PickleNode& object, int depth) {
   const PickleNode& state = graph_.at(object.state);
-  if (state.kind != Kind::map) return foreign(name_of_global(graph_.at(graph_.items(object)[0])));
+  if (state.kind != NodeKind::map) return foreign(name_of_global(graph_.at(graph_.items(object)[0])));
   auto value = make_map(graph_.entries(state), depth);
   value.text = "module";
   return value;
@@ -249,7 +249,7 @@ PythonValue PythonObjects::make_bytes(const Arguments& arguments) {
   PythonValue value = PythonValue::of_text("", Made::bytes);
   if (arguments.empty()) return value;
   const PickleNode& content = graph_.at(arguments[0]);
-  if (content.kind != Kind::text) {
+  if (content.kind != NodeKind::text) {
     value.text = text(arguments[0], "bytes");
     return value;
   }
@@ -263,14 +263,14 @@ PythonValue PythonObjects::make_bytes(const Arguments& arguments) {
 PythonValue PythonObjects::make_numpy_scalar(const Arguments& arguments) {
   PythonValue value;
   const PickleNode& type = graph_.at(arguments.empty() ? 0 : arguments[0]);
-  if (arguments.size() != 2 || type.kind != Kind::object) return foreign("numpy scalar");
+  if (arguments.size() != 2 || type.kind != NodeKind::object) return foreign("numpy scalar");
   const auto& type_arguments = arguments_of(type);
   const std::string word = type_arguments.empty() ? "" : text(type_arguments[0], "a numpy type");
   const PickleNode& content = graph_.at(arguments[1]);
   const std::string bytes =
-      content.kind == Kind::object ? make_bytes(arguments_of(content)).text : text(arguments[1], "a numpy scalar");
+      content.kind == NodeKind::object ? make_bytes(arguments_of(content)).text : text(arguments[1], "a numpy scalar");
   const auto& state = graph_.items(graph_.at(type.state));
-  const bool little = state.size() < 2 || graph_.at(state[1]).kind != Kind::text || graph_.at(state[1]).text != ">";
+  const bool little = state.size() < 2 || graph_.at(state[1]).kind != NodeKind::text || graph_.at(state[1]).text != ">";
   const auto has = [&](std::string_view wanted, std::size_t size) {
     return little && word == wanted && bytes.size() == size;
   };
@@ -290,16 +290,16 @@ PythonValue PythonObjects::make_numpy_scalar(const Arguments& arguments) {
 }
 
 std::int64_t PythonObjects::integer(std::uint32_t node, const char* what) const {
-  if (graph_.at(node).kind != Kind::integer) refuse(std::string(what) + " has something else than an integer");
+  if (graph_.at(node).kind != NodeKind::integer) refuse(std::string(what) + " has something else than an integer");
   return graph_.at(node).integer;
 }
 
 std::vector<std::int64_t> PythonObjects::integers(std::uint32_t node, const char* what) const {
   const PickleNode* list = &graph_.at(node);
-  if (list->kind == Kind::object && !arguments_of(*list).empty())
+  if (list->kind == NodeKind::object && !arguments_of(*list).empty())
     list = &graph_.at(arguments_of(*list)[0]);  // torch.Size
-  if (list->kind != Kind::tuple && list->kind != Kind::list)
-    refuse(std::string(what) + " has a shape or strides that are no tuple");
+  if (list->kind != NodeKind::tuple && list->kind != NodeKind::list)
+    refuse(std::string(what) + " has a shape or strides that are not a tuple");
   std::vector<std::int64_t> result;
   for (const auto item : graph_.items(*list)) result.push_back(integer(item, what));
   return result;
@@ -308,34 +308,34 @@ std::vector<std::int64_t> PythonObjects::integers(std::uint32_t node, const char
 std::string PythonObjects::text(std::uint32_t node, const char* what) {
   const PickleNode& at = graph_.at(node);
   charge(at.text.size());
-  if (at.kind != Kind::text && at.kind != Kind::bytes) refuse(std::string(what) + " is no text");
+  if (at.kind != NodeKind::text && at.kind != NodeKind::bytes) refuse(std::string(what) + " is not text");
   return std::string(at.text);
 }
 
 namespace {
 
-using Kind = PickleNode::Kind;
+using NodeKind = PickleNode::Kind;
 constexpr std::size_t kMostDimensions = 64;  // limit on the dimensions of a tensor
 
 /// The type of a storage class; "torch.cuda.FloatStorage" is handled as "torch.FloatStorage".
 const DtypeInfo* storage_class(const PickleNode& type) {
-  if (type.kind != Kind::global || !type.text.starts_with("torch")) return nullptr;
+  if (type.kind != NodeKind::global || !type.text.starts_with("torch")) return nullptr;
   if (type.name == "UntypedStorage" || type.name == "_UntypedStorage") return &dtype_info(ScalarType::uint8);
   return find_storage_type(type.name);
 }
 
 std::string key_text(const PickleNode& node) {
-  return node.kind == Kind::integer ? std::to_string(node.integer)
-                                    : std::string(node.text.substr(0, kMaxPickleName + 1));
+  return node.kind == NodeKind::integer ? std::to_string(node.integer)
+                                        : std::string(node.text.substr(0, kMaxPickleName + 1));
 }
 
 }  // namespace
 
 StorageName storage_name(const PickleGraph& graph, const PickleNode& node, std::string_view file) {
-  if (node.kind != Kind::persistent) refuse_python(file, "a tensor has no storage");
+  if (node.kind != NodeKind::persistent) refuse_python(file, "a tensor has no storage");
   const PickleNode& words = graph.at(graph.items(node)[0]);
   const auto& parts = graph.items(words);
-  if (words.kind != Kind::tuple || parts.size() < 5 || graph.at(parts[0]).text != "storage")
+  if (words.kind != NodeKind::tuple || parts.size() < 5 || graph.at(parts[0]).text != "storage")
     refuse_python(file, "a storage has no proper name");
   StorageName name{.type = storage_class(graph.at(parts[1])),
                    .key = key_text(graph.at(parts[2])),
@@ -345,10 +345,11 @@ StorageName storage_name(const PickleGraph& graph, const PickleNode& node, std::
     refuse_python(file, "a storage has a name of more than " + std::to_string(kMaxPickleName) + " bytes");
   if (!name.type)
     refuse_python(file, "a storage is of the class " + in_quotes(graph.at(parts[1]).name) + ", which is not known");
-  if (graph.at(parts[4]).kind != Kind::integer || name.count < 0) refuse_python(file, "a storage has no proper size");
-  if (parts.size() > 5 && graph.at(parts[5]).kind == Kind::tuple) {
+  if (graph.at(parts[4]).kind != NodeKind::integer || name.count < 0)
+    refuse_python(file, "a storage has no proper size");
+  if (parts.size() > 5 && graph.at(parts[5]).kind == NodeKind::tuple) {
     const auto& view = graph.items(graph.at(parts[5]));
-    if (view.size() != 3 || graph.at(view[1]).kind != Kind::integer || graph.at(view[1]).integer < 0)
+    if (view.size() != 3 || graph.at(view[1]).kind != NodeKind::integer || graph.at(view[1]).integer < 0)
       refuse_python(file, "a part of a storage has no proper place");
     name.view_offset = graph.at(view[1]).integer;
   }
@@ -369,7 +370,7 @@ void PythonObjects::read_metadata(std::uint32_t node, PythonTensor& tensor) cons
   const auto& pairs = graph_.entries(graph_.at(node));
   for (std::size_t i = 0; i + 1 < pairs.size(); i += 2) {
     const auto word = graph_.at(pairs[i]).text;
-    const bool on = graph_.at(pairs[i + 1]).kind == Kind::boolean && graph_.at(pairs[i + 1]).integer;
+    const bool on = graph_.at(pairs[i + 1]).kind == NodeKind::boolean && graph_.at(pairs[i + 1]).integer;
     if (word == "conj") tensor.conjugate = on;
     else if (word == "neg") tensor.negative = on;
     else refuse("a tensor has the unknown property " + in_quotes(word));
@@ -414,7 +415,7 @@ PythonValue PythonObjects::make_tensor(std::uint32_t node, const std::vector<std
                       .strides = integers(arguments[3], "a tensor")};
   if (third) {
     const PickleNode& type = graph_.at(arguments[6]);
-    const auto* row = type.kind == Kind::global && type.text == "torch" ? find_scalar_type(type.name) : nullptr;
+    const auto* row = type.kind == NodeKind::global && type.text == "torch" ? find_scalar_type(type.name) : nullptr;
     if (!row) return PythonValue::of_text("torch.Tensor of dtype " + shown(type.name), PythonValue::Kind::foreign);
     tensor.type = row->type;
   }

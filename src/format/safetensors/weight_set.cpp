@@ -50,7 +50,7 @@ class Watch {
 };
 
 std::string file_name(const json& value, const std::string& tensor, std::string_view file) {
-  if (!value.is_string()) refuse_index(file, "the file of tensor " + in_quotes(tensor) + " is no string");
+  if (!value.is_string()) refuse_index(file, "the file of tensor " + in_quotes(tensor) + " is not a string");
   const auto name = value.get<std::string>();
   const bool plain = !name.empty() && name != "." && name != ".." && name.find('/') == std::string::npos &&
                      shown(name, name.size()) == name;

@@ -358,7 +358,7 @@ void RendezvousServer::attend_to(Id id, Connection& connection) {
     case Channel::State::closed: return give_up(id, connection, "its launcher closed the connection, or was killed");
     case Channel::State::stranger:
       return turn_away(connection,
-                       "is no launcher of this job, another version, or a rank of a node without --max-restarts");
+                       "is not a launcher of this job, another version, or a rank of a node without --max-restarts");
     case Channel::State::forged:
       if (channel.is_trusted()) return give_up(id, connection, "what it sent was not signed by its launcher");
       return turn_away(connection, "has another secret than this job's (MU512)");

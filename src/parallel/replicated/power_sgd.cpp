@@ -138,7 +138,7 @@ void PowerSgdHook::drop_loaded(int rank) {
   for (const auto& [parameters, state] : std::exchange(loaded_, {}))
     if (rank == 0)
       log::warning(
-          "MU570", ": PowerSGD begins anew for a bucket of the checkpoint that this model does not have, with ",
+          "MU570", ": PowerSGD starts from scratch for a bucket of the checkpoint that this model does not have, with ",
           parameters.substr(0, parameters.find('\n')),
           ": its factors are drawn again, and its error feedback is lost. Keep the parameters that are trained, "
           "the sizes of buckets and PowerSGD's rank as they were when the checkpoint was saved");

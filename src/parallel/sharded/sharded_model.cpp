@@ -33,7 +33,7 @@ std::vector<std::string> lines_of(const std::vector<UnitPlan>& plans, const std:
 void warn_of_lost_marks() {
   for (const auto& name : take_lost_marks())
     log::warning("MU249", ": a ", name,
-                 " was given to muster::wrap(), and no model that was prepared holds it, so it is no unit: wrap the "
+                 " was given to muster::wrap(), and no model that was prepared holds it, so it is not a unit: wrap the "
                  "module that is registered, and before the model is prepared");
 }
 

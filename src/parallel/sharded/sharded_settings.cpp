@@ -28,7 +28,7 @@ std::optional<at::ScalarType> read_dtype(const char* option, const DtypeName& na
   if (name.empty()) return {};
   for (const auto& [word, dtype] : kShardDtypes)
     if (word == name.text()) return dtype;
-  throw ConfigError("MU168", std::string(option) + " '" + name.text() + "' is no dtype of sharded training" +
+  throw ConfigError("MU168", std::string(option) + " '" + name.text() + "' is not a dtype of sharded training" +
                                  known_ones(kShardDtypes, [](const auto& entry) { return entry.first; }) +
                                  "; or leave it empty for the dtype the module was built in");
 }
