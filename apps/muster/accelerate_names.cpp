@@ -1,8 +1,9 @@
 #include "accelerate_names.h"
 
-#include "base/spelling.h"
 #include <algorithm>
 #include <deque>
+
+#include "base/spelling.h"
 
 namespace muster::cli {
 namespace {

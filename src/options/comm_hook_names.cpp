@@ -1,10 +1,9 @@
-#include "muster/parallel/options.h"
-
 #include <algorithm>
 #include <string>
 
 #include "base/listing.h"
 #include "muster/base/error.h"
+#include "muster/parallel/options.h"
 
 namespace muster::parallel {
 

@@ -65,7 +65,7 @@ def complaints(command, text):
 
 def finds_what_lacks(commands, root):
     """Problems: a source that lacks an include must be found, and the same one with it must pass."""
-    command = commands.of(root / "src" / "base" / "error.cpp")
+    command = commands.of(root / "src" / "base" / "log.cpp")
     lacks = 'void f() { throw muster::ConfigError("MU000", ""); }'
     if not complaints(command, lacks):
         yield "a source that lacks an include is not found"

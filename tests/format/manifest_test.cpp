@@ -101,8 +101,8 @@ TEST(RankIndex, RefusesWhatDoesNotFitTogether) {
   refused("\"bytes\":9000", "\"bytes\":90000", "has 3 checksums for 22 blocks");
   refused("\"block_bytes\":4096", "\"block_bytes\":1", "has blocks of 1 bytes");
   refused("fedcba", "FEDCBA", "not hexadecimal");
-  refused("[2,3]", "[2,-3]", "no list of sizes");
-  refused("[2,3]", "[2,\"3\"]", "no list of sizes");
+  refused("[2,3]", "[2,-3]", "not a list of sizes");
+  refused("[2,3]", "[2,\"3\"]", "not a list of sizes");
   refused("\"begin\":4", "\"begin\":-4", "negative");
   refused("\"rank\":3", "\"rank\":3000000000", "names the rank 3000000000");
   refused("\"own\"", "\"mine\"", "lacks \"own\"");

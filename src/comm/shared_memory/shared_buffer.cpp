@@ -1,6 +1,6 @@
-#include <functional>
-
 #include "shared_buffer.h"
+
+#include <functional>
 
 namespace muster::comm {
 
