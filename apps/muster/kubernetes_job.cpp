@@ -103,7 +103,7 @@ bool is_label(const std::string& text, std::size_t longest) {
 
 void check_names(const Job& job) {
   const auto wanted = [](const std::string& name, std::size_t longest) {
-    return "'" + name + "' is not a name of Kubernetes; use at most " + std::to_string(longest) +
+    return "'" + name + "' is not a valid name in Kubernetes; use at most " + std::to_string(longest) +
            " lower case letters, digits and '-'";
   };
   if (!is_label(job.name, kLongestPodName) || (job.name.front() >= '0' && job.name.front() <= '9'))

@@ -65,14 +65,14 @@ bool is_job_name(const std::string& name) {
 
 void check_sagemaker(const Job& job) {
   if (!is_job_name(job.name))
-    refuse_flag_value("--name",
-                      "'" + job.name + "' is not a name of a training job; use at most 63 letters, digits and '-'");
+    refuse_flag_value(
+        "--name", "'" + job.name + "' is not a valid name for a training job; use at most 63 letters, digits and '-'");
   need("--image", job.image, "the image in ECR with the program and muster");
   need("--role", job.role, "the ARN of the execution role, arn:aws:iam::ACCOUNT:role/NAME");
   need("--instance-type", job.instance_type, "one such as ml.p4d.24xlarge");
   need("--output", job.output, "where results go, s3://BUCKET/FOLDER");
   if (!job.role.starts_with("arn:"))
-    refuse_flag_value("--role", "'" + job.role + "' is no ARN; write arn:aws:iam::ACCOUNT:role/NAME");
+    refuse_flag_value("--role", "'" + job.role + "' is not an ARN; write arn:aws:iam::ACCOUNT:role/NAME");
   check_s3("--output", job.output);
   if (!job.checkpoints.empty()) check_s3("--checkpoints", job.checkpoints);
   for (const auto& [name, place] : job.inputs) check_s3("--input", place);

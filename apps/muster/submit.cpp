@@ -191,7 +191,7 @@ void check_environment(const Pairs& environment) {
   for (const auto& [name, value] : environment)
     if (std::isdigit(static_cast<unsigned char>(name.front())) ||
         !std::all_of(name.begin(), name.end(), [](unsigned char c) { return std::isalnum(c) || c == '_'; }))
-      refuse_flag_value("--env", "'" + name + "' is not a name of a variable");
+      refuse_flag_value("--env", "'" + name + "' is not a valid name for a variable");
 }
 
 /// A default name; SageMaker does not allow a job name to be reused.

@@ -105,7 +105,7 @@ RawOptions split_pairs(const std::string& text, const std::string& place, const 
     } else if (!name.empty() && sign == std::string::npos) {
       texts[name].text += "," + word;
     } else {
-      throw ConfigError(error, "'" + word + "' in the " + place + ", '" + text + "', is not a name=value");
+      throw ConfigError(error, "'" + word + "' in the " + place + ", '" + text + "', is not of the form name=value");
     }
   }
   return texts;
@@ -135,7 +135,7 @@ std::string write_line(const RawOptions& texts) {
       static_cast<void>(line[name].dump());
     } catch (const nlohmann::json::type_error&) {
       throw ConfigError("MU308", found.place + ": the text of option '" + name +
-                                     "' is no UTF-8, so it cannot be passed on to the ranks; write it in UTF-8");
+                                     "' is not UTF-8, so it cannot be passed on to the ranks; write it in UTF-8");
     }
   }
   if (!places.empty()) line[kPlaces] = places;

@@ -10,7 +10,6 @@
 #include "checkpoint/element_types.h"
 #include "checkpoint/tied_tensors.h"
 #include "checkpoint/weight_source.h"
-#include "device_bytes.h"
 #include "muster/base/error.h"
 #include "muster/checkpoint/weights.h"
 

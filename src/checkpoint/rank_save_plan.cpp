@@ -15,7 +15,6 @@
 #include "checkpoint/element_types.h"
 #include "checkpoint/state_json.h"
 #include "checkpoint/tied_tensors.h"
-#include "device_bytes.h"
 #include "format/atomic_file.h"
 #include "muster/base/error.h"
 

@@ -9,7 +9,6 @@
 #include "checkpoint/device_bytes.h"
 #include "checkpoint/element_types.h"
 #include "checkpoint/tied_tensors.h"
-#include "device_bytes.h"
 #include "format/atomic_file.h"
 #include "format/safetensors.h"
 #include "format/weight_set.h"

@@ -11,7 +11,6 @@
 #include "comm/object_file.h"
 #include "comm/pairwise.h"
 #include "comm/rank_index.h"
-#include "handshake.h"
 #include "muster/base/environment.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"

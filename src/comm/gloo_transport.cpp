@@ -19,7 +19,6 @@
 #include "comm/header.h"
 #include "comm/rank_index.h"
 #include "comm/wait_policy.h"
-#include "handshake.h"
 #include "muster/base/environment.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"

@@ -263,8 +263,11 @@ std::unique_ptr<Collectives> make_custom_collectives(const HostSetup& setup, con
   const auto& options = setup.options;
   const int rank = setup.cluster.rank, size = setup.cluster.world_size;
   identity.backend = options.backend;
-  if (custom.backend)
-    return make_over_backend(with_store(*custom.backend, setup.store, options), identity.name, rank, size);
+  if (custom.backend) {
+    auto of_entry = options;
+    of_entry.backend = "auto";  // a factory may connect() other groups with these options, which know no entry
+    return make_over_backend(with_store(*custom.backend, setup.store, of_entry), identity.name, rank, size);
+  }
   identity.backend_reason = "the transport " + custom.transport.place;
   auto store = c10::make_intrusive<c10d::PrefixStore>("transport", setup.store);
   return make_over_custom({options.backend, options.rendezvous_timeout, setup.secret}, identity.name, rank, size,

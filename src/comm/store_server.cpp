@@ -35,7 +35,6 @@
 #include "comm/wait_policy.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
-#include "wait_policy.h"
 
 #if __has_include(<torch/csrc/distributed/c10d/store/TCPStoreBackend.hpp>)  // LibTorch 2.14
 #include <torch/csrc/distributed/c10d/store/TCPStoreBackend.hpp>

@@ -18,7 +18,6 @@
 #include "muster/comm/communicator.h"
 #include "muster/data/shard_spec.h"
 #include "muster/track/trace.h"
-#include "pass.h"
 #include "permutation.h"
 
 // Why: docs/decisions/0030-the-loader.md.

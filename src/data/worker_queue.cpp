@@ -17,7 +17,6 @@
 #include "base/log.h"
 #include "base/shown.h"
 #include "muster/base/error.h"
-#include "worker_queue.h"
 
 namespace muster::data {
 

@@ -10,7 +10,6 @@
 
 #include "hook/operator_use.h"
 #include "hook/watched_storage.h"
-#include "operator_use.h"
 
 namespace muster::hook {
 namespace {

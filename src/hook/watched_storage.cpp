@@ -7,8 +7,6 @@
 
 #include "hook/operator_use.h"
 #include "muster/base/error.h"
-#include "operator_use.h"
-#include "watched_storage.h"
 
 namespace muster::hook {
 

@@ -19,7 +19,6 @@
 #include "cluster/secret.h"
 #include "console.h"
 #include "fork_server.h"
-#include "launcher/child.h"
 #include "launcher/devices.h"
 #include "launcher/rank_environment.h"
 #include "launcher/rendezvous/node_agent.h"

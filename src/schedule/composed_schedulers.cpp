@@ -8,7 +8,6 @@
 #include "muster/schedule/schedulers.h"
 #include "optim/each_group.h"
 #include "schedule/scheduler_state.h"
-#include "scheduler_state.h"
 
 namespace muster {
 namespace {

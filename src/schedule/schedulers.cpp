@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "muster/optim/options.h"
-#include "muster/schedule/schedulers.h"
 #include "optim/each_group.h"
 #include "scheduler_state.h"
 

@@ -6,7 +6,7 @@ namespace {
 
 TEST(JobHosts, PortsFollowTheNumberOfTheJob) {
   EXPECT_EQ(port_of_job(123456), 18456);
-  EXPECT_EQ(port_of_job(19999, 2), 15001) << "the last four digits start from scratch";
+  EXPECT_EQ(port_of_job(19999, 2), 15001) << "the last four digits wrap around";
   EXPECT_EQ(port_of_job(std::nullopt, 3), 12910);
 }
 

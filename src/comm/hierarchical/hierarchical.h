@@ -9,7 +9,6 @@
 #include "comm/hierarchical/hosts.h"
 #include "comm/pairwise.h"
 #include "comm/shared_memory/shared_buffer.h"
-#include "host_chunks.h"
 
 namespace muster::comm {
 

@@ -15,7 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Reads a CPU limit: "200000 100000" are two cores; "max 100000" is not a limit.
+/// Reads a CPU limit: "200000 100000" are two cores; "max 100000" means no limit.
 int granted_by(const fs::path& file) {
   std::ifstream in(file);
   int64_t quota = 0, period = 0;

@@ -5,7 +5,6 @@
 #include "format/little_endian.h"
 #include "format/python/pickle_graph.h"
 #include "muster/base/error.h"
-#include "pickle_graph.h"
 
 namespace muster::format {
 namespace {

@@ -10,7 +10,6 @@
 #include "format/stored_content.h"
 #include "format/zip.h"
 #include "muster/base/error.h"
-#include "pickle_graph.h"
 
 namespace muster::format {
 namespace {
