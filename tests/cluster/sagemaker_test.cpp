@@ -40,7 +40,8 @@ TEST(SageMaker, HostsThatCannotBeReadAreMU494) {
   for (const auto* config : {"", "{", "[]", R"({"hosts": ["algo-1"]})", R"({"current_host": "algo-1"})"})
     check_refusals({{bare(folder, config), "MU494", {file, "'hosts' and 'current_host'", "--node-rank"}}});
   check_refusals({{bare(folder, R"({"current_host": "algo-3", "hosts": ["algo-1"]})"), "MU494", {file, "'algo-3'"}}});
-  check_refusals({{bare(folder, R"({"current_host": "algo-1", "hosts": [1]})"), "MU494", {file, "not a list of names"}}});
+  check_refusals(
+      {{bare(folder, R"({"current_host": "algo-1", "hosts": [1]})"), "MU494", {file, "not a list of names"}}});
   check_refusals({{with(kToolkit, {{"SM_HOSTS", "algo-1"}}), "MU494", {"SM_HOSTS", "not a list of names"}},
                   {with(kToolkit, {{"SM_HOSTS", "[]"}}), "MU494", {"SM_HOSTS", "'algo-2'"}}});
 }
