@@ -3,8 +3,8 @@
 
     exported_names.py [--check]
 
-cmake/exported_names.map has the names that installed headers declare: all that libmuster exports. cmake/exported_names_launch.map has these, and, of
-version MUSTER_PRIVATE, those that headers of the rooms in libmuster_launch declare for other rooms: libmuster uses them, and no program may.
+cmake/exported_names.map has the names that installed headers declare: all that libmuster exports. cmake/exported_names_launch.map has those of the rooms
+in libmuster_launch and, of version MUSTER_PRIVATE, those that private headers of these rooms declare for other rooms: libmuster uses them, and no program may.
 Names are read from the text of the headers, namespace by namespace. docs/decisions/0084 says why neither the compiler nor a macro does this.
 """
 import pathlib
@@ -90,15 +90,12 @@ def main(arguments):
     for_others = names_in(header for room in LAUNCH_ROOMS for header in (HERE / "src" / room).rglob("*.h") if header.read_text().startswith(FOR_OTHERS))
     files = {"exported_names.map": head + node("MUSTER", every, True),
              "exported_names_launch.map": head + node("MUSTER", launch, True) + node("MUSTER_PRIVATE", for_others - launch, False)}
-    old = []
     for name, text in files.items():
         path = HERE / "cmake" / name
-        if not path.exists() or path.read_text() != text:
-            old.append(name)
-            if arguments != ["--check"]:
-                path.write_text(text)
-    if old and arguments == ["--check"]:
-        sys.exit(f"cmake/{old[0]} is not what the headers declare: run tools/exported_names.py")
+        if arguments != ["--check"]:
+            path.write_text(text)
+        elif path.read_text() != text:
+            sys.exit(f"cmake/{name} is not what the headers declare: run tools/exported_names.py")
 
 
 if __name__ == "__main__":

@@ -28,8 +28,8 @@ using BackendSplit = std::function<c10::intrusive_ptr<c10d::Backend>(
     const c10::intrusive_ptr<c10d::Backend>& parent, const c10::intrusive_ptr<c10d::Store>& store,
     const std::vector<int>& ranks, const GroupOptions& options)>;
 
-/// A c10d::Backend of the program's own, or of a shared object, such as NCCL. For a network that only moves bytes, see
-/// transport.h instead. See docs/decisions/0171-two-doors-for-communication.md.
+/// A custom c10d::Backend, from the program or from a shared object, such as NCCL. For a network that only moves bytes,
+/// see transport.h instead. See docs/decisions/0171-two-doors-for-communication.md.
 struct BackendEntry {
   /// The device type of its tensors. The entry of a device is given as GroupOptions::device_backend; tensors in host
   /// memory, bytes and objects go over GroupOptions::backend, and so do operations whose shapes differ between ranks.

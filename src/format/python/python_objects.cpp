@@ -314,7 +314,6 @@ std::string PythonObjects::text(std::uint32_t node, const char* what) {
 
 namespace {
 
-using NodeKind = PickleNode::Kind;
 constexpr std::size_t kMostDimensions = 64;  // limit on the dimensions of a tensor
 
 /// The type of a storage class; "torch.cuda.FloatStorage" is handled as "torch.FloatStorage".
