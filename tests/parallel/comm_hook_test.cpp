@@ -352,8 +352,10 @@ std::vector<std::vector<at::Tensor>> gradients_of_rounds(const Communicator& gro
 }
 
 TEST(CommHook, AnOverflowLeavesNoTraceInAnyHook) {
+  std::vector<std::string> names(kCommHooks.begin(), kCommHooks.end());
+  names.emplace_back("custom");
   for (const int world : {2, 3})
-    for (const std::string name : {"none", "fp16", "bf16", "powersgd", "custom"})
+    for (const auto& name : names)
       for (const double bucket : {0.01, 25.0})
         muster::testing::run_threads(world, 0, [&](Communicator group) {
           const auto options = [&] {
@@ -384,6 +386,11 @@ TEST(CommHook, RefusesWhatItDoesNotKnow) {
                 [] { chosen_comm_hook({.comm_hook = "fp16", .custom_hook = make_cast_hook(at::kHalf)}); }),
             "MU157");
   EXPECT_EQ(chosen_comm_hook({}), nullptr);
+  muster::testing::run_threads(2, 0, [](Communicator group) {
+    const auto net = make_wide(at::kDouble);
+    ReplicatedModel model(*net, group, {.custom_hook = make_comm_hook([](auto&&...) { return CommHook::Finish(); })});
+    EXPECT_EQ(muster::testing::thrown_id([&] { step_of(model, *net, 0, group.rank(), at::kDouble); }), "MU157");
+  });
   for (const auto& bad :
        {PowerSgdOptions{.min_compression_rate = 0}, PowerSgdOptions{.rank = 0}, PowerSgdOptions{.start_iteration = -1}})
     EXPECT_EQ(muster::testing::thrown_id([&] { make_power_sgd_hook(bad); }), "MU158");

@@ -36,8 +36,8 @@ using Waits = std::map<std::string, int64_t>;
 
 TEST(HostWaits, AreNoneInAStepOfReplicatedTraining) {
   sim::install();
-  for (const char* hook : {"none", "bf16", "fp16", "powersgd"})
-    EXPECT_EQ(host_waits(2, {.bucket_mb = 0.001, .comm_hook = hook}), Waits()) << hook;
+  for (const auto hook : kCommHooks)
+    EXPECT_EQ(host_waits(2, {.bucket_mb = 0.001, .comm_hook = std::string(hook)}), Waits()) << hook;
   EXPECT_EQ(host_waits(2, {.batch_norm = true}), Waits());
   EXPECT_EQ(host_waits(2, {.local_sgd_steps = 2, .steps = 5}), Waits());
   EXPECT_EQ(host_waits(2, {.streams = Streams::two}), Waits());

@@ -100,7 +100,8 @@ struct Way {
 std::vector<Way> ways() {
   std::vector<Way> all;
   const parallel::PowerSgdOptions power{.min_compression_rate = 0.1, .start_iteration = 1};
-  for (const std::string hook : {"none", "fp16", "bf16", "powersgd"}) {
+  for (const auto name : parallel::kCommHooks) {
+    const std::string hook(name);
     all.push_back({"ddp, hook " + hook,
                    DDP{.bucket_cap_mb = 1e-4, .comm_hook = hook, .first_bucket_mb = 1e-4, .power_sgd = power}, false,
                    false, hook == "none"});

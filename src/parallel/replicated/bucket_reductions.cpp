@@ -1,12 +1,15 @@
 #include "parallel/replicated/bucket_reductions.h"
 
 #include <algorithm>
+#include <string>
 #include <utility>
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/mul.h>
 #include <ATen/ops/zeros.h>
+
+#include "muster/base/error.h"
 
 namespace muster::parallel {
 namespace {
@@ -69,6 +72,10 @@ void BucketReductions::start_next(int64_t step) {
     at::NoGradGuard no_grad;
     at::AutoDispatchBelowADInplaceOrView below;  // hooks see plain memory: no graph, no versions
     finishes_.push_back(hook_->start(hook_buckets_[bucket], hook_groups_[bucket] = group));
+    if (!finishes_.back())
+      throw UsageError("MU157", "start() of the communication hook '" + std::string(hook_->name()) +
+                                    "' returned an empty function for " + labels_[bucket].text +
+                                    "; return a function that waits and leaves the sum in bucket.flat");
   }
   if (bucket + 1 == replica_.buckets().size() && (hook_ || replica_.flags_are_apart())) start_flags(step);
 }

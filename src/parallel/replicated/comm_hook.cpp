@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include <c10/util/Exception.h>
+
 #include "muster/base/error.h"
 
 namespace muster::parallel {
@@ -53,7 +55,8 @@ std::shared_ptr<CommHook> chosen_comm_hook(const DdpOptions& options) {
   if (options.comm_hook == "none") return nullptr;
   if (options.comm_hook == "fp16") return make_cast_hook(at::kHalf);
   if (options.comm_hook == "bf16") return make_cast_hook(at::kBFloat16);
-  return make_power_sgd_hook(options.power_sgd);
+  if (options.comm_hook == "powersgd") return make_power_sgd_hook(options.power_sgd);
+  TORCH_INTERNAL_ASSERT(false, "kCommHooks has '", options.comm_hook, "', which has no branch here");
 }
 
 }  // namespace muster::parallel
