@@ -393,8 +393,8 @@ class Runtime {
   void unscale_gradients();
   /// Divides the gradients of one optimizer by the scale of their loss. Collective: as clipping.
   void unscale_gradients(const Optimizer& optimizer);
-  /// Whether the last step() of any prepared optimizer, steps within a window aside, was skipped because gradients were
-  /// not finite. Waits for the device as Optimizer::step_was_skipped() does.
+  /// Whether the last step() of any prepared optimizer, steps within a window aside, was skipped because gradients or
+  /// their norm were not finite. Waits for the device as Optimizer::step_was_skipped() does.
   bool optimizer_step_was_skipped() const;
 
   /// Scales the model's gradients so that their norm is at most max_norm; returns the norm before scaling. Before the

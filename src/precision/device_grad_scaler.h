@@ -23,13 +23,13 @@ class DeviceGradScaler {
   /// One float32 number: 1 if a gradient that was unscaled since the last update() is not finite. The caller makes
   /// ranks agree on it before update(), after which it is a different tensor.
   const at::Tensor& found_inf() const noexcept { return found_; }
+  /// Forgets what was found: the same gradients will be checked again.
+  void clear_found();
   void update(const at::Tensor& made_with);
   /// The numbers of GradScalerState as float64, in the order of its fields.
   at::Tensor state() const;
 
  private:
-  void clear_found();
-
   GradScalerOptions options_;
   at::Tensor scale_, tracker_, found_;
 };

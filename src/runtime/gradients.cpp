@@ -194,9 +194,10 @@ GradNorm GradientProcessing::clip_grad_norm(const std::vector<at::Tensor>& param
   const double norm = gradient_norm(*registry_, parameters, options.norm_type);
   // Under loss scaling such gradients are expected occasionally, and the step will be skipped.
   if (options.error_if_nonfinite && !scales_losses_) require_finite(norm, options.norm_type);
-  if (options.skip_if_nonfinite && !std::isfinite(norm)) {
-    for_each_optimizer([&](PreparedOptimizer& optimizer) { optimizer.skip_if_holding(parameters); });
-    return norm;
+  if (options.skip_if_nonfinite) {
+    bool skips = !std::isfinite(norm);
+    for_each_optimizer([&](PreparedOptimizer& optimizer) { skips = optimizer.skip_next_if(skips, parameters); });
+    if (skips) return norm;
   }
   torch::NoGradGuard no_grad;
   const double factor = optim::clip_coefficient(norm, max_norm);

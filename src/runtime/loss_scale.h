@@ -66,7 +66,7 @@ class LossScaling {
   struct Saved {
     double gradient_scale = 1, loss_scale = 1;
     GradScalerState scaler;
-    bool unscaled = false;
+    bool found_inf = false;  ///< in gradients that wait for a step
   };
 
   explicit LossScaling(const GradScalerOptions& options) : options_(options), scaler_(options) {}
@@ -86,7 +86,14 @@ class LossScaling {
   bool unscaled() const noexcept { return unscaled_; }
   /// Divides gradients by their scale, and records whether any of them is infinite or NaN.
   void unscale(const std::vector<at::Tensor>& gradients);
-  /// The gradients were cleared.
+  /// The next unscale() checks the same gradients again, and what was found so far does not count: they are not reduced
+  /// over the ranks yet.
+  void check_again();
+  /// Whether gradients were checked since the last update(). If so, clear_gradients() requires that the last step is
+  /// known.
+  bool checked() const noexcept { return checked_; }
+  /// The gradients were cleared. If one of them was found to be infinite or NaN, no step will learn of it, so the scale
+  /// shrinks here; the host then waits for a device. Throws: UsageError (MU318) if the scale fell too low.
   void clear_gradients();
 
   /// Whether a device keeps the scale, and decides.
@@ -99,10 +106,12 @@ class LossScaling {
   /// Throws: UsageError (MU318) if the scale fell too low.
   void follow(const GradScalerState& state);
 
-  /// GradScaler's found_inf(). Requires: not on_device().
-  bool found_inf() const { return scaler_.found_inf(); }
+  /// GradScaler's found_inf(), or what note_found_inf() said. Requires: not on_device().
+  bool found_inf() const { return found_ || scaler_.found_inf(); }
+  /// A gradient is not finite on another rank. Requires: not on_device().
+  void note_found_inf() noexcept { found_ = true; }
   /// Ends a step on the host. Throws: UsageError (MU318). Requires: not on_device().
-  void update(bool found_inf) { scaler_.update(found_inf, loss_scale_.value()); }
+  void update();
 
   // All that follow require that the last step is known.
 
@@ -123,6 +132,8 @@ class LossScaling {
   LossScale loss_scale_;                                  // the scale of the last backward
   LossScale gradient_scale_;
   bool unscaled_ = false;
+  bool checked_ = false;
+  bool found_ = false;  // on another rank, or before a checkpoint was loaded; kept by the host
 };
 
 }  // namespace muster::runtime

@@ -39,6 +39,10 @@ bool OptimizerModels::any_reduces() const {
   return std::ranges::any_of(models_, [](const Use& use) { return use.model->managed->gradient_sync(); });
 }
 
+bool OptimizerModels::any_local() const {
+  return std::ranges::any_of(models_, [](const Use& use) { return !use.model->managed->gradient_sync(); });
+}
+
 bool OptimizerModels::have_gradients(const std::vector<at::Tensor>& parameters) const {
   return std::ranges::any_of(models_, [&](const Use& use) {
     auto& managed = *use.model->managed;

@@ -28,6 +28,8 @@ class OptimizerModels {
 
   /// Whether any of them reduces its gradients over the ranks now.
   bool any_reduces() const;
+  /// Whether any of them keeps its gradients local, as local SGD does.
+  bool any_local() const;
   /// Whether any of them has gradients of the optimizer's parameters.
   bool have_gradients(const std::vector<at::Tensor>& parameters) const;
 

@@ -148,26 +148,18 @@ at::Tensor PreparedOptimizer::step(const torch::optim::Optimizer::LossClosure& c
         "an optimizer that calls back for gradients cannot work with loss scaling, as of '16-mixed', which may skip "
         "a step: choose 'bf16-mixed', or an optimizer without a closure");
 
-  // The step is skipped if a loss was scaled and a gradient is not finite, or if clipping has asked for it. Gradients
-  // that are not sharded are equal on all ranks, so no message is needed for them.
-  const auto ranks_may_differ = [&] {
-    return context_.group.size() > 1 && any_sharded(*context_.registry, parameters());
-  };
+  // The step is skipped if a loss was scaled and a gradient is not finite, or if clipping has asked for it.
   at::Tensor found, scaler;
+  if (scaling_) unscale_for_step();
   if (scaling_ && scaling_->on_device()) {
-    unscale();
     found = scaling_->device_found_inf();
-    if (ranks_may_differ())
-      context_.group.internal("overflows of sharded gradients").all_reduce(found, comm::ReduceOp::max);
     scaler = scaling_->update_on_device();
   }
   const auto flag = decision_.send(found, scaler);  // defined: a device decides, and the host need not wait
   bool skipped = false;
   if (scaling_ && !flag.defined()) {
-    unscale();
     skipped = scaling_->found_inf();
-    if (ranks_may_differ()) skipped = comm::any_rank(context_.group, "overflows of sharded gradients", skipped);
-    scaling_->update(skipped);
+    scaling_->update();
   }
   skipped = decision_.take_skip_next() || skipped;
   if (flag.defined() && (closure || skipped || context_.needs_found_inf_at_once || !fused_.takes_found_inf())) {
@@ -195,7 +187,10 @@ void PreparedOptimizer::zero_grad(bool set_to_none) {
   fused_.zero_grad(set_to_none);
   models_.note_reductions();
   gradients_used_ = false;
-  if (scaling_) scaling_->clear_gradients();
+  if (scaling_) {
+    if (scaling_->checked()) wait_for_step();
+    scaling_->clear_gradients();
+  }
   drop_flags();
 }
 
@@ -251,12 +246,34 @@ void PreparedOptimizer::rescale_gradients(const LossScale& scale) {
   scaling_->note_loss(scale);
 }
 
+bool PreparedOptimizer::gradients_are_local() const { return context_.group.size() > 1 && models_.any_local(); }
+
 void PreparedOptimizer::unscale() {
   if (!scaling_ || scaling_->unscaled()) return;
+  unscale_and_check();
+  if (gradients_are_local() || !context_.accumulation->sync()) scaling_->check_again();  // when a step uses them
+  // Reduced gradients that are not sharded are equal on all ranks, so no message is needed for them.
+  else if (context_.group.size() > 1 && any_sharded(*context_.registry, parameters())) agree_on_found_inf();
+}
+
+/// Ranks whose gradients are local step or skip together, so that their schedulers and loss scales stay equal.
+void PreparedOptimizer::unscale_for_step() {
+  if (!gradients_are_local()) return unscale();
+  unscale_and_check();
+  agree_on_found_inf();
+}
+
+void PreparedOptimizer::unscale_and_check() {
   std::vector<at::Tensor> gradients;
   for_each_gradient(*context_.registry, parameters(),
                     [&](const at::Tensor& gradient) { gradients.push_back(gradient); });
   scaling_->unscale(gradients);
+}
+
+void PreparedOptimizer::agree_on_found_inf() {
+  if (scaling_->on_device())
+    context_.group.internal("overflows of gradients").all_reduce(scaling_->device_found_inf(), comm::ReduceOp::max);
+  else if (comm::any_rank(context_.group, "overflows of gradients", scaling_->found_inf())) scaling_->note_found_inf();
 }
 
 void PreparedOptimizer::wait_for_step() {
@@ -286,14 +303,19 @@ bool PreparedOptimizer::holds(const std::vector<at::Tensor>& asked) const {
   });
 }
 
-void PreparedOptimizer::skip_if_holding(const std::vector<at::Tensor>& asked) {
-  if (holds(asked)) decision_.skip_next();
+bool PreparedOptimizer::skip_next_if(bool bad, const std::vector<at::Tensor>& asked) {
+  if (!holds(asked)) return bad;
+  if (gradients_are_local()) bad = comm::any_rank(context_.group, "norms of local gradients", bad);
+  if (bad) decision_.skip_next();
+  return bad;
 }
 
 bool PreparedOptimizer::skip_if_not_finite(const std::vector<at::Tensor>& asked, const at::Tensor& norm, double order,
                                            bool reports) {
   if (!holds(asked)) return false;
-  decision_.skip_if(norm.isfinite().logical_not().to(at::kFloat).view({1}));
+  auto bad = norm.isfinite().logical_not().to(at::kFloat).view({1});
+  if (gradients_are_local()) context_.group.internal("norms of local gradients").all_reduce(bad, comm::ReduceOp::max);
+  decision_.skip_if(bad);
   if (reports) decision_.report(norm, order);
   return true;
 }
@@ -327,7 +349,7 @@ State PreparedOptimizer::state_dict(const std::string& path, std::vector<TensorS
                                  {"gradient_scale", now.gradient_scale},
                                  {"loss_scale", now.loss_scale},
                                  {"skipped", decision_.skipped()},
-                                 {"unscaled", now.unscaled}});
+                                 {"found_inf", now.found_inf}});
   return state;
 }
 
@@ -354,11 +376,12 @@ std::function<void()> PreparedOptimizer::prepare_load(const State& state, const 
     decision_.forget();
   };
   if (!saved) return load;
+  const auto* found_inf = saved->find("found_inf");
   const LossScaling::Saved scaling{
       .gradient_scale = saved->at("gradient_scale").number(),
       .loss_scale = saved->at("loss_scale").number(),
       .scaler = {.growth_tracker = saved->at("growth_tracker").integer(), .scale = saved->at("scale").number()},
-      .unscaled = saved->at("unscaled").boolean()};
+      .found_inf = found_inf && found_inf->boolean()};
   scaling_->require_loadable(scaling.scaler);
   return [this, load, scaling, skipped = saved->at("skipped").boolean()] {
     load();

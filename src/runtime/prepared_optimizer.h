@@ -90,10 +90,12 @@ class PreparedOptimizer : public std::enable_shared_from_this<PreparedOptimizer>
   void step_deferred_schedulers() {
     if (decision_.has_calls()) wait_for_step();
   }
-  /// Skips the next step if one of these parameters is the optimizer's.
-  void skip_if_holding(const std::vector<at::Tensor>& parameters);
+  /// Skips the next step if one of these parameters is the optimizer's and `bad` is true on this rank; if gradients are
+  /// local, as in local SGD, on any rank. Returns whether a rank is bad. Collective: if gradients are local.
+  bool skip_next_if(bool bad, const std::vector<at::Tensor>& parameters);
   /// Skips the next step if one of these parameters is the optimizer's and this norm of their gradients, on a device,
-  /// is not finite; `reports`: wait_for_step() then throws. Returns whether one of them is the optimizer's.
+  /// is not finite; if gradients are local, on any rank. `reports`: wait_for_step() then throws. Returns whether one of
+  /// them is the optimizer's. Collective: if gradients are local.
   bool skip_if_not_finite(const std::vector<at::Tensor>& parameters, const at::Tensor& norm, double order,
                           bool reports);
 
@@ -105,7 +107,8 @@ class PreparedOptimizer : public std::enable_shared_from_this<PreparedOptimizer>
   std::optional<LossScale> loss_scale();
   /// Called before a loss is scaled by `scale`: rescales existing gradients whose losses had another scale.
   void rescale_gradients(const LossScale& scale);
-  /// Divides gradients by the scale they were made with, unless that was done already.
+  /// Divides gradients by the scale they were made with, unless that was done already, and finds whether they are
+  /// finite on all ranks. Local gradients are checked in the step instead. Collective: if gradients are sharded.
   void unscale();
 
   /// Options and state as muster::state_dict() returns them, the state of the scaler, and the scale of gradients that
@@ -130,6 +133,12 @@ class PreparedOptimizer : public std::enable_shared_from_this<PreparedOptimizer>
   /// Throws: UsageError (MU175) for a norm that had to be finite.
   void drop_flags();
   bool has_gradients() const;
+  /// Whether gradients of a model are not reduced over the ranks, as in local SGD.
+  bool gradients_are_local() const;
+  void unscale_for_step();
+  void unscale_and_check();
+  /// Makes all ranks skip the step if one of them has found a gradient that is not finite. Collective.
+  void agree_on_found_inf();
   /// Compares the operations that the ranks gave their devices, before gradients reduced by these are used. Not called
   /// at the end of backward: ranks whose loss did not use a model have yet to reduce then. Collective.
   void require_same_device_operations() const;

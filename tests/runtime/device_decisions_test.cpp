@@ -133,6 +133,51 @@ TEST(DeviceDecisions, AFlagGoesWithGradientsThatALoadReplaces) {
   });
 }
 
+TEST(DeviceDecisions, AnOverflowGoesWithGradientsThatAProgramGivesUp) {
+  expect_as_on_the_cpu([](bool cpu) {
+    Accelerator accelerator({.cpu = cpu, .grad_scaler = kSmallScale, .mixed_precision = "16-mixed"});
+    const auto net = seeded_net();
+    auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 0.1));
+    Numbers numbers;
+    for (int i = 0; i < 6; ++i) {
+      accelerator.backward(loss_of(accelerator, model, i));
+      if (i == 1 || i == 2) net->parameters()[0].mutable_grad().fill_(INFINITY);
+      const double norm = accelerator.clip_grad_norm_(model, 1.0);
+      if (std::isfinite(norm)) optimizer.step();
+      optimizer.zero_grad();
+      numbers.push_back(optimizer.scaler_state()->scale);
+      EXPECT_FALSE(optimizer.step_was_skipped()) << i;
+    }
+    EXPECT_EQ(numbers[2], kSmallScale.init_scale / 4);
+    for (const auto& parameter : net->parameters()) numbers.push_back(parameter.sum().item<double>());
+    return numbers;
+  });
+}
+
+TEST(DeviceDecisions, AnOverflowIsSavedBetweenClippingAndTheStep) {
+  expect_as_on_the_cpu([](bool cpu) {
+    const testing::TemporaryFolder folder;
+    Numbers numbers;
+    for (const bool resumed : {false, true}) {
+      Accelerator accelerator({.cpu = cpu, .grad_scaler = kSmallScale, .mixed_precision = "16-mixed"});
+      const auto net = seeded_net();
+      auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 0.1));
+      if (resumed) {
+        accelerator.load_state(folder.path() / "state");
+      } else {
+        accelerator.backward(loss_of(accelerator, model, 0));
+        net->parameters()[0].mutable_grad().fill_(INFINITY);
+        accelerator.clip_grad_value_(model, 1.0);
+        accelerator.save_state(folder.path() / "state", {.durability = Durability::none});
+      }
+      optimizer.step();
+      EXPECT_TRUE(optimizer.step_was_skipped());
+      numbers.push_back(optimizer.scaler_state()->scale);
+    }
+    return numbers;
+  });
+}
+
 TEST(DeviceDecisions, StateReadThroughTheHandleIsThatOfTheLastStep) {
   expect_as_on_the_cpu([](bool cpu) {
     Accelerator accelerator({.cpu = cpu, .grad_scaler = kSmallScale, .mixed_precision = "16-mixed"});

@@ -13,6 +13,7 @@
 #include "muster/testing/compare.h"
 #include "muster/testing/thrown.h"
 #include "runtime/ranks.h"
+#include "runtime/temporary_folder.h"
 
 namespace muster {
 namespace {
@@ -155,6 +156,126 @@ TEST(LossScaling, ItsStateIsSavedAndLoaded) {
   auto without = plain.prepare(torch::optim::SGD(other->parameters(), 0.1));
   EXPECT_FALSE(without.scaler_state());
   EXPECT_EQ(testing::thrown_id([&] { without.load_scaler_state({7, 128}); }), "MU147");
+}
+
+/// Backward of a loss whose gradients overflow if `bad`.
+void backward_of(Accelerator& accelerator, Model<SmallImpl>& model, bool bad) {
+  const auto [x, y] = inputs(0, accelerator.process_index());
+  accelerator.backward(torch::mse_loss(model(x), y) * (bad ? std::numeric_limits<float>::infinity() : 1.0F));
+}
+
+double scale_of(const Optimizer& optimizer) { return optimizer.scaler_state()->scale; }
+
+TEST(LossScaling, GradientsThatAProgramGivesUpShrinkTheScaleAndSkipNoLaterStep) {
+  for (const auto* strategy : {"auto", "ddp", "zero2", "fsdp"}) {
+    SCOPED_TRACE(strategy);
+    testing::as_ranks(std::string(strategy) == "auto" ? 1 : 2, [strategy] {
+      Accelerator accelerator({.grad_scaler = kScaling, .mixed_precision = "fp16", .strategy = strategy});
+      Small net;
+      auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 0.1));
+      const bool last = accelerator.process_index() == accelerator.num_processes() - 1;
+      for (int turn = 1; turn <= 2; ++turn) {
+        backward_of(accelerator, model, /*bad=*/last);
+        EXPECT_FALSE(std::isfinite(static_cast<double>(accelerator.clip_grad_norm_(model, 1.0))));
+        optimizer.zero_grad();
+        EXPECT_EQ(scale_of(optimizer), 1024 / std::pow(2, turn));
+      }
+      backward_of(accelerator, model, false);
+      EXPECT_TRUE(std::isfinite(static_cast<double>(accelerator.clip_grad_norm_(model, 1.0))));
+      optimizer.step();
+      EXPECT_FALSE(optimizer.step_was_skipped());
+      EXPECT_EQ(*optimizer.scaler_state(), (GradScalerState{1, 256}));
+    });
+  }
+}
+
+TEST(LossScaling, AStepWithoutANewBackwardChecksTheGradientsAgain) {
+  Accelerator accelerator({.grad_scaler = kScaling, .mixed_precision = "fp16"});
+  Small net;
+  auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 0.1));
+  backward_of(accelerator, model, true);
+  for (int i = 0; i < 2; ++i) {
+    optimizer.step();
+    EXPECT_TRUE(optimizer.step_was_skipped());
+  }
+  EXPECT_TRUE(net->a->weight.isfinite().all().item<bool>());
+}
+
+TEST(LossScaling, AnOverflowIsSavedBetweenClippingAndTheStep) {
+  for (const auto* strategy : {"auto", "ddp", "zero2", "fsdp"}) {
+    SCOPED_TRACE(strategy);
+    const testing::TemporaryFolder folder;
+    testing::as_ranks(std::string(strategy) == "auto" ? 1 : 2, [&] {
+      const AcceleratorOptions options{.grad_scaler = kScaling, .mixed_precision = "fp16", .strategy = strategy};
+      for (const bool by_value : {false, true}) {
+        const auto state = folder.path() / (by_value ? "value" : "norm");
+        {
+          Accelerator accelerator(options);
+          Small net;
+          auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 0.1));
+          backward_of(accelerator, model, /*bad=*/accelerator.process_index() == accelerator.num_processes() - 1);
+          by_value ? accelerator.clip_grad_value_(model, 1.0) : accelerator.unscale_gradients();
+          accelerator.save_state(state, {.durability = Durability::none});
+        }
+        Accelerator accelerator(options);
+        Small net;
+        auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 0.1));
+        accelerator.load_state(state);
+        optimizer.step();
+        EXPECT_TRUE(optimizer.step_was_skipped());
+        EXPECT_EQ(scale_of(optimizer), 512);
+        EXPECT_TRUE(model(inputs(0, 0).first).isfinite().all().item<bool>());
+      }
+    });
+  }
+}
+
+TEST(LossScaling, RanksOfLocalSgdSkipTogether) {
+  testing::as_ranks(2, [] {
+    for (const bool scaled : {true, false}) {
+      SCOPED_TRACE(scaled ? "overflow" : "norm");
+      Accelerator accelerator({.grad_scaler = kScaling,
+                               .mixed_precision = scaled ? Precision("fp16") : Precision("no"),
+                               .strategy = "ddp"});
+      Small net;
+      torch::optim::SGD sgd(net->parameters(), 1.0);
+      auto [model, optimizer, scheduler] = accelerator.prepare(net, sgd, torch::optim::StepLR(sgd, 1, 0.5));
+      {
+        auto local = accelerator.local_sgd(model, {.local_sgd_steps = 3});
+        for (int step = 0; step < 3; ++step) {
+          backward_of(accelerator, model, /*bad=*/step == 1 && accelerator.process_index() == 1);
+          accelerator.clip_grad_norm_(model, 1.0, {.skip_if_nonfinite = !scaled});
+          optimizer.step();
+          EXPECT_EQ(optimizer.step_was_skipped(), step == 1);
+          scheduler.step();
+          optimizer.zero_grad();
+          local.step();
+        }
+      }
+      EXPECT_DOUBLE_EQ(optimizer.param_groups()[0].options().get_lr(), 0.5);
+      if (scaled) {
+        EXPECT_EQ(scale_of(optimizer), 512);
+      }
+    }
+  });
+}
+
+TEST(LossScaling, AnOverflowThatIsNotReducedYetSaysNothing) {
+  testing::as_ranks(2, [] {
+    Accelerator accelerator({.grad_scaler = kScaling, .mixed_precision = "fp16", .strategy = "ddp"});
+    Small net;
+    auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 0.1));
+    {
+      const auto scope = accelerator.no_sync(model);
+      backward_of(accelerator, model, /*bad=*/accelerator.process_index() == 1);
+      accelerator.unscale_gradients();
+    }
+    optimizer.zero_grad();
+    backward_of(accelerator, model, false);
+    optimizer.step();
+    EXPECT_FALSE(optimizer.step_was_skipped());
+    EXPECT_EQ(*optimizer.scaler_state(), (GradScalerState{1, 1024}));
+  });
 }
 
 TEST(LossScaling, ClosuresAreRefused) {

@@ -33,6 +33,8 @@ class GradScaler {
   void unscale(const std::vector<at::Tensor>& gradients, double made_with);
   /// True if a gradient that was unscaled since the last update() is not finite. Waits for the device.
   bool found_inf() const;
+  /// Forgets what was found: the same gradients will be checked again.
+  void clear_found() { found_.clear(); }
   /// Ends a step: the scale shrinks if gradients were not finite, and grows after enough steps in a row with finite
   /// gradients. If `made_with` is smaller than the scale, finite gradients are not counted, and gradients that are not
   /// finite shrink the scale from `made_with`.

@@ -33,18 +33,19 @@ class Optimizer {
   /// Whether the handle is not empty.
   explicit operator bool() const noexcept { return static_cast<bool>(prepared_); }
 
-  /// Makes one update; before the last micro-batch of an accumulation window it does nothing. Under "16-mixed"
-  /// gradients are unscaled first, and all ranks skip the update if some gradients are not finite; so they do after a
-  /// clipping with ClipOptions::skip_if_nonfinite. With a closure (LBFGS), the loss that it returns is averaged over
-  /// ranks, so that the search takes one course on all ranks.
-  /// If a rank's loss did not use a model of the optimizer, backward on this rank communicates no gradients of that
-  /// model. The rank then takes part in the other ranks' gradient communication in this call, or in the clipping or
-  /// unscaling before: with zeros if unused parameters are allowed; otherwise all ranks get MU152. Not under "fsdp".
-  /// Collective: every rank makes equal steps.
+  /// Makes one update; before the last micro-batch of an accumulation window it does nothing. Where losses are
+  /// scaled ("16-mixed") gradients are unscaled first, and all ranks skip the update if some gradients are not finite;
+  /// so they do after a clipping with ClipOptions::skip_if_nonfinite. With a closure (LBFGS), the loss that it returns
+  /// is averaged over ranks, so that the search takes one course on all ranks. If a rank's loss did not use a model of
+  /// the optimizer, backward on this rank communicates no gradients of that model. The rank then takes part in the
+  /// other ranks' gradient communication in this call, or in the clipping or unscaling before: with zeros if unused
+  /// parameters are allowed; otherwise all ranks get MU152. Not under "fsdp". Collective: every rank makes equal steps.
   /// Throws: UsageError (MU146) for a closure under "16-mixed"; (MU152) as backward.
   at::Tensor step(const torch::optim::Optimizer::LossClosure& closure = nullptr);
   /// Clears gradients: they become undefined by default, or zeros in place. Does nothing from the first backward of an
-  /// accumulation window to its last micro-batch.
+  /// accumulation window to its last micro-batch. If losses are scaled and clipping or unscaling found an infinite or
+  /// NaN gradient that no step has used, the scale shrinks as a step would have made it.
+  /// Throws: UsageError (MU318) if the scale fell too low; (MU175) for a norm on a device that had to be finite.
   void zero_grad(bool set_to_none = true);
   /// Adds a group of parameters, with its own options or the optimizer's defaults, as LibTorch's add_param_group does.
   /// The parameters may still be frozen. Other groups and their state do not change. A scheduler of Muster must be

@@ -170,9 +170,10 @@ struct BackwardOptions {
 
 /// How gradients are clipped by norm.
 struct ClipOptions {
-  /// Throw (MU175) if the norm is infinite or NaN, instead of spoiling the parameters. For gradients on a device, the
+  /// Throw (MU175) if the norm is infinite or NaN, instead of spoiling the parameters. Does nothing where losses are
+  /// scaled: the step is skipped there. For gradients on a device, the
   /// host learns it later: the step changes nothing, and the next step throws, or an earlier call that waits for the
-  /// device (step_was_skipped(), save_state()).
+  /// device (step_was_skipped(), zero_grad(), save_state()).
   bool error_if_nonfinite = false;
   double norm_type = 2.0;
   /// If the norm is infinite or NaN, the next step of the optimizers that hold these parameters updates nothing, on all
