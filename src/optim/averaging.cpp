@@ -1,7 +1,6 @@
 #include "muster/optim/averaging.h"
 
 #include <exception>
-#include <optional>
 #include <unordered_set>
 
 #include <ATen/core/LegacyTypeDispatch.h>

@@ -2,19 +2,14 @@
 
 #include <algorithm>
 #include <cmath>
-#include <optional>
 #include <unordered_set>
-#include <utility>
 
 #include <ATen/core/grad_mode.h>
 
 #include "muster/base/error.h"
-#include "muster/base/format.h"
 #include "muster/optim/detail/norm.h"
-#include "muster/optim/options.h"
 #include "optim/device_norm.h"
-#include "optim/distinct.h"
-#include "optim/each_group.h"
+#include "optim/parameter_groups.h"
 
 namespace muster {
 namespace {

@@ -2,7 +2,6 @@
 
 #include <concepts>
 #include <deque>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <sstream>

@@ -17,7 +17,7 @@
 #include "muster/optim/detail/norm.h"
 #include "muster/parallel/managed_model.h"
 #include "optim/device_norm.h"
-#include "optim/distinct.h"
+#include "optim/parameter_groups.h"
 #include "runtime_state.h"
 
 namespace muster::runtime {

@@ -10,7 +10,7 @@
 
 #include "muster/optim/options.h"
 #include "muster/schedule/schedulers.h"
-#include "optim/each_group.h"
+#include "optim/parameter_groups.h"
 #include "schedule/scheduler_state.h"
 
 namespace muster {

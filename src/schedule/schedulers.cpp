@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "muster/optim/options.h"
-#include "optim/each_group.h"
+#include "optim/parameter_groups.h"
 #include "scheduler_state.h"
 
 namespace muster {

@@ -13,7 +13,6 @@
 #include "muster/sim/sim.h"
 #include "muster/testing/compare.h"
 #include "muster/testing/thrown.h"
-#include "optim/device_sum.h"
 
 namespace muster::optim {
 namespace {

@@ -1,10 +1,10 @@
-#include "optim/device_sum.h"
-
 #include <limits>
 #include <vector>
 
 #include <ATen/Functions.h>
 #include <gtest/gtest.h>
+
+#include "optim/device_norm.h"
 
 namespace muster::optim {
 namespace {

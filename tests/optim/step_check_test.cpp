@@ -1,5 +1,3 @@
-#include "optim/step_check.h"
-
 #include <algorithm>
 #include <cstdint>
 #include <memory>
@@ -13,6 +11,7 @@
 #include "muster/base/format.h"
 #include "muster/testing/thrown.h"
 #include "optim/fused.h"
+#include "optim/rule.h"
 #include "optim/rule_cases.h"
 
 namespace muster::optim {

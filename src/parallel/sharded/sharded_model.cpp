@@ -10,7 +10,7 @@
 #include "hook/watched_storage.h"
 #include "muster/optim/detail/norm.h"
 #include "optim/device_norm.h"
-#include "optim/distinct.h"
+#include "optim/parameter_groups.h"
 #include "parallel/local.h"
 #include "parallel/same_model.h"
 #include "parallel/sharded/module_buffers.h"
