@@ -6,8 +6,7 @@
 #include <vector>
 
 #include "checkpoints.h"
-#include "evaluation_loop.h"
-#include "fit_loop.h"
+#include "loops.h"
 #include "optimization.h"
 #include "run.h"
 #include "run_loaders.h"

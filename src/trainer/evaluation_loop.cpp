@@ -1,5 +1,3 @@
-#include "evaluation_loop.h"
-
 #include <algorithm>
 #include <utility>
 
@@ -9,6 +7,7 @@
 
 #include "data/batch_indices.h"
 #include "limits.h"
+#include "loops.h"
 #include "muster/runtime/loop_access.h"
 #include "run.h"
 #include "run_loaders.h"

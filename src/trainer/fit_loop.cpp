@@ -1,13 +1,11 @@
-#include "fit_loop.h"
-
 #include <utility>
 
 #include <torch/csrc/autograd/anomaly_mode.h>
 
 #include "base/log.h"
 #include "checkpoints.h"
-#include "evaluation_loop.h"
 #include "limits.h"
+#include "loops.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
 #include "muster/runtime/loop_access.h"

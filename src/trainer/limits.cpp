@@ -1,11 +1,9 @@
 #include "limits.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "muster/base/error.h"
 #include "muster/base/format.h"
-#include "muster/trainer/callback.h"
 #include "muster/trainer/callbacks.h"
 #include "options/trainer_fields.h"
 

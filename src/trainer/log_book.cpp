@@ -3,16 +3,12 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <optional>
 #include <sstream>
-#include <string>
-#include <utility>
 
 #include <torch/types.h>
 
 #include "comm/agreement.h"
 #include "muster/base/error.h"
-#include "muster/tree/state.h"
 #include "runtime/sum_dtype.h"
 
 namespace muster::trainer {

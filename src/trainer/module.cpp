@@ -1,7 +1,5 @@
 #include "muster/trainer/module.h"
 
-#include <string>
-
 #include <torch/types.h>
 
 #include "core.h"

@@ -4,7 +4,6 @@
 #include <functional>
 #include <ranges>
 #include <string>
-#include <utility>
 
 #include "base/log.h"
 #include "limits.h"

@@ -1,8 +1,5 @@
 #include "muster/trainer/trainer.h"
 
-#include <string>
-#include <utility>
-
 #include "core.h"
 #include "muster/base/error.h"
 #include "options/trainer_fields.h"
