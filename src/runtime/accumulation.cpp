@@ -1,15 +1,160 @@
 #include "runtime/accumulation.h"
 
+#include <array>
+#include <cstddef>
 #include <string>
 #include <utility>
 
 #include "base/log.h"
+#include "comm/agreement.h"
 #include "muster/base/error.h"
+#include "muster/parallel/managed_model.h"
 #include "muster/runtime/accumulation.h"
-#include "runtime/window_position.h"
-#include "runtime/window_weights.h"
 
 namespace muster::runtime {
+namespace {
+
+using Next = std::optional<WindowState>;
+using Row = std::array<Next, 7>;  // columns: begin_middle, begin_last, begin_leave, count, end, reset, resume
+
+constexpr Next kNever = std::nullopt, kClosed = WindowState::closed, kOpen = WindowState::open,
+               kMiddle = WindowState::open_uncounted, kLast = WindowState::last_uncounted,
+               kLeave = WindowState::left_uncounted, kLeft = WindowState::left;
+
+constexpr std::array<Row, 6> kTable{{
+    {kMiddle, kLast, kLeave, kClosed, kClosed, kClosed, kOpen},  // closed
+    {kMiddle, kLast, kLeave, kOpen, kNever, kClosed, kOpen},     // open
+    {kNever, kNever, kNever, kOpen, kLast, kClosed, kOpen},      // open_uncounted
+    {kNever, kNever, kNever, kClosed, kLast, kClosed, kOpen},    // last_uncounted
+    {kNever, kNever, kNever, kLeft, kNever, kClosed, kOpen},     // left_uncounted
+    {kMiddle, kLast, kLeave, kLeft, kNever, kClosed, kOpen},     // left
+}};
+
+}  // namespace
+
+std::optional<WindowState> transition(WindowState state, WindowEvent event) noexcept {
+  return kTable[static_cast<size_t>(state)][static_cast<size_t>(event)];
+}
+
+void WindowPosition::advance(WindowEvent event) noexcept {
+  if (const auto next = transition(state_, event)) state_ = *next;
+}
+
+bool WindowPosition::begin(int num_steps, bool last, bool others_go_on) noexcept {
+  if (closed()) micro_batches_ = 0;
+  const bool full = ++step_ % num_steps == 0;
+  if (last) step_ = 0;
+  advance(last && !full && others_go_on ? WindowEvent::begin_leave
+          : full || last                ? WindowEvent::begin_last
+                                        : WindowEvent::begin_middle);
+  ++micro_batches_;
+  went_backward_ = false;
+  return full;
+}
+
+void WindowPosition::end() noexcept {
+  step_ = 0;
+  advance(WindowEvent::end);
+}
+
+void WindowPosition::reset() noexcept {
+  step_ = 0;
+  went_backward_ = false;
+  advance(WindowEvent::reset);
+}
+
+State WindowPosition::state_dict() const {
+  return State::Map{{"counter", step_}, {"micro_batches", micro_batches_}, {"open", !ends()}};
+}
+
+void WindowPosition::load_state_dict(const State& state) {
+  const auto counter = state.at("counter").integer();
+  const auto micro_batches = state.at("micro_batches").as<int>();
+  const bool open = state.at("open").boolean();
+  step_ = counter;
+  micro_batches_ = micro_batches;
+  went_backward_ = open;
+  advance(open ? WindowEvent::resume : WindowEvent::reset);
+}
+
+namespace {
+
+double summed(const comm::Communicator& group, double mine) {
+  comm::CoalescedAllReduce scalars(group, "gradient accumulation");
+  scalars.add(mine, comm::ReduceOp::sum);
+  scalars.run();
+  return scalars.result(0);
+}
+
+double known_full_window(const MicroBatch& batch, int num_steps) {
+  // Batches of varying size have no full step; any number that all ranks know will do.
+  return static_cast<double>(batch.full > 0 ? batch.full : batch.total) * num_steps;
+}
+
+}  // namespace
+
+void WindowWeights::begin_window() noexcept {
+  local_ = known_ = full_ = 0;
+  known_by_all_ = true;
+  weighted_ = false;
+}
+
+void WindowWeights::begin(const MicroBatch& batch) noexcept {
+  count_ = static_cast<double>(batch.local);
+  if (batch.total == 0) known_by_all_ = false;
+  correction_ = 1;
+}
+
+void WindowWeights::weigh(double count) noexcept {
+  count_ = count;
+  known_by_all_ = false;
+}
+
+void WindowWeights::add_up(const MicroBatch& batch, int num_steps) noexcept {
+  local_ += count_;
+  known_ += static_cast<double>(batch.total + batch.samples_left);
+  if (full_ == 0 && known_by_all_)
+    full_ = known_full_window(batch, num_steps);  // also used by ranks whose first loss of the window comes later
+}
+
+void WindowWeights::choose_full(const MicroBatch& batch, int num_steps, const comm::Communicator& group) {
+  if (full_ != 0) return;
+  if (known_by_all_) {
+    full_ = known_full_window(batch, num_steps);
+    return;
+  }
+  if (agreed_ == 0) agreed_ = summed(group, count_) * num_steps;
+  full_ = agreed_ > 0 ? agreed_ : 1;
+}
+
+double WindowWeights::correct(const comm::Communicator& group) {
+  const double actual = known_by_all_ ? known_ : summed(group, local_);
+  if (!known_by_all_ && actual > 0) agreed_ = actual;
+  correction_ = actual > 0 ? full_ / actual : 1;
+  return weighted_ ? correction_ : 1;
+}
+
+double WindowWeights::factor(int ranks) noexcept {
+  weighted_ = true;
+  return count_ * ranks / full_ * correction_;
+}
+
+State WindowWeights::state_dict() const {
+  return State::Map{
+      {"own", local_}, {"known", known_}, {"full", full_}, {"agreed", agreed_}, {"known_by_all", known_by_all_}};
+}
+
+void WindowWeights::load_state_dict(const State& state) {
+  const bool open = state.at("open").boolean(), known_by_all = state.at("known_by_all").boolean();
+  const double own = state.at("own").number(), known = state.at("known").number(), full = state.at("full").number(),
+               agreed = state.at("agreed").number();
+  local_ = own;
+  known_ = known;
+  full_ = full;
+  agreed_ = agreed;
+  known_by_all_ = known_by_all;
+  weighted_ = open;
+}
 
 Accumulation::Accumulation(const GradientAccumulationOptions& options, comm::Communicator group)
     : options_(options), group_(std::move(group)) {
@@ -149,6 +294,18 @@ void Accumulation::load_state_dict(const State& state) {
   window_ = window;
   weights_ = weights;
   inside_ = false;
+}
+
+NoSyncScope::NoSyncScope(const std::vector<std::shared_ptr<parallel::ManagedModel>>& models, bool enabled) {
+  if (!enabled) return;
+  for (const auto& model : models) {
+    before_.emplace_back(model, model->gradient_sync());
+    model->set_gradient_sync(false);
+  }
+}
+
+NoSyncScope::~NoSyncScope() {
+  for (auto& [model, sync] : before_) model->set_gradient_sync(sync);
 }
 
 }  // namespace muster::runtime

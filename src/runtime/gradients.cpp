@@ -5,7 +5,6 @@
 #include <optional>
 #include <ranges>
 #include <unordered_set>
-#include <utility>
 
 #include <ATen/core/grad_mode.h>
 #include <torch/types.h>

@@ -2,14 +2,12 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <string>
 
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <ATen/detail/CUDAHooksInterface.h>
 
 #include "base/log.h"
-#include "device/affinity.h"
 #include "device/cuda_driver.h"
 #include "hook/half_lstm.h"
 #include "muster/base/environment.h"

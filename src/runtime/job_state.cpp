@@ -2,25 +2,18 @@
 
 #include <algorithm>
 #include <cstring>
-#include <functional>
-#include <string>
 #include <utility>
-#include <vector>
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty_like.h>
 
-#include "comm/agreement.h"
-#include "model_state.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
 #include "muster/parallel/capabilities.h"
 #include "muster/parallel/managed_model.h"
 #include "muster/shard/tensor_shard.h"
-#include "muster/tree/state.h"
 #include "random_state.h"
-#include "saved_position.h"
-#include "sharded_tensors.h"
+#include "runtime/saved_tensors.h"
 #include "state_digest.h"
 
 namespace muster::runtime {

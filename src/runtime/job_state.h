@@ -1,5 +1,6 @@
 #pragma once
 
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -9,16 +10,20 @@
 #include <c10/core/Device.h>
 
 #include "accumulation.h"
-#include "atomic_load.h"
+#include "comm/agreement.h"
+#include "muster/checkpoint/checkpoint.h"
 #include "muster/comm/communicator.h"
 #include "muster/data/detail/loader_state.h"
+#include "muster/runtime/options.h"
 #include "muster/runtime/saved_item.h"
 #include "muster/tree/state.h"
 #include "prepared_optimizer.h"
 #include "runtime/prepared_model.h"
-#include "saved_scheduler.h"
+#include "runtime/saved_objects.h"
 
 namespace muster::runtime {
+
+class RuntimeState;
 
 // Why: docs/decisions/0062-the-state-of-a-job.md.
 
@@ -58,5 +63,33 @@ struct JobLoad {
 /// Returns lines about state that cannot be kept.
 /// Throws: CheckpointError (MU240, MU242), and what the contents throw for their states.
 std::vector<std::string> load_job(const StatefulObjects& contents, const JobLoad& how, AtomicLoad& load);
+
+void call_hooks(const Saves::Hooks& hooks, State& state, const std::filesystem::path& folder);
+
+/// Folder of numbered checkpoints. Throws: ConfigError (MU244) if the options name none.
+std::filesystem::path numbered_folder(const ProjectOptions& project);
+/// The newest complete checkpoint of the project, as the main rank sees it, since other ranks may see an older one.
+/// nullopt if there is none.
+/// Collective.
+std::optional<std::filesystem::path> newest_of_all(const comm::Communicator& group, const ProjectOptions& project);
+/// The newest complete checkpoint of the project. Throws on all ranks: ConfigError (MU244) if there is none.
+/// Collective.
+std::filesystem::path latest_of_all(const comm::Communicator& group, const ProjectOptions& project);
+/// Opens the checkpoint on every rank, and checks that all opened the same save. The ranks of a node share the
+/// verification of its bytes: damage in one share is an error on all ranks before anything is loaded.
+/// Throws: CheckpointError (MU247) if the saves differ. Collective.
+Checkpoint open_on_all_ranks(const RuntimeState& state, const std::filesystem::path& folder);
+
+/// Runs f on every rank, then commits what it prepared. If one rank throws, all throw and undo. Collective.
+template <class F>
+void together(const comm::Communicator& group, AtomicLoad& load, F&& f) {
+  try {
+    comm::all_gather_result(group, "loading a checkpoint", [&] { return f(), std::string(); });
+  } catch (...) {
+    load.undo();
+    throw;
+  }
+  load.commit();
+}
 
 }  // namespace muster::runtime

@@ -10,13 +10,13 @@
 #include "comm/agreement.h"
 #include "format/checksum.h"
 #include "format/weight_set.h"
-#include "model_state.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
 #include "muster/checkpoint/state_dict.h"
 #include "muster/checkpoint/weights.h"
 #include "muster/runtime.h"
 #include "muster/runtime/opened_checkpoint.h"
+#include "runtime/saved_tensors.h"
 #include "runtime_state.h"
 
 namespace muster::runtime {

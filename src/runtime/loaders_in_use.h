@@ -8,7 +8,7 @@
 
 #include "muster/data/detail/loader_state.h"
 #include "muster/runtime/metrics.h"
-#include "window_weights.h"
+#include "runtime/accumulation.h"
 
 namespace muster::runtime {
 

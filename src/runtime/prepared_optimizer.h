@@ -19,10 +19,9 @@
 #include "muster/track/trace.h"
 #include "muster/tree/state.h"
 #include "optim/fused.h"
-#include "optimizer_models.h"
 #include "runtime/loss_scale.h"
+#include "runtime/saved_tensors.h"
 #include "runtime/step_decision.h"
-#include "sharded_tensors.h"
 
 namespace muster::runtime {
 

@@ -3,7 +3,6 @@
 #include <new>
 #include <string>
 #include <string_view>
-#include <utility>
 
 #include <ATen/DeviceAccelerator.h>
 #include <c10/util/Exception.h>

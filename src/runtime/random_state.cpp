@@ -4,7 +4,6 @@
 #include <mutex>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>

@@ -3,12 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <exception>
-#include <functional>
-#include <memory>
-#include <string>
 #include <unordered_map>
-#include <utility>
-#include <vector>
 
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
@@ -16,16 +11,12 @@
 #include <torch/nn/module.h>
 
 #include "base/log.h"
-#include "checkpoint_opening.h"
 #include "comm/agreement.h"
 #include "job_state.h"
 #include "memory_owners.h"
-#include "model_state.h"
 #include "muster/base/error.h"
 #include "muster/checkpoint/checkpoint.h"
 #include "muster/checkpoint/weights.h"
-#include "muster/comm/communicator.h"
-#include "muster/optim/clip.h"
 #include "muster/parallel/capabilities.h"
 #include "muster/parallel/managed_model.h"
 #include "parallel/sync_batch_norm.h"
@@ -34,6 +25,7 @@
 #include "runtime/prepared_model.h"
 #include "runtime/profile.h"
 #include "runtime/random_state.h"
+#include "runtime/saved_tensors.h"
 #include "runtime_state.h"
 
 namespace muster::runtime {

@@ -2,13 +2,8 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <memory>
-#include <optional>
-#include <string>
 #include <unordered_set>
-#include <utility>
 #include <variant>
-#include <vector>
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Parallel.h>
@@ -23,13 +18,11 @@
 #include "device/host_memory.h"
 #include "device/memory.h"
 #include "device/vector_math.h"
-#include "main_output.h"
 #include "memory_owners.h"
 #include "muster/base/environment.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
 #include "muster/checkpoint/weights.h"
-#include "muster/comm/communicator.h"
 #include "muster/data/shard_spec.h"
 #include "muster/parallel/capabilities.h"
 #include "muster/parallel/managed_model.h"
@@ -42,11 +35,7 @@
 #include "options/program_options.h"
 #include "parallel/join.h"
 #include "param_groups.h"
-#include "prepared_optimizer.h"
-#include "runtime/gradients.h"
-#include "runtime/host_tuning.h"
-#include "runtime/prepared_model.h"
-#include "sharded_tensors.h"
+#include "runtime/saved_tensors.h"
 
 namespace muster::runtime {
 namespace {

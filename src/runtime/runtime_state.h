@@ -34,9 +34,8 @@
 #include "rank_placement.h"
 #include "rank_votes.h"
 #include "runtime/gradients.h"
-#include "runtime/prepared_model.h"
 #include "runtime/random_state.h"
-#include "runtime/saved_scheduler.h"
+#include "runtime/saved_objects.h"
 
 namespace muster::runtime {
 

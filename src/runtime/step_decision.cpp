@@ -1,7 +1,6 @@
 #include "runtime/step_decision.h"
 
 #include <cmath>
-#include <utility>
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>

@@ -9,11 +9,10 @@
 #include "muster/accelerator.h"
 #include "muster/checkpoint/checkpoint.h"
 #include "muster/testing/compare.h"
-#include "runtime/model_state.h"
 #include "runtime/prepared_model.h"
 #include "runtime/prepared_optimizer.h"
 #include "runtime/ranks.h"
-#include "runtime/sharded_tensors.h"
+#include "runtime/saved_tensors.h"
 #include "runtime/temporary_folder.h"
 
 namespace muster {

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "runtime/window_position.h"
+#include "runtime/accumulation.h"
 
 namespace muster::runtime {
 namespace {

@@ -1,6 +1,6 @@
-#include "runtime/window_weights.h"
-
 #include <gtest/gtest.h>
+
+#include "runtime/accumulation.h"
 
 namespace muster::runtime {
 namespace {

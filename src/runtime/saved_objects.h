@@ -12,11 +12,44 @@
 #include <torch/optim/schedulers/lr_scheduler.h>
 
 #include "muster/checkpoint/checkpoint.h"
+#include "muster/data/detail/loader_state.h"
 #include "muster/runtime/saved_item.h"
 #include "muster/schedule/scheduler.h"
 #include "muster/tree/state.h"
 
 namespace muster::runtime {
+
+// Why: docs/decisions/0062-the-state-of-a-job.md.
+
+/// Groups several loads: either all of them succeed, or undo() restores what was there before.
+/// Thread safety: one thread at a time.
+class AtomicLoad {
+ public:
+  using Function = std::function<void()>;
+
+  /// Loads at once; `undo` restores what was there before.
+  void now(const Function& load, Function undo) {
+    undo_.push_back(std::move(undo));  // also if the load fails half-way
+    load();
+  }
+  /// Defers `load` to commit(); it must not fail.
+  void at_end(Function load) { at_end_.push_back(std::move(load)); }
+
+  void commit() {
+    for (const auto& load : at_end_) load();
+    undo_.clear();
+  }
+  /// Calls the undo functions in reverse order. Ignores their exceptions: the undo of a load that failed without a
+  /// change may fail as well.
+  void undo() noexcept {
+    for (; !undo_.empty(); undo_.pop_back()) try {
+        undo_.back()();
+      } catch (...) {}
+  }
+
+ private:
+  std::vector<Function> undo_, at_end_;
+};
 
 /// A prepared scheduler in the form that checkpoints save: one of Muster's or of LibTorch's.
 class SavedScheduler {
@@ -69,5 +102,11 @@ class Saves {
  private:
   std::vector<std::weak_ptr<const SavedScheduler>> schedulers_;
 };
+
+State position_state(const data::LoaderState& loader);
+data::LoaderPosition position_from(const State& state);
+/// Throws: UsageError (MU114) for a position below 0.
+void load_position(const std::shared_ptr<data::LoaderState>& loader, const data::LoaderPosition& position,
+                   AtomicLoad& load);
 
 }  // namespace muster::runtime

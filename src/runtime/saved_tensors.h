@@ -1,18 +1,24 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "muster/checkpoint/checkpoint.h"
+#include "muster/checkpoint/options.h"
 #include "muster/parallel/capabilities.h"
 #include "muster/shard/tensor_shard.h"
 #include "muster/tree/state.h"
+#include "runtime/prepared_model.h"
 
-/// Sharded tensors in saved states. A state has {"sliced": name, "order": dims} in place of such a tensor. `name` is
-/// the name of the full tensor among the sharded tensors of a checkpoint, where its dimensions are in the memory order
-/// of the parameter.
+/// The tensors of models and optimizers in saved states. A state has {"sliced": name, "order": dims} in place of a
+/// sharded tensor. `name` is the name of the full tensor among the sharded tensors of a checkpoint, where its
+/// dimensions are in the memory order of the parameter.
 namespace muster::runtime {
 
 /// This rank's shard of each sharded parameter, by TensorImpl: the identity of a tensor.
@@ -51,5 +57,30 @@ State shard_optimizer_state(State inner, const std::vector<at::Tensor>& paramete
 /// The inverse of shard_optimizer_state(): the state with tensors in the form that this rank's optimizer has.
 State joined_optimizer_state(State inner, const std::vector<at::Tensor>& parameters, const ShardMap& held,
                              const TensorReader& reader);
+
+class RuntimeState;
+
+/// The parameters and buffers by name. Sharded tensors go to `shards`, under names that begin with `path`. On ranks
+/// other than 0 only `shards` is meaningful.
+State save_weights_state(const PreparedModel& model, const std::string& path, std::vector<TensorShard>& shards);
+
+/// Checks that named tensors fit the model and reads the values it needs, without changing the model; the returned
+/// function copies them in.
+/// Throws: CheckpointError (MU240) with all that does not fit; names that only the model or only `weights` has are
+/// ignored unless `strict`.
+std::function<void()> prepare_weights(const PreparedModel& model, const State& weights, bool strict,
+                                      const TensorReader& reader);
+
+/// Takes pairs of a tensor of the module and its full value, of the same shape. The returned function copies in
+/// this rank's shard of the values, converted to the tensor's dtype.
+std::function<void()> prepare_values(const PreparedModel& model,
+                                     const std::vector<std::pair<at::Tensor, at::Tensor>>& pairs);
+
+/// Loads bare weights into a module, prepared or not: see Runtime::load_model(). Collective.
+IncompatibleKeys load_weights(RuntimeState& state, const std::shared_ptr<torch::nn::Module>& module,
+                              const std::filesystem::path& path, const LoadStateDictOptions& options);
+
+/// This rank's shards of the models' sharded parameters.
+ShardMap shards_of(const std::vector<std::shared_ptr<PreparedModel>>& models);
 
 }  // namespace muster::runtime

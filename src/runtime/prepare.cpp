@@ -1,0 +1,63 @@
+#include "muster/runtime/detail/prepare.h"
+
+#include <deque>
+
+#include "base/shown.h"
+#include "muster/base/error.h"
+#include "muster/base/format.h"
+#include "muster/data/shard_spec.h"
+#include "muster/runtime/loader_preparation.h"
+#include "muster/runtime/placement.h"
+#include "runtime_state.h"
+
+namespace muster::runtime {
+
+void require_made(const void* object) {
+  if (!object)
+    throw ConfigError("MU326",
+                      "a function given to prepare returned an empty pointer; return the optimizer or the scheduler "
+                      "that it makes");
+}
+
+PlacementScope::PlacementScope(RuntimeState& state, const PrepareOptions& options, const std::vector<bool>& placed)
+    : state_(state) {
+  const auto& answers = options.move_to_device.values();
+  if (answers.size() != 1 && answers.size() != placed.size())
+    throw ConfigError("MU566", formatted("move_to_device has {} for {}: give one for all objects, or one for each, in "
+                                         "their order",
+                                         counted(static_cast<std::int64_t>(answers.size()), "answer"),
+                                         counted(static_cast<std::int64_t>(placed.size()), "object")));
+  std::deque<bool> moves;
+  for (size_t i = 0; i < placed.size(); ++i)
+    if (placed[i]) moves.push_back(answers[answers.size() == 1 ? 0 : i]);
+  state_.set_move_to_device(std::move(moves));
+}
+
+PlacementScope::~PlacementScope() { state_.set_move_to_device({}); }
+
+}  // namespace muster::runtime
+
+namespace muster {
+
+std::shared_ptr<const data::ShardSpec> runtime::shard_of(RuntimeState& state, const data::LoaderState& loader,
+                                                         const PrepareLoaderOptions& options) {
+  if (options.filler_batches && options.even_batches.value_or(false))
+    throw ConfigError("MU432",
+                      "a loader is to be prepared with even_batches, which repeat samples, and with filler_batches, "
+                      "which are there instead of repeated samples: set one of the two");
+  auto shard = state.prepare_loader(loader);
+  if (options.even_batches) shard.even_batches = options.even_batches;
+  if (!options.move_to_device) shard.device = at::kCPU;
+  shard.filler_batches = options.filler_batches;
+  shard.in_order = options.in_order;
+  return std::make_shared<const data::ShardSpec>(shard);
+}
+
+std::shared_ptr<data::LoaderState> prepare_loader(const Runtime& runtime, const data::LoaderState& loader,
+                                                  const PrepareLoaderOptions& options) {
+  auto prepared = loader.distributed(*runtime::shard_of(runtime::state_of(runtime), loader, options));
+  runtime::keep_loader(runtime::state_of(runtime), prepared, options.place);
+  return prepared;
+}
+
+}  // namespace muster
