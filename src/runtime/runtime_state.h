@@ -16,7 +16,6 @@
 #include "base/signals.h"
 #include "cluster/report.h"
 #include "comm/custom_backend.h"
-#include "host_tuning.h"
 #include "job_state.h"
 #include "loaders_in_use.h"
 #include "main_output.h"

@@ -55,7 +55,7 @@ MainSources read_main_sources(const MainLine& line, const MainProgram& program, 
 std::vector<std::string> apply_fields(const std::string& section, const std::vector<OptionField>& fields,
                                       const std::map<std::string, options::FileValue>& own);
 
-// main_output.cpp: the texts that a call prints
+// main_call.cpp: the texts that a call prints
 
 /// A line of a configuration file: "trainer.max_epochs" is the key max_epochs of section trainer.
 struct ConfigLine {

@@ -12,7 +12,7 @@
 #include "muster/fabric.h"
 #include "muster/testing/gtest.h"
 #include "muster/testing/thrown.h"
-#include "runtime/host_tuning.h"
+#include "runtime/rank_placement.h"
 
 namespace muster {
 namespace {
