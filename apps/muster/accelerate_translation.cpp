@@ -5,7 +5,7 @@
 #include "accelerate_file.h"
 #include "accelerate_names.h"
 #include "base/listing.h"
-#include "base/options_line.h"
+#include "base/options_text.h"
 #include "base/spelling.h"
 #include "muster/base/error.h"
 #include "options/launcher_fields.h"

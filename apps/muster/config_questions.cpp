@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "base/options_line.h"
+#include "base/options_text.h"
 #include "muster/base/detail/options.h"
 
 namespace muster::cli {

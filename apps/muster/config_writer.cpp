@@ -4,7 +4,7 @@
 #include <fstream>
 #include <system_error>
 
-#include "base/yaml_text.h"
+#include "base/yaml.h"
 #include "muster/base/error.h"
 
 namespace muster::cli {

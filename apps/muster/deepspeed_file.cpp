@@ -5,8 +5,8 @@
 #include <sstream>
 
 #include "accelerate_file.h"
-#include "base/file_values.h"
 #include "base/spelling.h"
+#include "base/yaml.h"
 #include "deepspeed_names.h"
 #include "key_hint.h"
 #include "muster/base/error.h"

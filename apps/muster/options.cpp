@@ -1,7 +1,7 @@
 #include <cstdio>
 
 #include "accelerate_names.h"
-#include "base/options_markdown.h"
+#include "base/options_text.h"
 #include "commands.h"
 #include "deepspeed_names.h"
 #include "muster/base/error.h"

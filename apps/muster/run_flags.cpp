@@ -10,7 +10,7 @@
 
 #include "accelerate_names.h"
 #include "base/listing.h"
-#include "base/options_line.h"
+#include "base/options_text.h"
 #include "foreign_flags.h"
 #include "launcher/devices.h"
 #include "muster/base/error.h"

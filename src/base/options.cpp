@@ -4,10 +4,10 @@
 #include <charconv>
 #include <optional>
 
+#include "base/options_text.h"
 #include "listing.h"
 #include "muster/base/error.h"
 #include "muster/base/time_span.h"
-#include "options_line.h"
 #include "spelling.h"
 
 namespace muster::options {
@@ -85,7 +85,7 @@ std::string Value<double>::write(const double& value) {
 
 std::string Value<std::string>::read(const std::string& text, std::string& value) {
   const auto word = unquoted(text);
-  // A line keeps quotes that a list item may need; see options_line.h.
+  // A line keeps quotes that a list item may need; see options_text.h.
   value = word && list_item(*word) == text ? *word : text;
   return "";
 }

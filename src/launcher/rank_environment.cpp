@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "base/options_line.h"
+#include "base/options_text.h"
 #include "base/random_word.h"
 #include "base/variables.h"
 

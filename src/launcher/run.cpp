@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "base/log.h"
-#include "base/options_line.h"
+#include "base/options_text.h"
 #include "child.h"
 #include "cluster/listening_socket.h"
 #include "cluster/secret.h"

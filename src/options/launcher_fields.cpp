@@ -1,6 +1,6 @@
 #include "options/launcher_fields.h"
 
-#include "base/options_line.h"
+#include "base/options_text.h"
 #include "base/variables.h"
 #include "options/words.h"
 

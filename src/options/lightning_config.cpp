@@ -6,7 +6,7 @@
 #include <map>
 
 #include "base/listing.h"
-#include "base/options_line.h"
+#include "base/options_text.h"
 #include "base/spelling.h"
 #include "muster/base/error.h"
 #include "options/strategy_request.h"

@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "base/file_values.h"
+#include "base/yaml.h"
 #include "muster/base/detail/options.h"
 
 namespace muster::trainer {

@@ -1,12 +1,11 @@
 #include "options/other_variables.h"
 
 #include <algorithm>
-#include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/listing.h"
-#include "base/options_line.h"
+#include "base/options_text.h"
 #include "base/spelling.h"
 #include "base/variables.h"
 #include "options/launcher_fields.h"

@@ -3,15 +3,12 @@
 #include <algorithm>
 #include <chrono>
 #include <optional>
-#include <string>
 
-#include "base/options_line.h"
+#include "base/options_text.h"
 #include "base/spelling.h"
 #include "base/variables.h"
 #include "base/word_value.h"
-#include "muster/base/detail/options.h"
 #include "muster/base/error.h"
-#include "muster/runtime/options.h"
 #include "options/launcher_fields.h"
 #include "options/other_variables.h"
 #include "options/runtime_fields.h"

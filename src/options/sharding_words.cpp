@@ -6,8 +6,7 @@
 
 #include "base/spelling.h"
 #include "muster/base/error.h"
-#include "options/sharded_fields.h"
-#include "options/strategy_names.h"
+#include "options/strategy_fields.h"
 #include "options/words.h"
 
 namespace muster::strategy {

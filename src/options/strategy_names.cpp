@@ -1,5 +1,3 @@
-#include "options/strategy_names.h"
-
 #include <algorithm>
 #include <memory>
 #include <string>
@@ -9,7 +7,20 @@
 #include "base/listing.h"
 #include "base/spelling.h"
 #include "muster/base/error.h"
+#include "muster/parallel/options.h"
 #include "muster/strategy/options.h"
+#include "options/strategy_fields.h"
+
+namespace muster::parallel {
+
+bool is_comm_hook(std::string_view name) { return std::ranges::find(kCommHooks, name) != kCommHooks.end(); }
+
+void require_comm_hook(std::string_view name) {
+  if (!is_comm_hook(name))
+    throw ConfigError("MU157", "unknown comm_hook '" + std::string(name) + "'" + known_ones(kCommHooks));
+}
+
+}  // namespace muster::parallel
 
 namespace muster {
 namespace strategy {

@@ -1,14 +1,13 @@
 #include "options/strategy_request.h"
 
 #include <algorithm>
-#include <string>
 #include <tuple>
 
 #include "base/listing.h"
-#include "base/options_line.h"
+#include "base/options_text.h"
 #include "base/spelling.h"
 #include "muster/base/error.h"
-#include "options/sharded_fields.h"
+#include "options/strategy_fields.h"
 
 namespace muster::strategy {
 namespace {

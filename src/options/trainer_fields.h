@@ -34,8 +34,6 @@ RuntimeOptions runtime_options(const TrainerOptions& options);
 /// Every option as text.
 std::map<std::string, std::string> written_options(const TrainerOptions& options);
 
-// trainer_check.cpp
-
 /// Everything that is wrong with the options, except what depends on classes of callbacks. `asks(name)`: whether a
 /// value was requested for this option, so that it can contradict another one.
 std::vector<std::string> problems_of(const TrainerOptions& options,

@@ -11,8 +11,8 @@
 #include <torch/utils.h>
 
 #include "base/listing.h"
-#include "base/options_line.h"
-#include "base/yaml_text.h"
+#include "base/options_text.h"
+#include "base/yaml.h"
 #include "cluster/report.h"
 #include "main_program.h"
 #include "muster/base/detail/options.h"

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "base/file_values.h"
+#include "base/yaml.h"
 #include "muster/base/detail/options.h"
 #include "muster/base/environment.h"
 #include "muster/trainer/detail/main_call.h"

@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "base/listing.h"
-#include "base/options_line.h"
+#include "base/options_text.h"
 #include "base/spelling.h"
 #include "main_program.h"
 #include "muster/base/error.h"

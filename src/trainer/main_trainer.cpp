@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/options_line.h"
+#include "base/options_text.h"
 #include "limits.h"
 #include "main_program.h"
 #include "muster/base/error.h"

@@ -1,10 +1,9 @@
-#include "base/file_values.h"
-
 #include <filesystem>
 #include <fstream>
 
 #include <gtest/gtest.h>
 
+#include "base/yaml.h"
 #include "muster/base/error.h"
 
 namespace muster::options {

@@ -1,7 +1,6 @@
-#include "base/options_line.h"
-
 #include <gtest/gtest.h>
 
+#include "base/options_text.h"
 #include "muster/base/error.h"
 #include "muster/testing/thrown.h"
 

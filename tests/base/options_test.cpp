@@ -4,8 +4,7 @@
 
 #include <gtest/gtest.h>
 
-#include "base/options_line.h"
-#include "base/options_markdown.h"
+#include "base/options_text.h"
 #include "muster/base/error.h"
 
 namespace muster::options {

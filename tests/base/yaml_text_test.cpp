@@ -1,9 +1,8 @@
-#include "base/yaml_text.h"
-
 #include <string>
 
 #include <gtest/gtest.h>
 
+#include "base/yaml.h"
 #include "muster/base/detail/options.h"
 
 namespace muster::options {

@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-#include "base/options_line.h"
+#include "base/options_text.h"
 #include "options/program_options.h"
 
 namespace muster::launcher::testing {

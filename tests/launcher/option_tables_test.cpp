@@ -6,7 +6,7 @@
 
 #include <gtest/gtest.h>
 
-#include "base/options_markdown.h"
+#include "base/options_text.h"
 #include "options/launcher_fields.h"
 #include "options/program_options.h"
 

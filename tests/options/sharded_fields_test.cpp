@@ -1,5 +1,3 @@
-#include "options/sharded_fields.h"
-
 #include <algorithm>
 #include <fstream>
 #include <set>
@@ -10,7 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "muster/testing/thrown.h"
-#include "options/strategy_names.h"
+#include "options/strategy_fields.h"
 #include "options/strategy_request.h"
 
 namespace muster::strategy {

@@ -1,5 +1,3 @@
-#include "options/strategy_names.h"
-
 #include <set>
 #include <string>
 
@@ -7,6 +5,7 @@
 
 #include "muster/strategy/options.h"
 #include "muster/testing/thrown.h"
+#include "options/strategy_fields.h"
 
 namespace muster {
 namespace {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <string_view>
 #include <vector>
 
 #include "muster/base/detail/options.h"
@@ -24,5 +25,11 @@ using FieldTexts = options::RawOptions;
 /// cannot be read.
 void take_sharding_word(const options::ForeignWord& word, const options::Found& found, const FieldTexts& others,
                         FieldTexts& ours);
+
+/// What PyTorch's names of strategies without resharding set beside the strategy.
+inline constexpr std::string_view kKeepsParameters = "reshard_after_forward=false";
+
+/// Finds a name of another tool, in any case; nullptr for an unknown one.
+const options::ForeignWord* find_strategy_word(std::string_view name);
 
 }  // namespace muster::strategy

@@ -60,4 +60,7 @@ void expand(RawOptions& texts, const std::string& name, const std::vector<Descri
 /// Whether `text` is the option's default. A boolean may have any spelling that read_bool() knows.
 bool is_default(const Description& option, const std::string& text);
 
+/// A Markdown table of these options, for the reference page.
+std::string to_markdown(const std::vector<Description>& table);
+
 }  // namespace muster::options

@@ -5,6 +5,7 @@
 
 #include "muster/base/detail/options.h"
 
+/// YAML files, apart from options::File, whose functions are in yaml.cpp too.
 namespace muster::options {
 
 /// What a key of a file holds: nothing (null, [] or {}), one value, a list of them, or a list of other things.
@@ -27,5 +28,9 @@ std::string read_text(const std::string& path);
 std::vector<FileValue> read_file_values(const std::string& path);
 /// As read_file_values(), from text in memory; `name` replaces the file's name in messages.
 std::vector<FileValue> parse_file_values(const std::string& text, const std::string& name);
+
+/// The text as a value of a YAML file, quoted where a reader would take it for something else. Booleans and numbers
+/// stay as they are.
+std::string yaml_text(const std::string& text);
 
 }  // namespace muster::options
