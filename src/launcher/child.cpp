@@ -8,16 +8,13 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <csignal>
 #include <cstring>
 #include <sstream>
 #include <system_error>
 #include <utility>
-#include <vector>
 
 #include "base/log.h"
 #include "base/variables.h"
-#include "cluster/report.h"
 #include "muster/base/error.h"
 
 namespace muster::launcher {

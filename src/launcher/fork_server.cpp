@@ -13,15 +13,12 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <chrono>
 #include <csignal>
 #include <cstring>
 #include <filesystem>
 #include <string_view>
 #include <system_error>
-#include <vector>
 
-#include "base/descriptor.h"
 #include "base/log.h"
 #include "base/random_word.h"
 #include "base/variables.h"

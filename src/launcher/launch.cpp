@@ -11,9 +11,9 @@
 #include "base/variables.h"
 #include "cluster/report.h"
 #include "launcher/devices.h"
+#include "launcher/job.h"
 #include "local_ranks.h"
 #include "muster/base/error.h"
-#include "nodes.h"
 
 namespace muster {
 namespace launcher {

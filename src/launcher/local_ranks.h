@@ -11,8 +11,8 @@
 
 #include "base/descriptor.h"
 #include "child.h"
+#include "launcher/job.h"
 #include "muster/launcher/options.h"
-#include "rank_environment.h"
 #include "supervisor.h"
 
 namespace muster::launcher {

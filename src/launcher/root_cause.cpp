@@ -8,7 +8,6 @@
 
 #include "base/log.h"
 #include "base/shown.h"
-#include "cluster/report.h"
 
 namespace muster::launcher {
 namespace {

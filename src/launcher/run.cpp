@@ -8,9 +8,7 @@
 #include <cstdio>
 #include <functional>
 #include <optional>
-#include <string>
 #include <utility>
-#include <vector>
 
 #include "base/log.h"
 #include "base/options_text.h"
@@ -20,12 +18,10 @@
 #include "console.h"
 #include "fork_server.h"
 #include "launcher/devices.h"
-#include "launcher/rank_environment.h"
+#include "launcher/job.h"
 #include "launcher/rendezvous/node_agent.h"
 #include "launcher/restarts.h"
 #include "muster/base/error.h"
-#include "muster/launcher/options.h"
-#include "nodes.h"
 #include "options/launcher_fields.h"
 #include "rendezvous/rendezvous_probe.h"
 #include "supervisor.h"

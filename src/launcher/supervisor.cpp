@@ -1,9 +1,6 @@
 #include "supervisor.h"
 
 #include <algorithm>
-#include <utility>
-
-#include "cluster/report.h"
 
 namespace muster::launcher {
 namespace {

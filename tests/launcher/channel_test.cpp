@@ -4,8 +4,6 @@
 
 #include <gtest/gtest.h>
 
-#include "launcher/rendezvous/message.h"
-
 namespace muster::launcher {
 namespace {
 

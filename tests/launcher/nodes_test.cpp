@@ -1,7 +1,6 @@
-#include "launcher/nodes.h"
-
 #include <gtest/gtest.h>
 
+#include "launcher/job.h"
 #include "muster/base/error.h"
 
 namespace muster::launcher {

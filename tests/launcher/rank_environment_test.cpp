@@ -1,7 +1,6 @@
-#include "launcher/rank_environment.h"
-
 #include <gtest/gtest.h>
 
+#include "launcher/job.h"
 #include "muster/cluster/cluster.h"
 
 namespace muster::launcher {

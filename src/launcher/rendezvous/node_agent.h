@@ -12,8 +12,6 @@
 
 #include "cluster/listening_socket.h"
 #include "launcher/rendezvous/channel.h"
-#include "launcher/rendezvous/connecting.h"
-#include "launcher/rendezvous/message.h"
 #include "launcher/rendezvous/rendezvous_server.h"
 #include "launcher/supervisor.h"
 #include "launcher/watch.h"

@@ -7,10 +7,8 @@
 #include <cerrno>
 #include <cstring>
 #include <memory>
-#include <utility>
 
 #include "base/log.h"
-#include "launcher/rendezvous/channel.h"
 #include "muster/base/error.h"
 
 namespace muster::launcher {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/descriptor.h"
-#include "launcher/rendezvous/connecting.h"
+#include "launcher/rendezvous/channel.h"
 
 namespace muster::launcher {
 

@@ -8,7 +8,6 @@
 #include <cerrno>
 #include <exception>
 #include <system_error>
-#include <utility>
 
 #include "base/log.h"
 #include "base/shown.h"

@@ -12,7 +12,6 @@
 
 #include "cluster/listening_socket.h"
 #include "launcher/rendezvous/channel.h"
-#include "launcher/rendezvous/message.h"
 #include "launcher/restarts.h"
 #include "muster/launcher/options.h"
 

@@ -1,12 +1,14 @@
-#include "rank_environment.h"
+#include "launcher/job.h"
 
 #include <unistd.h>
 
 #include <algorithm>
 
+#include "base/log.h"
 #include "base/options_text.h"
 #include "base/random_word.h"
 #include "base/variables.h"
+#include "muster/base/error.h"
 
 namespace muster::launcher {
 namespace {
@@ -53,5 +55,51 @@ Environment rank_environment(const Environment& parent, const Job& job, int loca
 }
 
 std::string new_job_name() { return std::to_string(getpid()) + "-" + random_word(12); }
+
+namespace {
+
+constexpr int kPortOfSeveralNodes = 29400;  // default port of torchrun's c10d rendezvous
+
+}  // namespace
+
+void check_nodes(const Nodes& nodes) {
+  using log::str;
+  if (nodes.nodes < 1) throw ConfigError("MU036", str("nodes is ", nodes.nodes, "; at least 1 is wanted"));
+  if (nodes.node_rank < 0 || nodes.node_rank >= nodes.nodes)
+    throw ConfigError("MU036", str("node rank is ", nodes.node_rank,
+                                   ", but it must be from 0 to nodes - 1, and nodes is ", nodes.nodes));
+  if (nodes.main_port < 0 || nodes.main_port > 65535)
+    throw ConfigError("MU036", str("main port is ", nodes.main_port, "; 0 (a free one) to 65535 is wanted"));
+  if (nodes.nodes > 1 && nodes.main_address.empty())
+    throw ConfigError("MU036", str("nodes is ", nodes.nodes,
+                                   ", but no main address is given; give --main-address, the host of "
+                                   "node 0 as the other nodes reach it"));
+}
+
+void place_store(const std::string& main_address, int main_port, Job& job) {
+  bool several = job.nodes > 1;
+  job.main_address = several ? main_address : "127.0.0.1";
+  job.main_port = several && main_port == 0 ? kPortOfSeveralNodes : main_port;
+  job.name = several ? job.main_address + "-" + std::to_string(job.main_port) : new_job_name();
+}
+
+cluster::Secret secret_of_job(const std::string& file, const Environment& variables, int nodes) {
+  auto given = file.empty() ? cluster::read_secret(variables) : cluster::read_secret_file(file);
+  return given.is_given() || nodes > 1 ? given : cluster::make_secret();
+}
+
+cluster::ListeningSocket open_store(Job& job) {
+  using cluster::ListeningSocket;
+  if (job.node_rank != 0) return ListeningSocket();
+  // A world of one has no rendezvous, but a program without Muster still gets a free port in its variables.
+  if (job.world_size() == 1) {
+    if (job.main_port == 0) job.main_port = ListeningSocket(0, job.main_address).port();
+    return ListeningSocket();
+  }
+  ListeningSocket store(job.main_port, cluster::where_to_listen(job.main_address));
+  job.main_port = store.port();
+  job.store_fd = store.fd();
+  return store;
+}
 
 }  // namespace muster::launcher
