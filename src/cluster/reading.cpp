@@ -1,8 +1,6 @@
-#include "reading.h"
+#include "cluster/reading.h"
 
 #include <charconv>
-#include <climits>
-#include <fstream>
 
 #include "base/log.h"
 #include "base/spelling.h"
@@ -122,113 +120,96 @@ void use_file_rendezvous(ClusterEnvironment& cluster) {
 
 namespace {
 
-[[noreturn]] void refuse(std::string_view variable, std::string_view text, std::string_view wanted) {
-  throw ConfigError("MU025", log::str("variable ", variable, " is '", text, "', which is not ", wanted,
-                                      "; set MASTER_ADDR and LOCAL_WORLD_SIZE yourself, or report it"));
+constexpr const char* kLightningNodeRank = "NODE_RANK";
+
+constexpr RankNames kTorchNames{kRank, kWorldSize, kLocalRank, kLocalWorldSize};
+
+/// Reads torchrun's variables for ranks and derives those that are missing.
+void read_ranks(const Environment& variables, std::string_view because, ClusterEnvironment& cluster) {
+  cluster.rank = need_number(variables, kRank, because);
+  cluster.world_size = need_number(variables, kWorldSize, because, 1);
+  cluster.local_rank = need_number(variables, kLocalRank, because);
+  cluster.local_world_size = need_number(variables, kLocalWorldSize, because, 1);
+  check_ranks(cluster, kTorchNames);
+  int even = (cluster.world_size + cluster.local_world_size - 1) / cluster.local_world_size;
+  cluster.nodes = read_number(variables, kNodes, 1).value_or(even);
+  cluster.node_rank = read_number(variables, kNodeRank).value_or(cluster.rank / cluster.local_world_size);
+  if (cluster.node_rank >= cluster.nodes)
+    throw ConfigError("MU022", str("variables contradict each other: GROUP_RANK is ", cluster.node_rank, ", but ",
+                                   variables.has(kNodes) ? "GROUP_WORLD_SIZE" : "WORLD_SIZE / LOCAL_WORLD_SIZE", " is ",
+                                   cluster.nodes));
 }
 
-constexpr std::string_view kListBlanks = " \t";
-
-bool read_digits(std::string_view text, int& value) {
-  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  return error == std::errc() && end == text.data() + text.size() && value >= 0;
-}
-
-}  // namespace
-
-int tasks_on_node(std::string_view text, int node, std::string_view variable) {
-  constexpr std::string_view wanted = "a list such as 2(x3),1 with an entry for every node";
-  int passed = 0;
-  for (std::string_view rest = text; !rest.empty();) {
-    size_t comma = rest.find(',');
-    auto entry = trimmed(rest.substr(0, comma), kListBlanks);
-    rest = comma == std::string_view::npos ? std::string_view() : rest.substr(comma + 1);
-    int tasks = 0, nodes = 1;
-    size_t open = entry.find("(x");
-    if (open != std::string_view::npos) {
-      if (entry.back() != ')' || !read_digits(entry.substr(open + 2, entry.size() - open - 3), nodes))
-        refuse(variable, text, wanted);
-      entry = entry.substr(0, open);
-    }
-    if (!read_digits(entry, tasks)) refuse(variable, text, wanted);
-    passed += nodes;
-    if (node < passed) return tasks;
-  }
-  refuse(variable, text, wanted);
-}
-
-std::string first_host(std::string_view list, std::string_view variable) {
-  constexpr std::string_view wanted = "a node list such as alpha[1-3,7],beta";
-  auto text = trimmed(list, kListBlanks);
-  std::string host;
-  // A name may contain several brackets: rack[1-2]node[03-04] begins with rack1node03.
-  for (size_t at = 0; at < text.size() && text[at] != ',' && text[at] != ' ';) {
-    if (text[at] == ']') refuse(variable, list, wanted);
-    if (text[at] != '[') {
-      host += text[at++];
-      continue;
-    }
-    size_t close = text.find(']', at);
-    if (close == std::string_view::npos) refuse(variable, list, wanted);
-    auto inside = trimmed(text.substr(at + 1, close - at - 1), kListBlanks);
-    auto number = trimmed(inside.substr(0, inside.find_first_of(",-")), kListBlanks);
-    if (number.empty() || number.find_first_not_of("0123456789") != std::string_view::npos)
-      refuse(variable, list, wanted);
-    host += number;
-    at = close + 1;
-  }
-  if (host.empty()) refuse(variable, list, wanted);
-  return host;
-}
-
-namespace {
-
-// Lightning's values, so that both libraries derive the same port from a job.
-constexpr int kFirstPort = 15000;
-constexpr int kPorts = 10000;
-constexpr int kPortWithoutJob = 12910;
-
-/// The leading digits of a job id: PBS has ids such as "1234.server" or "1234[5].server".
-std::optional<int> number_of_job(const std::optional<std::string>& id) {
-  int number = 0;
-  if (!id || std::from_chars(id->data(), id->data() + id->size(), number).ec != std::errc()) return std::nullopt;
-  return number;
-}
-
-std::optional<std::string> first_host_in_file(const Environment& variables, std::string_view name) {
-  const auto path = variables.find(name);
-  const auto hosts = path ? read_host_file(*path) : std::vector<std::string>();
-  return hosts.empty() ? std::nullopt : std::optional(hosts.front());
-}
-
-/// The first host of LSF's short list, such as "alpha 4 beta 4".
-std::optional<std::string> first_word(const std::optional<std::string>& list) {
-  return list ? std::optional(list->substr(0, list->find(' '))) : std::nullopt;
+void need_main_address(const Environment& variables, std::string_view because, ClusterEnvironment& cluster) {
+  if (!read_main_address(variables, 0, cluster))
+    throw ConfigError("MU020",
+                      str("variable ", because, " is set, but MASTER_ADDR is not; set it to the host of rank 0"));
+  cluster.main_port = need_number(variables, kMainPort, kMainAddress, 1, 65535);
 }
 
 }  // namespace
 
-int port_of_job(std::optional<int> job, int step) {
-  return job ? kFirstPort + (*job % kPorts + step % kPorts) % kPorts : kPortWithoutJob;
+ClusterEnvironment read_torchrun(const Environment& variables) {
+  ClusterEnvironment cluster;
+  cluster.launcher = LauncherKind::torchrun;
+  cluster.job = *variables.find("TORCHELASTIC_RUN_ID");
+  read_ranks(variables, "TORCHELASTIC_RUN_ID", cluster);
+  cluster.restart_count = read_number(variables, kTorchRestartCount).value_or(0);
+  cluster.store_is_external = read_bool(variables.find("TORCHELASTIC_USE_AGENT_STORE").value_or("")).value_or(false);
+  cluster.store_prefix = str("muster/", cluster.restart_count);
+  // Even a world of one has a rendezvous: the agent's address is set, and costs nothing until it is used.
+  need_main_address(variables, "TORCHELASTIC_RUN_ID", cluster);
+  return cluster;
 }
 
-std::vector<std::string> read_host_file(const std::string& path) {
-  std::ifstream file(path);
-  std::vector<std::string> hosts;
-  for (std::string host; file >> host;) hosts.push_back(host);
-  return hosts;
+ClusterEnvironment read_muster(const Environment& variables) {
+  ClusterEnvironment cluster;
+  cluster.launcher = LauncherKind::muster;
+  cluster.job = *variables.find(kJob);
+  read_ranks(variables, kJob, cluster);
+  cluster.device_index = read_number(variables, kDeviceIndex).value_or(-1);
+  cluster.report_fd = read_number(variables, kReportFd).value_or(-1);
+  cluster.restart_count = read_number(variables, kRestartCount).value_or(0);
+  cluster.store_prefix = str("muster/", cluster.restart_count);
+  if (cluster.world_size == 1) return cluster;
+  need_main_address(variables, kJob, cluster);
+  if (cluster.rank == 0) cluster.store_listen_fd = read_number(variables, kStoreFd).value_or(-1);
+  return cluster;
 }
 
-std::optional<HostAndPort> first_host_of_job(const Environment& variables) {
-  if (auto host = first_host_in_file(variables, "PBS_NODEFILE"))
-    return HostAndPort{*host, port_of_job(number_of_job(variables.find("PBS_JOBID")))};
-  auto host = first_host_in_file(variables, "LSB_DJOB_RANKFILE");
-  if (!host) host = first_word(variables.find("LSB_MCPU_HOSTS"));
-  if (host) return HostAndPort{*host, port_of_job(number_of_job(variables.find("LSB_JOBID")))};
-  for (auto name : {"SLURM_JOB_NODELIST", "SLURM_NODELIST"})
-    if (auto list = variables.find(name))
-      return HostAndPort{first_host(*list, name), port_of_job(read_number(variables, "SLURM_JOB_ID"))};
-  return std::nullopt;
+ClusterEnvironment read_lightning(const Environment& variables) {
+  auto completed = variables;
+  const int local = need_number(variables, kLocalRank, kWorldSize);
+  const auto node_name = variables.has(kLightningNodeRank) ? kLightningNodeRank : kNodeRank;
+  const int node = read_number(variables, node_name).value_or(0);
+  // On a single node Lightning starts the whole world; it does not state the number of ranks on other nodes.
+  const int size =
+      node == 0 && !variables.has(kLocalWorldSize) ? 0 : need_number(variables, kLocalWorldSize, node_name);
+  completed.set(kRank, std::to_string(node * size + local));
+  completed.set(kNodeRank, std::to_string(node));
+  return read_plain(completed);
+}
+
+ClusterEnvironment read_plain(const Environment& variables) {
+  ClusterEnvironment cluster;
+  cluster.launcher = LauncherKind::environment;
+  cluster.rank = need_number(variables, kRank, kWorldSize);
+  cluster.world_size = need_number(variables, kWorldSize, kRank, 1);
+  // Without local variables, as under job systems such as Kubeflow, there is one process per node.
+  bool local = variables.has(kLocalRank) || variables.has(kLocalWorldSize);
+  if (local) {
+    cluster.local_rank = need_number(variables, kLocalRank, kLocalWorldSize);
+    int at_least = cluster.world_size;
+    cluster.local_world_size = read_number(variables, kLocalWorldSize, 1).value_or(at_least);
+  }
+  check_ranks(cluster, kTorchNames);
+  int even = (cluster.world_size + cluster.local_world_size - 1) / cluster.local_world_size;
+  cluster.nodes = even;
+  cluster.node_rank = read_number(variables, kNodeRank).value_or(cluster.rank / cluster.local_world_size);
+  cluster.job = "environment";
+  cluster.store_prefix = "muster/0";
+  if (cluster.world_size > 1) need_main_address(variables, kRank, cluster);
+  return cluster;
 }
 
 }  // namespace muster::cluster

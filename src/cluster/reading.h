@@ -9,7 +9,7 @@
 #include "muster/base/environment.h"
 #include "muster/cluster/cluster.h"
 
-/// Reads the families of launcher variables; private to src/cluster.
+/// Reads the families of launcher variables.
 namespace muster::cluster {
 
 /// An integer in [low, high]; nullopt if the variable is not set. Throws: ConfigError (MU021) with variable and value.

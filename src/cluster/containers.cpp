@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <charconv>
 #include <fstream>
 #include <sstream>
 
@@ -6,13 +7,74 @@
 
 #include "base/log.h"
 #include "base/variables.h"
+#include "cluster/reading.h"
 #include "muster/base/error.h"
-#include "reading.h"
 
 namespace muster::cluster {
-namespace {
 
 using log::str;
+
+// Pods of Kubernetes
+
+namespace {
+
+/// The only process on its node.
+ClusterEnvironment one_of(int rank, int world_size) {
+  ClusterEnvironment cluster;
+  cluster.launcher = LauncherKind::kubernetes;
+  cluster.rank = cluster.node_rank = rank;
+  cluster.world_size = cluster.nodes = world_size;
+  cluster.job = "kubernetes";
+  cluster.store_prefix = "muster/0";
+  return cluster;
+}
+
+void refuse_several_ranks(const Environment& variables) {
+  const auto ranks = variables.find("PET_NPROC_PER_NODE").value_or("1");
+  if (ranks != "1")
+    throw ConfigError("MU493", str("PET_NPROC_PER_NODE is ", ranks,
+                                   ", but this process was started by itself; start the program by muster run, which "
+                                   "reads the PET_ variables and starts the ranks of this pod"));
+}
+
+}  // namespace
+
+ClusterEnvironment read_indexed_job(const Environment& variables) {
+  auto cluster = one_of(need_number(variables, kCompletionIndex, kWorldSize),
+                        need_number(variables, kWorldSize, kCompletionIndex, 1));
+  check_ranks(cluster, {kCompletionIndex, kWorldSize, kLocalRank, kLocalWorldSize});
+  if (cluster.world_size > 1 && !read_main_address(variables, kDefaultPort, cluster))
+    throw ConfigError("MU024", str(kCompletionIndex, " is ", cluster.rank, " and WORLD_SIZE ", cluster.world_size,
+                                   ", but MASTER_ADDR is not set; set it to the host of the pod with index 0, such as "
+                                   "train-0.train (muster submit kubernetes writes such a job)"));
+  return cluster;
+}
+
+ClusterEnvironment read_kubeflow(const Environment& variables) {
+  refuse_several_ranks(variables);
+  const auto place = *find_node_place(variables);
+  // A single pod: its program may start ranks itself.
+  if (place.nodes == 1) return {};
+  if (!place.node_rank)
+    throw ConfigError("MU020",
+                      "variable PET_NNODES is set, but neither PET_NODE_RANK nor JOB_COMPLETION_INDEX is; "
+                      "set PET_NODE_RANK to the number of this pod, from 0");
+  auto cluster = one_of(*place.node_rank, *place.nodes);
+  check_ranks(cluster, {"PET_NODE_RANK", "PET_NNODES", kLocalRank, kLocalWorldSize});
+  if (place.main_address.empty())
+    throw ConfigError("MU024", str("PET_NNODES is ", cluster.nodes,
+                                   ", but neither PET_MASTER_ADDR nor PET_RDZV_ENDPOINT is set; set PET_MASTER_ADDR "
+                                   "to the host of the first pod, and PET_MASTER_PORT"));
+  cluster.rendezvous = RendezvousKind::tcp;
+  cluster.main_address = place.main_address;
+  cluster.main_port = place.main_port == 0 ? kDefaultPort : place.main_port;
+  return cluster;
+}
+
+// Containers of SageMaker
+
+namespace {
+
 using nlohmann::json;
 
 std::string config_file(const Environment& variables, const char* name) {
@@ -126,6 +188,77 @@ ClusterEnvironment read_sagemaker(const Environment& variables) {
   cluster.main_address = hosts.names.front();
   cluster.main_port = kDefaultPort;
   return cluster;
+}
+
+// The place of this node, for a launcher that runs once on each
+
+namespace {
+
+/// torchrun's number of nodes: "4", or "4:4".
+int read_node_count(const Environment& variables) {
+  const auto text = *variables.find("PET_NNODES");
+  const auto colon = text.find(':');
+  if (colon == std::string::npos) return *read_number(variables, "PET_NNODES", 1);
+  if (text.substr(0, colon) == text.substr(colon + 1))
+    return *read_number(Environment{{"PET_NNODES", text.substr(0, colon)}}, "PET_NNODES", 1);
+  throw ConfigError("MU021", str("variable PET_NNODES is '", text,
+                                 "', but one number of nodes is wanted; set minimum and maximum to the same"));
+}
+
+void read_endpoint(const Environment& variables, NodePlace& place) {
+  place.main_port = read_number(variables, "PET_MASTER_PORT", 1, 65535).value_or(0);
+  if (auto address = variables.find("PET_MASTER_ADDR")) {
+    place.main_address = *address;
+    return;
+  }
+  const auto endpoint = variables.find("PET_RDZV_ENDPOINT").value_or("");
+  const auto colon = endpoint.rfind(':');
+  place.main_address = endpoint.substr(0, colon);
+  if (colon != std::string::npos)
+    place.main_port =
+        read_number(Environment{{"PET_RDZV_ENDPOINT", endpoint.substr(colon + 1)}}, "PET_RDZV_ENDPOINT", 1, 65535)
+            .value_or(0);
+}
+
+NodePlace read_pod_of_kubeflow(const Environment& variables) {
+  NodePlace place{.nodes = read_node_count(variables), .source = "PET_NNODES"};
+  const auto ranks = variables.find("PET_NPROC_PER_NODE").value_or("");
+  const bool count =
+      !ranks.empty() && std::all_of(ranks.begin(), ranks.end(), [](char c) { return c >= '0' && c <= '9'; });
+  if (count || ranks == "auto") place.devices = ranks;
+  place.node_rank = read_number(variables, "PET_NODE_RANK");
+  if (!place.node_rank) place.node_rank = read_number(variables, kCompletionIndex);
+  read_endpoint(variables, place);
+  return place;
+}
+
+NodePlace read_container_of_sagemaker(const Environment& variables) {
+  const auto hosts = read_sagemaker_hosts(variables);
+  return {.main_address = hosts.names.front(),
+          .node_rank = hosts.current,
+          .nodes = static_cast<int>(hosts.names.size()),
+          .source = hosts.source};
+}
+
+/// Reads a task of srun or pbsdsh with one task per node; `number` names the variable with the node's number.
+NodePlace read_node_of_task(const Environment& variables, const char* number) {
+  const auto first = first_host_of_job(variables);
+  return {.main_address = first ? first->host : "",
+          .main_port = first ? first->port : 0,
+          .node_rank = read_number(variables, number),
+          .source = number};
+}
+
+}  // namespace
+
+std::optional<NodePlace> find_node_place(const Environment& variables) {
+  if (variables.has("PET_NNODES")) return read_pod_of_kubeflow(variables);
+  if (in_sagemaker(variables)) return read_container_of_sagemaker(variables);
+  if (variables.has(kCompletionIndex))
+    return NodePlace{.node_rank = read_number(variables, kCompletionIndex), .source = kCompletionIndex};
+  if (find_slurm(variables) == SlurmPresence::task) return read_node_of_task(variables, "SLURM_NODEID");
+  if (variables.has("PBS_NODENUM")) return read_node_of_task(variables, "PBS_NODENUM");
+  return std::nullopt;
 }
 
 }  // namespace muster::cluster
