@@ -11,14 +11,11 @@
 #include <fstream>
 #include <iterator>
 #include <set>
-#include <string_view>
 #include <system_error>
 #include <utility>
-#include <vector>
 
 #include <nlohmann/json.hpp>
 
-#include "append_file.h"
 #include "crc32c.h"
 #include "muster/base/format.h"
 #include "record.h"

@@ -4,13 +4,9 @@
 #include <fstream>
 #include <initializer_list>
 #include <system_error>
-#include <utility>
-
-#include <nlohmann/json.hpp>
 
 #include "base/log.h"
 #include "base/shown.h"
-#include "mlflow_lines.h"
 #include "mlflow_server.h"
 
 namespace muster::track {

@@ -14,7 +14,6 @@
 #include <utility>
 
 #include <nlohmann/json.hpp>
-#include <nlohmann/json_fwd.hpp>
 
 #include "http.h"
 #include "mlflow_run.h"

@@ -14,10 +14,10 @@
 
 #include "append_file.h"
 #include "mlflow_delivery.h"
-#include "mlflow_lines.h"
 #include "muster/base/environment.h"
 #include "muster/track/options.h"
 #include "muster/track/trackers.h"
+#include "track/mlflow_run.h"
 
 namespace muster::track {
 

@@ -7,11 +7,8 @@
 #include <charconv>
 #include <cstdlib>
 #include <exception>
-#include <memory>
-#include <mutex>
 #include <system_error>
 #include <utility>
-#include <vector>
 
 #include "base/listing.h"
 #include "base/log.h"
@@ -21,9 +18,7 @@
 #include "mlflow_tracker.h"
 #include "muster/base/environment.h"
 #include "muster/base/error.h"
-#include "muster/track/trackers.h"
 #include "quiet_thread.h"
-#include "record.h"
 
 namespace muster {
 namespace {

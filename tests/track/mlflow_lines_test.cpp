@@ -1,9 +1,9 @@
-#include "track/mlflow_lines.h"
-
 #include <limits>
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
+
+#include "track/mlflow_run.h"
 
 namespace muster::track {
 namespace {
