@@ -16,7 +16,7 @@ import tempfile
 import threading
 import time
 
-# What device/host_memory.cpp asks of the C library: large blocks come from the heap, and the heap does not shrink. Where these are set
+# What device/memory.cpp asks of the C library: large blocks come from the heap, and the heap does not shrink. Where these are set
 # Muster leaves the allocator alone, so all contenders have the same one.
 TUNED = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TOP_PAD_": str(64 << 20), "MALLOC_TRIM_THRESHOLD_": str(1 << 62)}
 LAUNCHERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")

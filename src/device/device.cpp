@@ -1,8 +1,9 @@
 #include "device/device.h"
 
+#include <dlfcn.h>
+
 #include <algorithm>
 #include <cctype>
-#include <optional>
 
 #include <ATen/DeviceAccelerator.h>
 
@@ -71,6 +72,12 @@ at::Device choose(std::string_view name, int local_rank) {
   return at::Device(*kind, static_cast<c10::DeviceIndex>(index.value_or(local_rank % count())));
 }
 
+at::Device current() {
+  const auto kind = at::accelerator::getAccelerator(false);
+  if (!kind || count() == 0) return at::kCPU;
+  return at::Device(*kind, at::accelerator::getDeviceIndex());
+}
+
 void set_current(at::Device device) {
   if (!device.is_cpu()) at::accelerator::setDeviceIndex(device.index());
 }
@@ -82,6 +89,39 @@ void synchronize(at::Device device) {
 bool uses_pinned_memory(at::Device device) {
   const auto kind = accelerator();
   return kind && device.type() == *kind && *kind != at::kMPS;
+}
+
+namespace {
+
+constexpr const char* kDriver = "libcuda.so.1";
+
+/// A function of the driver's library. All of these functions return 0 on success.
+template <class... Arguments>
+auto function_of_driver(const char* name, int how) {
+  using Function = int (*)(Arguments...);
+  void* library = ::dlopen(kDriver, how | RTLD_LAZY | RTLD_LOCAL);
+  return library ? reinterpret_cast<Function>(::dlsym(library, name)) : nullptr;
+}
+
+}  // namespace
+
+std::optional<std::string> cuda_version_of_driver() {
+  int version = 0;
+  const auto ask = function_of_driver<int*>("cuDriverGetVersion", 0);
+  if (!ask || ask(&version) != 0) return std::nullopt;
+  return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
+}
+
+std::string pci_address(at::Device device) {
+  if (!device.is_cuda()) return "";
+  // If LibTorch has not opened the driver's library in this process, the driver is not initialized.
+  const auto device_at = function_of_driver<int*, int>("cuDeviceGet", RTLD_NOLOAD);
+  const auto address_of = function_of_driver<char*, int, int>("cuDeviceGetPCIBusId", RTLD_NOLOAD);
+  int handle = 0;
+  char address[32] = {};
+  const bool found = device_at && address_of && device_at(&handle, device.index()) == 0 &&
+                     address_of(address, sizeof address, handle) == 0;
+  return found ? std::string(address) : std::string();
 }
 
 }  // namespace muster::device

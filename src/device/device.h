@@ -1,5 +1,6 @@
 #pragma once  // for other rooms
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -26,6 +27,9 @@ int count();
 /// Whether tensors on devices of this kind are on the accelerator of this machine.
 bool is_accelerator(at::DeviceType kind);
 
+/// The device of this process: the current one of the accelerator, else the CPU.
+at::Device current();
+
 /// Makes the device the calling thread's current device. Does nothing for the CPU.
 void set_current(at::Device device);
 
@@ -34,5 +38,18 @@ void synchronize(at::Device device);
 
 /// Whether copies to this device benefit from pinned host memory.
 bool uses_pinned_memory(at::Device device);
+
+}  // namespace muster::device
+
+/// Queries CUDA's driver. Neither Muster nor every LibTorch links the driver's library, so it is opened when first
+/// needed.
+namespace muster::device {
+
+/// The CUDA version that the driver supports, such as "12.8". nullopt where there is no driver.
+std::optional<std::string> cuda_version_of_driver();
+
+/// The address of a CUDA device on the PCI bus, such as "0000:3b:00.0". Empty for other devices, and as long as
+/// LibTorch has not begun to use CUDA in this process.
+std::string pci_address(at::Device device);
 
 }  // namespace muster::device

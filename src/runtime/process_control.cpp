@@ -9,6 +9,7 @@
 
 #include "base/log.h"
 #include "comm/agreement.h"
+#include "device/device.h"
 #include "device/memory.h"
 #include "muster/base/error.h"
 #include "muster/comm/communicator.h"

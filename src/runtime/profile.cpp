@@ -9,6 +9,7 @@
 
 #include <ATen/record_function.h>
 
+#include "device/device.h"
 #include "device/memory.h"
 #include "format/atomic_file.h"
 #include "muster/runtime/detail/process_control.h"

@@ -15,7 +15,6 @@
 #include "base/variables.h"
 #include "comm/agreement.h"
 #include "device/device.h"
-#include "device/host_memory.h"
 #include "device/memory.h"
 #include "device/vector_math.h"
 #include "memory_owners.h"

@@ -1,8 +1,8 @@
-#include "device/cuda_driver.h"
-
 #include <dlfcn.h>
 
 #include <gtest/gtest.h>
+
+#include "device/device.h"
 
 namespace muster::device {
 namespace {

@@ -1,5 +1,3 @@
-#include "device/host_memory.h"
-
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -10,6 +8,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "device/memory.h"
 #include "muster/base/error.h"
 
 namespace muster::device {

@@ -5,7 +5,7 @@
 
 #include <gtest/gtest.h>
 
-#include "device/host_memory.h"
+#include "device/memory.h"
 #include "muster/testing/compare.h"
 #include "parallel/replicated_model.h"
 #include "parallel/replicated_models.h"

@@ -9,7 +9,7 @@
 
 #include "comm/agreement.h"
 #include "comm/shared_tensor.h"
-#include "device/host_memory.h"
+#include "device/memory.h"
 #include "muster/base/error.h"
 #include "muster/parallel/comm_hook.h"
 #include "parallel/replicated/reduction_flags.h"

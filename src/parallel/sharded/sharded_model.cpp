@@ -6,7 +6,7 @@
 
 #include "base/log.h"
 #include "comm/agreement.h"
-#include "device/host_memory.h"
+#include "device/memory.h"
 #include "hook/watched_storage.h"
 #include "muster/optim/detail/norm.h"
 #include "optim/device_norm.h"

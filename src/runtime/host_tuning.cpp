@@ -1,0 +1,108 @@
+#include "runtime/host_tuning.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <string>
+
+#include <ATen/Context.h>
+#include <ATen/Parallel.h>
+#include <ATen/detail/CUDAHooksInterface.h>
+
+#include "base/log.h"
+#include "device/affinity.h"
+#include "device/device.h"
+#include "hook/half_lstm.h"
+#include "muster/base/environment.h"
+#include "muster/base/format.h"
+#include "muster/precision/grad_scaler.h"
+#include "muster/precision/policy.h"
+#include "precision/emulation.h"
+
+namespace muster::runtime {
+namespace {
+
+void choose_deterministic_kernels(bool warn_only, c10::Device device) {
+  at::globalContext().setDeterministicAlgorithms(true, warn_only);
+  // Without this variable cuBLAS products are not reproducible, and LibTorch refuses them.
+  if (device.is_cuda()) setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", 0);  // NOLINT(concurrency-mt-unsafe)
+}
+
+}  // namespace
+
+void choose_kernels(const RuntimeOptions& options, c10::Device device, bool warns) {
+  auto& context = at::globalContext();
+  if (options.deterministic) choose_deterministic_kernels(options.deterministic.warns(), device);
+  if (options.deterministic && options.benchmark.value_or(false) && warns)
+    log::warning(
+        "MU572",
+        ": deterministic and benchmark are both set: cuDNN takes the kernel that was the fastest in a trial, which "
+        "may be another one in each run, so results may differ between runs; take one of the two out");
+  if (options.benchmark) context.setBenchmarkCuDNN(*options.benchmark);
+  else if (options.deterministic) context.setBenchmarkCuDNN(false);
+  if (options.matmul_precision != MatmulPrecision("auto"))
+    context.setFloat32MatmulPrecision(std::string(options.matmul_precision.text()));
+}
+
+void share_cores(const ClusterEnvironment& cluster) {
+  if (cluster.local_world_size == 1) return;
+  // launch() may have set the variable after LibTorch was loaded and read it.
+  const auto threads = Environment::of_process().find("OMP_NUM_THREADS");
+  // Under a launcher that sets no number of threads, every rank would use all cores.
+  at::set_num_threads(threads ? std::max(1, std::atoi(threads->c_str()))
+                              : std::max(1, at::get_num_threads() / cluster.local_world_size));
+}
+
+std::string keep_near_device(const comm::Communicator& group, const device::NearCores& near, const std::string& root) {
+  std::vector<std::string> messages{device::near_cores_message(near, root)};
+  if (group.size() > 1)
+    messages = group.internal("the cores near the devices of ranks").all_gather_bytes(messages.front());
+  const auto share =
+      near.reason.empty() ? device::share_of_rank(messages, static_cast<size_t>(group.rank()), root) : near;
+  auto reason = share.reason;
+  if (reason.empty()) reason = device::run_on(share.cores);
+  if (!reason.empty()) return "affinity: threads run where the system lets them, since " + reason;
+  const auto cores = static_cast<int>(share.cores.size());
+  if (at::get_num_threads() > cores) at::set_num_threads(cores);
+  return formatted("affinity: threads run on the cores {}, near the device", device::core_list(share.cores));
+}
+
+void HostTuning::choose_cores(const RuntimeOptions& options, const comm::Communicator& group, c10::Device device) {
+  // Without a CUDA runtime no rank knows where its device is, so there is nothing to exchange.
+  if (!at::detail::getCUDAHooks().hasCUDART()) return;
+  const auto near =
+      options.affinity && !device.is_cpu()
+          ? device::near_cores(device::pci_address(device), device::own_cores(), Environment::of_process())
+          : device::NearCores{{}, "the option affinity is off"};
+  const auto note = keep_near_device(group, near);
+  if (!device.is_cpu()) notes_.push_back(note);
+}
+
+void HostTuning::resolve_precision(const RuntimeOptions& options, const ClusterEnvironment& cluster,
+                                   c10::Device device) {
+  const auto& precision = options.precision;
+  precision::require_supported(precision, device);
+  if (precision::scales_losses(precision) && options.grad_scaler.enabled)
+    precision::GradScaler check(options.grad_scaler);
+  if (!device.is_cpu()) return;
+  if (precision::is_mixed(precision)) hook::run_half_lstm_in_float();
+  const auto emulation = precision::emulation_on_cpu(precision, device::multiplies_bfloat16());
+  if (!emulation) return;
+  notes_.push_back("precision: " + *emulation);
+  if (cluster.is_main()) log::warning(notes_.back());
+}
+
+void HostTuning::choose_memory(const RuntimeOptions& options, const ClusterEnvironment& cluster, c10::Device device) {
+  const bool launched = cluster.launcher != LauncherKind::none;
+  kept_memory_ = device.is_cpu() ? device::choose_kept_memory(options.keep_memory, launched) : device::KeptMemory{};
+  if (!device.is_cpu()) return;
+  notes_.push_back(
+      kept_memory_.kept
+          ? formatted(
+                "memory: what tensors free is kept for the next step ({}); the process stays as large as at its peak, "
+                "about a fifth above what its tensors hold",
+                kept_memory_.reason)
+          : formatted("memory: what tensors free goes back to the system ({}); steps with large tensors are slower",
+                      kept_memory_.reason));
+}
+
+}  // namespace muster::runtime
