@@ -9,11 +9,11 @@
 #include <torch/nn/module.h>
 
 #include "base/shown.h"
+#include "checkpoint/saved_tensors.h"
 #include "device_bytes.h"
 #include "muster/base/error.h"
 #include "muster/checkpoint/state_dict.h"
 #include "muster/checkpoint/weights.h"
-#include "tied_tensors.h"
 
 namespace muster {
 namespace {

@@ -12,9 +12,8 @@
 
 #include "base/shown.h"
 #include "checkpoint/device_bytes.h"
-#include "checkpoint/element_types.h"
+#include "checkpoint/saved_tensors.h"
 #include "checkpoint/state_json.h"
-#include "checkpoint/tied_tensors.h"
 #include "format/atomic_file.h"
 #include "muster/base/error.h"
 

@@ -8,7 +8,7 @@
 #include "base/shown.h"
 #include "checkpoint/checkpoint_files.h"
 #include "checkpoint/device_bytes.h"
-#include "checkpoint/element_types.h"
+#include "checkpoint/saved_tensors.h"
 #include "checkpoint/state_json.h"
 #include "checkpoint/weight_source.h"
 #include "format/manifest.h"

@@ -3,16 +3,12 @@
 #include <charconv>
 #include <optional>
 #include <set>
-#include <string>
-#include <string_view>
 #include <system_error>
 #include <utility>
 
 #include "base/log.h"
 #include "base/shown.h"
 #include "checkpoint_files.h"
-#include "format/atomic_file.h"
-#include "format/atomic_folder.h"
 #include "format/input_file.h"
 #include "format/manifest.h"
 #include "muster/base/error.h"

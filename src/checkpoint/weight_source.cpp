@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <map>
-#include <string>
 #include <utility>
 
 #include <ATen/Parallel.h>
@@ -11,7 +9,7 @@
 #include <ATen/ops/from_blob.h>
 
 #include "base/shown.h"
-#include "checkpoint/element_types.h"
+#include "checkpoint/saved_tensors.h"
 #include "format/checksum.h"
 #include "format/weight_set.h"
 #include "muster/base/error.h"

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -7,7 +8,9 @@
 #include <ATen/core/Tensor.h>
 
 #include "format/safetensors.h"
+#include "muster/checkpoint/weights.h"
 
+/// How LibTorch's tensors stand in a file: their types and shapes, and tied ones once.
 namespace muster::checkpoint {
 
 /// LibTorch's type with the same bits; nullopt if there is none.
@@ -23,5 +26,17 @@ std::vector<int64_t> shape_of(const format::TensorSpec& entry, const std::string
 
 /// Type and shape: "F32 [2, 3]".
 std::string description(const at::Tensor& tensor);
+
+/// Whether both are the same view of the same memory. Always false for tensors without elements.
+bool are_tied(const at::Tensor& a, const at::Tensor& b);
+
+/// Tensors without ties, and for each dropped name the name that was kept.
+struct UntiedTensors {
+  std::map<std::string, std::string> kept_name_of;
+  NamedTensors tensors;  ///< kept tensors, in the given order
+};
+
+/// Drops all but the alphabetically first name of every tie.
+UntiedTensors drop_tied(const NamedTensors& tensors);
 
 }  // namespace muster::checkpoint
