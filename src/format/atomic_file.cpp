@@ -12,7 +12,6 @@
 #include <string>
 #include <system_error>
 #include <utility>
-#include <vector>
 
 #include "base/random_word.h"
 #include "muster/base/error.h"

@@ -3,13 +3,11 @@
 #include <algorithm>
 #include <array>
 #include <map>
-#include <optional>
 #include <system_error>
 #include <tuple>
 
 #include "base/listing.h"
 #include "base/shown.h"
-#include "format/checkpoint/job_content.h"
 #include "format/checkpoint/stored_checkpoint.h"
 #include "format/stored_content.h"
 #include "format/weight_set.h"

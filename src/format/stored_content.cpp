@@ -4,7 +4,6 @@
 #include <cstring>
 #include <iterator>
 #include <map>
-#include <string>
 
 #include "base/shown.h"
 #include "format/checkpoint/stored_checkpoint.h"

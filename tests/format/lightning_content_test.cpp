@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "checks.h"
-#include "format/checkpoint/job_content.h"
+#include "format/checkpoint/stored_checkpoint.h"
 #include "format/convert.h"
 #include "python_values.h"
 
