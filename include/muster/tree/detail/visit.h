@@ -334,7 +334,10 @@ std::vector<Leaf> leaves_of(const T& value) {
 /// Returns the tensor on the device: the tensor itself if it is already there, undefined if it is undefined.
 /// `non_blocking`: a copy from pinned memory to an accelerator returns before it is complete; it is ordered on the
 /// accelerator's current stream.
-at::Tensor moved(const at::Tensor& tensor, at::Device device, bool non_blocking = false);
+inline at::Tensor moved(const at::Tensor& tensor, at::Device device, bool non_blocking = false) {
+  if (!tensor.defined() || tensor.device() == device) return tensor;
+  return tensor.to(device, tensor.scalar_type(), non_blocking);
+}
 
 /// Moves every tensor of the value to the device, in place.
 template <class T>
