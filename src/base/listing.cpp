@@ -1,10 +1,8 @@
 #include "listing.h"
 
-#include <algorithm>
 #include <cctype>
 #include <cstdlib>
 #include <numeric>
-#include <utility>
 
 #include "muster/base/word.h"
 

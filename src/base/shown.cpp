@@ -1,7 +1,5 @@
 #include "shown.h"
 
-#include <cstddef>
-#include <cstdint>
 #include <cstdio>
 #include <iterator>
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <initializer_list>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -29,9 +30,19 @@ inline std::string_view trimmed(std::string_view text, std::string_view blanks =
 
 /// The only parser of booleans, for options, files and variables alike: true, yes, on, 1, y, t; false, no, off, 0, n,
 /// f; in any case. These are the words of YAML 1.1 and of Accelerate. nullopt for any other text.
-std::optional<bool> read_bool(std::string_view text);
+inline std::optional<bool> read_bool(std::string_view text) {
+  const auto word = lower_case(std::string(text));
+  const auto is_one_of = [&](std::initializer_list<std::string_view> words) {
+    return std::find(words.begin(), words.end(), word) != words.end();
+  };
+  if (is_one_of({"true", "yes", "on", "1", "y", "t"})) return true;
+  if (is_one_of({"false", "no", "off", "0", "n", "f"})) return false;
+  return {};
+}
 
 /// Whether both texts are equal, or mean the same boolean.
-bool say_the_same(std::string_view one, std::string_view other);
+inline bool say_the_same(std::string_view one, std::string_view other) {
+  return one == other || (read_bool(one) && read_bool(one) == read_bool(other));
+}
 
 }  // namespace muster

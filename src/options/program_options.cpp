@@ -374,4 +374,30 @@ std::map<std::string, std::string> written_options(const RuntimeOptions& in_code
   return written_options(with_given_options(in_code, given_options, variables));
 }
 
+namespace {
+
+GradientAccumulationOptions accumulation_of(const AcceleratorOptions& options) {
+  auto chosen = options.gradient_accumulation;
+  if (options.gradient_accumulation_steps == 1) return chosen;
+  if (chosen.num_steps != 1 && chosen.num_steps != options.gradient_accumulation_steps)
+    throw ConfigError("MU181", "gradient_accumulation_steps is " + std::to_string(options.gradient_accumulation_steps) +
+                                   " and gradient_accumulation.num_steps " + std::to_string(chosen.num_steps) +
+                                   "; give one of them");
+  chosen.num_steps = options.gradient_accumulation_steps;
+  return chosen;
+}
+
+}  // namespace
+
+RuntimeOptions accelerate(const AcceleratorOptions& options) {
+  auto result = copied_options<RuntimeOptions>(options);
+  if (options.devices == Devices()) result.devices.reset();  // the number that the launcher has started
+  if (options.cpu) result.accelerator = "cpu";
+  result.gradient_accumulation = accumulation_of(options);
+  result.precision = options.mixed_precision;
+  return result;
+}
+
+RuntimeOptions fabric(const FabricOptions& options) { return copied_options<RuntimeOptions>(options); }
+
 }  // namespace muster::runtime

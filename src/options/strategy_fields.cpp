@@ -1,10 +1,18 @@
 #include "options/strategy_fields.h"
 
+#include <algorithm>
 #include <array>
+#include <cctype>
+#include <map>
+#include <string>
+#include <string_view>
 
 #include "base/listing.h"
 #include "base/options_text.h"
+#include "base/spelling.h"
+#include "muster/base/error.h"
 #include "options/strategy_request.h"
+#include "options/words.h"
 
 namespace muster {
 
@@ -226,3 +234,166 @@ std::map<std::string, std::string> written_fields(const Strategy& strategy) {
 
 }  // namespace strategy
 }  // namespace muster
+
+namespace muster::strategy {
+namespace {
+
+using options::Follow;
+using options::ForeignWord;
+using options::Found;
+using options::Place;
+
+[[noreturn]] void refuse_field(const Found& found, std::string_view instead) {
+  throw ConfigError("MU197", found.place + " is '" + found.text + "', which is not supported: " + std::string(instead));
+}
+
+bool read_switch(const Found& found) {
+  bool value = false;
+  if (const auto wanted = options::Value<bool>::read(found.text, value); !wanted.empty())
+    options::refuse({.name = found.place}, found, wanted);
+  return value;
+}
+
+/// Handles the words of PyTorch's ShardingStrategy, or Accelerate's numbers for them.
+void take_sharding_strategy(const Found& found, const FieldTexts&, FieldTexts& ours) {
+  static constexpr std::string_view kWords[] = {"FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD",
+                                                "HYBRID_SHARD_ZERO2"};
+  auto word = upper_case(found.text);
+  if (word.size() == 1 && word[0] >= '1' && word[0] <= '5') word = kWords[word[0] - '1'];
+  const auto* alias = find_strategy_word(word);
+  const bool is_word =
+      word == "_HYBRID_SHARD_ZERO2" || std::find(std::begin(kWords), std::end(kWords), word) != std::end(kWords);
+  if (!alias || !is_word)
+    options::refuse({.name = "sharding_strategy"}, found,
+                    "FULL_SHARD, SHARD_GRAD_OP, NO_SHARD, HYBRID_SHARD, HYBRID_SHARD_ZERO2 or a number from 1 to 5");
+  if (alias->text == "ddp") ours["stage"] = {"none", found.place};
+  if (alias->text == "hsdp") ours["shard_group_size"] = {"-1", found.place};
+  if (alias->also == kKeepsParameters) ours["reshard_after_forward"] = {"false", found.place};
+}
+
+void take_reshard(const Found& found, const FieldTexts& others, FieldTexts& ours) {
+  if (find_strategy_word(found.text)) return take_sharding_strategy(found, others, ours);
+  ours["reshard_after_forward"] = {lower_case(found.text), found.place};
+}
+
+void take_wrap_policy(const Found& found, const FieldTexts& others, FieldTexts& ours) {
+  const auto word = upper_case(found.text);
+  if (word == "NO_WRAP") {
+    ours["auto_wrap"] = {"false", found.place};
+  } else if (word == "SIZE_BASED_WRAP") {
+    const auto size = others.find("min_num_params");
+    ours["unit_min_elements"] = size == others.end() ? Found{"100000000", found.place} : size->second;
+  } else if (word == "TRANSFORMER_BASED_WRAP") {
+    // Without classes Accelerate uses the model's own list of block classes; here, repeated modules are found instead.
+    if (const auto classes = others.find("transformer_cls_names_to_wrap"); classes != others.end())
+      ours["unit_classes"] = classes->second;
+  } else {
+    options::refuse({.name = "auto_wrap_policy"}, found, "TRANSFORMER_BASED_WRAP, SIZE_BASED_WRAP or NO_WRAP");
+  }
+}
+
+/// Accelerate sets these for every policy; they apply only with the policy they belong to, or without any policy.
+void take_size(const Found& found, const FieldTexts& others, FieldTexts& ours) {
+  if (!others.contains("auto_wrap_policy")) ours["unit_min_elements"] = found;
+}
+void take_classes(const Found& found, const FieldTexts& others, FieldTexts& ours) {
+  if (!others.contains("auto_wrap_policy")) ours["unit_classes"] = found;
+}
+
+void take_state_dict_type(const Found& found, const FieldTexts&, FieldTexts&) {
+  auto word = upper_case(found.text);
+  if (word.ends_with("_STATE_DICT")) word.resize(word.size() - 11);
+  if (word == "LOCAL")
+    refuse_field(
+        found,
+        "save_state() writes each rank's part, which loads on any number of ranks, and save_model() full weights");
+  if (word != "FULL" && word != "SHARDED")
+    options::refuse({.name = "state_dict_type"}, found, "FULL_STATE_DICT or SHARDED_STATE_DICT");
+}
+
+void take_mixed_precision(const Found& found, const FieldTexts&, FieldTexts& ours) {
+  auto word = lower_case(found.text);
+  if (const auto on = read_bool(word)) word = *on ? "f16" : "no";  // fairscale's boolean means float16
+  if (word == "fp16") word = "f16";
+  ours["buffer_dtype"] = ours["param_dtype"] = ours["reduce_dtype"] = {word == "no" ? "" : word, found.place};
+}
+
+/// Handles a mesh such as "(2, 4)": replicate over 2, shard over 4.
+void take_device_mesh(const Found& found, const FieldTexts&, FieldTexts& ours) {
+  std::vector<std::string> numbers(1);
+  for (const char c : found.text) {
+    if (std::isdigit(static_cast<unsigned char>(c))) numbers.back() += c;
+    else if (c == ',' || c == 'x') numbers.emplace_back();
+    else if (c != '(' && c != ')' && c != ' ') numbers.emplace_back(), numbers.emplace_back();
+  }
+  if (numbers.size() != 2 || numbers[0].empty() || numbers[1].empty())
+    options::refuse({.name = "device_mesh"}, found, "two sizes, replicate and shard, such as 2x4,");
+  ours["replicas"] = {numbers[0], found.place};
+  ours["shard_group_size"] = {numbers[1], found.place};
+}
+
+void take_prefetch(const Found& found, const FieldTexts&, FieldTexts&) {
+  const auto word = upper_case(found.text);
+  if (word == "BACKWARD_POST" || word == "NO_PREFETCH" || word == "NONE" || word == "2" || word == "3")
+    refuse_field(
+        found, "units are gathered ahead in the order in which they were used; limit_gathered_mb bounds their memory");
+  if (word != "BACKWARD_PRE" && word != "1") options::refuse({.name = "backward_prefetch"}, found, "BACKWARD_PRE");
+}
+
+/// Muster's name of a dtype: "f16" for "torch.float16".
+std::string dtype_of(const Found& found) {
+  auto word = lower_case(found.text);
+  if (word.starts_with("torch.")) word.erase(0, 6);
+  if (word == "float16" || word == "half" || word == "fp16") return "f16";
+  if (word == "bfloat16") return "bf16";
+  if (word == "float32" || word == "float" || word == "fp32") return "f32";
+  return word;
+}
+
+void take_compute_dtype(const Found& found, const FieldTexts&, FieldTexts& ours) {
+  ours["param_dtype"] = {dtype_of(found), found.place};
+}
+void take_fp32_sums(const Found& found, const FieldTexts&, FieldTexts& ours) {
+  if (read_switch(found)) ours["reduce_dtype"] = {"f32", found.place};
+}
+void take_fp16_sums(const Found& found, const FieldTexts&, FieldTexts& ours) {
+  if (read_switch(found)) ours["reduce_dtype"] = {"f16", found.place};
+}
+void take_inputs_in_fp32(const Found& found, const FieldTexts&, FieldTexts& ours) {
+  if (read_switch(found)) ours["cast_forward_inputs"] = {"false", found.place};
+}
+
+/// What a word means whose meaning depends on its value or on the other fields of its source (`others`).
+using Take = void (*)(const Found& found, const FieldTexts& others, FieldTexts& ours);
+const std::map<std::string_view, Take>& takes() {
+  static const std::map<std::string_view, Take> all{
+      {"auto_wrap_policy", take_wrap_policy},
+      {"backward_prefetch", take_prefetch},
+      {"compute_dtype", take_compute_dtype},
+      {"device_mesh", take_device_mesh},
+      {"force_input_to_fp32", take_inputs_in_fp32},
+      {"fp32_reduce_scatter", take_fp32_sums},
+      {"mesh", take_device_mesh},
+      {"min_num_params", take_size},
+      {"mixed_precision", take_mixed_precision},
+      {"mixed_precision_policy", take_mixed_precision},
+      {"mp_policy", take_mixed_precision},
+      {"reduce_fp16", take_fp16_sums},
+      {"reshard_after_forward", take_reshard},
+      {"sharding_strategy", take_sharding_strategy},
+      {"state_dict_type", take_state_dict_type},
+      {"transformer_cls_names_to_wrap", take_classes},
+  };
+  return all;
+}
+
+}  // namespace
+
+void take_sharding_word(const ForeignWord& word, const Found& found, const FieldTexts& others, FieldTexts& ours) {
+  if (word.follow == Follow::in_code) return takes().at(word.word)(found, others, ours);
+  if (word.follow == Follow::ignored || options::asks_for_nothing(word, found.text)) return;
+  if (word.follow == Follow::refused) refuse_field(found, word.text);
+  ours[std::string(word.text)] = found;
+}
+
+}  // namespace muster::strategy

@@ -1,12 +1,22 @@
-#include "muster/format/options.h"
-
 #include <array>
 #include <charconv>
 #include <string>
 
+#include "base/listing.h"
 #include "muster/base/error.h"
+#include "muster/device/options.h"
+#include "muster/format/options.h"
+#include "muster/precision/options.h"
+#include "muster/runtime/options.h"
 
 namespace muster {
+
+Devices::Devices(std::initializer_list<int> indices) : text_() {
+  for (int index : indices) text_ += (text_.empty() ? "" : ",") + std::to_string(index);
+  // One index is still a list: "3," and not the count 3.
+  if (indices.size() == 1) text_ += ",";
+}
+
 namespace {
 
 struct Unit {
@@ -63,3 +73,26 @@ ByteSize::ByteSize(std::string_view words) : bytes_(0) {
 }
 
 }  // namespace muster
+
+namespace muster::precision {
+
+void a_number_for_a_precision_is_16_32_or_64(int bits) {
+  throw ConfigError("MU130", "unknown precision " + std::to_string(bits) +
+                                 "; the known numbers are 16 (16-mixed), 32 (32-true) and 64 (64-true)");
+}
+
+void unknown_precision(std::string_view name) {
+  throw ConfigError("MU130", "unknown precision '" + std::string(name) + "'" +
+                                 known_ones(kPrecisionNames, [](const auto& entry) { return entry.name; }));
+}
+
+}  // namespace muster::precision
+
+namespace muster::device {
+
+void unknown_keep_memory(std::string_view name) {
+  throw ConfigError("MU002", "keep_memory (MUSTER_KEEP_MEMORY) is '" + std::string(name) + "'" +
+                                 known_ones(std::array{"auto", "on (1)", "off (0)"}));
+}
+
+}  // namespace muster::device
