@@ -19,7 +19,6 @@
 #include "cluster/secret.h"
 #include "commands.h"
 #include "launcher/devices.h"
-#include "launcher/gpus.h"
 #include "launcher/run.h"
 #include "muster/base/error.h"
 #include "muster/cluster/cluster.h"

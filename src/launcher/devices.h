@@ -1,5 +1,6 @@
 #pragma once  // for other rooms
 
+#include <chrono>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -7,6 +8,7 @@
 
 #include "muster/base/environment.h"
 
+/// The accelerators of this node, found without a driver's library: which ranks get which, and a report of them.
 namespace muster::launcher {
 
 /// The result of `--devices`.
@@ -49,5 +51,23 @@ int count_accelerators(const Environment& variables, std::string root = "");
 /// The number of cores that this process may use: the smaller of its affinity and the CPU time of its cgroup, rounded
 /// up.
 int count_cores();
+
+/// The NVIDIA GPUs of a node and their driver. A plain value.
+struct GpuReport {
+  std::vector<std::string> devices = {};   ///< "0: NVIDIA H100 (UUID: GPU-...)", "0.1: MIG 1g.10gb (UUID: MIG-...)"
+  std::string driver = {};                 ///< version of the driver and its source; empty: no driver
+  std::vector<std::string> links = {};     ///< "NV18 (18 NVLinks): between all 8 GPUs"
+  std::vector<std::string> problems = {};  ///< failed queries, with reasons
+};
+
+/// Reads the driver's own files below `root`, and asks nvidia-smi from PATH, with `timeout` for each answer. No driver
+/// library is linked or opened.
+GpuReport report_gpus(std::chrono::milliseconds timeout, const std::string& root = "/");
+
+/// The lines of `nvidia-smi -L`, one for each GPU and MIG device.
+std::vector<std::string> listed_devices(const std::string& output);
+
+/// The contents of the table of `nvidia-smi topo -m`, one line for each kind of link.
+std::vector<std::string> listed_links(const std::string& output);
 
 }  // namespace muster::launcher

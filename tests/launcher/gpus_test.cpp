@@ -1,5 +1,3 @@
-#include "launcher/gpus.h"
-
 #include <cstdlib>
 #include <filesystem>
 #include <string>
@@ -7,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include "launcher/devices.h"
 #include "launcher/process.h"
 
 namespace muster::launcher::testing {

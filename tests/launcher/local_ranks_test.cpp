@@ -1,5 +1,3 @@
-#include "launcher/local_ranks.h"
-
 #include <csignal>
 
 #include <gtest/gtest.h>
