@@ -1,14 +1,76 @@
 #include "track/http.h"
 
+#ifdef MUSTER_HAS_CURL
+#include <dlfcn.h>
+
 #include <array>
 #include <cerrno>
 #include <cstdio>
 #include <system_error>
 #include <utility>
 
-#include "curl_library.h"
+#include "base/shown.h"
+#include "track/curl_library.h"
+#endif
+
+#include "muster/base/error.h"
 
 namespace muster::track {
+
+#ifdef MUSTER_HAS_CURL
+
+namespace {
+
+[[noreturn]] void refuse_curl(const char* reason) {
+  throw ConfigError("MU532", "the tracker 'mlflow' needs the library libcurl, which cannot be loaded (" +
+                                 shown(reason ? reason : "no reason given") +
+                                 "); install it (Debian: libcurl4), or log with 'jsonl' or 'csv'");
+}
+
+template <class Function>
+void find_function(void* library, const char* name, Function& function) {
+  function = reinterpret_cast<Function>(::dlsym(library, name));
+  if (!function) refuse_curl(::dlerror());
+}
+
+constexpr const char* kCurlNames[] = {"libcurl.so.4", "libcurl-gnutls.so.4"};
+
+}  // namespace
+
+// Loaded at run time: linking it would bring two dozen libraries into every rank, and few ranks use it.
+CurlLibrary load_curl(std::span<const char* const> names) {
+  void* library = nullptr;
+  for (const auto* name : names)
+    if (!library) library = ::dlopen(name, RTLD_NOW | RTLD_LOCAL);
+  if (!library) refuse_curl(::dlerror());
+  CurlLibrary of{};
+  find_function(library, "curl_global_init", of.global_init);
+  find_function(library, "curl_easy_cleanup", of.easy_cleanup);
+  find_function(library, "curl_easy_getinfo", of.easy_getinfo);
+  find_function(library, "curl_easy_init", of.easy_init);
+  find_function(library, "curl_easy_reset", of.easy_reset);
+  find_function(library, "curl_easy_setopt", of.easy_setopt);
+  find_function(library, "curl_easy_strerror", of.easy_strerror);
+  find_function(library, "curl_multi_add_handle", of.multi_add_handle);
+  find_function(library, "curl_multi_cleanup", of.multi_cleanup);
+  find_function(library, "curl_multi_info_read", of.multi_info_read);
+  find_function(library, "curl_multi_init", of.multi_init);
+  find_function(library, "curl_multi_perform", of.multi_perform);
+  find_function(library, "curl_multi_poll", of.multi_poll);
+  find_function(library, "curl_multi_remove_handle", of.multi_remove_handle);
+  find_function(library, "curl_slist_append", of.slist_append);
+  find_function(library, "curl_slist_free_all", of.slist_free_all);
+  return of;
+}
+
+const CurlLibrary& curl() {
+  static const auto library = [] {
+    const auto loaded = load_curl(kCurlNames);
+    if (loaded.global_init(CURL_GLOBAL_DEFAULT) != CURLE_OK) refuse_curl("it cannot be initialised");
+    return loaded;
+  }();
+  return library;
+}
 
 struct HttpConnection::Handles {
   CURL* easy = curl().easy_init();
@@ -127,10 +189,6 @@ CURLcode HttpConnection::Handles::perform(const std::atomic<bool>& stop) {
 HttpConnection::HttpConnection(HttpServer server, std::chrono::milliseconds timeout, const std::atomic<bool>* stop)
     : server_(std::move(server)), timeout_(timeout), stop_(stop), handles_(std::make_unique<Handles>()) {}
 
-HttpConnection::HttpConnection(HttpConnection&&) noexcept = default;
-
-HttpConnection::~HttpConnection() = default;
-
 HttpReply HttpConnection::send(const HttpRequest& request) {
   auto* easy = handles_->easy;
   if (!easy || !handles_->multi) return {.failure = "libcurl has no memory"};
@@ -165,5 +223,24 @@ HttpReply HttpConnection::send(const HttpRequest& request) {
   else reply.failure = handles_->words[0] ? handles_->words.data() : curl().easy_strerror(code);
   return reply;
 }
+
+#else
+
+struct HttpConnection::Handles {};
+
+HttpConnection::HttpConnection(HttpServer, std::chrono::milliseconds timeout, const std::atomic<bool>* stop)
+    : timeout_(timeout), stop_(stop) {
+  throw ConfigError("MU532",
+                    "the tracker 'mlflow' needs libcurl, and this Muster was built without its header; install it "
+                    "(Debian: libcurl4-openssl-dev) and build Muster again, or log with 'jsonl' or 'csv'");
+}
+
+HttpReply HttpConnection::send(const HttpRequest&) { return {}; }
+
+#endif
+
+HttpConnection::HttpConnection(HttpConnection&&) noexcept = default;
+
+HttpConnection::~HttpConnection() = default;
 
 }  // namespace muster::track
