@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <exception>
-#include <string>
 #include <utility>
 
 #include "base/log.h"
@@ -12,7 +11,6 @@
 #include "muster/data/dataset.h"
 #include "muster/tree/detail/pack.h"
 #include "muster/tree/detail/visit.h"
-#include "worker_queue.h"
 
 namespace muster::data {
 

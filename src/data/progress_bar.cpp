@@ -1,7 +1,5 @@
 #include "muster/data/progress_bar.h"
 
-#include "muster/track/progress.h"
-
 namespace muster::data {
 
 std::shared_ptr<muster::Progress> start_progress(const std::string& title, int64_t total,

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <numeric>
 #include <string>
-#include <utility>
 
 #include "muster/base/error.h"
 #include "muster/data/random.h"

@@ -8,7 +8,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <limits>
-#include <string>
 #include <system_error>
 #include <utility>
 
