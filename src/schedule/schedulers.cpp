@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <numbers>
-#include <utility>
 
 #include <torch/optim/adam.h>
 #include <torch/optim/adamw.h>

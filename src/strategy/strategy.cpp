@@ -1,7 +1,5 @@
 #include "muster/strategy/strategy.h"
 
-#include <utility>
-
 #include "muster/base/error.h"
 #include "parallel/replicated_model.h"
 #include "parallel/sharded_model.h"
