@@ -9,10 +9,10 @@
 #include <string>
 #include <vector>
 
+#include "data/random.h"
 #include "muster/data/detail/batch_maker.h"
 #include "muster/data/detail/loader_state.h"
 #include "muster/data/sampler.h"
-#include "permutation.h"
 
 namespace muster::data {
 

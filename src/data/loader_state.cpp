@@ -9,16 +9,15 @@
 #include "base/shown.h"
 #include "data/batch_indices.h"
 #include "data/batch_order.h"
-#include "data/generators.h"
 #include "data/pass.h"
+#include "data/random.h"
 #include "device/device.h"
-#include "device/vector_math.h"
+#include "device/processor.h"
 #include "hook/random_scope.h"
 #include "muster/base/error.h"
 #include "muster/comm/communicator.h"
 #include "muster/data/shard_spec.h"
 #include "muster/track/trace.h"
-#include "permutation.h"
 
 // Why: docs/decisions/0030-the-loader.md.
 namespace muster::data {

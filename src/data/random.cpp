@@ -7,8 +7,7 @@
 #include <ATen/Context.h>
 
 #include "comm/agreement.h"
-#include "data/generators.h"
-#include "data/permutation.h"
+#include "data/random.h"
 #include "hook/random_scope.h"
 #include "muster/base/error.h"
 

@@ -5,9 +5,9 @@
 #include <numeric>
 #include <string>
 
+#include "data/random.h"
 #include "muster/base/error.h"
 #include "muster/data/random.h"
-#include "permutation.h"
 
 namespace muster {
 

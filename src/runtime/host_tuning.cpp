@@ -9,8 +9,8 @@
 #include <ATen/detail/CUDAHooksInterface.h>
 
 #include "base/log.h"
-#include "device/affinity.h"
 #include "device/device.h"
+#include "device/processor.h"
 #include "hook/half_lstm.h"
 #include "muster/base/environment.h"
 #include "muster/base/format.h"

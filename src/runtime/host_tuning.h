@@ -5,8 +5,8 @@
 
 #include <c10/core/Device.h>
 
-#include "device/affinity.h"
 #include "device/memory.h"
+#include "device/processor.h"
 #include "muster/cluster/cluster.h"
 #include "muster/comm/communicator.h"
 #include "muster/runtime/options.h"

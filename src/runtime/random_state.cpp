@@ -10,7 +10,7 @@
 
 #include "comm/agreement.h"
 #include "comm/piggyback.h"
-#include "data/generators.h"
+#include "data/random.h"
 #include "device/device.h"
 #include "format/checksum.h"
 #include "muster/base/error.h"

@@ -1,5 +1,3 @@
-#include "data/permutation.h"
-
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -7,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include "data/random.h"
 #include "datasets.h"
 
 namespace muster::data {

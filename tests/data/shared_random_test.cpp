@@ -4,7 +4,7 @@
 #include <ATen/ops/rand.h>
 #include <gtest/gtest.h>
 
-#include "data/generators.h"
+#include "data/random.h"
 #include "datasets.h"
 #include "muster/data/shard_spec.h"
 #include "muster/testing/gtest.h"

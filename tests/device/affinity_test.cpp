@@ -1,5 +1,3 @@
-#include "device/affinity.h"
-
 #include <sched.h>
 
 #include <filesystem>
@@ -11,6 +9,7 @@
 
 #include <gtest/gtest.h>
 
+#include "device/processor.h"
 #include "muster/base/temporary_folder.h"
 
 namespace muster::device {

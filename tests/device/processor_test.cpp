@@ -1,11 +1,11 @@
+#include "device/processor.h"
+
 #include <fstream>
 #include <set>
 #include <sstream>
 #include <string>
 
 #include <gtest/gtest.h>
-
-#include "device/affinity.h"
 
 namespace muster::device {
 namespace {

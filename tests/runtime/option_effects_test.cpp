@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "device/affinity.h"
+#include "device/processor.h"
 #include "muster/accelerator.h"
 #include "muster/base/temporary_folder.h"
 #include "muster/fabric.h"

@@ -1,4 +1,4 @@
-#include "device/affinity.h"
+#include "device/processor.h"
 
 #include <sched.h>
 
@@ -10,6 +10,10 @@
 #include <fstream>
 #include <iterator>
 #include <system_error>
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/sin.h>
+#include <ATen/ops/zeros.h>
 
 #include "muster/base/format.h"
 
@@ -198,6 +202,16 @@ bool multiplies_bfloat16() {
 #else
   return true;
 #endif
+}
+
+void initialize_vector_math() {
+  [[maybe_unused]] static const bool initialized = [] {
+    // Only the kernel is called; autograd is skipped.
+    const at::AutoDispatchBelowADInplaceOrView below_autograd;
+    // All functions share the choice of kernels, so one contiguous call makes it for all of them.
+    at::sin(at::zeros({1}, at::kFloat));
+    return true;
+  }();
 }
 
 }  // namespace muster::device

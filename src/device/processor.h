@@ -6,7 +6,7 @@
 
 #include "muster/base/environment.h"
 
-/// Which cores are near a device, which of them a rank gets, and what they can do.
+/// The processors of this host: which cores are near a device, which of them a rank gets, and what they can do.
 /// Why: docs/decisions/0154-choices-of-a-process.md.
 namespace muster::device {
 
@@ -47,5 +47,13 @@ NearCores share_of_rank(const std::vector<std::string>& messages, size_t rank, c
 /// Whether this processor multiplies in bfloat16 natively (AVX512-BF16, AMX, or BF16 of ARMv8.6). Other processors
 /// emulate it, several times slower than float32. Returns true for a processor that it cannot query.
 bool multiplies_bfloat16();
+
+/// Makes the first call of the CPU's vector math (LibTorch's sin, exp, log, tanh, erf and the like) while no other
+/// thread makes one, once per process. MKL chooses its kernels in that call without a lock and stores an unfinished
+/// choice in between: threads whose first calls coincide may get kernels of half the precision, or crash. Called when a
+/// loader or a runtime is created, before Muster starts a thread that computes.
+/// Thread-safe.
+/// Why: docs/decisions/0075-vector-math-is-initialized-early.md.
+void initialize_vector_math();
 
 }  // namespace muster::device

@@ -1,8 +1,16 @@
-#pragma once
+#pragma once  // for other rooms
 
 #include <array>
 #include <cstdint>
+#include <string>
 
+#include <ATen/core/Generator.h>
+#include <c10/core/Device.h>
+
+#include "muster/comm/communicator.h"
+#include "muster/data/options.h"
+
+/// Random orders as functions of (seed, epoch), and random generators in step between ranks.
 namespace muster::data {
 
 /// SplitMix64's finalizer (Stafford's variant 13): every input bit affects every output bit.
@@ -36,5 +44,15 @@ class Permutation {
   int rounds_;
   uint64_t size_;
 };
+
+/// Sets the generator to rank 0's state. Collective: with generators of one type on all ranks.
+void broadcast_state(const comm::Communicator& group, at::Generator generator);
+
+/// Returns rank 0's seed. Throws: ConfigError (MU115) on every rank if `order`, a description of the loader, differs
+/// between ranks. Collective.
+uint64_t shared_seed(const comm::Communicator& group, const std::string& order, uint64_t seed);
+
+/// Sets the chosen generators to rank 0's state. Collective: if one is chosen.
+void synchronize_generators(const comm::Communicator& group, c10::Device device, const SyncedGenerators& which);
 
 }  // namespace muster::data
