@@ -1,5 +1,4 @@
 #include <array>
-#include <chrono>
 #include <condition_variable>
 #include <exception>
 #include <filesystem>

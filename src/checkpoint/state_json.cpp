@@ -3,7 +3,6 @@
 #include <bit>
 #include <cmath>
 #include <optional>
-#include <vector>
 
 #include "base/shown.h"
 #include "format/checksum.h"

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <charconv>
 #include <fstream>
 #include <sstream>
 

@@ -7,7 +7,6 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <string_view>
 #include <utility>
 
 #include <ATen/core/dispatch/Dispatcher.h>

@@ -24,7 +24,6 @@
 #include "base/variables.h"
 #include "cluster/report.h"
 #include "fork_protocol.h"
-#include "muster/base/error.h"
 
 namespace muster::launcher {
 namespace {

@@ -14,7 +14,6 @@
 #include <cstdlib>
 #include <exception>
 #include <fstream>
-#include <iterator>
 #include <mutex>
 #include <optional>
 #include <string>

@@ -3,11 +3,9 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <map>
 
 #include "base/listing.h"
 #include "base/options_text.h"
-#include "base/spelling.h"
 #include "muster/base/error.h"
 #include "options/strategy_request.h"
 #include "options/words.h"

@@ -1,7 +1,6 @@
 #include "options/other_variables.h"
 
 #include <algorithm>
-#include <string_view>
 #include <vector>
 
 #include "base/listing.h"

@@ -1,7 +1,6 @@
 #include "shard/device_mesh.h"
 
 #include <algorithm>
-#include <functional>
 #include <numeric>
 #include <set>
 #include <utility>

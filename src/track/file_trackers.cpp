@@ -11,7 +11,6 @@
 #include <fstream>
 #include <iterator>
 #include <set>
-#include <system_error>
 #include <utility>
 
 #include <nlohmann/json.hpp>

@@ -1,7 +1,6 @@
 #include "format/python_file.h"
 
 #include <algorithm>
-#include <charconv>
 #include <map>
 
 #include "base/shown.h"
@@ -9,7 +8,6 @@
 #include "format/python/pickle_graph.h"
 #include "format/stored_content.h"
 #include "format/zip.h"
-#include "muster/base/error.h"
 
 namespace muster::format {
 namespace {

@@ -1,8 +1,5 @@
 #include <algorithm>
-#include <array>
 #include <bit>
-#include <cmath>
-#include <set>
 
 #include "base/shown.h"
 #include "format/little_endian.h"
