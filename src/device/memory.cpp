@@ -110,6 +110,10 @@ bool keep_freed_memory() {
 
 void release_freed_memory() {
 #if defined(__GLIBC__)
+  // Where another allocator replaces glibc's (jemalloc, a sanitizer), this call is the first that glibc's gets and sets
+  // it up, which two threads must not do at the same time.
+  static const int set_up = malloc_trim(0);
+  static_cast<void>(set_up);
   malloc_trim(0);
 #endif
 }

@@ -9,11 +9,9 @@
 
 #include "base/log.h"
 #include "comm/agreement.h"
-#include "device/cuda_driver.h"
 #include "device/device.h"
 #include "device/processor.h"
 #include "hook/half_lstm.h"
-#include "host_tuning.h"
 #include "launcher/devices.h"
 #include "muster/base/environment.h"
 #include "muster/base/error.h"

@@ -8,8 +8,8 @@
 
 #include "cluster/report.h"
 #include "comm/custom_backend.h"
-#include "device/affinity.h"
-#include "device/host_memory.h"
+#include "device/memory.h"
+#include "device/processor.h"
 #include "muster/cluster/cluster.h"
 #include "muster/comm/communicator.h"
 #include "muster/runtime/options.h"

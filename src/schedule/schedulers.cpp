@@ -12,7 +12,6 @@
 #include "muster/optim/options.h"
 #include "optim/parameter_groups.h"
 #include "schedule/scheduler_state.h"
-#include "scheduler_state.h"
 
 namespace muster {
 
