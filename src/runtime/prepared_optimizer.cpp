@@ -141,19 +141,20 @@ at::Tensor PreparedOptimizer::step(const torch::optim::Optimizer::LossClosure& c
         "a step: choose 'bf16-mixed', or an optimizer without a closure");
 
   // The step is skipped if a loss was scaled and a gradient is not finite, or if clipping has asked for it.
-  at::Tensor found, scaler;
+  at::Tensor found_inf, scaler_state;
   if (scaling_) unscale_for_step();
   if (scaling_ && scaling_->on_device()) {
-    found = scaling_->device_found_inf();
-    scaler = scaling_->update_on_device();
+    found_inf = scaling_->device_found_inf();
+    scaler_state = scaling_->update_on_device();
   }
-  const auto flag = decision_.send(found, scaler);  // defined: a device decides, and the host need not wait
+  const auto flag = decision_.send(found_inf, scaler_state);  // defined: a device decides, and the host need not wait
   bool skipped = false;
   if (scaling_ && !flag.defined()) {
     skipped = scaling_->found_inf();
     scaling_->update();
   }
   skipped = decision_.take_skip_next() || skipped;
+  // The host waits after all for an update that it makes itself, or that callbacks ask about.
   if (flag.defined() && (closure || skipped || context_.needs_found_inf_at_once || !fused_.takes_found_inf())) {
     wait_for_step();
     skipped = decision_.skipped() || skipped;
@@ -161,7 +162,7 @@ at::Tensor PreparedOptimizer::step(const torch::optim::Optimizer::LossClosure& c
   if (!decision_.pending()) decision_.decide(skipped);
 
   at::Tensor loss;
-  if (skipped) fused_.note_load();  // from here on, as after any step, the program may edit parameters
+  if (skipped) fused_.note_load();  // the program may edit parameters after any step, also after one that was skipped
   else loss = update(closure, flag);
   models_.note_reductions();
   gradients_used_ = true;

@@ -52,8 +52,8 @@ class StepDecision {
   // The decision about a step.
 
   /// Sends the flags of this step to the host, and leaves the step undecided. `found` and `scaler` are
-  /// DeviceGradScaler's, or undefined. Returns the flag of the step, undefined if no device can make it skip; the state
-  /// then stays.
+  /// DeviceGradScaler's, or undefined. Returns the flag of the step, undefined if no device can make it skip. Then
+  /// skipped() is still that of the step before, until decide().
   at::Tensor send(const at::Tensor& found, const at::Tensor& scaler);
   /// Takes the request of skip_next(): whether there was one.
   bool take_skip_next() noexcept { return std::exchange(skip_next_, false); }
