@@ -386,7 +386,12 @@ void GlooTransport::close() noexcept {
   watch_->remove(this);
   SigpipeBlocker blocker;
   if (!gloo_) return;
-  if (aborted_) linger();
+  bool was_aborted = false;
+  {
+    std::lock_guard lock(mutex_);
+    was_aborted = aborted_;
+  }
+  if (was_aborted) linger();
   std::lock_guard lock(mutex_);
   aborted_ = true;
   silent_receives_.clear();
