@@ -72,7 +72,7 @@ bench-gpu:
 
 clang: export SETUP_ALSO = clang-16
 clang: setup
-	@BUILD=$(BUILD)-clang CMAKE_ARGS="-DCMAKE_CXX_COMPILER=clang++-16 $(CMAKE_ARGS)" tools/build.sh
+	@BUILD=$(BUILD)-clang CMAKE_ARGS="-DCMAKE_CXX_COMPILER=clang++-16 -DCMAKE_CXX_FLAGS=-Werror=thread-safety $(CMAKE_ARGS)" tools/build.sh
 
 tidy: setup
 	@tools/tidy.sh

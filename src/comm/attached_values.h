@@ -3,9 +3,9 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <mutex>
 #include <vector>
 
+#include "base/mutex.h"
 #include "comm/operation.h"
 
 namespace muster::comm {
@@ -22,21 +22,21 @@ class AttachedValues {
   /// Takes the values that have come with a finished operation.
   void take(const Operation& operation) {
     if (operation.piggybacks.empty()) return;
-    const std::lock_guard lock(mutex_);
+    const base::Lock lock(mutex_);
     for (std::size_t peer = 0; peer < arrived_.size(); ++peer)
       if (peer == rank_ || operation.piggybacks[peer])
         arrived_[peer] = peer == rank_ ? operation.piggyback : operation.piggybacks[peer];
   }
   std::vector<uint64_t> arrived() const {
-    const std::lock_guard lock(mutex_);
+    const base::Lock lock(mutex_);
     return arrived_;
   }
 
  private:
   const std::size_t rank_;
   std::atomic<uint64_t> own_ = 0;
-  mutable std::mutex mutex_;
-  std::vector<uint64_t> arrived_;  // by rank
+  mutable base::Mutex mutex_;
+  std::vector<uint64_t> arrived_ MUSTER_GUARDED_BY(mutex_);  // by rank
 };
 
 }  // namespace muster::comm

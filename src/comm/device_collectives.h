@@ -3,7 +3,6 @@
 #include <chrono>
 #include <deque>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -11,6 +10,7 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
+#include "base/mutex.h"
 #include "comm/custom_backend.h"
 #include "comm/header.h"
 #include "comm/operation.h"
@@ -57,10 +57,10 @@ class PendingOperation {
  private:
   const Header header_;
   const TimePoint asked_;
-  mutable std::mutex mutex_;
-  bool is_started_ = false;
-  c10::intrusive_ptr<c10d::Work> work_;
-  device::Event after_;
+  mutable base::Mutex mutex_;
+  bool is_started_ MUSTER_GUARDED_BY(mutex_) = false;
+  c10::intrusive_ptr<c10d::Work> work_ MUSTER_GUARDED_BY(mutex_);
+  device::Event after_ MUSTER_GUARDED_BY(mutex_);
 };
 
 /// The operations of a group whose end on the device has not been seen yet, oldest first. The device is asked only
@@ -86,12 +86,13 @@ class PendingOperations {
 
  private:
   static constexpr std::size_t kMany = 128;
-  bool drop_ended(TimePoint now);
+  bool drop_ended(TimePoint now) MUSTER_REQUIRES(mutex_);
 
   const std::chrono::milliseconds query_after_;
-  std::mutex mutex_;
-  std::deque<std::shared_ptr<PendingOperation>> operations_;
-  TimePoint last_end_{}, seen_running_{};
+  base::Mutex mutex_;
+  std::deque<std::shared_ptr<PendingOperation>> operations_ MUSTER_GUARDED_BY(mutex_);
+  TimePoint last_end_ MUSTER_GUARDED_BY(mutex_){};
+  TimePoint seen_running_ MUSTER_GUARDED_BY(mutex_){};
 };
 
 /// An operation that a backend runs on its own stream. Thread safety: one thread at a time.

@@ -147,18 +147,18 @@ std::shared_ptr<CauseExchange> CauseExchange::start(Setup setup) {
 template <class F>
 auto CauseExchange::call(F&& function) {
   {
-    const std::lock_guard lock(mutex_);
+    const base::Lock lock(mutex_);
     called_ = Clock::now();
   }
   auto result = function();
-  const std::lock_guard lock(mutex_);
+  const base::Lock lock(mutex_);
   called_.reset();
   if (leaves_) throw Left{};
   return result;
 }
 
 void CauseExchange::suspect(DeviceSuspicion suspicion) {
-  const std::lock_guard lock(mutex_);
+  const base::Lock lock(mutex_);
   suspected_ = Clock::now();
   if (store_is_lost_ && !cause_) cause_ = cause_of_lost_store(suspicion, setup_.rank, setup_.server);
   suspicion_ = std::move(suspicion);
@@ -166,10 +166,10 @@ void CauseExchange::suspect(DeviceSuspicion suspicion) {
 }
 
 std::optional<DeviceCause> CauseExchange::wait(milliseconds time) {
-  std::unique_lock lock(mutex_);
+  base::Lock lock(mutex_);
   auto until = Clock::now() + time;
   if (suspicion_) until = std::min(until, suspected_ + kBound);
-  changed_.wait_until(lock, until, [this] { return leaves_ || cause_; });
+  changed_.wait_until(lock, until, [this]() MUSTER_REQUIRES(mutex_) { return leaves_ || cause_; });
   if (const auto now = Clock::now(); !cause_ && suspicion_ && now >= suspected_ + kBound) cause_ = own_cause(now);
   return cause_;
 }
@@ -181,17 +181,17 @@ DeviceCause CauseExchange::own_cause(Clock::time_point now) const {
 }
 
 void CauseExchange::leave() {
-  std::unique_lock lock(mutex_);
+  base::Lock lock(mutex_);
   leaves_ = true;
   changed_.notify_all();
-  const bool ended = changed_.wait_for(lock, kLeave, [this] { return ended_; });
+  const bool ended = changed_.wait_for(lock, kLeave, [this]() MUSTER_REQUIRES(mutex_) { return ended_; });
   lock.unlock();
   if (ended) thread_.join();
   else thread_.detach();
 }
 
 bool CauseExchange::has_left() const {
-  const std::lock_guard lock(mutex_);
+  const base::Lock lock(mutex_);
   return leaves_;
 }
 
@@ -216,7 +216,7 @@ void CauseExchange::run() {
 }
 
 void CauseExchange::finish(std::optional<DeviceCause> cause, bool lost_store) {
-  const std::lock_guard lock(mutex_);
+  const base::Lock lock(mutex_);
   store_is_lost_ = lost_store;
   if (!cause && lost_store && suspicion_) cause = cause_of_lost_store(*suspicion_, setup_.rank, setup_.server);
   if (!cause_) cause_ = std::move(cause);
@@ -225,8 +225,8 @@ void CauseExchange::finish(std::optional<DeviceCause> cause, bool lost_store) {
 }
 
 std::optional<DeviceSuspicion> CauseExchange::wait_for_suspicion() {
-  std::unique_lock lock(mutex_);
-  changed_.wait_for(lock, kLook, [this] { return leaves_ || suspicion_; });
+  base::Lock lock(mutex_);
+  changed_.wait_for(lock, kLook, [this]() MUSTER_REQUIRES(mutex_) { return leaves_ || suspicion_; });
   if (leaves_) throw Left{};
   return suspicion_;
 }
@@ -278,8 +278,8 @@ bool CauseExchange::wait_for(const std::vector<std::string>& keys, Clock::time_p
 }
 
 void CauseExchange::rest(milliseconds time) {
-  std::unique_lock lock(mutex_);
-  if (changed_.wait_for(lock, time, [this] { return leaves_; })) throw Left{};
+  base::Lock lock(mutex_);
+  if (changed_.wait_for(lock, time, [this]() MUSTER_REQUIRES(mutex_) { return leaves_; })) throw Left{};
 }
 
 void CauseExchange::set(const std::string& key, const std::string& value) {
@@ -302,13 +302,13 @@ DeviceWatchdog::~DeviceWatchdog() {
 milliseconds DeviceWatchdog::query_after(milliseconds timeout) { return std::min(timeout / 4, milliseconds(5000)); }
 
 void DeviceWatchdog::add(Watched& group) {
-  const std::lock_guard lock(mutex_);
+  const base::Lock lock(mutex_);
   groups_.push_back(&group);
   if (cause_) group.end(*cause_);
 }
 
 void DeviceWatchdog::remove(Watched& group) {
-  const std::lock_guard lock(mutex_);
+  const base::Lock lock(mutex_);
   groups_.erase(std::remove(groups_.begin(), groups_.end(), &group), groups_.end());
 }
 
@@ -327,7 +327,7 @@ void DeviceWatchdog::run() {
 }
 
 std::optional<DeviceSuspicion> DeviceWatchdog::suspicion() {
-  const std::lock_guard lock(mutex_);
+  const base::Lock lock(mutex_);
   for (auto* group : groups_)
     if (auto found = group->suspicion(std::chrono::steady_clock::now())) return found;
   return std::nullopt;
@@ -336,7 +336,7 @@ std::optional<DeviceSuspicion> DeviceWatchdog::suspicion() {
 void DeviceWatchdog::end_all(const DeviceCause& cause) {
   // Logged here, because a program without a later operation would end with a meaningless number and no message.
   log::error(formatted("{}: {}", cause.id, cause.text));
-  const std::lock_guard lock(mutex_);
+  const base::Lock lock(mutex_);
   cause_ = cause;
   for (auto* group : groups_) group->end(cause);
 }

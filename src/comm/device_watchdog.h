@@ -1,10 +1,8 @@
 #pragma once
 
 #include <chrono>
-#include <condition_variable>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
@@ -14,6 +12,7 @@
 #include <c10/core/Device.h>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
+#include "base/mutex.h"
 #include "comm/flight_recorder.h"
 
 namespace muster::comm {
@@ -100,18 +99,21 @@ class CauseExchange {
   void set(const std::string& key, const std::string& value);
 
   void finish(std::optional<DeviceCause> cause, bool lost_store);
-  DeviceCause own_cause(Clock::time_point now) const;
+  DeviceCause own_cause(Clock::time_point now) const MUSTER_REQUIRES(mutex_);
 
   const Setup setup_;
   std::thread thread_;
 
-  mutable std::mutex mutex_;
-  std::condition_variable changed_;
-  bool leaves_ = false, ended_ = false, store_is_lost_ = false;
-  std::optional<DeviceSuspicion> suspicion_;
-  Clock::time_point suspected_;
-  std::optional<Clock::time_point> called_;  ///< when the current call of the store began; nullopt between calls
-  std::optional<DeviceCause> cause_;
+  mutable base::Mutex mutex_;
+  base::Condition changed_;
+  bool leaves_ MUSTER_GUARDED_BY(mutex_) = false;
+  bool ended_ MUSTER_GUARDED_BY(mutex_) = false;
+  bool store_is_lost_ MUSTER_GUARDED_BY(mutex_) = false;
+  std::optional<DeviceSuspicion> suspicion_ MUSTER_GUARDED_BY(mutex_);
+  Clock::time_point suspected_ MUSTER_GUARDED_BY(mutex_);
+  /// When the current call of the store began; nullopt between calls.
+  std::optional<Clock::time_point> called_ MUSTER_GUARDED_BY(mutex_);
+  std::optional<DeviceCause> cause_ MUSTER_GUARDED_BY(mutex_);
 };
 
 /// Ends groups whose operations on a device do not end, on all ranks of the job and with one cause. Operations on a
@@ -152,9 +154,9 @@ class DeviceWatchdog {
   const std::optional<at::Device> device_;
   const std::shared_ptr<CauseExchange> exchange_;
 
-  std::mutex mutex_;
-  std::vector<Watched*> groups_;
-  std::optional<DeviceCause> cause_;
+  base::Mutex mutex_;
+  std::vector<Watched*> groups_ MUSTER_GUARDED_BY(mutex_);
+  std::optional<DeviceCause> cause_ MUSTER_GUARDED_BY(mutex_);
   std::thread thread_;
 };
 

@@ -1,9 +1,10 @@
 #pragma once
 
 #include <atomic>
-#include <mutex>
 #include <optional>
 #include <string>
+
+#include "base/mutex.h"
 
 namespace muster::comm {
 
@@ -19,7 +20,7 @@ class FirstFailure {
 
   /// Keeps the first failure. Returns whether this is the first.
   bool keep(const Failure& failure) {
-    const std::lock_guard lock(mutex_);
+    const base::Lock lock(mutex_);
     if (failure_) return false;
     failure_ = failure;
     is_kept_.store(true, std::memory_order_release);
@@ -27,11 +28,11 @@ class FirstFailure {
   }
   bool is_kept() const noexcept { return is_kept_.load(std::memory_order_acquire); }
   /// The failure, which never changes. Requires: is_kept().
-  const Failure& kept() const { return *failure_; }
+  const Failure& kept() const MUSTER_NO_THREAD_SAFETY_ANALYSIS { return *failure_; }  // nothing writes it any more
 
  private:
-  std::mutex mutex_;
-  std::optional<Failure> failure_;
+  base::Mutex mutex_;
+  std::optional<Failure> failure_ MUSTER_GUARDED_BY(mutex_);
   std::atomic<bool> is_kept_ = false;
 };
 

@@ -50,17 +50,17 @@ std::map<int64_t, std::string> read_operations(const std::string& operations) {
 }  // namespace
 
 void FlightRecorder::add(const std::string& group, std::vector<int> ranks) {
-  const std::lock_guard lock(mutex_);
+  const base::Lock lock(mutex_);
   groups_[group].ranks = std::move(ranks);
 }
 
 void FlightRecorder::remove(const std::string& group) {
-  const std::lock_guard lock(mutex_);
+  const base::Lock lock(mutex_);
   groups_.erase(group);
 }
 
 void FlightRecorder::note(const std::string& group, const Header& header) {
-  const std::lock_guard lock(mutex_);
+  const base::Lock lock(mutex_);
   Entry& entry = groups_.at(group);
   ++entry.count;
   entry.is_the_librarys = entry.is_the_librarys || header.label_hash != 0;
@@ -70,7 +70,7 @@ void FlightRecorder::note(const std::string& group, const Header& header) {
 }
 
 std::string FlightRecorder::digests() const {
-  const std::lock_guard lock(mutex_);
+  const base::Lock lock(mutex_);
   std::string text;
   for (const auto& [name, entry] : groups_) {
     text += std::to_string(entry.ranks.size());
@@ -81,7 +81,7 @@ std::string FlightRecorder::digests() const {
 }
 
 std::string FlightRecorder::operations_of(const std::string& group) const {
-  const std::lock_guard lock(mutex_);
+  const base::Lock lock(mutex_);
   std::string text;
   if (const auto found = groups_.find(group); found != groups_.end())
     for (const auto& header : found->second.last) text += formatted("{} {}\n", header.sequence, describe(header));

@@ -3,11 +3,11 @@
 #include <cstdint>
 #include <deque>
 #include <map>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "base/mutex.h"
 #include "comm/header.h"
 
 namespace muster::comm {
@@ -36,8 +36,8 @@ class FlightRecorder {
     uint64_t digest = 0;
     std::deque<Header> last;
   };
-  mutable std::mutex mutex_;
-  std::map<std::string, Entry> groups_;
+  mutable base::Mutex mutex_;
+  std::map<std::string, Entry> groups_ MUSTER_GUARDED_BY(mutex_);
 };
 
 /// Two ranks of the job that ran different operations in a group.

@@ -6,7 +6,6 @@
 #include <chrono>
 #include <ctime>
 #include <limits>
-#include <mutex>
 #include <utility>
 
 #include <ATen/ops/empty.h>
@@ -14,6 +13,7 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
+#include "base/mutex.h"
 #include "comm/error_text.h"
 #include "comm/handshake.h"
 #include "comm/header.h"
@@ -26,9 +26,9 @@
 namespace muster::comm {
 
 std::shared_ptr<TransportWatchdog> TransportWatchdog::of_process() {
-  static std::mutex mutex;
-  static std::weak_ptr<TransportWatchdog> last;
-  std::lock_guard lock(mutex);
+  static base::Mutex mutex;
+  static std::weak_ptr<TransportWatchdog> last MUSTER_GUARDED_BY(mutex);
+  base::Lock lock(mutex);
   auto watch = last.lock();
   if (!watch) last = watch = std::make_shared<TransportWatchdog>();
   return watch;
@@ -38,7 +38,7 @@ TransportWatchdog::TransportWatchdog() : thread_([this] { run(); }) {}
 
 TransportWatchdog::~TransportWatchdog() {
   {
-    std::lock_guard lock(mutex_);
+    base::Lock lock(mutex_);
     ends_ = true;
   }
   changed_.notify_all();
@@ -46,12 +46,12 @@ TransportWatchdog::~TransportWatchdog() {
 }
 
 void TransportWatchdog::add(const void* owner, std::function<void()> look) {
-  std::lock_guard lock(mutex_);
+  base::Lock lock(mutex_);
   looks_[owner] = std::move(look);
 }
 
 void TransportWatchdog::remove(const void* owner) {
-  std::lock_guard lock(mutex_);
+  base::Lock lock(mutex_);
   looks_.erase(owner);
 }
 
@@ -61,8 +61,8 @@ void TransportWatchdog::run() {
   sigset_t all;
   ::sigfillset(&all);
   ::pthread_sigmask(SIG_BLOCK, &all, nullptr);
-  std::unique_lock lock(mutex_);
-  while (!changed_.wait_for(lock, std::chrono::seconds(1), [this] { return ends_; }))
+  base::Lock lock(mutex_);
+  while (!changed_.wait_for(lock, std::chrono::seconds(1), [this]() MUSTER_REQUIRES(mutex_) { return ends_; }))
     for (const auto& [owner, look] : looks_) look();
 }
 
@@ -178,7 +178,8 @@ class GlooTransport final : public Transport {
  public:
   GlooTransport(GlooSetup setup, Device device, const std::string& name, int rank, int size)
       : setup_(std::move(setup)), device_(std::move(device)), name_(name), rank_(rank), size_(size),
-        gloo_(connect_gloo(setup_, device_, name, rank, size)), peers_(size), watch_(TransportWatchdog::of_process()) {
+        gloo_(connect_gloo(setup_, device_, name, rank, size)), peers_(size), lost_(size),
+        watch_(TransportWatchdog::of_process()) {
     for (int peer = 0; peer < size; ++peer) {
       if (peer == rank) continue;
       peers_[peer] = std::make_unique<Peer>();
@@ -203,7 +204,7 @@ class GlooTransport final : public Transport {
     auto& sent = peer.sent[peer.turn];
     if (sent) wait(sent, to, deadline);
     peer.out[peer.turn] = frame;
-    sent = post(peer, [&] { return gloo_->send(peer.out_view[peer.turn], to, kFrameTag); });
+    sent = post(to, [&] { return gloo_->send(peer.out_view[peer.turn], to, kFrameTag); });
   }
 
   void recv_frame(int from, Frame& frame, TimePoint deadline) override {
@@ -218,16 +219,16 @@ class GlooTransport final : public Transport {
     check_alive();
     SigpipeBlocker blocker;
     auto block = view(const_cast<void*>(data), bytes);
-    return std::make_unique<Block>(
-        *this, to, post(*peers_[to], [&] { return gloo_->send(block, to, block_tag(bytes, channel)); }));
+    return std::make_unique<Block>(*this, to,
+                                   post(to, [&] { return gloo_->send(block, to, block_tag(bytes, channel)); }));
   }
 
   Request recv(int from, void* data, std::size_t bytes, int channel) override {
     check_alive();
     SigpipeBlocker blocker;
     auto block = view(data, bytes);
-    return std::make_unique<Block>(
-        *this, from, post(*peers_[from], [&] { return gloo_->recv(block, from, block_tag(bytes, channel)); }));
+    return std::make_unique<Block>(*this, from,
+                                   post(from, [&] { return gloo_->recv(block, from, block_tag(bytes, channel)); }));
   }
 
   void abort(const std::string& cause) noexcept override;
@@ -244,9 +245,8 @@ class GlooTransport final : public Transport {
     WorkPtr received[kReady];
     WorkPtr sent[2];
     WorkPtr abort_frame_sent;
-    std::string lost;  ///< why posting failed; guarded by lost_mutex_
-    int next = 0;      ///< the slot of the next frame
-    int taken = -1;    ///< the slot to post again; -1: none
+    int next = 0;    ///< the slot of the next frame
+    int taken = -1;  ///< the slot to post again; -1: none
     int turn = 0;
   };
 
@@ -264,29 +264,29 @@ class GlooTransport final : public Transport {
 
   /// Returns null if the connection is closed. Only wait() reports that, since an earlier frame may contain the cause.
   template <class F>
-  WorkPtr post(Peer& peer, F start) {
+  WorkPtr post(int peer, F start) {
     try {
       return start();
     } catch (const std::exception& failure) {
-      std::lock_guard lock(lost_mutex_);
-      peer.lost = failure.what();
+      base::Lock lock(lost_mutex_);
+      lost_[peer] = failure.what();
       return {};
     }
   }
 
   std::string lost_of(int peer) {
-    std::lock_guard lock(lost_mutex_);
-    return peers_[peer]->lost;
+    base::Lock lock(lost_mutex_);
+    return lost_[peer];
   }
 
   void post_frame(int from, int slot) {
     SigpipeBlocker blocker;
     Peer& peer = *peers_[from];
-    peer.received[slot] = post(peer, [&] { return gloo_->recv(peer.in_view[slot], from, kFrameTag); });
+    peer.received[slot] = post(from, [&] { return gloo_->recv(peer.in_view[slot], from, kFrameTag); });
   }
 
   void check_alive() {
-    std::lock_guard lock(mutex_);
+    base::Lock lock(mutex_);
     if (aborted_) throw TransportFailure{TransportFailure::Kind::aborted, -1, cause_};
   }
 
@@ -304,21 +304,22 @@ class GlooTransport final : public Transport {
   c10::intrusive_ptr<ProcessGroupGloo> gloo_;
   std::vector<std::unique_ptr<Peer>> peers_;
 
-  std::mutex lost_mutex_;  // separate from mutex_, because abort() posts while it holds mutex_
-  std::mutex mutex_;
-  bool aborted_ = false;
-  std::string cause_;
-  WorkPtr waited_for_;
-  int waited_peer_ = -1;
-  unsigned looks_ = 0;  ///< number of look() calls since that wait began
-  std::vector<WorkPtr> silent_receives_;
+  base::Mutex lost_mutex_;  // separate from mutex_, because abort() posts while it holds mutex_
+  std::vector<std::string> lost_ MUSTER_GUARDED_BY(lost_mutex_);  ///< why posting failed, by peer
+  base::Mutex mutex_;
+  bool aborted_ MUSTER_GUARDED_BY(mutex_) = false;
+  std::string cause_ MUSTER_GUARDED_BY(mutex_);
+  WorkPtr waited_for_ MUSTER_GUARDED_BY(mutex_);
+  int waited_peer_ MUSTER_GUARDED_BY(mutex_) = -1;
+  unsigned looks_ MUSTER_GUARDED_BY(mutex_) = 0;  ///< number of look() calls since that wait began
+  std::vector<WorkPtr> silent_receives_ MUSTER_GUARDED_BY(mutex_);
 
   const std::shared_ptr<TransportWatchdog> watch_;
 };
 
 void GlooTransport::wait(const WorkPtr& work, int peer, TimePoint deadline) {
   {
-    std::lock_guard lock(mutex_);
+    base::Lock lock(mutex_);
     if (aborted_) throw TransportFailure{TransportFailure::Kind::aborted, -1, cause_};
     if (!work) throw TransportFailure{TransportFailure::Kind::closed, peer, lost_of(peer)};
     waited_for_ = work;
@@ -326,7 +327,7 @@ void GlooTransport::wait(const WorkPtr& work, int peer, TimePoint deadline) {
     looks_ = 0;
   }
   std::string failure = failure_of(work, deadline);
-  std::lock_guard lock(mutex_);
+  base::Lock lock(mutex_);
   waited_for_.reset();
   if (failure.empty()) return;
   if (aborted_) throw TransportFailure{TransportFailure::Kind::aborted, -1, cause_};
@@ -338,7 +339,7 @@ void GlooTransport::wait(const WorkPtr& work, int peer, TimePoint deadline) {
 void GlooTransport::abort(const std::string& cause) noexcept {
   try {
     SigpipeBlocker blocker;
-    std::lock_guard lock(mutex_);
+    base::Lock lock(mutex_);
     if (aborted_ || !gloo_) return;
     aborted_ = true;
     cause_ = cause;
@@ -347,7 +348,7 @@ void GlooTransport::abort(const std::string& cause) noexcept {
       Peer& peer = *peers_[to];
       peer.abort_frame = abort_frame(rank_, cause);
       auto bytes = view_of(peer.abort_frame);
-      peer.abort_frame_sent = post(peer, [&] { return gloo_->send(bytes, to, kFrameTag); });
+      peer.abort_frame_sent = post(to, [&] { return gloo_->send(bytes, to, kFrameTag); });
     }
     if (waited_for_) waited_for_->abort();
   } catch (const std::exception&) {
@@ -370,12 +371,12 @@ void GlooTransport::linger() noexcept {
 }
 
 void GlooTransport::look() noexcept {
-  std::lock_guard lock(mutex_);
+  base::Lock lock(mutex_);
   // Every look that reaches the end posts one more receive, so looks get exponentially rarer.
   if (!waited_for_ || aborted_ || ++looks_ < 2 || (looks_ & (looks_ - 1)) != 0) return;
   try {
     std::vector<at::Tensor> nothing{at::empty({1}, at::kByte)};
-    auto receive = post(*peers_[waited_peer_], [&] { return gloo_->recv(nothing, waited_peer_, kSilentTag); });
+    auto receive = post(waited_peer_, [&, from = waited_peer_] { return gloo_->recv(nothing, from, kSilentTag); });
     receive ? silent_receives_.push_back(std::move(receive)) : waited_for_->abort();
   } catch (const std::exception&) {
     // Out of memory: the next look may have some.
@@ -388,11 +389,11 @@ void GlooTransport::close() noexcept {
   if (!gloo_) return;
   bool was_aborted = false;
   {
-    std::lock_guard lock(mutex_);
+    base::Lock lock(mutex_);
     was_aborted = aborted_;
   }
   if (was_aborted) linger();
-  std::lock_guard lock(mutex_);
+  base::Lock lock(mutex_);
   aborted_ = true;
   silent_receives_.clear();
   peers_.clear();

@@ -1,17 +1,16 @@
 #pragma once
 
 #include <chrono>
-#include <condition_variable>
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <thread>
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
+#include "base/mutex.h"
 #include "cluster/secret.h"
 #include "muster/comm/transport.h"
 
@@ -37,10 +36,10 @@ class TransportWatchdog {
  private:
   void run();
 
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::map<const void*, std::function<void()>> looks_;
-  bool ends_ = false;
+  base::Mutex mutex_;
+  base::Condition changed_;
+  std::map<const void*, std::function<void()>> looks_ MUSTER_GUARDED_BY(mutex_);
+  bool ends_ MUSTER_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };
 

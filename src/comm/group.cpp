@@ -137,10 +137,10 @@ void Work::wait() {
   if (!state_) return;
   state_->process.require_same_process("a started operation");
   if (state_->on_device) return state_->on_device->wait();
-  WaitPolicy::Lock lock(state_->waiting->mutex());
+  base::Lock lock(state_->waiting->mutex());
   // Every operation of the queue ends within the timeout of the group, so this wait needs no timeout.
   state_->waiting->wait(
-      lock, [this] { return state_->done; }, TimePoint::max());
+      lock, [this]() MUSTER_REQUIRES(state_->waiting->mutex()) { return state_->done; }, TimePoint::max());
   if (state_->error) std::rethrow_exception(state_->error);
 }
 
@@ -149,7 +149,7 @@ bool Work::is_completed() const {
   state_->process.require_same_process("a started operation");
   if (state_->on_device) return state_->on_device->is_completed();
   state_->waiting->pause();
-  WaitPolicy::Lock lock(state_->waiting->mutex());
+  base::Lock lock(state_->waiting->mutex());
   return state_->done;
 }
 

@@ -16,7 +16,7 @@ void HostQueue::number(Operation& operation) {
 
 void HostQueue::run(Operation& operation) {
   auto asked = Clock::now();
-  WaitPolicy::Lock lock(waiting_->mutex());
+  base::Lock lock(waiting_->mutex());
   if (busy_ || !queue_.empty()) {
     lock.unlock();
     auto state = start(std::move(operation));
@@ -42,12 +42,13 @@ void HostQueue::run(Operation& operation) {
 
 std::shared_ptr<Work::State> HostQueue::start(Operation operation) {
   auto state = std::make_shared<Work::State>(std::move(operation), waiting_);
-  WaitPolicy::Lock lock(waiting_->mutex());
+  base::Lock lock(waiting_->mutex());
   number(state->operation);
   if (never_waits_) {
+    state->waiting->mutex().assume_locked();  // it is that of waiting_
+    state->done = true;                       // nobody else knows the state before this returns
     lock.unlock();
     execute_(state->operation, state->asked, Clock::now());
-    state->done = true;
     return state;
   }
   queue_.push_back(state);
@@ -62,11 +63,11 @@ std::shared_ptr<Work::State> HostQueue::start(Operation operation) {
 }
 
 void HostQueue::work_off() {
-  auto& waiting = *waiting_;
-  WaitPolicy::Lock lock(waiting.mutex());
+  base::Lock lock(waiting_->mutex());
   for (;;) {
-    waiting.wait(
-        lock, [this] { return stop_ || (!queue_.empty() && !busy_); }, TimePoint::max());
+    waiting_->wait(
+        lock, [this]() MUSTER_REQUIRES(waiting_->mutex()) { return stop_ || (!queue_.empty() && !busy_); },
+        TimePoint::max());
     if (queue_.empty()) break;
     auto state = queue_.front();
     busy_ = true;
@@ -80,21 +81,22 @@ void HostQueue::work_off() {
     lock.lock();
     queue_.pop_front();
     busy_ = false;
+    state->waiting->mutex().assume_locked();  // it is that of waiting_
     state->done = true;
     state->error = error;
-    waiting.changed(lock);
+    waiting_->changed(lock);
   }
   worker_ended_ = true;
-  waiting.changed(lock);
+  waiting_->changed(lock);
 }
 
 void HostQueue::end(TimePoint until, const std::function<void()>& abort) {
-  WaitPolicy::Lock lock(waiting_->mutex());
+  base::Lock lock(waiting_->mutex());
   stop_ = true;
   const bool in_flight = busy_ || !queue_.empty();
   if (!worker_.joinable()) return;
   waiting_->changed(lock);
-  const auto ended = [this] { return worker_ended_; };
+  const auto ended = [this]() MUSTER_REQUIRES(waiting_->mutex()) { return worker_ended_; };
   // Other ranks may need the operations that this rank started last, unless an exception is unwinding.
   const bool drains = std::uncaught_exceptions() == 0;
   const bool aborts = in_flight && !(drains && waiting_->wait(lock, ended, until));

@@ -43,7 +43,7 @@ class HostQueue {
  private:
   using Clock = std::chrono::steady_clock;
 
-  void number(Operation& operation);
+  void number(Operation& operation) MUSTER_REQUIRES(waiting_->mutex());
   void work_off();
 
   const std::shared_ptr<WaitPolicy> waiting_;
@@ -51,14 +51,13 @@ class HostQueue {
   const AttachedValues& attached_;
   const Execute execute_;
 
-  // Guarded by the mutex of waiting_.
-  std::deque<std::shared_ptr<Work::State>> queue_;
-  bool busy_ = false;  ///< an operation runs
-  bool stop_ = false;
-  bool worker_ended_ = true;
-  int64_t sequence_ = 0;
-  std::vector<int64_t> pair_sequences_;  ///< of messages, by peer
-  std::thread worker_;
+  std::deque<std::shared_ptr<Work::State>> queue_ MUSTER_GUARDED_BY(waiting_->mutex());
+  bool busy_ MUSTER_GUARDED_BY(waiting_->mutex()) = false;  ///< an operation runs
+  bool stop_ MUSTER_GUARDED_BY(waiting_->mutex()) = false;
+  bool worker_ended_ MUSTER_GUARDED_BY(waiting_->mutex()) = true;
+  int64_t sequence_ MUSTER_GUARDED_BY(waiting_->mutex()) = 0;
+  std::vector<int64_t> pair_sequences_ MUSTER_GUARDED_BY(waiting_->mutex());  ///< of messages, by peer
+  std::thread worker_;                                                        ///< used by the caller's thread only
 };
 
 class Work::State {
@@ -71,9 +70,8 @@ class Work::State {
   Operation operation;
   std::shared_ptr<WaitPolicy> waiting;
   std::chrono::steady_clock::time_point asked = std::chrono::steady_clock::now();
-  // Guarded by the mutex of waiting.
-  bool done = false;
-  std::exception_ptr error;
+  bool done MUSTER_GUARDED_BY(waiting->mutex()) = false;
+  std::exception_ptr error MUSTER_GUARDED_BY(waiting->mutex());
 };
 
 }  // namespace muster::comm

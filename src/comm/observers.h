@@ -2,10 +2,10 @@
 
 #include <atomic>
 #include <memory>
-#include <mutex>
 #include <utility>
 #include <vector>
 
+#include "base/mutex.h"
 #include "muster/comm/communicator.h"
 
 namespace muster::comm {
@@ -14,7 +14,7 @@ namespace muster::comm {
 class Observers {
  public:
   void add(Communicator::Observer observer) {
-    const std::lock_guard lock(mutex_);
+    const base::Lock lock(mutex_);
     auto all = observers_ ? std::make_shared<std::vector<Communicator::Observer>>(*observers_)
                           : std::make_shared<std::vector<Communicator::Observer>>();
     all->push_back(std::move(observer));
@@ -26,7 +26,7 @@ class Observers {
   void notify(const OperationEvent& event) const {
     std::shared_ptr<const std::vector<Communicator::Observer>> all;
     {
-      const std::lock_guard lock(mutex_);
+      const base::Lock lock(mutex_);
       all = observers_;
     }
     for (const auto& observer : *all) observer(event);
@@ -34,8 +34,8 @@ class Observers {
 
  private:
   std::atomic<bool> any_ = false;
-  mutable std::mutex mutex_;
-  std::shared_ptr<const std::vector<Communicator::Observer>> observers_;
+  mutable base::Mutex mutex_;
+  std::shared_ptr<const std::vector<Communicator::Observer>> observers_ MUSTER_GUARDED_BY(mutex_);
 };
 
 }  // namespace muster::comm

@@ -52,13 +52,13 @@ void SeededScheduler::give_turn() {
   running_->turn.notify_all();
 }
 
-void SeededScheduler::await_turn(Lock& lock, Actor& actor) {
-  actor.turn.wait(lock, [&] { return running_ == &actor; });
+void SeededScheduler::await_turn(base::Lock& lock, Actor& actor) {
+  actor.turn.wait(lock, [&]() MUSTER_REQUIRES(mutex()) { return running_ == &actor; });
   actor.ready = nullptr;
   actor.deadline = TimePoint::max();
 }
 
-bool SeededScheduler::wait(Lock& lock, const std::function<bool()>& ready, TimePoint deadline) {
+bool SeededScheduler::wait(base::Lock& lock, const std::function<bool()>& ready, TimePoint deadline) {
   Actor* actor = current();
   if (!actor) {
     if (deadline != TimePoint::max()) return outside_.wait_until(lock, deadline, ready);
@@ -75,13 +75,13 @@ bool SeededScheduler::wait(Lock& lock, const std::function<bool()>& ready, TimeP
   return !actor->late || ready();
 }
 
-void SeededScheduler::changed(Lock&) {
+void SeededScheduler::changed(base::Lock&) {
   outside_.notify_all();
   if (!running_) give_turn();
 }
 
 void SeededScheduler::pause() {
-  Lock lock(mutex());
+  base::Lock lock(mutex());
   Actor* actor = current();
   if (!actor) return;
   actor->ready = nullptr;
@@ -91,18 +91,18 @@ void SeededScheduler::pause() {
 }
 
 std::thread SeededScheduler::start_thread(std::function<void()> body) {
-  Lock lock(mutex());
+  base::Lock lock(mutex());
   actors_.push_back(std::make_unique<Actor>());
   Actor* actor = actors_.back().get();
   actor->weight = 1 + random_() % 8;
   std::thread thread([this, actor, body = std::move(body)] {
     stay_on_core();
     {
-      Lock inside(mutex());
+      base::Lock inside(mutex());
       await_turn(inside, *actor);
     }
     body();
-    Lock inside(mutex());
+    base::Lock inside(mutex());
     threads_.erase(std::this_thread::get_id());
     actor->ended = true;
     give_turn();
@@ -116,16 +116,16 @@ std::thread SeededScheduler::start_thread(std::function<void()> body) {
 void SeededScheduler::join(std::thread& thread) {
   {
     // A thread whose body has returned still needs its turn to leave.
-    Lock lock(mutex());
+    base::Lock lock(mutex());
     auto id = thread.get_id();
     wait(
-        lock, [&] { return !threads_.contains(id); }, TimePoint::max());
+        lock, [&]() MUSTER_REQUIRES(mutex()) { return !threads_.contains(id); }, TimePoint::max());
   }
   thread.join();
 }
 
 void SeededScheduler::begin() {
-  Lock lock(mutex());
+  base::Lock lock(mutex());
   begun_ = true;
   if (!running_) give_turn();
 }

@@ -8,6 +8,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/mutex.h"
 #include "comm/wait_policy.h"
 
 namespace muster::comm {
@@ -20,9 +21,9 @@ class SeededScheduler final : public WaitPolicy {
  public:
   explicit SeededScheduler(uint64_t seed);
 
-  bool wait(Lock& lock, const std::function<bool()>& ready, TimePoint deadline) override;
-  void changed(Lock& lock) override;
-  void pause() override;
+  bool wait(base::Lock& lock, const std::function<bool()>& ready, TimePoint deadline) override MUSTER_REQUIRES(mutex());
+  void changed(base::Lock& lock) override MUSTER_REQUIRES(mutex());
+  void pause() override MUSTER_EXCLUDES(mutex());
   std::thread start_thread(std::function<void()> body) override;
   void join(std::thread& thread) override;
 
@@ -30,6 +31,7 @@ class SeededScheduler final : public WaitPolicy {
   void begin();
 
  private:
+  /// Its members are guarded by mutex().
   struct Actor {
     const std::function<bool()>* ready = nullptr;  ///< when the thread can go on; null: at any time
     TimePoint deadline = TimePoint::max();
@@ -37,21 +39,20 @@ class SeededScheduler final : public WaitPolicy {
     bool ended = false;
     bool late = false;
     uint32_t weight = 1;  ///< weight in the draw; slow threads have a smaller one
-    std::condition_variable turn;
+    base::Condition turn;
   };
 
-  Actor* current();
+  Actor* current() MUSTER_REQUIRES(mutex());
   void stay_on_core() const;
-  void give_turn();
-  void await_turn(Lock& lock, Actor& actor);
+  void give_turn() MUSTER_REQUIRES(mutex());
+  void await_turn(base::Lock& lock, Actor& actor) MUSTER_REQUIRES(mutex());
 
-  // All guarded by mutex().
-  std::mt19937_64 random_;
-  std::vector<std::unique_ptr<Actor>> actors_;
-  std::map<std::thread::id, Actor*> threads_;
-  Actor* running_ = nullptr;
-  bool begun_ = false;
-  std::condition_variable outside_;
+  std::mt19937_64 random_ MUSTER_GUARDED_BY(mutex());
+  std::vector<std::unique_ptr<Actor>> actors_ MUSTER_GUARDED_BY(mutex());
+  std::map<std::thread::id, Actor*> threads_ MUSTER_GUARDED_BY(mutex());
+  Actor* running_ MUSTER_GUARDED_BY(mutex()) = nullptr;
+  bool begun_ MUSTER_GUARDED_BY(mutex()) = false;
+  base::Condition outside_;
   const int core_;  ///< the core on which all threads run
 };
 

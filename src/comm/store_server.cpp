@@ -14,7 +14,6 @@
 #include <future>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -30,6 +29,7 @@
 
 #include "base/descriptor.h"
 #include "base/log.h"
+#include "base/mutex.h"
 #include "base/variables.h"
 #include "cluster/listening_socket.h"
 #include "comm/wait_policy.h"
@@ -110,8 +110,8 @@ class BoundedStore final : public c10d::Store {
 
   const c10::intrusive_ptr<c10d::Store> store_;
   const std::string place_;
-  std::mutex mutex_;
-  bool is_silent_ = false;  // guarded by the mutex, like the calls
+  base::Mutex mutex_;
+  bool is_silent_ MUSTER_GUARDED_BY(mutex_) = false;  // the mutex guards the calls, too
 };
 
 namespace {
@@ -127,7 +127,7 @@ BoundedStore::BoundedStore(c10::intrusive_ptr<c10d::Store> store, std::string pl
 // Everything that a call uses is copied into it, because a call that is late is left running.
 template <class F>
 auto BoundedStore::call(F function, milliseconds waits) {
-  const std::lock_guard lock(mutex_);
+  const base::Lock lock(mutex_);
   const auto limit = std::max(waits, timeout_) + kLateAnswer;
   if (!is_silent_) try {
       return call_in_time(limit, [store = store_, function = std::move(function)] { return function(*store); });
@@ -179,7 +179,7 @@ void BoundedStore::wait(const std::vector<std::string>& keys, const milliseconds
 }
 
 void BoundedStore::setTimeout(const milliseconds& timeout) {
-  const std::lock_guard lock(mutex_);
+  const base::Lock lock(mutex_);
   timeout_ = timeout;
   if (!is_silent_) store_->setTimeout(timeout);
 }
@@ -232,8 +232,8 @@ class StoreProbe {
   const std::string address_;
   const int port_;
   const Clock::time_point end_;
-  mutable std::mutex mutex_;
-  std::string found_;
+  mutable base::Mutex mutex_;
+  std::string found_ MUSTER_GUARDED_BY(mutex_);
 };
 
 namespace {
@@ -408,12 +408,12 @@ std::string StoreProbe::wait() {
 }
 
 std::string StoreProbe::found() const {
-  const std::lock_guard lock(mutex_);
+  const base::Lock lock(mutex_);
   return found_;
 }
 
 void StoreProbe::note(std::string found) {
-  const std::lock_guard lock(mutex_);
+  const base::Lock lock(mutex_);
   found_ = std::move(found);
 }
 
@@ -431,8 +431,8 @@ struct Servers {
     /// The address at which this process finds the server, whatever the job's address means here.
     std::string for_clients() const { return address.empty() ? "localhost" : address; }
   };
-  std::mutex mutex;
-  std::map<int, Running> running;
+  base::Mutex mutex;
+  std::map<int, Running> running MUSTER_GUARDED_BY(mutex);
 };
 
 Servers& servers() {
@@ -450,7 +450,7 @@ int listen_at(const ClusterEnvironment& cluster) {
 
 StorePtr run_server(const ClusterEnvironment& cluster, c10d::TCPStoreOptions options) {
   auto& all = servers();
-  std::lock_guard lock(all.mutex);
+  base::Lock lock(all.mutex);
   if (auto found = all.running.find(cluster.main_port); found != all.running.end())
     return c10::make_intrusive<c10d::TCPStore>(found->second.for_clients(), options);
   const bool is_launchers = cluster.store_listen_fd >= 0;
@@ -464,7 +464,7 @@ StorePtr run_server(const ClusterEnvironment& cluster, c10d::TCPStoreOptions opt
 /// The address on which the store of this job listens. c10d's own servers listen on all addresses.
 std::string address_of_store(const ClusterEnvironment& cluster) {
   auto& all = servers();
-  std::lock_guard lock(all.mutex);
+  base::Lock lock(all.mutex);
   auto found = all.running.find(cluster.main_port);
   return cluster.store_is_external || found == all.running.end() ? "" : found->second.address;
 }

@@ -11,26 +11,6 @@
 
 namespace muster::comm {
 
-/// One end of a block. The end that arrives second copies the bytes.
-class ThreadHub::Block final : public Transport::Transfer {
- public:
-  Block(ThreadTransport& transport, int peer, void* data, std::size_t bytes, int channel, bool sends)
-      : transport_(transport), peer_(peer), data_(data), bytes_(bytes), channel_(channel), sends_(sends) {}
-  ~Block() override;
-  void wait(TimePoint deadline) override;
-  bool try_match(std::deque<Block*>& others);
-
- private:
-  friend class ThreadTransport;
-  ThreadTransport& transport_;
-  int peer_;
-  void* data_;
-  std::size_t bytes_;
-  int channel_;
-  bool sends_;
-  bool done_ = false;
-};
-
 class ThreadTransport final : public Transport {
  public:
   ThreadTransport(std::shared_ptr<ThreadHub> hub, int rank) : hub_(std::move(hub)), rank_(rank) {}
@@ -48,19 +28,39 @@ class ThreadTransport final : public Transport {
 
  private:
   friend class ThreadHub::Block;
-  using Lock = WaitPolicy::Lock;
 
-  /// Every send and receive starts here: another thread may run first, and the rank may die.
-  Lock begin_step();
-  void wait(Lock& lock, int peer, const std::function<bool()>& ready, TimePoint deadline);
-  std::deque<ThreadHub::Block*>& list(const ThreadHub::Block& block, bool other_end);
-  Request post(std::unique_ptr<ThreadHub::Block> block, Lock& lock);
+  /// Every send and receive starts here, after a pause in which another thread may run first: the rank may die.
+  void begin_step(base::Lock& lock) MUSTER_REQUIRES(hub_->waiting_->mutex());
+  void wait(base::Lock& lock, int peer, const std::function<bool()>& ready, TimePoint deadline)
+      MUSTER_REQUIRES(hub_->waiting_->mutex());
+  std::deque<ThreadHub::Block*>& list(const ThreadHub::Block& block, bool other_end)
+      MUSTER_REQUIRES(hub_->waiting_->mutex());
+  Request post(std::unique_ptr<ThreadHub::Block> block, base::Lock& lock) MUSTER_REQUIRES(hub_->waiting_->mutex());
 
   const std::shared_ptr<ThreadHub> hub_;
   const int rank_;
-  // Guarded by the mutex of the hub's waiting_.
-  int64_t step_ = 0;
-  std::optional<std::string> ended_;
+  int64_t step_ MUSTER_GUARDED_BY(hub_->waiting_->mutex()) = 0;
+  std::optional<std::string> ended_ MUSTER_GUARDED_BY(hub_->waiting_->mutex());
+};
+
+/// One end of a block. The end that arrives second copies the bytes.
+class ThreadHub::Block final : public Transport::Transfer {
+ public:
+  Block(ThreadTransport& transport, int peer, void* data, std::size_t bytes, int channel, bool sends)
+      : transport_(transport), peer_(peer), data_(data), bytes_(bytes), channel_(channel), sends_(sends) {}
+  ~Block() override;
+  void wait(TimePoint deadline) override;
+  bool try_match(std::deque<Block*>& others) MUSTER_REQUIRES(transport_.hub_->waiting_->mutex());
+
+ private:
+  friend class ThreadTransport;
+  ThreadTransport& transport_;
+  int peer_;
+  void* data_;
+  std::size_t bytes_;
+  int channel_;
+  bool sends_;
+  bool done_ MUSTER_GUARDED_BY(transport_.hub_->waiting_->mutex()) = false;
 };
 
 std::unique_ptr<Transport> ThreadHub::join(const std::shared_ptr<ThreadHub>& self, int rank) {
@@ -80,24 +80,23 @@ bool ThreadHub::Block::try_match(std::deque<Block*>& others) {
   others.erase(found);
   if (sends_) std::memcpy(other->data_, data_, bytes_);
   else std::memcpy(data_, other->data_, bytes_);
+  other->transport_.hub_->waiting_->mutex().assume_locked();  // all ends of a hub have one
   done_ = other->done_ = true;
   return true;
 }
 
 ThreadHub::Block::~Block() {
-  WaitPolicy::Lock lock(transport_.hub_->waiting_->mutex());
+  base::Lock lock(transport_.hub_->waiting_->mutex());
   if (!done_) std::erase(transport_.list(*this, false), this);
 }
 
 void ThreadHub::Block::wait(TimePoint deadline) {
-  WaitPolicy::Lock lock(transport_.hub_->waiting_->mutex());
+  base::Lock lock(transport_.hub_->waiting_->mutex());
   transport_.wait(
-      lock, peer_, [this] { return done_; }, deadline);
+      lock, peer_, [this]() MUSTER_REQUIRES(transport_.hub_->waiting_->mutex()) { return done_; }, deadline);
 }
 
-ThreadTransport::Lock ThreadTransport::begin_step() {
-  hub_->waiting_->pause();
-  Lock lock(hub_->waiting_->mutex());
+void ThreadTransport::begin_step(base::Lock& lock) {
   if (ended_) throw TransportFailure{TransportFailure::Kind::aborted, -1, *ended_};
   ++step_;
   if (hub_->kill_point_.rank == rank_ && step_ >= hub_->kill_point_.step) {
@@ -106,11 +105,12 @@ ThreadTransport::Lock ThreadTransport::begin_step() {
     hub_->waiting_->changed(lock);
     throw TransportFailure{TransportFailure::Kind::aborted, -1, *ended_};
   }
-  return lock;
 }
 
-void ThreadTransport::wait(Lock& lock, int peer, const std::function<bool()>& ready, TimePoint deadline) {
-  auto over = [&] { return ready() || hub_->closed_[peer] || ended_.has_value(); };
+void ThreadTransport::wait(base::Lock& lock, int peer, const std::function<bool()>& ready, TimePoint deadline) {
+  auto over = [&]() MUSTER_REQUIRES(hub_->waiting_->mutex()) {
+    return ready() || hub_->closed_[peer] || ended_.has_value();
+  };
   bool in_time = hub_->waiting_->wait(lock, over, deadline);
   if (ready()) return;
   if (ended_) throw TransportFailure{TransportFailure::Kind::aborted, -1, *ended_};
@@ -119,13 +119,17 @@ void ThreadTransport::wait(Lock& lock, int peer, const std::function<bool()>& re
 }
 
 void ThreadTransport::send_frame(int to, const Frame& frame, TimePoint) {
-  Lock lock = begin_step();
+  hub_->waiting_->pause();
+  base::Lock lock(hub_->waiting_->mutex());
+  begin_step(lock);
   hub_->mailbox(rank_, to).frames.push_back(frame);
   hub_->waiting_->changed(lock);
 }
 
 void ThreadTransport::recv_frame(int from, Frame& frame, TimePoint deadline) {
-  Lock lock = begin_step();
+  hub_->waiting_->pause();
+  base::Lock lock(hub_->waiting_->mutex());
+  begin_step(lock);
   auto& frames = hub_->mailbox(from, rank_).frames;
   wait(
       lock, from, [&] { return !frames.empty(); }, deadline);
@@ -133,24 +137,29 @@ void ThreadTransport::recv_frame(int from, Frame& frame, TimePoint deadline) {
   frames.pop_front();
 }
 
-Transport::Request ThreadTransport::post(std::unique_ptr<ThreadHub::Block> block, Lock& lock) {
+Transport::Request ThreadTransport::post(std::unique_ptr<ThreadHub::Block> block, base::Lock& lock) {
+  block->transport_.hub_->waiting_->mutex().assume_locked();  // it is this transport's
   if (block->try_match(list(*block, true))) hub_->waiting_->changed(lock);
   else list(*block, false).push_back(block.get());
   return block;
 }
 
 Transport::Request ThreadTransport::send(int to, const void* data, std::size_t bytes, int channel) {
-  Lock lock = begin_step();
+  hub_->waiting_->pause();
+  base::Lock lock(hub_->waiting_->mutex());
+  begin_step(lock);
   return post(std::make_unique<ThreadHub::Block>(*this, to, const_cast<void*>(data), bytes, channel, true), lock);
 }
 
 Transport::Request ThreadTransport::recv(int from, void* data, std::size_t bytes, int channel) {
-  Lock lock = begin_step();
+  hub_->waiting_->pause();
+  base::Lock lock(hub_->waiting_->mutex());
+  begin_step(lock);
   return post(std::make_unique<ThreadHub::Block>(*this, from, data, bytes, channel, false), lock);
 }
 
 void ThreadTransport::abort(const std::string& cause) noexcept {
-  Lock lock(hub_->waiting_->mutex());
+  base::Lock lock(hub_->waiting_->mutex());
   if (ended_) return;
   ended_ = cause;
   for (int to = 0; to < size(); ++to)
@@ -159,7 +168,7 @@ void ThreadTransport::abort(const std::string& cause) noexcept {
 }
 
 void ThreadTransport::close() noexcept {
-  Lock lock(hub_->waiting_->mutex());
+  base::Lock lock(hub_->waiting_->mutex());
   if (!ended_) ended_ = "the group is closed";
   hub_->closed_[rank_] = true;
   hub_->waiting_->changed(lock);
@@ -167,7 +176,7 @@ void ThreadTransport::close() noexcept {
 
 std::unique_ptr<Transport> ThreadTransport::split(const std::vector<int>& ranks, const std::string& name) {
   int new_rank = rank_index(ranks, rank_);
-  Lock lock(hub_->waiting_->mutex());
+  base::Lock lock(hub_->waiting_->mutex());
   auto& part = hub_->subgroups_[name];
   auto hub = part.lock();
   if (!hub) {
@@ -202,12 +211,14 @@ class ThreadAreas final : public SharedAreas {
   ~ThreadAreas() override { close(); }
 
   void notify_all() override {
-    WaitPolicy::Lock lock = begin_step();
+    hub_->waiting_->pause();
+    base::Lock lock(hub_->waiting_->mutex());
+    begin_step(lock);
     hub_->waiting_->changed(lock);
   }
 
   void abort(const std::string& cause) noexcept override {
-    WaitPolicy::Lock lock(hub_->waiting_->mutex());
+    base::Lock lock(hub_->waiting_->mutex());
     if (ended_) return;
     ended_ = cause;
     write_cause(cause);
@@ -215,7 +226,7 @@ class ThreadAreas final : public SharedAreas {
   }
 
   void close() noexcept override {
-    WaitPolicy::Lock lock(hub_->waiting_->mutex());
+    base::Lock lock(hub_->waiting_->mutex());
     if (!ended_) ended_ = "the group is closed";
     hub_->closed_[rank()] = true;
     hub_->waiting_->changed(lock);
@@ -223,7 +234,7 @@ class ThreadAreas final : public SharedAreas {
 
   std::unique_ptr<SharedAreas> split(const std::vector<int>& ranks, const std::string& name) override {
     const auto new_rank = rank_index(ranks, rank());
-    WaitPolicy::Lock lock(hub_->waiting_->mutex());
+    base::Lock lock(hub_->waiting_->mutex());
     auto& part = hub_->subgroups_[name];
     auto hub = part.lock();
     if (!hub) part = hub = std::make_shared<ThreadAreasHub>(static_cast<int>(ranks.size()), hub_->waiting_);
@@ -232,7 +243,9 @@ class ThreadAreas final : public SharedAreas {
 
   std::shared_ptr<SharedBuffer> allocate_buffer(std::size_t bytes, PeerAccess access, uint64_t number,
                                                 TimePoint) override {
-    WaitPolicy::Lock lock = begin_step();
+    hub_->waiting_->pause();
+    base::Lock lock(hub_->waiting_->mutex());
+    begin_step(lock);
     auto& known = hub_->buffers_[number];
     auto buffer = known.lock();
     if (!buffer) known = buffer = new_buffer(size(), bytes, access, number);
@@ -246,9 +259,13 @@ class ThreadAreas final : public SharedAreas {
   bool is_scheduled() const noexcept override { return true; }
 
   void wait_for(int peer, int, const std::function<bool()>& ready, TimePoint deadline) override {
-    WaitPolicy::Lock lock = begin_step();
-    const auto lost = [&] { return peer >= 0 && hub_->closed_[peer]; };
-    const auto over = [&] { return ready() || ended_ || aborting_rank(peer) >= 0 || lost(); };
+    hub_->waiting_->pause();
+    base::Lock lock(hub_->waiting_->mutex());
+    begin_step(lock);
+    const auto lost = [&]() MUSTER_REQUIRES(hub_->waiting_->mutex()) { return peer >= 0 && hub_->closed_[peer]; };
+    const auto over = [&]() MUSTER_REQUIRES(hub_->waiting_->mutex()) {
+      return ready() || ended_ || aborting_rank(peer) >= 0 || lost();
+    };
     const bool in_time = hub_->waiting_->wait(lock, over, deadline);
     if (ready()) return;
     if (ended_) throw TransportFailure{TransportFailure::Kind::aborted, -1, *ended_};
@@ -258,12 +275,10 @@ class ThreadAreas final : public SharedAreas {
   }
 
  private:
-  /// A scheduling point: another thread may run first, and the rank may die.
-  WaitPolicy::Lock begin_step() {
-    hub_->waiting_->pause();
-    WaitPolicy::Lock lock(hub_->waiting_->mutex());
+  /// A scheduling point, after a pause in which another thread may run first: the rank may die.
+  void begin_step(base::Lock& lock) MUSTER_REQUIRES(hub_->waiting_->mutex()) {
     if (ended_) throw TransportFailure{TransportFailure::Kind::aborted, -1, *ended_};
-    if (hub_->kill_rank_ != rank() || ++step_ < hub_->kill_step_) return lock;
+    if (hub_->kill_rank_ != rank() || ++step_ < hub_->kill_step_) return;
     ended_ = formatted("{}: rank {} was killed at step {}", "MU063", rank(), step_);
     hub_->closed_[rank()] = true;
     hub_->waiting_->changed(lock);
@@ -271,9 +286,8 @@ class ThreadAreas final : public SharedAreas {
   }
 
   const std::shared_ptr<ThreadAreasHub> hub_;
-  // Guarded by the mutex of the hub's waiting_.
-  int64_t step_ = 0;
-  std::optional<std::string> ended_;
+  int64_t step_ MUSTER_GUARDED_BY(hub_->waiting_->mutex()) = 0;
+  std::optional<std::string> ended_ MUSTER_GUARDED_BY(hub_->waiting_->mutex());
   uint64_t looks_ = 0;  // counter that makes ranks alternate between near and far, whatever cores the threads run on
 };
 

@@ -40,15 +40,14 @@ class ThreadHub {
     int64_t step = 0;
   };
 
-  Mailbox& mailbox(int from, int to) { return mailboxes_[from * size_ + to]; }
+  Mailbox& mailbox(int from, int to) MUSTER_REQUIRES(waiting_->mutex()) { return mailboxes_[from * size_ + to]; }
 
   const int size_;
   const std::shared_ptr<WaitPolicy> waiting_;
   KillPoint kill_point_;
-  // Guarded by the mutex of waiting_.
-  std::vector<Mailbox> mailboxes_;
-  std::vector<bool> closed_;
-  std::map<std::string, std::weak_ptr<ThreadHub>> subgroups_;
+  std::vector<Mailbox> mailboxes_ MUSTER_GUARDED_BY(waiting_->mutex());
+  std::vector<bool> closed_ MUSTER_GUARDED_BY(waiting_->mutex());
+  std::map<std::string, std::weak_ptr<ThreadHub>> subgroups_ MUSTER_GUARDED_BY(waiting_->mutex());
 };
 
 /// The areas of a group whose ranks are threads of this process.
@@ -71,10 +70,9 @@ class ThreadAreasHub {
   int kill_rank_ = -1;
   int64_t kill_step_ = 0;
   std::vector<std::byte*> areas_;
-  // Guarded by the mutex of waiting_.
-  std::vector<bool> closed_;
-  std::map<std::string, std::weak_ptr<ThreadAreasHub>> subgroups_;
-  std::map<uint64_t, std::weak_ptr<SharedBuffer>> buffers_;
+  std::vector<bool> closed_ MUSTER_GUARDED_BY(waiting_->mutex());
+  std::map<std::string, std::weak_ptr<ThreadAreasHub>> subgroups_ MUSTER_GUARDED_BY(waiting_->mutex());
+  std::map<uint64_t, std::weak_ptr<SharedBuffer>> buffers_ MUSTER_GUARDED_BY(waiting_->mutex());
 };
 
 }  // namespace muster::comm

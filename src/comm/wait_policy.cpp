@@ -20,7 +20,7 @@ Reminder::Reminder(std::function<std::string(double)> words)
 
 Reminder::~Reminder() {
   {
-    const std::lock_guard lock(mutex_);
+    const base::Lock lock(mutex_);
     end_ = true;
   }
   ended_.notify_all();
@@ -30,18 +30,18 @@ Reminder::~Reminder() {
 void Reminder::remind() {
   const WarningTimeout waiting(std::chrono::milliseconds(0));
   auto part = kFirstWord;
-  std::unique_lock lock(mutex_);
-  while (!ended_.wait_for(lock, std::exchange(part, kLaterWords), [this] { return end_; }))
+  base::Lock lock(mutex_);
+  while (!ended_.wait_for(lock, std::exchange(part, kLaterWords), [this]() MUSTER_REQUIRES(mutex_) { return end_; }))
     log::warning(words_(waiting.waited_seconds()));
 }
 
-bool WaitPolicy::wait(Lock& lock, const std::function<bool()>& ready, TimePoint deadline) {
+bool WaitPolicy::wait(base::Lock& lock, const std::function<bool()>& ready, TimePoint deadline) {
   if (deadline != TimePoint::max()) return changed_.wait_until(lock, deadline, ready);
   changed_.wait(lock, ready);
   return true;
 }
 
-void WaitPolicy::changed(Lock&) { changed_.notify_all(); }
+void WaitPolicy::changed(base::Lock&) { changed_.notify_all(); }
 
 std::thread WaitPolicy::start_thread(std::function<void()> body) { return std::thread(std::move(body)); }
 

@@ -2,13 +2,12 @@
 
 #include <algorithm>
 #include <chrono>
-#include <condition_variable>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <thread>
 
+#include "base/mutex.h"
 #include "muster/comm/options.h"
 
 namespace muster::comm {
@@ -48,9 +47,9 @@ class Reminder {
  private:
   void remind();
 
-  std::condition_variable ended_;
-  bool end_ = false;  // guarded by the mutex
-  std::mutex mutex_;
+  base::Condition ended_;
+  base::Mutex mutex_;
+  bool end_ MUSTER_GUARDED_BY(mutex_) = false;
   std::function<std::string(double)> words_;
   std::thread thread_;  // last, because it uses all other members
 };
@@ -66,24 +65,22 @@ inline std::chrono::milliseconds left_until(TimePoint deadline) {
 /// it draws. One mutex guards everything that the conditions read.
 class WaitPolicy {
  public:
-  using Lock = std::unique_lock<std::mutex>;
-
   virtual ~WaitPolicy() = default;
-  std::mutex& mutex() { return mutex_; }
+  base::Mutex& mutex() MUSTER_RETURNS_MUTEX(mutex_) { return mutex_; }
   /// Waits with the lock until `ready` returns true. Returns false if the deadline passed first.
-  virtual bool wait(Lock& lock, const std::function<bool()>& ready, TimePoint deadline);
+  virtual bool wait(base::Lock& lock, const std::function<bool()>& ready, TimePoint deadline) MUSTER_REQUIRES(mutex());
   /// Call it with the lock after any change that a condition may read.
-  virtual void changed(Lock& lock);
+  virtual void changed(base::Lock& lock) MUSTER_REQUIRES(mutex());
   /// A point at which another thread may run first. The lock is not held.
-  virtual void pause() {}
+  virtual void pause() MUSTER_EXCLUDES(mutex()) {}
   /// Starts a thread that may call the functions of this class.
   virtual std::thread start_thread(std::function<void()> body);
   /// Joins a thread that start_thread() made. Requires: the thread is about to end.
   virtual void join(std::thread& thread) { thread.join(); }
 
  private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
+  base::Mutex mutex_;
+  base::Condition changed_;
 };
 
 }  // namespace muster::comm

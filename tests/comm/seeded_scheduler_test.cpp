@@ -40,7 +40,7 @@ TEST(SeededScheduler, NobodySleepsWhenNobodyCanGoOn) {
   SeededScheduler schedule(3);
   bool in_time = true;
   auto thread = schedule.start_thread([&] {
-    WaitPolicy::Lock lock(schedule.mutex());
+    base::Lock lock(schedule.mutex());
     in_time = schedule.wait(
         lock, [] { return false; }, std::chrono::steady_clock::now() + std::chrono::hours(1));
   });

@@ -10,8 +10,8 @@ namespace muster::comm::mpi {
 namespace {
 
 struct Kept {
-  std::mutex mutex;
-  std::vector<std::shared_ptr<const void>> memory;
+  base::Mutex mutex;
+  std::vector<std::shared_ptr<const void>> memory MUSTER_GUARDED_BY(mutex);
 };
 
 /// Memory that MPI may use until the process ends.
@@ -35,7 +35,7 @@ class LeftCommunicators {
   };
 
   void add(Left left) {
-    std::lock_guard lock(mutex_);
+    base::Lock lock(mutex_);
     all_.push_back(std::move(left));
     std::erase_if(all_, [](Left& one) {
       std::erase_if(one.missing, [&](int rank) { return takes_notice(one, rank); });
@@ -56,8 +56,8 @@ class LeftCommunicators {
     return true;
   }
 
-  std::mutex mutex_;
-  std::vector<Left> all_;
+  base::Mutex mutex_;
+  std::vector<Left> all_ MUSTER_GUARDED_BY(mutex_);
 };
 
 LeftCommunicators& left_communicators() {
@@ -95,22 +95,23 @@ int DuplicatedComm::first_tag(int64_t number, int first_rank) const {
 
 void DuplicatedComm::keep(std::shared_ptr<const void> memory) {
   failed_ = true;
-  std::lock_guard lock(kept().mutex);
-  kept().memory.push_back(std::move(memory));
+  auto& all = kept();
+  base::Lock lock(all.mutex);
+  all.memory.push_back(std::move(memory));
 }
 
 void DuplicatedComm::add(Member* member) {
-  std::lock_guard lock(mutex_);
+  base::Lock lock(mutex_);
   members_.insert(member);
 }
 
 void DuplicatedComm::remove(Member* member) {
-  std::lock_guard lock(mutex_);
+  base::Lock lock(mutex_);
   members_.erase(member);
 }
 
 void DuplicatedComm::leave() {
-  std::lock_guard lock(mutex_);
+  base::Lock lock(mutex_);
   for (auto* member : members_) member->end("MPI has ended on this rank");
   notify_all();
 }

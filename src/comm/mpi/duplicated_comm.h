@@ -5,10 +5,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <set>
 #include <string>
 
+#include "base/mutex.h"
 #include "comm/mpi/calls.h"
 
 namespace muster::comm::mpi {
@@ -48,7 +48,7 @@ class DuplicatedComm {
   /// Throws: CommError (MU557) if MPI has no more tags.
   int first_tag(int64_t number, int first_rank) const;
   /// Locked while a transport of all ranks is made: threads of this process must not split it at the same time.
-  std::mutex& split_mutex() noexcept { return split_mutex_; }
+  base::Mutex& split_mutex() noexcept MUSTER_RETURNS_MUTEX(split_mutex_) { return split_mutex_; }
 
   /// Records that a group of these ranks has failed.
   void fail() noexcept;
@@ -71,9 +71,9 @@ class DuplicatedComm {
   int tag_bound_ = 0;
   std::atomic<int64_t> groups_ = 0;
   std::atomic<bool> failed_ = false;
-  std::mutex split_mutex_;
-  std::mutex mutex_;
-  std::set<Member*> members_;
+  base::Mutex split_mutex_;
+  base::Mutex mutex_;
+  std::set<Member*> members_ MUSTER_GUARDED_BY(mutex_);
 };
 
 }  // namespace muster::comm::mpi

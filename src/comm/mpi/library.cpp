@@ -40,7 +40,7 @@ Library& Library::of_process() {
 }
 
 Calls& Library::calls() {
-  std::lock_guard lock(mutex_);
+  base::Lock lock(mutex_);
   if (calls_) return *calls_;
   Calls* calls = open_calls();
   calls->on_finalize([this] { leave(); });
@@ -52,16 +52,17 @@ Calls& Library::calls() {
 
 std::shared_ptr<DuplicatedComm> Library::duplicate(Handle communicator,
                                                    std::chrono::steady_clock::time_point deadline) {
+  Calls& mpi = calls();
   Handle made = 0;
-  if (const int code = calls().duplicate(communicator, deadline, made)) {
-    calls_->fail();
-    if (code < 0 && code != kLate) throw CommError("MU557", calls_->error_string(code));
+  if (const int code = mpi.duplicate(communicator, deadline, made)) {
+    mpi.fail();
+    if (code < 0 && code != kLate) throw CommError("MU557", mpi.error_string(code));
     throw CommError("MU058", formatted("the ranks could not duplicate a communicator of MPI: {}. Do all of its ranks "
                                        "connect?",
-                                       calls_->error_string(code)));
+                                       mpi.error_string(code)));
   }
-  auto comm = std::make_shared<DuplicatedComm>(*calls_, made);
-  std::lock_guard lock(comms_mutex_);
+  auto comm = std::make_shared<DuplicatedComm>(mpi, made);
+  base::Lock lock(comms_mutex_);
   std::erase_if(comms_, [](const auto& other) { return other.expired(); });
   comms_.push_back(comm);
   return comm;
@@ -77,7 +78,7 @@ std::shared_ptr<DuplicatedComm> Library::connect(const std::optional<int>& commu
                       "the communicator is MPI_COMM_NULL: this process is none of its ranks, and connects nothing");
     return duplicate(ranks, deadline);
   }
-  std::lock_guard lock(whole_mutex_);
+  base::Lock lock(whole_mutex_);
   if (!whole_) whole_ = duplicate(mpi.world(), deadline);
   return whole_;
 }
@@ -85,7 +86,7 @@ std::shared_ptr<DuplicatedComm> Library::connect(const std::optional<int>& commu
 void Library::leave() {
   std::vector<std::weak_ptr<DuplicatedComm>> comms;
   {
-    std::lock_guard lock(comms_mutex_);
+    base::Lock lock(comms_mutex_);
     comms = comms_;
   }
   for (const auto& comm : comms)

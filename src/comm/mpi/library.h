@@ -2,10 +2,10 @@
 
 #include <chrono>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <vector>
 
+#include "base/mutex.h"
 #include "comm/mpi/calls.h"
 #include "comm/mpi/duplicated_comm.h"
 
@@ -28,12 +28,12 @@ class Library {
   std::shared_ptr<DuplicatedComm> duplicate(Handle communicator, std::chrono::steady_clock::time_point deadline);
   void leave();
 
-  std::mutex mutex_;
-  Calls* calls_ = nullptr;
-  std::mutex whole_mutex_;
-  std::shared_ptr<DuplicatedComm> whole_;
-  std::mutex comms_mutex_;
-  std::vector<std::weak_ptr<DuplicatedComm>> comms_;
+  base::Mutex mutex_;
+  Calls* calls_ MUSTER_GUARDED_BY(mutex_) = nullptr;
+  base::Mutex whole_mutex_;
+  std::shared_ptr<DuplicatedComm> whole_ MUSTER_GUARDED_BY(whole_mutex_);
+  base::Mutex comms_mutex_;
+  std::vector<std::weak_ptr<DuplicatedComm>> comms_ MUSTER_GUARDED_BY(comms_mutex_);
 };
 
 }  // namespace muster::comm::mpi

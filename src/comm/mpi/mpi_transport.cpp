@@ -9,13 +9,13 @@
 #include <cstring>
 #include <deque>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "base/mutex.h"
 #include "comm/handshake.h"
 #include "comm/header.h"
 #include "comm/mpi/duplicated_comm.h"
@@ -340,11 +340,11 @@ class MpiTransport final : public Transport, private DuplicatedComm::Member {
   std::vector<std::unique_ptr<Peer>> peers_;
   std::vector<BlockQueue*> active_;
 
-  std::mutex mutex_;
-  bool aborted_ = false;
-  bool notified_ = false;  ///< whether the peers know of the end, or need not be told
-  bool closed_ = false;
-  std::string cause_;
+  base::Mutex mutex_;
+  bool aborted_ MUSTER_GUARDED_BY(mutex_) = false;
+  bool notified_ MUSTER_GUARDED_BY(mutex_) = false;  ///< whether the peers know of the end, or need not be told
+  bool closed_ MUSTER_GUARDED_BY(mutex_) = false;
+  std::string cause_ MUSTER_GUARDED_BY(mutex_);
 };
 
 class MpiTransport::Transfer final : public Transport::Transfer {
@@ -372,7 +372,7 @@ class MpiTransport::Transfer final : public Transport::Transfer {
 
 void MpiTransport::check_alive() {
   {
-    std::lock_guard lock(mutex_);
+    base::Lock lock(mutex_);
     if (!aborted_) {
       if (const int code = comm_->calls().may_call())
         throw TransportFailure{Kind::unusable, -1, "MU557: " + comm_->calls().error_string(code)};
@@ -380,7 +380,7 @@ void MpiTransport::check_alive() {
     }
   }
   notify_peers();
-  std::lock_guard lock(mutex_);
+  base::Lock lock(mutex_);
   throw TransportFailure{Kind::aborted, -1, cause_};
 }
 
@@ -504,7 +504,7 @@ void MpiTransport::watch(int peer, Waiting what) {
 
 void MpiTransport::abort(const std::string& cause) noexcept {
   {
-    std::lock_guard lock(mutex_);
+    base::Lock lock(mutex_);
     if (aborted_) return;
     aborted_ = true;
     cause_ = cause;
@@ -514,7 +514,7 @@ void MpiTransport::abort(const std::string& cause) noexcept {
 }
 
 void MpiTransport::notify_peers() noexcept {
-  std::lock_guard lock(mutex_);
+  base::Lock lock(mutex_);
   // If this thread may not call MPI, the thread of the operations does it.
   if (notified_ || comm_->calls().may_call() != 0) return;
   notified_ = true;
@@ -559,7 +559,7 @@ void MpiTransport::linger() noexcept {
 void MpiTransport::close() noexcept {
   bool notifies = false;
   {
-    std::lock_guard lock(mutex_);
+    base::Lock lock(mutex_);
     if (std::exchange(closed_, true)) return;
     notifies = std::exchange(aborted_, true);
     if (!notifies) cause_ = "the group is closed", notified_ = true;
@@ -577,7 +577,7 @@ void MpiTransport::say_goodbye() noexcept {
 }
 
 void MpiTransport::end(const std::string& cause) noexcept {
-  std::lock_guard lock(mutex_);
+  base::Lock lock(mutex_);
   notified_ = true;
   if (std::exchange(aborted_, true)) return;
   cause_ = cause;
@@ -616,7 +616,7 @@ std::unique_ptr<MpiTransport> MpiTransport::subgroup(const std::vector<int>& ran
 
 std::unique_ptr<Transport> make_mpi_transport(const std::shared_ptr<DuplicatedComm>& comm, const std::string& name,
                                               std::chrono::milliseconds connect_timeout) {
-  std::lock_guard lock(comm->split_mutex());
+  base::Lock lock(comm->split_mutex());
   const std::vector<int> all = all_ranks(comm->size());
   MpiTransport parent(comm, all, 0, name, connect_timeout);
   return connect_or_throw("MPI", name, comm->rank(), [&] { return parent.subgroup(all, name); });

@@ -11,7 +11,6 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -22,6 +21,7 @@
 
 #include <ATen/Parallel.h>
 
+#include "base/mutex.h"
 #include "comm/error_text.h"
 #include "comm/hierarchical/hosts.h"
 #include "comm/rank_index.h"
@@ -91,7 +91,7 @@ class ProcessAreas final : public SharedAreas {
   void park(int waker, const std::function<bool()>& ready, TimePoint deadline);
   void sleep(TimePoint deadline);
   static void drain(Neighbour& peer);
-  void wake_everybody() noexcept;
+  void wake_everybody() noexcept MUSTER_REQUIRES(mutex_);
   [[noreturn]] void throw_own_end();
 
   std::unique_ptr<SharedAreas> form(Forming& forming);
@@ -121,9 +121,9 @@ class ProcessAreas final : public SharedAreas {
   uint64_t sleeps_ = 0;
   std::atomic<bool> ended_ = false;
 
-  std::mutex mutex_;
-  bool closed_ = false;
-  std::string cause_;
+  base::Mutex mutex_;
+  bool closed_ MUSTER_GUARDED_BY(mutex_) = false;
+  std::string cause_ MUSTER_GUARDED_BY(mutex_);
 };
 
 namespace {
@@ -181,7 +181,7 @@ void ProcessAreas::notify_all() {
 }
 
 void ProcessAreas::abort(const std::string& cause) noexcept {
-  std::lock_guard lock(mutex_);
+  base::Lock lock(mutex_);
   if (ended_.load(std::memory_order_relaxed)) return;
   cause_ = cause;
   write_cause(cause);
@@ -190,7 +190,7 @@ void ProcessAreas::abort(const std::string& cause) noexcept {
 }
 
 void ProcessAreas::close() noexcept {
-  std::lock_guard lock(mutex_);
+  base::Lock lock(mutex_);
   if (!ended_.load(std::memory_order_relaxed)) cause_ = "the group is closed";
   ended_.store(true, std::memory_order_release);
   // The memory stays until this object is destroyed, because the operation that failed may still be using it.
@@ -293,7 +293,7 @@ void ProcessAreas::wake_everybody() noexcept {
 }
 
 void ProcessAreas::throw_own_end() {
-  std::lock_guard lock(mutex_);
+  base::Lock lock(mutex_);
   throw TransportFailure{TransportFailure::Kind::aborted, -1, cause_};
 }
 

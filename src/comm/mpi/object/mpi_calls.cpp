@@ -5,11 +5,9 @@
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstdio>
 #include <cstring>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -18,6 +16,7 @@
 
 #include <mpi.h>
 
+#include "base/mutex.h"
 #include "comm/mpi/calls.h"
 
 namespace muster::comm::mpi {
@@ -85,7 +84,7 @@ class Watchdog {
   explicit Watchdog(std::chrono::milliseconds timeout) : thread_([this, timeout] { watch(timeout); }) {}
   ~Watchdog() {
     {
-      std::lock_guard lock(mutex_);
+      base::Lock lock(mutex_);
       done_ = true;
     }
     changed_.notify_all();
@@ -96,16 +95,16 @@ class Watchdog {
 
  private:
   void watch(std::chrono::milliseconds timeout) {
-    std::unique_lock lock(mutex_);
-    if (changed_.wait_for(lock, timeout, [this] { return done_; })) return;
+    base::Lock lock(mutex_);
+    if (changed_.wait_for(lock, timeout, [this]() MUSTER_REQUIRES(mutex_) { return done_; })) return;
     std::fprintf(stderr, "muster: MPI_Finalize has waited %.0f s for other ranks; this process ends without them\n",
                  static_cast<double>(timeout.count()) / 1000);
     ::_exit(kGaveUp);
   }
 
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool done_ = false;
+  base::Mutex mutex_;
+  base::Condition changed_;
+  bool done_ MUSTER_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };
 
@@ -197,9 +196,10 @@ class MpiCalls final : public Calls {
   int enter(F call) noexcept {
     inside_.fetch_add(1);
     int code = may_call();
-    if (code == 0) {
-      std::unique_lock lock(one_at_a_time_, std::defer_lock);
-      if (level_ == ThreadLevel::serialized) lock.lock();
+    if (code == 0 && level_ == ThreadLevel::serialized) {
+      base::Lock lock(one_at_a_time_);
+      code = call();
+    } else if (code == 0) {
       code = call();
     }
     inside_.fetch_sub(1);
@@ -223,7 +223,7 @@ class MpiCalls final : public Calls {
   ProcessEnd end_;
   ThreadLevel level_ = ThreadLevel::multiple;
   bool is_ours_ = false;  ///< whether Muster initialized MPI
-  std::mutex one_at_a_time_;
+  base::Mutex one_at_a_time_;
   std::atomic<int> inside_ = 0;
   std::atomic<bool> finalized_ = false;
 };
