@@ -20,6 +20,7 @@
 /// Of a function: its caller has not locked the mutexes, because the function locks them.
 #define MUSTER_EXCLUDES(...) MUSTER_THREAD_SAFETY(locks_excluded(__VA_ARGS__))
 #define MUSTER_ACQUIRE(...) MUSTER_THREAD_SAFETY(acquire_capability(__VA_ARGS__))
+#define MUSTER_TRY_ACQUIRE(...) MUSTER_THREAD_SAFETY(try_acquire_capability(__VA_ARGS__))
 #define MUSTER_RELEASE(...) MUSTER_THREAD_SAFETY(release_capability(__VA_ARGS__))
 /// Of a function that returns a mutex: which one.
 #define MUSTER_RETURNS_MUTEX(mutex) MUSTER_THREAD_SAFETY(lock_returned(mutex))
@@ -29,36 +30,45 @@
 
 namespace muster::base {
 
-/// A std::mutex whose use clang checks.
-class MUSTER_CAPABILITY("mutex") Mutex {
+/// A std::mutex, or another one, whose use clang checks.
+template <class Std>
+class MUSTER_CAPABILITY("mutex") BasicMutex {
  public:
-  Mutex() = default;
-  Mutex(const Mutex&) = delete;
-  Mutex& operator=(const Mutex&) = delete;
+  BasicMutex() = default;
+  BasicMutex(const BasicMutex&) = delete;
+  BasicMutex& operator=(const BasicMutex&) = delete;
 
+  /// For a Lock that is made with std::adopt_lock.
+  bool try_lock() MUSTER_TRY_ACQUIRE(true) { return mutex_.try_lock(); }
   /// Tells clang that the mutex is locked, where it cannot see it: the mutex is one that is locked under another name.
   void assume_locked() const MUSTER_ASSERTS_LOCKED(this) {}
 
  private:
-  friend class Lock;
-  std::mutex mutex_;
+  template <class>
+  friend class BasicLock;
+  Std mutex_;
 };
 
 /// A lock of a mutex: to the end of the scope, but for what lies between unlock() and lock().
-class MUSTER_SCOPED_CAPABILITY Lock {
+template <class Std>
+class MUSTER_SCOPED_CAPABILITY BasicLock {
  public:
-  explicit Lock(Mutex& mutex) MUSTER_ACQUIRE(mutex) : lock_(mutex.mutex_) {}
-  ~Lock() MUSTER_RELEASE() {}
-  Lock(const Lock&) = delete;
-  Lock& operator=(const Lock&) = delete;
+  explicit BasicLock(BasicMutex<Std>& mutex) MUSTER_ACQUIRE(mutex) : lock_(mutex.mutex_) {}
+  BasicLock(BasicMutex<Std>& mutex, std::adopt_lock_t adopt) MUSTER_REQUIRES(mutex) : lock_(mutex.mutex_, adopt) {}
+  ~BasicLock() MUSTER_RELEASE() {}
+  BasicLock(const BasicLock&) = delete;
+  BasicLock& operator=(const BasicLock&) = delete;
 
   void lock() MUSTER_ACQUIRE() { lock_.lock(); }
   void unlock() MUSTER_RELEASE() { lock_.unlock(); }
 
  private:
   friend class Condition;
-  std::unique_lock<std::mutex> lock_;
+  std::unique_lock<Std> lock_;
 };
+
+using Mutex = BasicMutex<std::mutex>;
+using Lock = BasicLock<std::mutex>;
 
 /// A std::condition_variable for these locks. What a wait is for is a lambda with MUSTER_REQUIRES(the mutex).
 class Condition {

@@ -50,8 +50,8 @@ BackwardTransition transition(BackwardState state, BackwardEvent event) {
   return kBackwardTable[static_cast<size_t>(state)][static_cast<size_t>(event)];
 }
 
-BackwardWatch::BackwardWatch(std::mutex& mutex, BackwardActions& model, Threads threads, bool checks_bypass)
-    : mutex_(mutex), model_(model), threads_(threads), checks_bypass_(checks_bypass) {}
+BackwardWatch::BackwardWatch(BackwardActions& model, Threads threads, bool checks_bypass)
+    : model_(model), threads_(threads), checks_bypass_(checks_bypass) {}
 
 BackwardWatch::~BackwardWatch() {
   for (const auto& [tensor, position] : early_hooks_) tensor.remove_hook(position);
@@ -67,7 +67,7 @@ size_t BackwardWatch::watch(const NamedTensor& parameter) {
   // A hook on the tensor runs before accumulation; a hook on the accumulator runs after it.
   early_hooks_.emplace_back(tensor, tensor.register_hook([this, leaf](const at::Tensor&) {
     // A backward that ends on another thread, or a forward there, may add parameters to what the model looks up.
-    const std::lock_guard lock(mutex_);
+    const base::Lock lock(mutex_);
     model_.before_gradient(leaf);
   }));
   gradient_hooks_.emplace_back(tensor,
@@ -132,7 +132,7 @@ void BackwardWatch::reach() {
 }
 
 void BackwardWatch::on_gradient(size_t leaf, const std::string& name, const at::Tensor& parameter) {
-  const std::lock_guard lock(mutex_);
+  const base::Lock lock(mutex_);
   // A gradient that is refused would stay as it is on this rank only. Tensor::grad() would first ask autograd about
   // leaves.
   const auto refuse = [&parameter](const char* id, const std::string& message) {
@@ -153,7 +153,7 @@ void BackwardWatch::on_gradient(size_t leaf, const std::string& name, const at::
 }
 
 void BackwardWatch::call_ended(const Call& call) {
-  const std::lock_guard lock(mutex_);
+  const base::Lock lock(mutex_);
   // A call of a backward that was discarded in the meantime is not in the list.
   if (std::erase_if(calls_, [&call](const auto& open) { return open.lock().get() == &call; }) == 0) return;
   const bool inner = hook::backward_is_nested();

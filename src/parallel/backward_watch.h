@@ -3,7 +3,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <unordered_set>
@@ -12,6 +11,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "base/mutex.h"
 #include "hook/gradient_hooks.h"
 #include "parallel/local.h"
 
@@ -84,7 +84,7 @@ class BypassCheck {
   bool scoped_ = false;    // whether a gradient came from a forward in a scope
 };
 
-/// What a model does in a backward. A BackwardWatch calls these functions, and holds the model's mutex.
+/// What a model does in a backward. A BackwardWatch calls these functions, and holds its mutex.
 class BackwardActions {
  public:
   /// A backward, or a reduction alone, begins. After an exception nothing runs.
@@ -107,50 +107,54 @@ class BackwardActions {
 /// Calls may be nested in one another, and may run on several threads; what they bring belongs to one backward, which
 /// ends with the last of them.
 ///
-/// Thread safety: hooks lock the model's mutex. The caller of the other functions holds it.
+/// Thread safety: hooks lock the mutex, which guards the model, too. The caller of the other functions holds it.
 class BackwardWatch {
  public:
   enum class Threads { any, one };  ///< whether several threads may run backward at the same time
 
-  /// `checks_bypass`: whether MU151 is checked. Requires: mutex and model outlive this object.
-  BackwardWatch(std::mutex& mutex, BackwardActions& model, Threads threads, bool checks_bypass);
+  /// `checks_bypass`: whether MU151 is checked. Requires: the model outlives this object.
+  BackwardWatch(BackwardActions& model, Threads threads, bool checks_bypass);
   ~BackwardWatch();
   BackwardWatch(const BackwardWatch&) = delete;
 
+  base::Mutex& mutex() const MUSTER_RETURNS_MUTEX(mutex_) { return mutex_; }
+
   /// Hooks up a parameter that requires a gradient, and returns its index: parameters are numbered in this order.
-  size_t watch(const NamedTensor& parameter);
-  bool watches(const at::Tensor& parameter) const { return watched_.contains(parameter.unsafeGetTensorImpl()); }
+  size_t watch(const NamedTensor& parameter) MUSTER_REQUIRES(mutex_);
+  bool watches(const at::Tensor& parameter) const MUSTER_REQUIRES(mutex_) {
+    return watched_.contains(parameter.unsafeGetTensorImpl());
+  }
 
   /// Whether enter_forward() would begin a forward, outside of backward and of other forwards. Then call
   /// begin_forward() first, which discards a backward that has thrown.
-  bool forward_begins() const;
-  void begin_forward();
-  void enter_forward() noexcept { ++forward_depth_; }
+  bool forward_begins() const MUSTER_REQUIRES(mutex_);
+  void begin_forward() MUSTER_REQUIRES(mutex_);
+  void enter_forward() noexcept MUSTER_REQUIRES(mutex_) { ++forward_depth_; }
   /// Whether that was the outermost forward.
-  bool leave_forward() noexcept;
-  bool inside_forward() const noexcept { return forward_depth_ > 0; }
+  bool leave_forward() noexcept MUSTER_REQUIRES(mutex_);
+  bool inside_forward() const noexcept MUSTER_REQUIRES(mutex_) { return forward_depth_ > 0; }
 
   /// Call these two around a backward; inside another backward they do nothing.
   /// Throws: what the model's actions throw; UsageError (MU151) at the end.
-  void announce();
-  void end_announced();
+  void announce() MUSTER_REQUIRES(mutex_);
+  void end_announced() MUSTER_REQUIRES(mutex_);
   /// Call it instead of end_announced() if the backward has thrown. It discards nothing yet.
-  void fail();
+  void fail() MUSTER_REQUIRES(mutex_);
   /// A hook tells that the running call of backward has reached the model.
   /// Throws: UsageError (MU192) if only one thread may run backward and another one does.
-  void reach();
+  void reach() MUSTER_REQUIRES(mutex_);
   /// Discards a backward that was not announced if all its calls have thrown.
-  void forget_lost_calls();
+  void forget_lost_calls() MUSTER_REQUIRES(mutex_);
   /// Begins and ends a reduction without a backward.
-  void start_alone() { handle(BackwardEvent::start_alone); }
-  void end_alone() { handle(BackwardEvent::end_alone); }
+  void start_alone() MUSTER_REQUIRES(mutex_) { handle(BackwardEvent::start_alone); }
+  void end_alone() MUSTER_REQUIRES(mutex_) { handle(BackwardEvent::end_alone); }
   /// Discards what runs.
-  void discard() { handle(BackwardEvent::discard); }
+  void discard() MUSTER_REQUIRES(mutex_) { handle(BackwardEvent::discard); }
 
   /// Whether calls of this backward are nested in one another, or in a call that has not reached the model so far.
-  bool nested() const noexcept { return nested_; }
+  bool nested() const noexcept MUSTER_REQUIRES(mutex_) { return nested_; }
   /// Throws: UsageError (MU151).
-  void check_for_bypass() {
+  void check_for_bypass() MUSTER_REQUIRES(mutex_) {
     if (checks_bypass_) bypass_.check();
   }
 
@@ -163,24 +167,26 @@ class BackwardWatch {
     std::thread::id thread;
   };
 
-  void handle(BackwardEvent event);
+  void handle(BackwardEvent event) MUSTER_REQUIRES(mutex_);
   void on_gradient(size_t leaf, const std::string& name, const at::Tensor& parameter);
   void call_ended(const Call& call);
-  bool erase_lost_calls();
+  bool erase_lost_calls() MUSTER_REQUIRES(mutex_);
 
-  std::mutex& mutex_;
+  mutable base::Mutex mutex_;
   BackwardActions& model_;
   const Threads threads_;
   const bool checks_bypass_;
-  BackwardState state_ = BackwardState::idle;
-  std::vector<std::weak_ptr<Call>> calls_;  // calls that are open
-  bool nested_ = false;
-  int forward_depth_ = 0;
-  BypassCheck bypass_;
-  std::unordered_set<const c10::TensorImpl*> watched_;
-  std::vector<hook::GradientHook> gradient_hooks_;
-  std::vector<hook::CaptureHook> capture_hooks_;  // called where autograd::grad() would return a leaf's gradient: MU153
-  std::vector<std::pair<at::Tensor, unsigned>> early_hooks_;  // called before a gradient is accumulated
+  BackwardState state_ MUSTER_GUARDED_BY(mutex_) = BackwardState::idle;
+  std::vector<std::weak_ptr<Call>> calls_ MUSTER_GUARDED_BY(mutex_);  // calls that are open
+  bool nested_ MUSTER_GUARDED_BY(mutex_) = false;
+  int forward_depth_ MUSTER_GUARDED_BY(mutex_) = 0;
+  BypassCheck bypass_ MUSTER_GUARDED_BY(mutex_);
+  std::unordered_set<const c10::TensorImpl*> watched_ MUSTER_GUARDED_BY(mutex_);
+  std::vector<hook::GradientHook> gradient_hooks_ MUSTER_GUARDED_BY(mutex_);
+  // Called where autograd::grad() would return a leaf's gradient: MU153.
+  std::vector<hook::CaptureHook> capture_hooks_ MUSTER_GUARDED_BY(mutex_);
+  // Called before a gradient is accumulated.
+  std::vector<std::pair<at::Tensor, unsigned>> early_hooks_ MUSTER_GUARDED_BY(mutex_);
 };
 
 }  // namespace muster::parallel

@@ -19,7 +19,7 @@ std::shared_ptr<const ReductionRecord::Order>& ReductionRecord::latest_of(int64_
 }
 
 void ReductionRecord::began(int64_t index) {
-  const std::lock_guard lock(mutex_);
+  const base::Lock lock(mutex_);
   if (open_.empty() || holds(current_->began, index)) {
     current_ = std::make_shared<Order>();
     open_.clear();
@@ -31,19 +31,19 @@ void ReductionRecord::began(int64_t index) {
 }
 
 void ReductionRecord::ended(int64_t index) {
-  const std::lock_guard lock(mutex_);
+  const base::Lock lock(mutex_);
   if (std::erase(open_, index) > 0) current_->ended.push_back(index);
 }
 
 std::shared_ptr<const ReductionRecord::Order> ReductionRecord::latest(int64_t index) const {
-  const std::lock_guard lock(mutex_);
+  const base::Lock lock(mutex_);
   const auto i = static_cast<size_t>(index);
   if (latest_.size() <= i || !latest_[i]) return nullptr;
   return latest_[i]->began.size() == latest_[i]->ended.size() ? latest_[i] : nullptr;
 }
 
 void ReductionRecord::repeat(const std::shared_ptr<const Order>& order) {
-  const std::lock_guard lock(mutex_);
+  const base::Lock lock(mutex_);
   for (const auto index : order->began) {
     latest_of(index) = order;
     if (!holds(seen_, index)) seen_.push_back(index);
@@ -51,22 +51,22 @@ void ReductionRecord::repeat(const std::shared_ptr<const Order>& order) {
 }
 
 bool ReductionRecord::seen(int64_t index) const {
-  const std::lock_guard lock(mutex_);
+  const base::Lock lock(mutex_);
   return holds(seen_, index);
 }
 
 void ReductionRecord::consume() {
-  const std::lock_guard lock(mutex_);
+  const base::Lock lock(mutex_);
   seen_.clear();
 }
 
 void ReductionRecord::carry(std::weak_ptr<Piggyback> bits) {
-  const std::lock_guard lock(mutex_);
+  const base::Lock lock(mutex_);
   bits_ = std::move(bits);
 }
 
 std::shared_ptr<Piggyback> ReductionRecord::bits() const {
-  const std::lock_guard lock(mutex_);
+  const base::Lock lock(mutex_);
   return bits_.lock();
 }
 

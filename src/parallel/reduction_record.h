@@ -3,8 +3,9 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <vector>
+
+#include "base/mutex.h"
 
 namespace muster::parallel {
 
@@ -57,15 +58,16 @@ class ReductionRecord {
   void receive_bits(unsigned any) const;
 
  private:
-  std::shared_ptr<const Order>& latest_of(int64_t index);
+  std::shared_ptr<const Order>& latest_of(int64_t index) MUSTER_REQUIRES(mutex_);
   std::shared_ptr<Piggyback> bits() const;
 
   std::atomic<int64_t> step_ = 0;
-  mutable std::mutex mutex_;
-  std::shared_ptr<Order> current_;
-  std::vector<int64_t> open_, seen_;
-  std::vector<std::shared_ptr<const Order>> latest_;  // by model index
-  std::weak_ptr<Piggyback> bits_;
+  mutable base::Mutex mutex_;
+  std::shared_ptr<Order> current_ MUSTER_GUARDED_BY(mutex_);
+  std::vector<int64_t> open_ MUSTER_GUARDED_BY(mutex_);
+  std::vector<int64_t> seen_ MUSTER_GUARDED_BY(mutex_);
+  std::vector<std::shared_ptr<const Order>> latest_ MUSTER_GUARDED_BY(mutex_);  // by model index
+  std::weak_ptr<Piggyback> bits_ MUSTER_GUARDED_BY(mutex_);
 };
 
 }  // namespace muster::parallel

@@ -1,6 +1,5 @@
 #include "parallel/replicated/reducer.h"
 
-#include <mutex>
 #include <utility>
 
 #include <ATen/core/LegacyTypeDispatch.h>
@@ -36,9 +35,9 @@ void GradientStreams::wait_for_average(at::Device device) {
 Reducer::Reducer(std::string name, Replica& replica, FrozenParameters& frozen, const comm::Communicator& group,
                  const DdpOptions& options)
     : name_(std::move(name)), replica_(replica), frozen_(frozen), group_(group), options_(options),
-      gradients_(replica.parameters().size()), buckets_(name_, replica, group, chosen_comm_hook(options)),
-      static_graph_(options.static_graph), participants_(group),
-      watch_(mutex_, *this, BackwardWatch::Threads::any, /*checks_bypass=*/true) {
+      gradients_(replica.parameters().size()), static_graph_(options.static_graph),
+      buckets_(name_, replica, group, chosen_comm_hook(options)), participants_(group),
+      watch_(*this, BackwardWatch::Threads::any, /*checks_bypass=*/true) {
   late_.label(name_);
   const auto& parameters = replica.parameters();
   for (size_t i = 0; i < parameters.size(); ++i)
@@ -46,7 +45,7 @@ Reducer::Reducer(std::string name, Replica& replica, FrozenParameters& frozen, c
 }
 
 void Reducer::enter_forward(const std::function<void()>& begin) {
-  const std::lock_guard lock(mutex_);
+  const base::Lock lock(watch_.mutex());
   if (watch_.forward_begins()) {
     begin();
     watch_.begin_forward();
@@ -56,39 +55,39 @@ void Reducer::enter_forward(const std::function<void()>& begin) {
 }
 
 void Reducer::leave_forward() noexcept {
-  const std::lock_guard lock(mutex_);
+  const base::Lock lock(watch_.mutex());
   watch_.leave_forward();
 }
 
 void Reducer::before_backward() {
-  const std::lock_guard lock(mutex_);
+  const base::Lock lock(watch_.mutex());
   watch_.announce();
 }
 
 void Reducer::after_backward() {
-  const std::lock_guard lock(mutex_);
+  const base::Lock lock(watch_.mutex());
   watch_.end_announced();
 }
 
 void Reducer::fail_backward() noexcept {
-  const std::lock_guard lock(mutex_);
+  const base::Lock lock(watch_.mutex());
   watch_.fail();
 }
 
 void Reducer::start() {
-  const std::lock_guard lock(mutex_);
+  const base::Lock lock(watch_.mutex());
   if (gradients_.empty()) return;
   cause_ = Cause::start;
   watch_.start_alone();
 }
 
 void Reducer::finish_started() {
-  const std::lock_guard lock(mutex_);
+  const base::Lock lock(watch_.mutex());
   watch_.end_alone();
 }
 
 void Reducer::shadow(int root, double divisor) {
-  const std::lock_guard lock(mutex_);
+  const base::Lock lock(watch_.mutex());
   const auto restore = c10::make_scope_exit([this] { participants_.include_all(); });
   participants_.set(root, divisor);
   cause_ = Cause::join;

@@ -4,13 +4,13 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
+#include "base/mutex.h"
 #include "device/order.h"
 #include "muster/comm/communicator.h"
 #include "muster/parallel/options.h"
@@ -145,29 +145,31 @@ class Reducer final : private BackwardActions {
   /// The reason why this rank takes part in a reduction.
   enum class Cause { backward, start, join };
 
-  void begin_backward(BackwardState what) override;
-  void before_gradient(size_t leaf) override;
-  void gradient_arrived(size_t leaf, const at::Tensor& parameter) override;
-  void end_backward(BackwardState what, bool complete) override;
-  void discard_backward() noexcept override;
+  void begin_backward(BackwardState what) override MUSTER_REQUIRES(watch_.mutex());
+  void before_gradient(size_t leaf) override MUSTER_REQUIRES(watch_.mutex());
+  void gradient_arrived(size_t leaf, const at::Tensor& parameter) override MUSTER_REQUIRES(watch_.mutex());
+  void end_backward(BackwardState what, bool complete) override MUSTER_REQUIRES(watch_.mutex());
+  void discard_backward() noexcept override MUSTER_REQUIRES(watch_.mutex());
 
-  void watch(const NamedTensor& parameter, int64_t index);
-  void watch_unfrozen();
-  void add_unfrozen();
-  void prepare_reduction();
-  void prepare_without_batch();
-  void store(size_t i);
-  void add_late_gradient(size_t i);
-  void start_full_buckets(bool ends = false);
+  void watch(const NamedTensor& parameter, int64_t index) MUSTER_REQUIRES(watch_.mutex());
+  void watch_unfrozen() MUSTER_REQUIRES(watch_.mutex());
+  void add_unfrozen() MUSTER_REQUIRES(watch_.mutex());
+  void prepare_reduction() MUSTER_REQUIRES(watch_.mutex());
+  void prepare_without_batch() MUSTER_REQUIRES(watch_.mutex());
+  void store(size_t i) MUSTER_REQUIRES(watch_.mutex());
+  void add_late_gradient(size_t i) MUSTER_REQUIRES(watch_.mutex());
+  void start_full_buckets(bool ends = false) MUSTER_REQUIRES(watch_.mutex());
   /// The step in the labels of messages. Ranks in a join_uneven_inputs() loop are in different steps.
-  int64_t labelled_step() const { return participants_.in_session() || cause_ == Cause::join ? -1 : recorder_.step(); }
-  void write_flags();
-  void finish(bool reports);
-  void fill(size_t i);
-  void fill_the_rest();
-  void finalize_backward(bool reports);
+  int64_t labelled_step() const MUSTER_REQUIRES(watch_.mutex()) {
+    return participants_.in_session() || cause_ == Cause::join ? -1 : recorder_.step();
+  }
+  void write_flags() MUSTER_REQUIRES(watch_.mutex());
+  void finish(bool reports) MUSTER_REQUIRES(watch_.mutex());
+  void fill(size_t i) MUSTER_REQUIRES(watch_.mutex());
+  void fill_the_rest() MUSTER_REQUIRES(watch_.mutex());
+  void finalize_backward(bool reports) MUSTER_REQUIRES(watch_.mutex());
   void refuse_different_freezing(const ReductionFlags& flags) const;
-  void report(const ReductionFlags& flags);
+  void report(const ReductionFlags& flags) MUSTER_REQUIRES(watch_.mutex());
 
   static constexpr double kMiB = 1024.0 * 1024.0;
 
@@ -176,18 +178,19 @@ class Reducer final : private BackwardActions {
   FrozenParameters& frozen_;
   const comm::Communicator& group_;
   const DdpOptions& options_;
-  std::vector<Gradient> gradients_;                               // by parameter of the replica
-  std::vector<int64_t> index_of_leaf_;                            // index in the replica; -1: not there yet
-  std::unordered_map<c10::TensorImpl*, size_t> unfrozen_leaves_;  // leaves that are not in the replica yet
+  std::vector<Gradient> gradients_ MUSTER_GUARDED_BY(watch_.mutex());     // by parameter of the replica
+  std::vector<int64_t> index_of_leaf_ MUSTER_GUARDED_BY(watch_.mutex());  // index in the replica; -1: not there yet
+  // Leaves that are not in the replica yet.
+  std::unordered_map<c10::TensorImpl*, size_t> unfrozen_leaves_ MUSTER_GUARDED_BY(watch_.mutex());
+  StaticGraph static_graph_ MUSTER_GUARDED_BY(watch_.mutex());
+  Cause cause_ MUSTER_GUARDED_BY(watch_.mutex()) = Cause::backward;  // of the current reduction
+  bool active_ MUSTER_GUARDED_BY(watch_.mutex()) = false;            // whether a reduction runs
+  // Used in a reduction with the mutex, and without it between backwards, by the thread that trains.
   BucketReductions buckets_;
   LateGradients late_;
   GradientStreams streams_;
-  StaticGraph static_graph_;
   Participants participants_;
-  std::mutex mutex_;
   std::function<void(int root)> at_end_;
-  Cause cause_ = Cause::backward;  // of the current reduction
-  bool active_ = false;            // whether a reduction runs
   int64_t ended_ = 0;
   ReductionRecorder recorder_;
   bool sync_ = true;

@@ -52,7 +52,7 @@ bool ArrivedGradients::take() {
 // In stage full, an access outside of a forward is an error already (MU161).
 ShardedEngine::ShardedEngine(ShardedModel& model, torch::nn::Module& module, ShardGroups groups, ShardSettings settings)
     : module(module), groups(std::move(groups)), settings(settings), model_(model),
-      watch_(mutex, *this, BackwardWatch::Threads::one, /*checks_bypass=*/settings.keeps_params_unsharded()) {}
+      watch(*this, BackwardWatch::Threads::one, /*checks_bypass=*/settings.keeps_params_unsharded()) {}
 
 void ShardedEngine::build(std::vector<UnitPlan> plans) {
   const auto early = gradients_before(plans);
@@ -105,7 +105,7 @@ void ShardedEngine::share_gradient_memory() {
 
 void ShardedEngine::hook_up(size_t u, size_t i) {
   places_of_leaves_.emplace_back(u, i);
-  watch_.watch(units[u]->parameter(i));
+  watch.watch(units[u]->parameter(i));
 }
 
 void ShardedEngine::refuse(const hook::StorageAccess& access) const {
@@ -145,14 +145,14 @@ bool ShardedEngine::accessed_in_scope(const hook::StorageAccess& access) const {
 }
 
 void ShardedEngine::before_access(const hook::StorageAccess& access) {
-  std::scoped_lock lock(mutex);
+  base::Lock lock(watch.mutex());
   if (accessed_in_scope(access)) return unshard_scheduler_->hold(access.owner_id);
   const bool backward = within_backward();
-  const bool running = watch_.inside_forward() || backward;
+  const bool running = watch.inside_forward() || backward;
   if (access.owner_id < 0 || access.writes || scope_ != FullScope::none ||
       !(running || settings.keeps_params_unsharded()))
     refuse(access);
-  if (backward) watch_.reach();
+  if (backward) watch.reach();
   if (backward && sync) reductions_->on_backward_reached(static_cast<size_t>(access.owner_id));
   units[access.owner_id]->values().keep_post_forward_shard(!backward && at::GradMode::is_enabled());
   unshard_scheduler_->use(access.owner_id, backward ? Pass::backward : Pass::forward,
@@ -160,7 +160,7 @@ void ShardedEngine::before_access(const hook::StorageAccess& access) {
 }
 
 void ShardedEngine::after_access(int64_t owner_id) noexcept {
-  std::scoped_lock lock(mutex);
+  base::Lock lock(watch.mutex());
   unshard_scheduler_->leave(owner_id);
 }
 
@@ -179,9 +179,9 @@ void ShardedEngine::enter_forward() {
     throw UsageError("MU169",
                      "a forward of the model runs inside summon_full_params, where its parameters do not belong to the "
                      "engine: leave the scope first");
-  if (watch_.forward_begins()) {
+  if (watch.forward_begins()) {
     check_parameters();
-    watch_.begin_forward();
+    watch.begin_forward();
     watch_unfrozen();
     if (!settings.keeps_after_forward) unshard_scheduler_->reshard_all(/*keep_roots=*/false);
     free_post_forward_shards();
@@ -189,11 +189,11 @@ void ShardedEngine::enter_forward() {
     unshard_scheduler_->begin(Pass::forward);
     exceptions_ = std::uncaught_exceptions();
   }
-  watch_.enter_forward();
+  watch.enter_forward();
 }
 
 void ShardedEngine::leave_forward() noexcept {
-  if (!watch_.leave_forward() || within_backward()) return;
+  if (!watch.leave_forward() || within_backward()) return;
   const bool threw = std::uncaught_exceptions() > exceptions_, trains = at::GradMode::is_enabled() && !threw;
   forward_trained_ |= trains;
   try {
@@ -225,7 +225,7 @@ void ShardedEngine::begin_backward(BackwardState what) {
 }
 
 /// The first call of a backward that was not announced hides the placeholders here.
-void ShardedEngine::before_gradient(size_t) { watch_.reach(); }
+void ShardedEngine::before_gradient(size_t) { watch.reach(); }
 
 void ShardedEngine::gradient_arrived(size_t leaf, const at::Tensor& parameter) {
   const auto [u, i] = places_of_leaves_[leaf];
@@ -375,12 +375,12 @@ std::exception_ptr shared_error(const comm::Communicator& group, const std::exce
 }  // namespace
 
 void ShardedEngine::begin_full_params(const FullParamsOptions& how) {
-  std::scoped_lock lock(mutex);
-  if (scope_ != FullScope::none || watch_.inside_forward() || within_backward())
+  base::Lock lock(watch.mutex());
+  if (scope_ != FullScope::none || watch.inside_forward() || within_backward())
     throw UsageError("MU169",
                      "summon_full_params runs inside a forward, a backward or another summon_full_params of the model: "
                      "call it between steps");
-  watch_.discard();
+  watch.discard();
   unshard_scheduler_->reshard_all(/*keep_roots=*/false);
   name_gathers("summon_full_params");
   for (auto& unit : units) unit->values().begin_full_params(how.rank0_only, how.writeback);
@@ -389,7 +389,7 @@ void ShardedEngine::begin_full_params(const FullParamsOptions& how) {
 }
 
 void ShardedEngine::end_full_params(const FullParamsOptions& how, bool write_back) {
-  std::scoped_lock lock(mutex);
+  base::Lock lock(watch.mutex());
   scope_ = FullScope::none;
   const bool updates = one_copy && write_back;
   const auto end = [&] {
@@ -417,7 +417,7 @@ void ShardedEngine::with_full_params(const std::function<void()>& f, const FullP
 
 void ShardedEngine::watch_unfrozen() {
   for (const auto& [name, tensor] : freezing_.frozen()) {
-    if (!tensor.requires_grad() || watch_.watches(tensor)) continue;
+    if (!tensor.requires_grad() || watch.watches(tensor)) continue;
     const auto [u, i] = *place(tensor);
     units[u]->allocate_gradients();
     hook_up(u, i);
@@ -473,7 +473,7 @@ ShardedEngine::Needs ShardedEngine::needs() const {
 }
 
 std::string ShardedEngine::describe() const {
-  std::scoped_lock lock(mutex);
+  base::Lock lock(watch.mutex());
   const bool twice = !settings.keeps_params_unsharded() && !settings.keeps_after_forward;  // in forward and in backward
   int64_t elements = 0;
   for (const auto& unit : units) elements += unit->elements();
@@ -509,7 +509,7 @@ std::string ShardedEngine::describe() const {
 }
 
 ShardedModel::Stats ShardedEngine::stats() const {
-  std::scoped_lock lock(mutex);
+  base::Lock lock(watch.mutex());
   ShardedModel::Stats stats;
   stats.gathered_bytes = unshard_scheduler_->live_bytes();
   stats.peak_gathered_bytes = unshard_scheduler_->peak_bytes();

@@ -2,13 +2,13 @@
 
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
+#include "base/mutex.h"
 #include "hook/watched_storage.h"
 #include "optim/parameter_owner.h"
 #include "parallel/backward_watch.h"
@@ -58,29 +58,28 @@ class ShardedEngine final : public hook::StorageWatcher,
   ShardedEngine(ShardedModel& model, torch::nn::Module& module, ShardGroups groups, ShardSettings settings);
   ~ShardedEngine() override;
   /// Call it once, when a shared_ptr owns this object. Collective.
-  void build(std::vector<UnitPlan> plans);
+  void build(std::vector<UnitPlan> plans) MUSTER_NO_THREAD_SAFETY_ANALYSIS;  // no other thread knows this object yet
 
   void before_access(const hook::StorageAccess& access) override;
   void after_access(int64_t owner_id) noexcept override;
   optim::FlatParameters& flat_parameters() noexcept override { return model_; }
 
-  void enter_forward();
-  void leave_forward() noexcept;
-  /// Follows the backwards of this model.
-  BackwardWatch& watch() noexcept { return watch_; }
-  void register_with(const std::shared_ptr<ReductionRecord>& record, int64_t index) {
+  void enter_forward() MUSTER_REQUIRES(watch.mutex());
+  void leave_forward() noexcept MUSTER_REQUIRES(watch.mutex());
+  void register_with(const std::shared_ptr<ReductionRecord>& record,
+                     int64_t index) MUSTER_NO_THREAD_SAFETY_ANALYSIS {  // called before the first backward
     reductions_->register_with(record, index);
   }
 
   /// Shards may be written between these two calls. `of_units`: the units whose values have changed.
   /// Collective: both, if the ranks of a host share one copy of the values; end_update() also if a changed unit stays
   /// unsharded.
-  void begin_update();
-  void end_update(const std::vector<bool>& of_units);
+  void begin_update() MUSTER_REQUIRES(watch.mutex());
+  void end_update(const std::vector<bool>& of_units) MUSTER_REQUIRES(watch.mutex());
   /// Called instead of end_update() if writing the values has failed. Returns whether no rank waits for this one.
-  bool abandon_update(const std::string& cause);
+  bool abandon_update(const std::string& cause) MUSTER_REQUIRES(watch.mutex());
   /// Waits for gathers of units that stay unsharded, so that shards may be written.
-  void wait_for_values();
+  void wait_for_values() MUSTER_REQUIRES(watch.mutex());
   /// Runs f with all full parameters in memory.
   void with_full_params(const std::function<void()>& f, const FullParamsOptions& how);
 
@@ -91,7 +90,7 @@ class ShardedEngine final : public hook::StorageWatcher,
   std::string describe() const;
   ShardedModel::Stats stats() const;
 
-  mutable std::mutex mutex;
+  // Also used without the mutex between steps, by the thread that trains.
   torch::nn::Module& module;
   const ShardGroups groups;
   const ShardSettings settings;
@@ -113,44 +112,48 @@ class ShardedEngine final : public hook::StorageWatcher,
   };
 
   Needs needs() const;
-  [[noreturn]] void refuse(const hook::StorageAccess& access) const;
+  [[noreturn]] void refuse(const hook::StorageAccess& access) const MUSTER_REQUIRES(watch.mutex());
   /// If ranks share memory, allocates gradients for as many units as are reduced at a time. Collective.
   void share_gradient_memory();
   void keep_gradients(const std::vector<std::vector<at::Tensor>>& early);
-  bool accessed_in_scope(const hook::StorageAccess& access) const;
-  void begin_backward(BackwardState what) override;
-  void before_gradient(size_t leaf) override;
-  void gradient_arrived(size_t leaf, const at::Tensor& parameter) override;
-  void end_backward(BackwardState what, bool complete) override;
-  void discard_backward() noexcept override;
-  void hook_up(size_t unit, size_t i);
-  void reduce();
+  bool accessed_in_scope(const hook::StorageAccess& access) const MUSTER_REQUIRES(watch.mutex());
+  void begin_backward(BackwardState what) override MUSTER_REQUIRES(watch.mutex());
+  void before_gradient(size_t leaf) override MUSTER_REQUIRES(watch.mutex());
+  void gradient_arrived(size_t leaf, const at::Tensor& parameter) override MUSTER_REQUIRES(watch.mutex());
+  void end_backward(BackwardState what, bool complete) override MUSTER_REQUIRES(watch.mutex());
+  void discard_backward() noexcept override MUSTER_REQUIRES(watch.mutex());
+  void hook_up(size_t unit, size_t i) MUSTER_REQUIRES(watch.mutex());
+  void reduce() MUSTER_REQUIRES(watch.mutex());
   void free_post_forward_shards();
   /// Sets the purpose that errors name for later gathers.
   void name_gathers(const char* purpose);
   void check_parameters() const;
   /// Gives unfrozen parameters gradients and hooks. Their gradients are collected, and reduced as soon as the ranks
   /// have agreed.
-  void watch_unfrozen();
+  void watch_unfrozen() MUSTER_REQUIRES(watch.mutex());
   /// Compares what ranks have frozen and unfrozen. Gradients of unfrozen parameters are reduced after the others of a
   /// backward. Collective.
-  void agree_on_freezing();
+  void agree_on_freezing() MUSTER_REQUIRES(watch.mutex());
   /// Runs f, which ends or begins an update, or writes during one.
-  void in_update(const std::function<void()>& f);
-  void update(const std::vector<bool>& of_units);
+  void in_update(const std::function<void()>& f) MUSTER_REQUIRES(watch.mutex());
+  void update(const std::vector<bool>& of_units) MUSTER_REQUIRES(watch.mutex());
   void begin_full_params(const FullParamsOptions& how);
   void end_full_params(const FullParamsOptions& how, bool write_back);
 
   ShardedModel& model_;
-  std::optional<UnshardScheduler> unshard_scheduler_;
-  std::optional<ReductionScheduler> reductions_;
-  std::vector<std::pair<size_t, size_t>> places_of_leaves_;  // by leaf of `watch_`: unit, and index in it
-  ArrivedGradients arrived_;
-  FreezingAgreement freezing_;
-  int exceptions_ = 0;            // number of exceptions in flight when the forward began
-  bool forward_trained_ = false;  // whether a forward since the last backward recorded a graph
-  FullScope scope_ = FullScope::none;
-  BackwardWatch watch_;  // last, because its hooks use the other members
+  std::optional<UnshardScheduler> unshard_scheduler_ MUSTER_GUARDED_BY(watch.mutex());
+  std::optional<ReductionScheduler> reductions_ MUSTER_GUARDED_BY(watch.mutex());
+  // By leaf of `watch`: unit, and index in it.
+  std::vector<std::pair<size_t, size_t>> places_of_leaves_ MUSTER_GUARDED_BY(watch.mutex());
+  ArrivedGradients arrived_ MUSTER_GUARDED_BY(watch.mutex());
+  FreezingAgreement freezing_ MUSTER_GUARDED_BY(watch.mutex());
+  int exceptions_ MUSTER_GUARDED_BY(watch.mutex()) = 0;  // number of exceptions in flight when the forward began
+  // Whether a forward since the last backward recorded a graph.
+  bool forward_trained_ MUSTER_GUARDED_BY(watch.mutex()) = false;
+  FullScope scope_ MUSTER_GUARDED_BY(watch.mutex()) = FullScope::none;
+
+ public:
+  BackwardWatch watch;  // last, because its hooks use the other members; its mutex is the engine's
 };
 
 }  // namespace muster::parallel

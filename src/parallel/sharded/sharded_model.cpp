@@ -82,12 +82,12 @@ ShardedModel::ShardedModel(torch::nn::Module& module, comm::Communicator shards,
 ShardedModel::~ShardedModel() = default;
 
 void ShardedModel::enter_forward() {
-  std::scoped_lock lock(engine_->mutex);
+  base::Lock lock(engine_->watch.mutex());
   engine_->enter_forward();
 }
 
 void ShardedModel::leave_forward() noexcept {
-  std::scoped_lock lock(engine_->mutex);
+  base::Lock lock(engine_->watch.mutex());
   engine_->leave_forward();
 }
 
@@ -95,22 +95,22 @@ void ShardedModel::before_backward() {
   if (hook::current_backward() >= 0) return;  // within another backward
   const auto& groups = engine_->groups;
   if (groups.shards.rank() == 0 && groups.replicas.rank() == 0) warn_of_lost_marks();
-  std::scoped_lock lock(engine_->mutex);
-  engine_->watch().announce();
+  base::Lock lock(engine_->watch.mutex());
+  engine_->watch.announce();
 }
 
 void ShardedModel::after_backward() {
-  std::scoped_lock lock(engine_->mutex);
-  engine_->watch().end_announced();
+  base::Lock lock(engine_->watch.mutex());
+  engine_->watch.end_announced();
 }
 
 void ShardedModel::fail_backward() noexcept {
-  std::scoped_lock lock(engine_->mutex);
-  engine_->watch().fail();
+  base::Lock lock(engine_->watch.mutex());
+  engine_->watch.fail();
 }
 
 void ShardedModel::broadcast_buffers() {
-  std::scoped_lock lock(engine_->mutex);
+  base::Lock lock(engine_->watch.mutex());
   engine_->module_buffers.broadcast(engine_->groups);
 }
 
@@ -118,13 +118,13 @@ void ShardedModel::set_gradient_sync(bool on) { engine_->sync = on; }
 bool ShardedModel::gradient_sync() const { return engine_->sync; }
 
 void ShardedModel::start_reduction() {
-  std::scoped_lock lock(engine_->mutex);
-  if (engine_->settings.keeps_params_unsharded()) engine_->watch().start_alone();
+  base::Lock lock(engine_->watch.mutex());
+  if (engine_->settings.keeps_params_unsharded()) engine_->watch.start_alone();
 }
 
 void ShardedModel::finish_reduction() {
-  std::scoped_lock lock(engine_->mutex);
-  if (engine_->settings.keeps_params_unsharded()) engine_->watch().end_alone();
+  base::Lock lock(engine_->watch.mutex());
+  if (engine_->settings.keeps_params_unsharded()) engine_->watch.end_alone();
 }
 
 int64_t ShardedModel::reduction_count() const { return engine_->reduction_count; }
@@ -199,7 +199,7 @@ std::vector<std::pair<std::string, at::Tensor>> ShardedModel::full_state(bool ma
 }
 
 std::vector<ParameterShard> ShardedModel::shards() {
-  std::scoped_lock lock(engine_->mutex);
+  base::Lock lock(engine_->watch.mutex());
   if (engine_->one_copy) engine_->one_copy->require_whole();
   engine_->wait_for_values();
   std::vector<ParameterShard> parts;
@@ -222,17 +222,17 @@ precision::ForwardCasts ShardedModel::forward_casts() const {
 }
 
 void ShardedModel::begin_update() {
-  std::scoped_lock lock(engine_->mutex);
+  base::Lock lock(engine_->watch.mutex());
   engine_->begin_update();
 }
 
 bool ShardedModel::abandon_update(const std::string& cause) {
-  std::scoped_lock lock(engine_->mutex);
+  base::Lock lock(engine_->watch.mutex());
   return engine_->abandon_update(cause);
 }
 
 void ShardedModel::end_update(const std::vector<at::Tensor>& parameters) {
-  std::scoped_lock lock(engine_->mutex);
+  base::Lock lock(engine_->watch.mutex());
   std::vector<bool> updated(engine_->units.size());
   for (const auto& parameter : parameters)
     if (const auto* place = engine_->place(parameter)) updated[place->first] = true;

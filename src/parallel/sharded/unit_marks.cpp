@@ -1,9 +1,9 @@
 #include "parallel/sharded/unit_marks.h"
 
-#include <mutex>
 #include <thread>
 #include <unordered_map>
 
+#include "base/mutex.h"
 #include "muster/parallel/wrap.h"
 
 namespace muster::parallel {
@@ -18,8 +18,8 @@ struct Mark {
 // Marks are stored here because a module has no place for a mark, and a model and its user hold different pointers to
 // it.
 struct Marks {
-  std::mutex mutex;
-  std::unordered_map<const torch::nn::Module*, Mark> all;
+  base::Mutex mutex;
+  std::unordered_map<const torch::nn::Module*, Mark> all MUSTER_GUARDED_BY(mutex);
 };
 
 Marks& marks() {
@@ -28,28 +28,30 @@ Marks& marks() {
   return *only;
 }
 
-/// Requires: the mutex.
-Mark* find_mark(const torch::nn::Module& module) {
-  const auto found = marks().all.find(&module);
-  return found == marks().all.end() || found->second.module.expired() ? nullptr : &found->second;
+Mark* find_mark(Marks& marks, const torch::nn::Module& module) MUSTER_REQUIRES(marks.mutex) {
+  const auto found = marks.all.find(&module);
+  return found == marks.all.end() || found->second.module.expired() ? nullptr : &found->second;
 }
 
 }  // namespace
 
 void mark_unit(const std::shared_ptr<torch::nn::Module>& module) {
-  const std::scoped_lock lock(marks().mutex);
-  std::erase_if(marks().all, [](const auto& entry) { return entry.second.module.expired(); });
-  marks().all.try_emplace(module.get(), Mark{module, std::this_thread::get_id()});
+  auto& known = marks();
+  const base::Lock lock(known.mutex);
+  std::erase_if(known.all, [](const auto& entry) { return entry.second.module.expired(); });
+  known.all.try_emplace(module.get(), Mark{module, std::this_thread::get_id()});
 }
 
 bool is_unit(const torch::nn::Module& module) {
-  const std::scoped_lock lock(marks().mutex);
-  return find_mark(module) != nullptr;
+  auto& known = marks();
+  const base::Lock lock(known.mutex);
+  return find_mark(known, module) != nullptr;
 }
 
 bool claim_mark(const torch::nn::Module& module) {
-  const std::scoped_lock lock(marks().mutex);
-  auto* mark = find_mark(module);
+  auto& known = marks();
+  const base::Lock lock(known.mutex);
+  auto* mark = find_mark(known, module);
   if (mark) mark->claimed = true;
   return mark != nullptr;
 }
@@ -58,8 +60,9 @@ std::vector<std::string> take_lost_marks() {
   std::vector<std::shared_ptr<torch::nn::Module>>
       lost;  // destroyed after the lock is released: the last owner may run a module's destructor
   {
-    const std::scoped_lock lock(marks().mutex);
-    for (auto& [_, mark] : marks().all)
+    auto& known = marks();
+    const base::Lock lock(known.mutex);
+    for (auto& [_, mark] : known.all)
       if (auto module = mark.claimed || mark.thread != std::this_thread::get_id() ? nullptr : mark.module.lock()) {
         mark.claimed = true;
         lost.push_back(std::move(module));
