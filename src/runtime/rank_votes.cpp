@@ -25,24 +25,24 @@ unsigned any_of_ranks(const comm::Communicator& group, unsigned own) {
 }  // namespace
 
 bool RankVotes::catch_signals() {
-  const std::lock_guard lock(mutex_);
+  const base::Lock lock(mutex_);
   if (signals_) return false;
   signals_ = std::make_unique<SignalWatch>(std::vector<int>{SIGTERM, SIGUSR1});
   return true;
 }
 
 void RankVotes::release_signals() {
-  const std::lock_guard lock(mutex_);
+  const base::Lock lock(mutex_);
   signals_.reset();
 }
 
 int RankVotes::received() const {
-  const std::lock_guard lock(mutex_);
+  const base::Lock lock(mutex_);
   return signals_ ? signals_->received() : 0;
 }
 
 void RankVotes::forget_signal(int signal) {
-  const std::lock_guard lock(mutex_);
+  const base::Lock lock(mutex_);
   if (signals_) signals_->forget(signal);
 }
 
@@ -53,14 +53,14 @@ unsigned RankVotes::own() const {
 }
 
 unsigned RankVotes::send() {
-  const std::lock_guard lock(mutex_);
+  const base::Lock lock(mutex_);
   const unsigned votes = own();
   sent_ |= votes;
   return votes;
 }
 
 void RankVotes::receive(unsigned any) {
-  const std::lock_guard lock(mutex_);
+  const base::Lock lock(mutex_);
   arrived_ = arrived_.value_or(0) | any;
 }
 
@@ -68,7 +68,7 @@ Votes RankVotes::agree(const comm::Communicator& group) {
   unsigned mine = 0;
   std::optional<unsigned> all;
   {
-    const std::lock_guard lock(mutex_);
+    const base::Lock lock(mutex_);
     all = std::exchange(arrived_, std::nullopt);
     mine = std::exchange(sent_, 0);
     if (!all) mine = own();
@@ -84,7 +84,7 @@ Votes RankVotes::agree(const comm::Communicator& group) {
 }
 
 void RankVotes::forget() {
-  const std::lock_guard lock(mutex_);
+  const base::Lock lock(mutex_);
   arrived_.reset();
   sent_ = 0;
   trigger_ = stop_ = false;

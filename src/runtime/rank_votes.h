@@ -2,9 +2,9 @@
 
 #include <atomic>
 #include <memory>
-#include <mutex>
 #include <optional>
 
+#include "base/mutex.h"
 #include "base/signals.h"
 #include "muster/comm/communicator.h"
 #include "muster/runtime/loop_access.h"
@@ -37,14 +37,15 @@ class RankVotes final : public parallel::Piggyback {
   void receive(unsigned any) override;
 
  private:
-  /// This rank's votes, one bit each. Requires: the mutex is locked.
-  unsigned own() const;
+  /// This rank's votes, one bit each.
+  unsigned own() const MUSTER_REQUIRES(mutex_);
 
   std::atomic<bool> trigger_ = false, stop_ = false;
-  mutable std::mutex mutex_;              // guard of all that follows
-  std::unique_ptr<SignalWatch> signals_;  // watch from catch_signals() to release_signals()
-  unsigned sent_ = 0;                     // votes of this rank that were sent since the last agree()
-  std::optional<unsigned> arrived_;       // votes that any rank has given, by reductions since the last agree()
+  mutable base::Mutex mutex_;
+  std::unique_ptr<SignalWatch> signals_ MUSTER_GUARDED_BY(mutex_);  // watch from catch_signals() to release_signals()
+  unsigned sent_ MUSTER_GUARDED_BY(mutex_) = 0;  // votes of this rank that were sent since the last agree()
+  // Votes that any rank has given, by reductions since the last agree().
+  std::optional<unsigned> arrived_ MUSTER_GUARDED_BY(mutex_);
 };
 
 }  // namespace muster::runtime

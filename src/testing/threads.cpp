@@ -1,7 +1,7 @@
 #include <exception>
-#include <mutex>
 #include <string>
 
+#include "base/mutex.h"
 #include "base/shown.h"
 #include "comm/thread_world.h"
 #include "muster/base/error.h"
@@ -24,23 +24,29 @@ namespace {
   }
 }
 
+/// The first error of all threads: those of other ranks are often its consequence.
+struct FirstError {
+  base::Mutex mutex;
+  std::exception_ptr error MUSTER_GUARDED_BY(mutex);
+  int rank MUSTER_GUARDED_BY(mutex) = 0;
+};
+
 }  // namespace
 
 void run_threads(int size, uint64_t seed, const std::function<void(comm::Communicator)>& body) {
   if (size < 1) throw LaunchError("MU064", formatted("a world of {} ranks; at least 1 is wanted", size));
-  std::mutex mutex;
-  std::exception_ptr first;  // the first error: those of other ranks are often its consequence
-  int rank = 0;
+  FirstError first;
   comm::run_thread_world(size, {.seed = seed}, [&](const comm::Communicator& group) {
     try {
       body(group);
     } catch (...) {
-      const std::lock_guard lock(mutex);
-      if (!first) first = std::current_exception(), rank = group.rank();
+      const base::Lock lock(first.mutex);
+      if (!first.error) first.error = std::current_exception(), first.rank = group.rank();
       throw;
     }
   });
-  if (first) rethrow(first, formatted("rank {} of {} threads, seed {}", rank, size, seed));
+  const base::Lock lock(first.mutex);
+  if (first.error) rethrow(first.error, formatted("rank {} of {} threads, seed {}", first.rank, size, seed));
 }
 
 }  // namespace muster::testing

@@ -2,11 +2,9 @@
 
 #include <algorithm>
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <numeric>
 #include <thread>
 #include <utility>
@@ -15,6 +13,7 @@
 #include <ATen/ops/maximum.h>
 #include <ATen/ops/minimum.h>
 
+#include "base/mutex.h"
 #include "muster/base/error.h"
 #include "sim/channel.h"
 #include "sim/machine.h"
@@ -37,16 +36,16 @@ class Progress {
  private:
   void run();
 
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool stops_ = false;
+  base::Mutex mutex_;
+  base::Condition changed_;
+  bool stops_ MUSTER_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };
 
 std::shared_ptr<Progress> Progress::get() {
-  static std::mutex mutex;
-  static std::weak_ptr<Progress> current;
-  const std::lock_guard lock(mutex);
+  static base::Mutex mutex;
+  static std::weak_ptr<Progress> current MUSTER_GUARDED_BY(mutex);
+  const base::Lock lock(mutex);
   auto progress = current.lock();
   if (!progress) current = progress = std::make_shared<Progress>();
   return progress;
@@ -56,7 +55,7 @@ Progress::Progress() : thread_([this] { run(); }) {}
 
 Progress::~Progress() {
   {
-    const std::lock_guard lock(mutex_);
+    const base::Lock lock(mutex_);
     stops_ = true;
   }
   changed_.notify_all();
@@ -65,8 +64,9 @@ Progress::~Progress() {
 
 void Progress::run() {
   uint64_t seen = 0;
-  std::unique_lock lock(mutex_);
-  while (!changed_.wait_for(lock, std::chrono::microseconds(200), [&] { return stops_; })) {
+  base::Lock lock(mutex_);
+  const auto stops = [this]() MUSTER_REQUIRES(mutex_) { return stops_; };
+  while (!changed_.wait_for(lock, std::chrono::microseconds(200), stops)) {
     lock.unlock();
     Machine::get().run_if_idle(seen);
     lock.lock();

@@ -78,6 +78,7 @@ at::Tensor on_cpu_like(const at::Tensor& tensor) {
 
 /// Runs when the stream reaches the call: fills the predicted results from what the CPU's kernel returns.
 void run_kernel(const c10::OperatorHandle& op, const Values& arguments, const std::vector<at::Tensor>& targets) {
+  Machine::get().mutex().assume_locked();  // it is while a command runs
   const AsKernel plain;
   const auto results = tensors_in(called(op, c10::DispatchKey::CPU, arguments));
   for (size_t i = 0; i < targets.size(); ++i) {

@@ -52,19 +52,19 @@ class DeviceMemory final : public c10::DeviceAllocator {
   using Place = std::tuple<int, c10::StreamId, size_t>;
 
   static void release(void* context);
-  void give_back(Block* block);
-  void make_free(Block* block);
-  void take_back();
-  Block* reused(c10::Stream stream, size_t bytes);
-  Block* fresh(c10::Stream stream, size_t bytes);
-  DeviceStats& stats(int device) { return stats_.at(static_cast<size_t>(device)); }
+  void give_back(Block* block) MUSTER_REQUIRES(machine_.mutex());
+  void make_free(Block* block) MUSTER_REQUIRES(machine_.mutex());
+  void take_back() MUSTER_REQUIRES(machine_.mutex());
+  Block* reused(c10::Stream stream, size_t bytes) MUSTER_REQUIRES(machine_.mutex());
+  Block* fresh(c10::Stream stream, size_t bytes) MUSTER_REQUIRES(machine_.mutex());
+  DeviceStats& stats(int device) MUSTER_REQUIRES(machine_.mutex()) { return stats_.at(static_cast<size_t>(device)); }
 
   Machine& machine_ = Machine::get();
   int64_t limit_;
-  std::vector<size_t> next_;  ///< first address that was never used, by device
-  std::vector<DeviceStats> stats_;
-  std::map<Place, std::vector<Block*>> free_;
-  std::vector<Leaving> leaving_;
+  std::vector<size_t> next_ MUSTER_GUARDED_BY(machine_.mutex());  ///< first address that was never used, by device
+  std::vector<DeviceStats> stats_ MUSTER_GUARDED_BY(machine_.mutex());
+  std::map<Place, std::vector<Block*>> free_ MUSTER_GUARDED_BY(machine_.mutex());
+  std::vector<Leaving> leaving_ MUSTER_GUARDED_BY(machine_.mutex());
 };
 
 DeviceMemory& memory() {
@@ -114,8 +114,9 @@ Block* DeviceMemory::reused(c10::Stream stream, size_t bytes) {
 
 void DeviceMemory::release(void* context) {
   if (!context) return;
-  const auto lock = Machine::get().lock();
-  memory().give_back(static_cast<Block*>(context));
+  auto& all = memory();
+  const auto lock = all.machine_.lock();
+  all.give_back(static_cast<Block*>(context));
 }
 
 void DeviceMemory::give_back(Block* block) {

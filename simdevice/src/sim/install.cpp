@@ -1,8 +1,8 @@
-#include <mutex>
 #include <optional>
 
 #include <c10/core/DeviceType.h>
 
+#include "base/mutex.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
 #include "sim/machine.h"
@@ -31,9 +31,9 @@ void check(const Options& options) {
 }  // namespace
 
 void install(const Options& options) {
-  static std::mutex mutex;
-  static auto& installed = *new std::optional<Options>;
-  const std::lock_guard lock(mutex);
+  static base::Mutex mutex;
+  static auto& installed MUSTER_GUARDED_BY(mutex) = *new std::optional<Options>;
+  const base::Lock lock(mutex);
   if (installed && equal(*installed, options)) return;
   if (installed) throw ConfigError("MU550", "the simulated accelerator was installed before, with other options");
   check(options);

@@ -106,7 +106,7 @@ bool Machine::query(const Mark& mark) {
 
 bool Machine::is_idle(c10::Stream stream) {
   const Lock lock(mutex_);
-  const bool idle = query([&] { return lane(stream).commands.empty(); });
+  const bool idle = query([&]() MUSTER_REQUIRES(mutex_) { return lane(stream).commands.empty(); });
   if (idle) host_waited(order.at(clock_of(stream)));
   return idle;
 }
@@ -162,7 +162,7 @@ void Machine::run_front(Lane& lane) {
   auto command = std::move(lane.commands.front());
   lane.commands.pop_front();
   if (lane.commands.empty()) busy_.erase(&lane);
-  const auto fail = [&](const char* why) {
+  const auto fail = [&](const char* why) MUSTER_REQUIRES(mutex_) {
     if (!error_)
       error_ = std::make_exception_ptr(
           LaunchError("MU552", formatted("{} failed on the simulated accelerator: {}", command.what, why)));
@@ -266,13 +266,13 @@ void Machine::synchronize_device(int device, const std::string& cause) {
   for (size_t i = 0; i < clocks_.size(); ++i)
     if (is_here(clocks_[i])) clock.join(order.at(i));
   wait(
-      lock, cause, nullptr, options_.patience, [&] { return std::none_of(busy_.begin(), busy_.end(), is_here); },
-      clock);
+      lock, cause, nullptr, options_.patience,
+      [&]() MUSTER_REQUIRES(mutex_) { return std::none_of(busy_.begin(), busy_.end(), is_here); }, clock);
 }
 
 void Machine::run_if_idle(uint64_t& seen) {
-  const Lock lock(mutex_, std::try_to_lock);
-  if (!lock) return;
+  if (!mutex_.try_lock()) return;
+  const Lock lock(mutex_, std::adopt_lock);
   for (int i = 0; seen == runs_ - static_cast<uint64_t>(i) && i < 16; ++i)
     if (!step() && !(thaw() && step())) break;
   seen = runs_;

@@ -15,6 +15,7 @@
 
 #include <c10/core/Stream.h>
 
+#include "base/mutex.h"
 #include "muster/sim/sim.h"
 #include "sim/order.h"
 
@@ -57,12 +58,12 @@ struct Mark {
 /// Why: docs/decisions/0133-a-simulated-accelerator.md.
 class Machine {
  public:
-  using Lock = std::unique_lock<std::recursive_mutex>;
+  using Lock = base::BasicLock<std::recursive_mutex>;
   static constexpr int kStreams = 128;  ///< per device: the default stream, then the pool, then those of communicators
   static constexpr int kPool = 32;
 
   static Machine& get();
-  void start(const Options& options);
+  void start(const Options& options) MUSTER_NO_THREAD_SAFETY_ANALYSIS;  // no thread uses the machine yet
   const Options& options() const { return options_; }
 
   void enqueue(c10::Stream stream, Command command);
@@ -76,7 +77,7 @@ class Machine {
   void host_accesses(const std::string& what, const std::vector<Access>& accesses);
   /// Records that the host knows, without waiting, that the mark is done.
   void host_saw(const Mark& mark);
-  size_t clock_of(c10::Stream stream);
+  size_t clock_of(c10::Stream stream) MUSTER_REQUIRES(mutex_);
   std::vector<FoundRace> take_races();
   std::string stream_name(size_t clock);
 
@@ -92,41 +93,44 @@ class Machine {
   c10::Stream pool_stream(int device);
   c10::Stream communicator_stream(int device);
   void seed(uint64_t seed);
-  Lock lock() { return Lock(mutex_); }
+  Lock lock() MUSTER_ACQUIRE(mutex_) MUSTER_NO_THREAD_SAFETY_ANALYSIS { return Lock(mutex_); }  // a lock leaves it
 
-  // Guarded by the lock.
-  Stats stats;
-  Order order;
-  OnRace on_race = OnRace::raise;
+  /// What lock() locks, for annotations.
+  base::BasicMutex<std::recursive_mutex>& mutex() MUSTER_RETURNS_MUTEX(mutex_) { return mutex_; }
+
+  Stats stats MUSTER_GUARDED_BY(mutex_);
+  Order order MUSTER_GUARDED_BY(mutex_);
+  OnRace on_race MUSTER_GUARDED_BY(mutex_) = OnRace::raise;
 
  private:
-  Lane& lane(c10::Stream stream);
-  bool query(const std::function<bool()>& done);
+  Lane& lane(c10::Stream stream) MUSTER_REQUIRES(mutex_);
+  bool query(const std::function<bool()>& done) MUSTER_REQUIRES(mutex_);
   void wait(Lock& lock, const std::string& cause, const Lane* wanted, std::chrono::milliseconds patience,
-            const std::function<bool()>& done, const Clock& clock);
-  void host_waited(const Clock& clock);
-  [[noreturn]] void throw_race(Lock& lock);
-  uint32_t weight(const Lane& lane, const Lane* wanted) const;
-  bool step(const Lane* wanted = nullptr);
-  void run_front(Lane& lane);
-  bool thaw();
-  std::string name_of(const Lane* lane) const;
-  std::string heads() const;
+            const std::function<bool()>& done, const Clock& clock) MUSTER_REQUIRES(mutex_);
+  void host_waited(const Clock& clock) MUSTER_REQUIRES(mutex_);
+  [[noreturn]] void throw_race(Lock& lock) MUSTER_NO_THREAD_SAFETY_ANALYSIS;  // unlocks what its caller has locked
+  uint32_t weight(const Lane& lane, const Lane* wanted) const MUSTER_REQUIRES(mutex_);
+  bool step(const Lane* wanted = nullptr) MUSTER_REQUIRES(mutex_);
+  void run_front(Lane& lane) MUSTER_REQUIRES(mutex_);
+  bool thaw() MUSTER_REQUIRES(mutex_);
+  std::string name_of(const Lane* lane) const MUSTER_REQUIRES(mutex_);
+  std::string heads() const MUSTER_REQUIRES(mutex_);
 
   Options options_;
-  std::recursive_mutex mutex_;
+  base::BasicMutex<std::recursive_mutex> mutex_;
   std::condition_variable_any changed_;
-  std::mt19937_64 random_;
-  uint64_t seed_ = 0;
-  uint32_t eager_ = 0;       ///< one in this many enqueues lets commands run; 0: none does
-  uint64_t draw_ = 1;        ///< random number that the weights are computed from
-  uint64_t runs_ = 0;        ///< number of commands that have run
-  uint64_t steps_left_ = 0;  ///< number of steps until new weights are drawn
-  std::exception_ptr error_;
-  std::vector<Lane> lanes_;          ///< streams, device by device
-  std::vector<const Lane*> clocks_;  ///< streams by index in the order
-  std::set<Lane*> busy_;             ///< streams that have commands
-  std::vector<int> next_pool_, next_communicator_;
+  std::mt19937_64 random_ MUSTER_GUARDED_BY(mutex_);
+  uint64_t seed_ MUSTER_GUARDED_BY(mutex_) = 0;
+  uint32_t eager_ MUSTER_GUARDED_BY(mutex_) = 0;       ///< one in this many enqueues lets commands run; 0: none does
+  uint64_t draw_ MUSTER_GUARDED_BY(mutex_) = 1;        ///< random number that the weights are computed from
+  uint64_t runs_ MUSTER_GUARDED_BY(mutex_) = 0;        ///< number of commands that have run
+  uint64_t steps_left_ MUSTER_GUARDED_BY(mutex_) = 0;  ///< number of steps until new weights are drawn
+  std::exception_ptr error_ MUSTER_GUARDED_BY(mutex_);
+  std::vector<Lane> lanes_ MUSTER_GUARDED_BY(mutex_);          ///< streams, device by device
+  std::vector<const Lane*> clocks_ MUSTER_GUARDED_BY(mutex_);  ///< streams by index in the order
+  std::set<Lane*> busy_ MUSTER_GUARDED_BY(mutex_);             ///< streams that have commands
+  std::vector<int> next_pool_ MUSTER_GUARDED_BY(mutex_);
+  std::vector<int> next_communicator_ MUSTER_GUARDED_BY(mutex_);
 };
 
 inline c10::Stream stream(int device, c10::StreamId id) {

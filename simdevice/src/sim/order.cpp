@@ -8,7 +8,6 @@
 #include <cstdio>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <sstream>
 #include <string_view>
 #include <utility>
@@ -16,6 +15,7 @@
 
 #include <torch/csrc/autograd/function.h>
 
+#include "base/mutex.h"
 #include "muster/base/format.h"
 
 namespace muster::sim {
@@ -50,7 +50,7 @@ class Names {
 
   /// The names of these frames. Empty for frames in other libraries.
   std::vector<std::string> of(void* const* frames, int count) {
-    const std::lock_guard lock(mutex_);
+    const base::Lock lock(mutex_);
     ask(frames, count);
     std::vector<std::string> all;
     for (int i = 0; i < count; ++i) all.push_back(known_[frames[i]]);
@@ -58,7 +58,7 @@ class Names {
   }
 
  private:
-  void ask(void* const* frames, int count) {
+  void ask(void* const* frames, int count) MUSTER_REQUIRES(mutex_) {
     std::map<std::string, std::vector<std::pair<void*, uintptr_t>>> unknown;  // addresses by file
     for (int i = 0; i < count; ++i) {
       Dl_info info = {};
@@ -71,7 +71,7 @@ class Names {
     for (const auto& [file, places] : unknown) ask(file, places);
   }
 
-  void ask(const std::string& file, const std::vector<std::pair<void*, uintptr_t>>& places) {
+  void ask(const std::string& file, const std::vector<std::pair<void*, uintptr_t>>& places) MUSTER_REQUIRES(mutex_) {
     std::ostringstream command;
     command << "addr2line -f -C -e '" << file << "'" << std::hex;
     for (const auto& [frame, offset] : places) command << " 0x" << offset;
@@ -85,8 +85,8 @@ class Names {
     }
   }
 
-  std::mutex mutex_;
-  std::map<void*, std::string> known_;
+  base::Mutex mutex_;
+  std::map<void*, std::string> known_ MUSTER_GUARDED_BY(mutex_);
 };
 
 /// The name without return type and arguments: "std::f" for "void std::f<int>(int)".

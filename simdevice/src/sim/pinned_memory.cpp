@@ -29,13 +29,14 @@ struct PinnedBlock {
   std::vector<Pending> pending = {};  ///< commands; in their pages the host may not read what they write, nor write
 };
 
-/// All members are guarded by the machine's lock.
 struct Pinned {
   char* host = nullptr;
   char* kernel = nullptr;
-  size_t next = 0;
-  std::map<const char*, PinnedBlock> blocks;  ///< blocks in use, by their first address
-  std::map<size_t, std::vector<char*>> free;  ///< free blocks by size in bytes
+  size_t next MUSTER_GUARDED_BY(Machine::get().mutex()) = 0;
+  /// Blocks in use, by their first address.
+  std::map<const char*, PinnedBlock> blocks MUSTER_GUARDED_BY(Machine::get().mutex());
+  /// Free blocks by size in bytes.
+  std::map<size_t, std::vector<char*>> free MUSTER_GUARDED_BY(Machine::get().mutex());
 };
 
 Pinned& pinned() {
@@ -43,7 +44,7 @@ Pinned& pinned() {
   return all;
 }
 
-std::map<const char*, PinnedBlock>::iterator block_of(const void* pointer) {
+std::map<const char*, PinnedBlock>::iterator block_of(const void* pointer) MUSTER_REQUIRES(Machine::get().mutex()) {
   auto& blocks = pinned().blocks;
   if (pointer < pinned().host || pointer >= pinned().host + kBytesOfAddresses) return blocks.end();
   const auto next = blocks.upper_bound(static_cast<const char*>(pointer));
@@ -68,7 +69,7 @@ void protect(const char* begin, const PinnedBlock& block) {
 
 /// Lets the host continue in the page of this address. A command that uses the address is a race. For other commands
 /// nobody knows whether the host reaches their bytes; they forbid its accesses only in their other pages from now on.
-void open_page(PinnedBlock& block, const char* address, bool writes) {
+void open_page(PinnedBlock& block, const char* address, bool writes) MUSTER_REQUIRES(Machine::get().mutex()) {
   const auto *page = page_of(address), *next = page + kPinnedUnit;
   for (auto& [use, access] : std::exchange(block.pending, {})) {
     if (!(writes || access.writes) || access.end <= page || access.begin >= next)
@@ -82,7 +83,7 @@ void open_page(PinnedBlock& block, const char* address, bool writes) {
   }
 }
 
-char* take(size_t bytes) {
+char* take(size_t bytes) MUSTER_REQUIRES(Machine::get().mutex()) {
   auto& all = pinned();
   if (auto& free = all.free[bytes]; !free.empty()) {
     auto* begin = free.back();
@@ -160,6 +161,7 @@ void* pinned_kernel_pointer(const void* pointer) {
 }
 
 void protect_pinned(const std::vector<Access>& accesses) {
+  Machine::get().mutex().assume_locked();  // by the machine, which calls this
   const auto& use = Machine::get().order.last_use();
   if (!use.origin || Machine::get().order.host_has_waited_for(use)) return;
   std::map<const char*, PinnedBlock*> used;
@@ -173,9 +175,11 @@ void protect_pinned(const std::vector<Access>& accesses) {
 }
 
 void release_pinned() {
-  const auto& order = Machine::get().order;
+  Machine::get().mutex().assume_locked();  // by the machine, which calls this
   for (auto& [begin, block] : pinned().blocks) {
-    const auto over = [&](const Pending& pending) { return order.host_has_waited_for(pending.use); };
+    const auto over = [](const Pending& pending) MUSTER_REQUIRES(Machine::get().mutex()) {
+      return Machine::get().order.host_has_waited_for(pending.use);
+    };
     if (std::erase_if(block.pending, over) > 0) protect(begin, block);
   }
 }
