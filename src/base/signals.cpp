@@ -3,7 +3,8 @@
 #include <array>
 #include <atomic>
 #include <csignal>
-#include <mutex>
+
+#include "base/mutex.h"
 
 namespace muster {
 namespace {
@@ -23,8 +24,9 @@ std::array<Post, kSignals>& posts() {
   return all;
 }
 
-std::mutex& posts_mutex() {
-  static std::mutex mutex;
+/// Guards `watches`, and the changes of `replaced`.
+base::Mutex& posts_mutex() {
+  static base::Mutex mutex;
   return mutex;
 }
 
@@ -43,7 +45,7 @@ uint32_t arrivals(int signal) { return posts()[static_cast<size_t>(signal)].arri
 }  // namespace
 
 SignalWatch::SignalWatch(const std::vector<int>& signals) {
-  const std::lock_guard lock(posts_mutex());
+  const base::Lock lock(posts_mutex());
   for (const int signal : signals) {
     if (signal < 1 || signal >= kSignals) continue;
     auto& post = posts()[static_cast<size_t>(signal)];
@@ -62,7 +64,7 @@ SignalWatch::SignalWatch(const std::vector<int>& signals) {
 }
 
 SignalWatch::~SignalWatch() {
-  const std::lock_guard lock(posts_mutex());
+  const base::Lock lock(posts_mutex());
   for (const auto& watched : watched_) {
     auto& post = posts()[static_cast<size_t>(watched.signal)];
     if (--post.watches > 0) continue;

@@ -1,10 +1,10 @@
 #include "checkpoint_files.h"
 
 #include <map>
-#include <mutex>
 #include <system_error>
 #include <utility>
 
+#include "base/mutex.h"
 #include "base/shown.h"
 #include "format/atomic_folder.h"
 #include "format/manifest.h"
@@ -67,7 +67,7 @@ class FilesInStorage : public CheckpointFiles {
   const fs::path& path() const override { return path_; }
 
   std::shared_ptr<format::InputFile> open(const std::string& name) const override {
-    const std::lock_guard lock(mutex_);
+    const base::Lock lock(mutex_);
     auto& file = files_[name];
     if (!file) file = make(name);
     return file;
@@ -89,8 +89,8 @@ class FilesInStorage : public CheckpointFiles {
 
   fs::path path_;
   std::shared_ptr<CheckpointStorage> storage_;
-  mutable std::map<std::string, std::shared_ptr<format::InputFile>> files_;
-  mutable std::mutex mutex_;
+  mutable std::map<std::string, std::shared_ptr<format::InputFile>> files_ MUSTER_GUARDED_BY(mutex_);
+  mutable base::Mutex mutex_;
 };
 
 [[noreturn]] void refuse_missing(const fs::path& path, const char* what) {

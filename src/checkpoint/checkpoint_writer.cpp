@@ -1,10 +1,8 @@
 #include <array>
-#include <condition_variable>
 #include <exception>
 #include <filesystem>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <random>
 #include <string>
 #include <thread>
@@ -12,6 +10,7 @@
 #include <vector>
 
 #include "base/log.h"
+#include "base/mutex.h"
 #include "comm/agreement.h"
 #include "format/checksum.h"
 #include "format/json.h"
@@ -228,8 +227,8 @@ class CheckpointWriter::Worker {
   ~Worker() {
     if (!thread_.joinable()) return;
     {
-      std::unique_lock lock(mutex_);
-      if (!ended_.wait_for(lock, group_.timeout(), [&] { return !busy_; })) {
+      base::Lock lock(mutex_);
+      if (!ended_.wait_for(lock, group_.timeout(), [this]() MUSTER_REQUIRES(mutex_) { return !busy_; })) {
         gives_up_ = true;
         group_.abort("the writer of checkpoints ended before its save was done");
       }
@@ -248,7 +247,10 @@ class CheckpointWriter::Worker {
     } catch (...) {
       unplanned_ = std::current_exception();  // the other ranks have started, so the writer's thread reports it
     }
-    busy_ = true;
+    {
+      const base::Lock lock(mutex_);
+      busy_ = true;
+    }
     thread_ = std::thread([this] { run(); });
   }
 
@@ -261,7 +263,7 @@ class CheckpointWriter::Worker {
   std::uint64_t staging_bytes() const { return buffer_.memory_bytes(); }
 
   bool busy() const {
-    const std::lock_guard lock(mutex_);
+    const base::Lock lock(mutex_);
     return busy_;
   }
 
@@ -277,7 +279,7 @@ class CheckpointWriter::Worker {
     } catch (...) {
       failure = std::current_exception();
     }
-    const std::lock_guard lock(mutex_);
+    const base::Lock lock(mutex_);
     if (!failure) path_ = path;
     failure_ = failure;
     busy_ = false;
@@ -287,7 +289,7 @@ class CheckpointWriter::Worker {
   format::FileMark write(const checkpoint::CreateFile& create, const std::string& id) {
     if (unplanned_) std::rethrow_exception(unplanned_);
     return checkpoint::write_rank(plan_, &buffer_, create, rank_, id, [&] {
-      const std::lock_guard lock(mutex_);
+      const base::Lock lock(mutex_);
       return !gives_up_;
     });
   }
@@ -307,9 +309,10 @@ class CheckpointWriter::Worker {
   checkpoint::RankSavePlan plan_;
   checkpoint::HostBuffer buffer_;
   std::exception_ptr unplanned_, failure_;
-  bool busy_ = false, gives_up_ = false;
-  mutable std::mutex mutex_;
-  std::condition_variable ended_;
+  mutable base::Mutex mutex_;
+  bool busy_ MUSTER_GUARDED_BY(mutex_) = false;
+  bool gives_up_ MUSTER_GUARDED_BY(mutex_) = false;
+  base::Condition ended_;
   std::thread thread_;
 };
 

@@ -240,7 +240,7 @@ void RankSource::compare(std::size_t block, std::uint64_t checksum) const {
 }
 
 std::shared_ptr<format::MappedFile> RankSource::take_mapping(const format::InputFile& file) const {
-  std::unique_lock lock(mutex_);
+  base::Lock lock(mutex_);
   if (mapping_) return std::exchange(mapping_, nullptr);
   lock.unlock();
   if (!file.can_be_mapped()) return nullptr;
@@ -291,7 +291,14 @@ void RankSource::check_blocks(std::size_t first, std::size_t last) const {
   });
 }
 
-void RankSource::check() { check(*open(), mapping_.get(), 0, index_.file_bytes); }
+void RankSource::check() {
+  std::shared_ptr<format::MappedFile> mapping;
+  {
+    const base::Lock lock(mutex_);
+    mapping = mapping_;
+  }
+  check(*open(), mapping.get(), 0, index_.file_bytes);
+}
 
 void RankSource::check(const format::InputFile& file, const format::MappedFile* mapping, std::uint64_t offset,
                        std::uint64_t bytes) const {

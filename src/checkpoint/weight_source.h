@@ -5,13 +5,13 @@
 #include <filesystem>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
 
+#include "base/mutex.h"
 #include "checkpoint/checkpoint_files.h"
 #include "format/input_file.h"
 #include "format/manifest.h"
@@ -108,7 +108,7 @@ class RankSource {
  private:
   void read_index(const format::Manifest& manifest, int rank);
   void read_head();
-  void read_checked_head();
+  void read_checked_head() MUSTER_NO_THREAD_SAFETY_ANALYSIS;  // called by the constructor
   /// A block to check, with a range of its bytes to copy to `to`.
   struct Wanted {
     std::size_t block;
@@ -126,8 +126,8 @@ class RankSource {
   format::RankIndex index_;
   std::unordered_map<std::string, format::TensorEntry> entries_;
   std::unique_ptr<std::atomic<bool>[]> is_checked_;  ///< one flag per block
-  mutable std::shared_ptr<format::MappedFile> mapping_;
-  mutable std::mutex mutex_;  ///< guard of mapping_
+  mutable std::shared_ptr<format::MappedFile> mapping_ MUSTER_GUARDED_BY(mutex_);
+  mutable base::Mutex mutex_;
 };
 
 }  // namespace muster::checkpoint

@@ -13,9 +13,9 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <mutex>
 #include <utility>
 
+#include "base/mutex.h"
 #include "base/variables.h"
 #include "muster/base/error.h"
 
@@ -68,7 +68,7 @@ class Report::Page {
 
   const int descriptor;
   bool owns_descriptor = false;
-  std::mutex mutex;  // guard of the text and its fields
+  base::Mutex mutex;  // guard of the text and its fields
   Written* const written;
 };
 
@@ -114,7 +114,7 @@ void Report::step(std::int64_t count) const noexcept {
 
 void Report::lost(int rank, std::string_view reason) const noexcept {
   if (!page_) return;
-  const std::lock_guard lock(page_->mutex);
+  const base::Lock lock(page_->mutex);
   auto& written = *page_->written;
   const auto size = std::min(reason.size(), sizeof written.reason - 1);
   std::memcpy(written.reason, reason.data(), size);

@@ -14,6 +14,7 @@
 #include <ATen/Parallel.h>
 
 #include "base/log.h"
+#include "base/mutex.h"
 #include "base/shown.h"
 #include "muster/base/error.h"
 
@@ -82,42 +83,44 @@ struct WorkerQueue::Shared {
   Shared(const Settings& s, std::shared_ptr<BatchOrder> o)
       : settings(s), order(std::move(o)), slots(s.capacity), taken(s.first), ticket(s.first) {}
 
-  Slot& slot(int64_t batch) { return slots[batch % slots.size()]; }
-  bool may_start() const { return stop || ticket >= last || ticket < taken + static_cast<int64_t>(slots.size()); }
+  Slot& slot(int64_t batch) MUSTER_REQUIRES(mutex) { return slots[batch % slots.size()]; }
+  bool may_start() const MUSTER_REQUIRES(mutex) {
+    return stop || ticket >= last || ticket < taken + static_cast<int64_t>(slots.size());
+  }
   void run(BatchMaker& maker);
   bool run_one(BatchMaker& maker);
   bool take_ticket(int64_t& batch, std::unique_ptr<BatchBox>& box);
   void put(int64_t batch, Slot made);
   void end_before(int64_t batch);
-  MadeBatch take_ready(std::unique_lock<std::mutex>& lock);
+  MadeBatch take_ready() MUSTER_REQUIRES(mutex);
 
   const Settings settings;
-  int64_t last = std::numeric_limits<int64_t>::max();  // index after the last batch
   std::shared_ptr<BatchOrder> order;
-  std::mutex mutex;
-  std::condition_variable ready;  // signalled when the next batch to take exists or never will
-  std::condition_variable room;   // signalled when there is room for another batch
-  std::condition_variable left;   // signalled when a thread has ended
-  std::mutex turn;                // held while a batch is prepared, if order matters
-  std::vector<std::unique_ptr<BatchBox>> spare;
-  std::vector<Slot> slots;
+  base::Mutex mutex;
+  int64_t last MUSTER_GUARDED_BY(mutex) = std::numeric_limits<int64_t>::max();  // index after the last batch
+  base::Condition ready;  // signalled when the next batch to take exists or never will
+  base::Condition room;   // signalled when there is room for another batch
+  base::Condition left;   // signalled when a thread has ended
+  base::Mutex turn;       // held while a batch is prepared, if order matters
+  std::vector<std::unique_ptr<BatchBox>> spare MUSTER_GUARDED_BY(mutex);
+  std::vector<Slot> slots MUSTER_GUARDED_BY(mutex);
   std::atomic<bool> stop{false};
-  int running = 0;
-  int64_t taken;   // next batch to take
-  int64_t ticket;  // next batch to start
-  int waiting_for_room = 0;
-  bool waiting_for_batch = false;
+  int running MUSTER_GUARDED_BY(mutex) = 0;
+  int64_t taken MUSTER_GUARDED_BY(mutex);   // next batch to take
+  int64_t ticket MUSTER_GUARDED_BY(mutex);  // next batch to start
+  int waiting_for_room MUSTER_GUARDED_BY(mutex) = 0;
+  bool waiting_for_batch MUSTER_GUARDED_BY(mutex) = false;
 };
 
 void WorkerQueue::Shared::put(int64_t batch, Slot made) {
-  const std::lock_guard lock(mutex);
+  const base::Lock lock(mutex);
   if (made.error) last = std::min(last, batch + 1);
   slot(batch) = std::move(made);
   if (waiting_for_batch && batch == taken) ready.notify_one();
 }
 
 void WorkerQueue::Shared::end_before(int64_t batch) {
-  const std::lock_guard lock(mutex);
+  const base::Lock lock(mutex);
   last = std::min(last, batch);
   if (waiting_for_batch) ready.notify_one();
   room.notify_all();
@@ -125,9 +128,9 @@ void WorkerQueue::Shared::end_before(int64_t batch) {
 
 /// Waits for room for one more batch. Returns false if nothing is left to do.
 bool WorkerQueue::Shared::take_ticket(int64_t& batch, std::unique_ptr<BatchBox>& box) {
-  std::unique_lock lock(mutex);
+  base::Lock lock(mutex);
   ++waiting_for_room;
-  room.wait(lock, [this] { return may_start(); });
+  room.wait(lock, [this]() MUSTER_REQUIRES(mutex) { return may_start(); });
   --waiting_for_room;
   if (stop || ticket >= last) return false;
   batch = ticket++;
@@ -142,8 +145,8 @@ bool WorkerQueue::Shared::run_one(BatchMaker& maker) {
   Slot made{.batch = {}, .error = nullptr, .ready = true};
   BatchContent content;
   content.stop = &stop;
-  std::unique_lock in_order(turn, std::defer_lock);
-  if (!order->random_access()) in_order.lock();
+  std::optional<base::Lock> in_order;
+  if (!order->random_access()) in_order.emplace(turn);
   int64_t batch = 0;
   if (!take_ticket(batch, made.batch.box)) return false;
   try {
@@ -153,7 +156,7 @@ bool WorkerQueue::Shared::run_one(BatchMaker& maker) {
       end_before(batch);
       return false;
     }
-    if (in_order) in_order.unlock();
+    in_order.reset();
     make_batch(maker, content, settings.random, settings.pinned, made.batch);
     if (settings.pinned)
       made.batch.box->visit([](at::Tensor& t) {
@@ -177,7 +180,7 @@ WorkerQueue::WorkerQueue(const Settings& settings, std::shared_ptr<BatchOrder> o
   try {
     for (auto& maker : makers) {
       {
-        const std::lock_guard lock(shared_->mutex);
+        const base::Lock lock(shared_->mutex);
         ++shared_->running;
       }
       threads_.emplace_back([shared = shared_, maker = std::move(maker)]() mutable {
@@ -185,14 +188,14 @@ WorkerQueue::WorkerQueue(const Settings& settings, std::shared_ptr<BatchOrder> o
         use_one_intra_op_thread();
         shared->run(*maker);
         maker.reset();
-        const std::lock_guard lock(shared->mutex);
+        const base::Lock lock(shared->mutex);
         --shared->running;
         shared->left.notify_all();
       });
     }
   } catch (const std::system_error& e) {
     {
-      const std::lock_guard lock(shared_->mutex);
+      const base::Lock lock(shared_->mutex);
       --shared_->running;
     }
     end();
@@ -211,10 +214,10 @@ void WorkerQueue::end() noexcept {
 
 void WorkerQueue::wait_for_threads() {
   auto& s = *shared_;
-  std::unique_lock lock(s.mutex);
+  base::Lock lock(s.mutex);
   s.stop = true;
   s.room.notify_all();
-  const auto all_left = [&s] { return s.running == 0; };
+  const auto all_left = [&s]() MUSTER_REQUIRES(s.mutex) { return s.running == 0; };
   if (s.left.wait_for(lock, s.settings.patience, all_left)) return;
   const auto more = overdue_.empty() ? s.settings.timeout : std::chrono::milliseconds(0);
   log::warning("MU129", ": a loop over a loader is over, and ", s.running,
@@ -223,7 +226,7 @@ void WorkerQueue::wait_for_threads() {
   if (!s.left.wait_for(lock, more, all_left)) end_process(overdue_, seconds_text(s.settings.patience + more));
 }
 
-MadeBatch WorkerQueue::Shared::take_ready(std::unique_lock<std::mutex>&) {
+MadeBatch WorkerQueue::Shared::take_ready() {
   auto& next = slot(taken);
   if (next.error) std::rethrow_exception(next.error);
   next.ready = false;
@@ -234,10 +237,10 @@ MadeBatch WorkerQueue::Shared::take_ready(std::unique_lock<std::mutex>&) {
 
 std::optional<MadeBatch> WorkerQueue::take() {
   auto& s = *shared_;
-  std::unique_lock lock(s.mutex);
+  base::Lock lock(s.mutex);
   s.waiting_for_batch = true;
-  const bool came =
-      s.ready.wait_for(lock, s.settings.timeout, [&s] { return s.slot(s.taken).ready || s.taken >= s.last; });
+  const bool came = s.ready.wait_for(
+      lock, s.settings.timeout, [&s]() MUSTER_REQUIRES(s.mutex) { return s.slot(s.taken).ready || s.taken >= s.last; });
   s.waiting_for_batch = false;
   if (!came) {
     const Error error("MU105", "no worker made batch " + std::to_string(s.taken) + " within " +
@@ -248,18 +251,18 @@ std::optional<MadeBatch> WorkerQueue::take() {
   }
   overdue_.clear();
   if (s.taken >= s.last) return std::nullopt;
-  return s.take_ready(lock);
+  return s.take_ready();
 }
 
 std::optional<MadeBatch> WorkerQueue::try_take() {
   auto& s = *shared_;
-  std::unique_lock lock(s.mutex);
+  base::Lock lock(s.mutex);
   if (s.taken >= s.last || !s.slot(s.taken).ready || s.slot(s.taken).error) return std::nullopt;
-  return s.take_ready(lock);
+  return s.take_ready();
 }
 
 void WorkerQueue::recycle(std::unique_ptr<BatchBox> box) {
-  const std::lock_guard lock(shared_->mutex);
+  const base::Lock lock(shared_->mutex);
   shared_->spare.push_back(std::move(box));
 }
 

@@ -6,13 +6,13 @@
 #include <cstdlib>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <utility>
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/library.h>
 
+#include "base/mutex.h"
 #include "base/spelling.h"
 #include "muster/base/error.h"
 
@@ -106,7 +106,7 @@ class Registry {
   }
 
   void install(const Interceptor& interceptor) {
-    const std::scoped_lock lock(mutex_);
+    const base::Lock lock(mutex_);
     const auto bit = Priorities(interceptor.priority).bits;
     check(interceptor, bit);
     if (installed.priorities.load(std::memory_order_relaxed) & bit) return;
@@ -119,7 +119,7 @@ class Registry {
   }
 
  private:
-  void check(const Interceptor& interceptor, uint32_t bit) const {
+  void check(const Interceptor& interceptor, uint32_t bit) const MUSTER_REQUIRES(mutex_) {
     const auto index = static_cast<size_t>(interceptor.priority);
     const auto refuse = [&](const std::string& why) {
       throw UsageError("MU315", "the interceptor '" + std::string(interceptor.name) + "' cannot have priority " +
@@ -133,7 +133,7 @@ class Registry {
       refuse("priorities 0 to 7 and 24 to 31 take named operators; say in `takes` which");
   }
 
-  void add_to_every() {
+  void add_to_every() MUSTER_REQUIRES(mutex_) {
     if (every_) return;
     auto library = std::make_unique<torch::Library>(torch::Library::IMPL, "_", kEveryOperatorKey, __FILE__, __LINE__);
     // Boxed and for all namespaces, so that operators of users and of later versions are seen, too.
@@ -148,10 +148,11 @@ class Registry {
     return *kernels;
   }
 
-  std::mutex mutex_;
-  std::array<std::string, kPositions> names_;
-  std::unique_ptr<torch::Library> every_;
-  std::unique_ptr<NamedKernels> on_thread_, autocast_;
+  base::Mutex mutex_;
+  std::array<std::string, kPositions> names_ MUSTER_GUARDED_BY(mutex_);
+  std::unique_ptr<torch::Library> every_ MUSTER_GUARDED_BY(mutex_);
+  std::unique_ptr<NamedKernels> on_thread_ MUSTER_GUARDED_BY(mutex_);
+  std::unique_ptr<NamedKernels> autocast_ MUSTER_GUARDED_BY(mutex_);
 };
 
 // How the switches of a thread change its dispatch keys.

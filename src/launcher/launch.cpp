@@ -8,13 +8,11 @@
 
 #include <algorithm>
 #include <atomic>
-#include <condition_variable>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
 #include <fstream>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
@@ -22,6 +20,7 @@
 
 #include "base/descriptor.h"
 #include "base/log.h"
+#include "base/mutex.h"
 #include "base/variables.h"
 #include "cluster/report.h"
 #include "launcher/child.h"
@@ -72,21 +71,21 @@ class LocalRanks {
   void end_others();
   void end_process();
 
-  std::condition_variable changed_;
+  base::Condition changed_;
   std::vector<Child> children_;     // used only by the thread
-  std::optional<RootCause> cause_;  // written by the thread under the mutex
+  std::optional<RootCause> cause_;  // written by the thread, with the mutex; read by others with it
   std::exception_ptr start_error_;
-  bool finishing_ = false;  // finish() was called; guarded by the mutex
-  std::mutex mutex_;
+  base::Mutex mutex_;
+  bool finishing_ MUSTER_GUARDED_BY(mutex_) = false;  // finish() was called
   LaunchOptions options_;
-  std::optional<ExitStatus> own_end_;  // guarded by the mutex
+  std::optional<ExitStatus> own_end_ MUSTER_GUARDED_BY(mutex_);
   int own_rank_;
   cluster::Report report_ = cluster::Report::make();
-  bool started_ = false;                  // guarded by the mutex
+  bool started_ MUSTER_GUARDED_BY(mutex_) = false;
   std::optional<Supervisor> supervisor_;  // used only by the thread
   Descriptor wake_;
-  bool printed_root_cause_ = false;  // other_rank_is_root_cause() has printed its message; guarded by the mutex
-  std::thread thread_;               // last member, since it uses all others
+  bool printed_root_cause_ MUSTER_GUARDED_BY(mutex_) = false;  // other_rank_is_root_cause() has printed its message
+  std::thread thread_;                                         // last member, since it uses all others
 };
 
 /// This program with its arguments. If its file was replaced, /proc/self/exe itself is used.
@@ -116,15 +115,15 @@ LocalRanks::LocalRanks(const Job& job, const LaunchOptions& options)
       start_error_ = std::current_exception();
     }
     {
-      std::lock_guard lock(mutex_);
+      base::Lock lock(mutex_);
       started_ = true;
     }
     changed_.notify_all();
     if (!start_error_) watch();
   });
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  std::unique_lock lock(mutex_);
-  changed_.wait(lock, [this] { return started_; });
+  base::Lock lock(mutex_);
+  changed_.wait(lock, [this]() MUSTER_REQUIRES(mutex_) { return started_; });
   if (!start_error_) return;
   lock.unlock();
   thread_.join();
@@ -153,7 +152,7 @@ LocalRanks::~LocalRanks() {
 
 int LocalRanks::finish(int status) {
   {
-    std::lock_guard lock(mutex_);
+    base::Lock lock(mutex_);
     finishing_ = true;
     own_end_ = ExitStatus{status, 0};
   }
@@ -166,7 +165,7 @@ int LocalRanks::finish(int status) {
 bool LocalRanks::other_rank_is_root_cause(const Uncaught& exception) {
   if (exception.is_error && !cluster::write_error_message(report_, exception.message))
     std::fprintf(stderr, "muster: %s\n", exception.message.c_str());
-  std::unique_lock lock(mutex_);
+  base::Lock lock(mutex_);
   if (!own_end_) own_end_ = exception.is_error ? ExitStatus{cluster::kUncaughtError, 0} : ExitStatus{0, SIGABRT};
   eventfd_write(wake_.get(), 1);
   changed_.wait(lock, [this] { return cause_.has_value(); });
@@ -179,7 +178,7 @@ bool LocalRanks::other_rank_is_root_cause(const Uncaught& exception) {
 }
 
 std::optional<ExitStatus> LocalRanks::own_end() {
-  std::lock_guard lock(mutex_);
+  base::Lock lock(mutex_);
   return own_end_;
 }
 
@@ -213,7 +212,7 @@ void LocalRanks::print_cause() {
   for (const auto& line : describe(*supervisor_->cause(), supervisor_->layout(), nullptr))
     std::fprintf(stderr, "%s\n", line.c_str());
   {
-    std::lock_guard lock(mutex_);
+    base::Lock lock(mutex_);
     cause_ = supervisor_->cause();
   }
   changed_.notify_all();
@@ -244,9 +243,10 @@ void LocalRanks::end_others() {
 
 /// Ends this process after the failure of another rank, unless it ends by itself within the grace time of all ranks.
 void LocalRanks::end_process() {
-  std::unique_lock lock(mutex_);
+  base::Lock lock(mutex_);
   if (!cause_ || (own_end_ && cause_->rank == own_rank_)) return;
-  changed_.wait_for(lock, options_.grace, [this] { return finishing_ || printed_root_cause_; });
+  changed_.wait_for(lock, options_.grace,
+                    [this]() MUSTER_REQUIRES(mutex_) { return finishing_ || printed_root_cause_; });
   if (finishing_) return;
   cluster::flush_stdio();
   _exit(cause_->end.exit_code());

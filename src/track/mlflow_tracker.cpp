@@ -65,12 +65,12 @@ void MlflowTracker::add_image(const LoggedValue& image, int64_t step) {
 }
 
 void MlflowTracker::add(const std::string& line) {
-  std::lock_guard lock(mutex_);
+  base::Lock lock(mutex_);
   file_.add(line);
 }
 
 void MlflowTracker::flush() {
-  std::lock_guard lock(mutex_);
+  base::Lock lock(mutex_);
   changed_.notify_all();
   file_.flush();
 }
@@ -90,10 +90,10 @@ void MlflowTracker::finish(RunStatus status) {
 bool MlflowTracker::has_sent_all() const { return sent_end_ == file_.size(); }
 
 bool MlflowTracker::wait_until_sent() {
-  std::unique_lock lock(mutex_);
+  base::Lock lock(mutex_);
   hurry_ = true;
   changed_.notify_all();
-  return sent_.wait_for(lock, times_.at_end, [&] { return has_sent_all(); });
+  return sent_.wait_for(lock, times_.at_end, [this]() MUSTER_REQUIRES(mutex_) { return has_sent_all(); });
 }
 
 void MlflowTracker::report_end(bool sent) {
@@ -112,7 +112,7 @@ void MlflowTracker::report_end(bool sent) {
 
 void MlflowTracker::stop() {
   {
-    std::lock_guard lock(mutex_);
+    base::Lock lock(mutex_);
     stop_ = true;
   }
   changed_.notify_all();
@@ -121,9 +121,10 @@ void MlflowTracker::stop() {
 
 void MlflowTracker::send_all() {
   auto pause = times_.first_pause;
-  std::unique_lock lock(mutex_);
+  base::Lock lock(mutex_);
   while (true) {
-    changed_.wait(lock, [&] { return stop_ || !sent_end_ || sent_end_ < file_.written(); });
+    changed_.wait(lock,
+                  [this]() MUSTER_REQUIRES(mutex_) { return stop_ || !sent_end_ || sent_end_ < file_.written(); });
     if (stop_) return;
     const auto begin = delivery_.run().sent;
     const auto lines = file_.read_lines(begin, kMostLines);
@@ -140,7 +141,7 @@ void MlflowTracker::send_all() {
       continue;
     }
     if (!stop_) report_failure(failure);
-    changed_.wait_for(lock, pause, [&] { return stop_ || hurry_; });
+    changed_.wait_for(lock, pause, [this]() MUSTER_REQUIRES(mutex_) { return stop_ || hurry_; });
     pause = std::exchange(hurry_, false) ? times_.first_pause : std::min(2 * pause, times_.longest_pause);
   }
 }

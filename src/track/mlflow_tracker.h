@@ -2,9 +2,7 @@
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <filesystem>
-#include <mutex>
 #include <optional>
 #include <set>
 #include <span>
@@ -13,6 +11,7 @@
 #include <thread>
 
 #include "append_file.h"
+#include "base/mutex.h"
 #include "mlflow_delivery.h"
 #include "muster/base/environment.h"
 #include "muster/track/options.h"
@@ -58,25 +57,26 @@ class MlflowTracker final : public Tracker {
   void add_image(const LoggedValue& image, int64_t step);
   void send_all();
   std::string failure_of_sending(std::string_view lines);
-  bool has_sent_all() const;
+  bool has_sent_all() const MUSTER_REQUIRES(mutex_);
   bool wait_until_sent();
-  void report_failure(const std::string& reason);
+  void report_failure(const std::string& reason) MUSTER_REQUIRES(mutex_);
   void report_end(bool sent);
   Notice notice();
-  void clear_what_is_sent();
+  void clear_what_is_sent() MUSTER_REQUIRES(mutex_);
   void stop();
 
   const std::filesystem::path folder_;
   const MlflowTimes times_;
   std::set<std::string, std::less<>> noticed_;
   std::atomic<bool> stop_{false};
-  mutable std::mutex mutex_;
-  std::condition_variable changed_, sent_;
-  AppendFile file_;
-  bool hurry_ = false;
-  bool reported_ = false;
-  std::optional<uint64_t> sent_end_;  // end of the lines that the server has; nullopt until it has the run
-  MlflowDelivery delivery_;           // used by the thread
+  mutable base::Mutex mutex_;
+  base::Condition changed_, sent_;
+  AppendFile file_ MUSTER_GUARDED_BY(mutex_);
+  bool hurry_ MUSTER_GUARDED_BY(mutex_) = false;
+  bool reported_ MUSTER_GUARDED_BY(mutex_) = false;
+  // End of the lines that the server has; nullopt until it has the run.
+  std::optional<uint64_t> sent_end_ MUSTER_GUARDED_BY(mutex_);
+  MlflowDelivery delivery_;  // used by the thread
   std::thread thread_;
 };
 

@@ -153,7 +153,7 @@ RecordQueue::~RecordQueue() { end_spill(); }
 bool RecordQueue::push(std::string_view record) {
   bool wake = false;
   {
-    std::lock_guard lock(mutex_);
+    base::Lock lock(mutex_);
     if (closed_) return false;
     pushed_ += record.size();
     // Spilled records are older than new ones, so they are written before memory accepts records again.
@@ -171,9 +171,9 @@ bool RecordQueue::push(std::string_view record) {
 
 bool RecordQueue::take(std::string& bytes, std::chrono::milliseconds gather) {
   bytes.clear();
-  std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return closed_ || !memory_.empty() || has_spilled(); });
-  changed_.wait_for(lock, gather, [&] { return closed_ || hurry_ || has_spilled(); });
+  base::Lock lock(mutex_);
+  changed_.wait(lock, [&]() MUSTER_REQUIRES(mutex_) { return closed_ || !memory_.empty() || has_spilled(); });
+  changed_.wait_for(lock, gather, [&]() MUSTER_REQUIRES(mutex_) { return closed_ || hurry_ || has_spilled(); });
   if (!memory_.empty()) {
     bytes.swap(memory_);
     hurry_ = false;
@@ -186,23 +186,23 @@ bool RecordQueue::take(std::string& bytes, std::chrono::milliseconds gather) {
 
 void RecordQueue::mark_written() {
   {
-    std::lock_guard lock(mutex_);
+    base::Lock lock(mutex_);
     finished_ = taken_;
   }
   written_.notify_all();
 }
 
 bool RecordQueue::wait_until_written(std::chrono::milliseconds timeout) {
-  std::unique_lock lock(mutex_);
+  base::Lock lock(mutex_);
   const auto wanted = pushed_;
   hurry_ = hurry_ || finished_ < wanted;
   changed_.notify_all();
-  return written_.wait_for(lock, timeout, [&] { return finished_ >= wanted; });
+  return written_.wait_for(lock, timeout, [&]() MUSTER_REQUIRES(mutex_) { return finished_ >= wanted; });
 }
 
 void RecordQueue::close() {
   {
-    std::lock_guard lock(mutex_);
+    base::Lock lock(mutex_);
     closed_ = true;
   }
   changed_.notify_all();
@@ -230,7 +230,7 @@ void RecordQueue::spill(std::string_view record) {
                "); they are lost, and training goes on");
 }
 
-void RecordQueue::read_spilled(std::string& bytes, std::unique_lock<std::mutex>& lock) {
+void RecordQueue::read_spilled(std::string& bytes, base::Lock& lock) {
   const auto begin = spill_read_, end = spill_written_;
   lock.unlock();
   // A record may be longer than a piece.

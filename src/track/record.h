@@ -2,18 +2,17 @@
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <filesystem>
-#include <mutex>
 #include <span>
 #include <string>
 #include <string_view>
 #include <variant>
 #include <vector>
 
+#include "base/mutex.h"
 #include "muster/track/logged_value.h"
 
 namespace muster::track {
@@ -93,24 +92,25 @@ class RecordQueue {
   int64_t dropped() const noexcept { return dropped_; }
 
  private:
-  void spill(std::string_view record);
-  bool has_spilled() const noexcept { return spill_read_ < spill_written_; }
-  void read_spilled(std::string& bytes, std::unique_lock<std::mutex>& lock);
-  void end_spill();
+  void spill(std::string_view record) MUSTER_REQUIRES(mutex_);
+  bool has_spilled() const noexcept MUSTER_REQUIRES(mutex_) { return spill_read_ < spill_written_; }
+  /// Unlocks while it reads, which clang cannot follow: the lock is the caller's.
+  void read_spilled(std::string& bytes, base::Lock& lock) MUSTER_REQUIRES(mutex_) MUSTER_NO_THREAD_SAFETY_ANALYSIS;
+  void end_spill() MUSTER_REQUIRES(mutex_);
 
   const std::size_t capacity_;
   const std::filesystem::path spill_path_;
-  std::mutex mutex_;
-  std::condition_variable changed_, written_;
-  std::string memory_;
-  int spill_file_ = -1;
-  uint64_t spill_read_ = 0;
-  uint64_t spill_written_ = 0;
-  bool closed_ = false;
-  bool hurry_ = false;  // true: do not gather, since a caller waits or memory fills up
-  uint64_t pushed_ = 0;
-  uint64_t taken_ = 0;
-  uint64_t finished_ = 0;
+  base::Mutex mutex_;
+  base::Condition changed_, written_;
+  std::string memory_ MUSTER_GUARDED_BY(mutex_);
+  int spill_file_ MUSTER_GUARDED_BY(mutex_) = -1;
+  uint64_t spill_read_ MUSTER_GUARDED_BY(mutex_) = 0;
+  uint64_t spill_written_ MUSTER_GUARDED_BY(mutex_) = 0;
+  bool closed_ MUSTER_GUARDED_BY(mutex_) = false;
+  bool hurry_ MUSTER_GUARDED_BY(mutex_) = false;  // true: do not gather, since a caller waits or memory fills up
+  uint64_t pushed_ MUSTER_GUARDED_BY(mutex_) = 0;
+  uint64_t taken_ MUSTER_GUARDED_BY(mutex_) = 0;
+  uint64_t finished_ MUSTER_GUARDED_BY(mutex_) = 0;
   std::atomic<int64_t> dropped_{0};
 };
 

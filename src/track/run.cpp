@@ -284,7 +284,7 @@ void Run::finish(RunStatus status, std::chrono::milliseconds timeout) {
     if (thread_.joinable()) thread_.detach();
     return;
   }
-  std::lock_guard lock(ending_);
+  base::Lock lock(ending_);
   if (!thread_.joinable() || thread_.get_id() == std::this_thread::get_id()) return;
   writing_->status = status;
   writing_->queue.close();
@@ -305,8 +305,8 @@ namespace {
 constexpr auto kAtExit = std::chrono::seconds(10);  // longest wait for each run
 
 struct LiveRuns {
-  std::mutex mutex;
-  std::vector<std::weak_ptr<Run>> runs;
+  base::Mutex mutex;
+  std::vector<std::weak_ptr<Run>> runs MUSTER_GUARDED_BY(mutex);
   std::terminate_handler handler_before = nullptr;
 };
 
@@ -318,9 +318,9 @@ LiveRuns& live_runs() {
 
 void finish_all(RunStatus status) noexcept {
   std::vector<std::weak_ptr<Run>> runs;
-  {
-    std::unique_lock lock(live_runs().mutex, std::try_to_lock);
-    if (lock) runs.swap(live_runs().runs);
+  if (auto& live = live_runs(); live.mutex.try_lock()) {
+    const base::Lock lock(live.mutex, std::adopt_lock);
+    runs.swap(live.runs);
   }
   for (const auto& one : runs)
     if (const auto run = one.lock()) run->finish(status, kAtExit);
@@ -337,7 +337,7 @@ void finish_at_terminate() {
 // Neither std::exit nor an uncaught exception destroys the objects of main().
 void finish_at_exit(const std::shared_ptr<Run>& run) {
   auto& live = live_runs();
-  std::lock_guard lock(live.mutex);
+  base::Lock lock(live.mutex);
   if (!live.handler_before) live.handler_before = std::set_terminate(finish_at_terminate);
   // Registered again for each run, so that it runs before the exit handlers of libraries that its trackers have loaded
   // since, such as OpenSSL.

@@ -7,7 +7,6 @@
 #include <filesystem>
 #include <future>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -15,6 +14,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/mutex.h"
 #include "muster/track/options.h"
 #include "muster/track/trackers.h"
 #include "record.h"
@@ -82,8 +82,8 @@ class Run {
   std::atomic<int64_t> next_step_{0};
   const int exceptions_before_;
   const pid_t process_;
-  std::mutex ending_;
-  std::future<void> ended_;
+  base::Mutex ending_;
+  std::future<void> ended_ MUSTER_GUARDED_BY(ending_);
   std::thread thread_;
 };
 

@@ -32,8 +32,8 @@ class Trace {
 
  private:
   std::atomic<bool> on_{false};
-  mutable std::mutex mutex_;
-  std::vector<Span> spans_;
+  mutable std::mutex mutex_;  // not one of base/mutex.h, which is private
+  std::vector<Span> spans_;   // guarded by the mutex
 };
 
 /// Records a span from its construction to its destruction. Costs one comparison while the trace is off.

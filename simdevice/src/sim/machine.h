@@ -108,7 +108,8 @@ class Machine {
   void wait(Lock& lock, const std::string& cause, const Lane* wanted, std::chrono::milliseconds patience,
             const std::function<bool()>& done, const Clock& clock) MUSTER_REQUIRES(mutex_);
   void host_waited(const Clock& clock) MUSTER_REQUIRES(mutex_);
-  [[noreturn]] void throw_race(Lock& lock) MUSTER_NO_THREAD_SAFETY_ANALYSIS;  // unlocks what its caller has locked
+  /// Unlocks, which clang cannot follow: the lock is the caller's.
+  [[noreturn]] void throw_race(Lock& lock) MUSTER_REQUIRES(mutex_) MUSTER_NO_THREAD_SAFETY_ANALYSIS;
   uint32_t weight(const Lane& lane, const Lane* wanted) const MUSTER_REQUIRES(mutex_);
   bool step(const Lane* wanted = nullptr) MUSTER_REQUIRES(mutex_);
   void run_front(Lane& lane) MUSTER_REQUIRES(mutex_);
