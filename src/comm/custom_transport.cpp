@@ -6,7 +6,7 @@
 #include <cctype>
 #include <utility>
 
-#include "comm/group_options.h"
+#include "comm/group.h"
 #include "comm/handshake.h"
 #include "comm/object_file.h"
 #include "comm/pairwise.h"

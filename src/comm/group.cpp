@@ -17,9 +17,7 @@
 #include "base/shown.h"
 #include "comm/attached_values.h"
 #include "comm/error_text.h"
-#include "comm/first_failure.h"
 #include "comm/host_queue.h"
-#include "comm/observers.h"
 #include "comm/operation.h"
 #include "comm/piggyback.h"
 #include "comm/rank_index.h"
@@ -474,6 +472,47 @@ void Group::stage(Operation& operation) {
   const at::Device device = device_of(operation);
   if (!staging_stream_ || staging_stream_->device() != device) staging_stream_ = device::stream_from_pool(device);
   operation.staging = std::make_shared<Staging>(operation, rank_, staging_stream_);
+}
+
+namespace {
+
+// In hours. Much longer timeouts would overflow a clock that counts nanoseconds.
+constexpr std::chrono::milliseconds kLongestTimeout = std::chrono::hours(200'000);
+
+}  // namespace
+
+void check_timeouts(const GroupOptions& options) {
+  for (const auto limit : {options.rendezvous_timeout, options.timeout})
+    if (limit.count() <= 0 || limit > kLongestTimeout)
+      throw ConfigError("MU327",
+                        formatted("the time-out of the group is {} ms, but one above 0 and up to 200000 hours is "
+                                  "wanted; give for example std::chrono::minutes(10)",
+                                  limit.count()));
+}
+
+GroupIdentity identity_of(const std::string& backend, const GroupOptions& options) {
+  GroupIdentity identity;
+  identity.backend = backend;
+  identity.timeout = options.timeout;
+  return identity;
+}
+
+std::vector<int> job_ranks_of(const GroupIdentity& identity, int size) {
+  if (!identity.ranks.empty()) return identity.ranks;
+  return all_ranks(size);
+}
+
+std::string name_with_job_ranks(const std::string& name, const std::vector<int>& job_ranks) {
+  constexpr std::size_t kShown = 16;
+  std::string ranks;
+  bool same = true;
+  for (std::size_t i = 0; i < job_ranks.size(); ++i) {
+    same = same && job_ranks[i] == static_cast<int>(i);
+    if (i < kShown) ranks += (i ? ", " : "") + std::to_string(job_ranks[i]);
+  }
+  if (same) return name;
+  return formatted("{} (its ranks, in order, are {}{} of the job)", name, ranks,
+                   job_ranks.size() > kShown ? ", ..." : "");
 }
 
 std::string device_backend_of(const Communicator& group) { return group.group()->device_backend(); }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -8,17 +9,17 @@
 #include <utility>
 #include <vector>
 
+#include "base/mutex.h"
 #include "cluster/report.h"
 #include "comm/attached_values.h"
 #include "comm/collectives.h"
 #include "comm/device_collectives.h"
 #include "comm/device_watchdog.h"
-#include "comm/first_failure.h"
 #include "comm/flight_recorder.h"
 #include "comm/fork_check.h"
 #include "comm/host_queue.h"
-#include "comm/observers.h"
 #include "comm/wait_policy.h"
+#include "muster/comm/options.h"
 
 namespace muster::comm {
 
@@ -37,11 +38,73 @@ struct GroupIdentity {
   std::shared_ptr<WaitPolicy> waiting = std::make_shared<WaitPolicy>();
 };
 
+/// Throws: ConfigError (MU327) for a timeout that is not positive, or too long.
+void check_timeouts(const GroupOptions& options);
+
+/// The identity of the first group of ranks, which uses that backend.
+GroupIdentity identity_of(const std::string& backend, const GroupOptions& options);
+
 /// For each rank of the group, its rank in the job.
 std::vector<int> job_ranks_of(const GroupIdentity& identity, int size);
 /// The group's name for errors, which count ranks in the group. It lists their ranks in the job, by which users find
 /// their output.
 std::string name_with_job_ranks(const std::string& name, const std::vector<int>& job_ranks);
+
+/// The failure that has ended a group; later ones are not kept. Thread-safe. Whether there is one costs no lock.
+class FirstFailure {
+ public:
+  struct Failure {
+    std::string id;
+    std::string text;
+    int peer = -1;  ///< the rank that caused it; -1: unknown
+    std::string message() const { return id + ": " + text; }
+  };
+
+  /// Keeps the first failure. Returns whether this is the first.
+  bool keep(const Failure& failure) {
+    const base::Lock lock(mutex_);
+    if (failure_) return false;
+    failure_ = failure;
+    is_kept_.store(true, std::memory_order_release);
+    return true;
+  }
+  bool is_kept() const noexcept { return is_kept_.load(std::memory_order_acquire); }
+  /// The failure, which never changes. Requires: is_kept().
+  const Failure& kept() const MUSTER_NO_THREAD_SAFETY_ANALYSIS { return *failure_; }  // nothing writes it any more
+
+ private:
+  base::Mutex mutex_;
+  std::optional<Failure> failure_ MUSTER_GUARDED_BY(mutex_);
+  std::atomic<bool> is_kept_ = false;
+};
+
+/// The observers of a group's operations. Thread-safe. Whether there are any costs no lock.
+class Observers {
+ public:
+  void add(Communicator::Observer observer) {
+    const base::Lock lock(mutex_);
+    auto all = observers_ ? std::make_shared<std::vector<Communicator::Observer>>(*observers_)
+                          : std::make_shared<std::vector<Communicator::Observer>>();
+    all->push_back(std::move(observer));
+    observers_ = std::move(all);
+    any_.store(true, std::memory_order_release);
+  }
+  bool any() const noexcept { return any_.load(std::memory_order_acquire); }
+  /// Calls the observers that there are now, without a lock. Requires: any().
+  void notify(const OperationEvent& event) const {
+    std::shared_ptr<const std::vector<Communicator::Observer>> all;
+    {
+      const base::Lock lock(mutex_);
+      all = observers_;
+    }
+    for (const auto& observer : *all) observer(event);
+  }
+
+ private:
+  std::atomic<bool> any_ = false;
+  mutable base::Mutex mutex_;
+  std::shared_ptr<const std::vector<Communicator::Observer>> observers_ MUSTER_GUARDED_BY(mutex_);
+};
 
 /// Runs the operations of a group. It has two sides. The host side runs operations in order: the caller's in the
 /// caller's thread if no other is running, started ones in a thread of the group. The device side, if there is one,

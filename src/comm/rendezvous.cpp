@@ -19,7 +19,6 @@
 #include "comm/error_text.h"
 #include "comm/gloo_transport.h"
 #include "comm/group.h"
-#include "comm/group_options.h"
 #include "comm/hierarchical/hierarchical.h"
 #include "comm/mpi/mpi_transport.h"
 #include "comm/shared_memory/handover.h"
