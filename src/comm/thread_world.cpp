@@ -9,9 +9,9 @@
 
 #include "comm/group.h"
 #include "comm/hierarchical/hierarchical.h"
-#include "comm/seeded_scheduler.h"
 #include "comm/shared_memory/shared_collectives.h"
 #include "comm/thread_hubs.h"
+#include "comm/wait_policy.h"
 
 namespace muster::comm {
 namespace {

@@ -1,4 +1,4 @@
-#include "comm/seeded_scheduler.h"
+#include "comm/wait_policy.h"
 
 #include <set>
 #include <string>
