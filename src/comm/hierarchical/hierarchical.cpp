@@ -12,7 +12,6 @@
 #include <ATen/ops/from_blob.h>
 
 #include "comm/error_text.h"
-#include "comm/hierarchical/host_chunks.h"
 #include "comm/pieces.h"
 #include "comm/shared_memory/reduction.h"
 #include "comm/shared_memory/shared_collectives.h"

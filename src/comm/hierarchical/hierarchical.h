@@ -5,7 +5,6 @@
 #include <string>
 #include <vector>
 
-#include "comm/hierarchical/host_chunks.h"
 #include "comm/hierarchical/hosts.h"
 #include "comm/pairwise.h"
 #include "comm/shared_memory/shared_buffer.h"

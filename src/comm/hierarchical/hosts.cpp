@@ -36,4 +36,105 @@ Hosts Hosts::of_ranks(const std::vector<int>& ranks) const {
   return Hosts(std::move(hosts));
 }
 
+template <class F>
+auto HostStaging::in_ranks_of_group(F f) {
+  try {
+    return f();
+  } catch (TransportFailure failure) {
+    if (failure.peer >= 0) failure.peer += first_;
+    throw failure;
+  }
+}
+
+void HostStaging::arrive() {
+  areas_->control(areas_->rank()).filled.store(++rounds_, std::memory_order_release);
+  in_ranks_of_group([&] { areas_->notify_all(); });
+}
+
+void HostStaging::wait(int rank, TimePoint deadline) {
+  in_ranks_of_group([&] {
+    const auto& filled = areas_->control(rank - first_).filled;
+    areas_->wait(
+        rank - first_, [&] { return filled.load(std::memory_order_acquire) >= rounds_; }, deadline);
+  });
+}
+
+void HostStaging::round(TimePoint deadline, const std::function<void(std::byte*)>& fill,
+                        const std::function<void()>& use) {
+  if (size() == 1) return use();
+  areas_->ensure_staging();
+  // A rank that has made the last round has finished the round before it, which used this buffer.
+  for (int peer = 0; peer < size(); ++peer)
+    if (peer != areas_->rank()) wait(first_ + peer, deadline);
+  fill(areas_->staging(areas_->rank(), rounds_));
+  arrive();
+  use();
+}
+
+const std::byte* HostStaging::of(int rank, TimePoint deadline) {
+  wait(rank, deadline);
+  return areas_->staging(rank - first_, rounds_ - 1);
+}
+
+std::shared_ptr<SharedBuffer> HostStaging::allocate_buffer(std::size_t bytes, uint64_t number, int ranks,
+                                                           TimePoint deadline) {
+  auto buffer = in_ranks_of_group([&] { return areas_->allocate_buffer(bytes, PeerAccess::read, number, deadline); });
+  if (!buffer) return nullptr;
+  auto whole = std::make_shared<SharedBuffer>(*buffer);
+  whole->parts.assign(static_cast<std::size_t>(ranks), nullptr);
+  std::copy(buffer->parts.begin(), buffer->parts.end(), whole->parts.begin() + first_);
+  whole->keeps = std::move(buffer);
+  return whole;
+}
+
+std::unique_ptr<SharedAreas> HostStaging::split(const std::vector<int>& ranks, const std::string& name) {
+  std::vector<int> on_host;
+  for (const int rank : ranks) on_host.push_back(rank - first_);
+  return areas_->split(on_host, name);
+}
+
+namespace {
+
+int64_t staged_elements(const at::Tensor& tensor) {
+  return static_cast<int64_t>(HostStaging::kBytes / tensor.element_size());
+}
+
+}  // namespace
+
+void HostContext::end_reading() const {
+  within.arrive();
+  for (int peer = within.first(); peer < within.first() + within.size(); ++peer)
+    if (peer != rank()) within.wait(peer, deadline);
+}
+
+std::vector<Chunk> chunks_by_local_rank(const at::Tensor& tensor, const Hosts& hosts, int receiver) {
+  const int owners = hosts.largest();
+  const int64_t elements = tensor.numel(), at_once = staged_elements(tensor);
+  std::vector<Chunk> chunks;
+  for (int64_t begin = 0; begin < elements; begin += at_once) {
+    Chunk& chunk = chunks.emplace_back();
+    const int64_t size = std::min(at_once, elements - begin);
+    for (int local_rank = 0; local_rank < owners; ++local_rank)
+      if (const Range part = aligned_piece_of(local_rank, size, owners); part.size() > 0)
+        chunk.push_back({{begin + part.begin, begin + part.end}, local_rank, receiver});
+  }
+  return chunks;
+}
+
+std::vector<Chunk> chunks_of_pieces(const at::Tensor& tensor, const Hosts& hosts) {
+  int ranks = 0;
+  for (int host = 0; host < hosts.count(); ++host) ranks += hosts.size(host);
+  const int64_t piece = tensor.numel() / ranks;
+  const int64_t at_once = std::max<int64_t>(staged_elements(tensor) / hosts.largest() / kPieceAlign * kPieceAlign, 1);
+  std::vector<Chunk> chunks;
+  for (int64_t begin = 0; begin < piece; begin += at_once)
+    for (int host = 0; host < hosts.count(); ++host) {
+      Chunk& chunk = chunks.emplace_back();
+      for (int rank = hosts.first(host); rank < hosts.first(host) + hosts.size(host); ++rank)
+        chunk.push_back(
+            {{piece * rank + begin, piece * rank + std::min(begin + at_once, piece)}, hosts.local_rank(rank), rank});
+    }
+  return chunks;
+}
+
 }  // namespace muster::comm

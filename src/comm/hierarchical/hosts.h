@@ -1,7 +1,19 @@
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "comm/pieces.h"
+#include "comm/shared_memory/areas.h"
+#include "comm/wait_policy.h"
+#include "muster/comm/transport.h"
 
 namespace muster::comm {
 
@@ -34,5 +46,81 @@ class Hosts {
   std::vector<int> firsts_;
   std::vector<int> sizes_;
 };
+
+/// Exchanges parts of tensors between the ranks of one host, in rounds, through one staging buffer per rank. Ranks are
+/// numbered as in the group. Thread safety: one thread at a time, except abort().
+class HostStaging {
+ public:
+  /// Size of one buffer in bytes.
+  static constexpr std::size_t kBytes = AreaLayout::kStagingBytes;
+
+  HostStaging(std::unique_ptr<SharedAreas> areas, int first_rank) : areas_(std::move(areas)), first_(first_rank) {
+    areas_->set_first_global_rank(first_rank);
+  }
+
+  int first() const noexcept { return first_; }
+  int size() const noexcept { return areas_->size(); }
+
+  /// `fill` writes to this rank's buffer, then `use` reads the buffers of the others by of(). A rank that is alone on
+  /// its host fills nothing. Throws: TransportFailure; CommError (MU402).
+  /// Collective on the host.
+  void round(TimePoint deadline, const std::function<void(std::byte*)>& fill, const std::function<void()>& use);
+  /// The buffer of that rank, filled in this round. Throws: TransportFailure.
+  const std::byte* of(int rank, TimePoint deadline);
+
+  /// Starts a round without buffers, for tensors in memory that ranks share. Throws: TransportFailure. Collective on
+  /// the host.
+  void arrive();
+  /// Waits until that rank has reached this round, too. Throws: TransportFailure.
+  void wait(int rank, TimePoint deadline);
+  /// SharedAreas::allocate_buffer() with one part per rank of a group of `ranks`; parts of other hosts are null.
+  std::shared_ptr<SharedBuffer> allocate_buffer(std::size_t bytes, uint64_t number, int ranks, TimePoint deadline);
+
+  void abort(const std::string& cause) noexcept { areas_->abort(cause); }
+  void close() noexcept { areas_->close(); }
+  /// Makes the staging of some ranks of this host. Only members call it. Throws: CommError (MU401). Collective.
+  std::unique_ptr<SharedAreas> split(const std::vector<int>& ranks, const std::string& name);
+
+ private:
+  /// Calls f; failures of the areas then name the rank as numbered in the group.
+  template <class F>
+  auto in_ranks_of_group(F f);
+
+  const std::unique_ptr<SharedAreas> areas_;
+  const int first_;
+  uint64_t rounds_ = 0;
+};
+
+/// What one operation needs: the hosts of the group's ranks, and how the ranks reach each other.
+struct HostContext {
+  Transport& between;   ///< transport between hosts
+  HostStaging& within;  ///< staging within this rank's host
+  const Hosts& hosts;
+  TimePoint deadline;
+  /// Addresses at which this rank reads the tensors of its host's ranks, by rank; empty if one of them is in private
+  /// memory.
+  std::vector<const std::byte*> mapped{};
+
+  int rank() const { return between.rank(); }
+  int host() const { return hosts.of(rank()); }
+  bool owns(int local_rank) const { return hosts.owner(host(), local_rank) == rank(); }
+  /// Waits until all ranks of this host have finished with each other's memory.
+  void end_reading() const;
+};
+
+/// Elements of a tensor for which one rank of each host is responsible: the owner of `local_rank`, see Hosts.
+struct Part {
+  Range range;
+  int local_rank;
+  int receiver;  ///< only rank that gets the reduction of this part; -1: all ranks
+};
+
+/// Parts that go through the staging of a host in one round, one after another.
+using Chunk = std::vector<Part>;
+
+/// Chunks in which each local rank has one part. No part is empty.
+std::vector<Chunk> chunks_by_local_rank(const at::Tensor& tensor, const Hosts& hosts, int receiver);
+/// Chunks of a tensor that has a piece for each rank; a piece goes only to its rank. No part is empty.
+std::vector<Chunk> chunks_of_pieces(const at::Tensor& tensor, const Hosts& hosts);
 
 }  // namespace muster::comm
