@@ -232,10 +232,6 @@ std::map<std::string, std::string> written_fields(const Strategy& strategy) {
   return texts;
 }
 
-}  // namespace strategy
-}  // namespace muster
-
-namespace muster::strategy {
 namespace {
 
 using options::Follow;
@@ -396,4 +392,5 @@ void take_sharding_word(const ForeignWord& word, const Found& found, const Field
   ours[std::string(word.text)] = found;
 }
 
-}  // namespace muster::strategy
+}  // namespace strategy
+}  // namespace muster
