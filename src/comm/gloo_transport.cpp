@@ -387,13 +387,12 @@ void GlooTransport::close() noexcept {
   watch_->remove(this);
   SigpipeBlocker blocker;
   if (!gloo_) return;
-  bool was_aborted = false;
-  {
-    base::Lock lock(mutex_);
-    was_aborted = aborted_;
-  }
-  if (was_aborted) linger();
   base::Lock lock(mutex_);
+  if (aborted_) {
+    lock.unlock();
+    linger();
+    lock.lock();
+  }
   aborted_ = true;
   silent_receives_.clear();
   peers_.clear();
