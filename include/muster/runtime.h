@@ -400,7 +400,8 @@ class Runtime {
   /// Scales the model's gradients so that their norm is at most max_norm; returns the norm before scaling. Before the
   /// last micro-batch of an accumulation window, clipping does nothing and returns 0. The norm of gradients on a device
   /// goes to the host only when it is read (GradNorm).
-  /// Collective: if the strategy shards gradients, and if a rank's loss did not use the model (see Optimizer::step()).
+  /// Collective: if the strategy shards gradients, if a rank's loss did not use the model (see Optimizer::step()), and
+  /// under local SGD with ClipOptions::skip_if_nonfinite or error_if_nonfinite.
   template <class M>
   GradNorm clip_grad_norm_(const Model<M>& model, double max_norm, ClipOptions options = {}) {
     return clip_grad_norm_(model.parameters(), max_norm, options);

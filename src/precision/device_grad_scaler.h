@@ -26,6 +26,8 @@ class DeviceGradScaler {
   /// Forgets what was found: the same gradients will be checked again.
   void clear_found();
   void update(const at::Tensor& made_with);
+  /// Shrinks the scale as update() does for gradients that are not finite, if `overflow`, float32 of one element, is 1.
+  void shrink_if(const at::Tensor& overflow, const at::Tensor& made_with);
   /// The numbers of GradScalerState as float64, in the order of its fields.
   at::Tensor state() const;
 

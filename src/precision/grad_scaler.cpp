@@ -156,6 +156,16 @@ void DeviceGradScaler::update(const at::Tensor& made_with) {
   clear_found();
 }
 
+void DeviceGradScaler::shrink_if(const at::Tensor& overflow, const at::Tensor& made_with) {
+  const at::NoGradGuard no_grad;
+  const auto scale = scale_, tracker = tracker_, found = found_;
+  found_ = overflow;
+  update(made_with);
+  scale_ = at::where(overflow[0].gt(0), scale_, scale);
+  tracker_ = at::where(overflow.gt(0), tracker_, tracker);
+  found_ = found;
+}
+
 at::Tensor DeviceGradScaler::state() const { return at::cat({tracker_.to(at::kDouble), scale_.view({1})}); }
 
 }  // namespace muster::precision

@@ -191,6 +191,7 @@ GradNorm GradientProcessing::clip_grad_norm(const std::vector<at::Tensor>& param
   if (const auto device = optim::single_device_of(parameters))
     return clip_on_device(parameters, *device, max_norm, options);
   const double norm = gradient_norm(*registry_, parameters, options.norm_type);
+  note_norm(parameters, norm);
   // Under loss scaling such gradients are expected occasionally, and the step will be skipped.
   if (options.error_if_nonfinite && !scales_losses_) require_finite(norm, options.norm_type);
   if (options.skip_if_nonfinite) {
@@ -209,6 +210,7 @@ GradNorm GradientProcessing::clip_on_device(const std::vector<at::Tensor>& param
                                             double max_norm, const ClipOptions& options) {
   const torch::NoGradGuard no_grad;
   GradNorm norm(device_gradient_norm(*registry_, parameters, device, options.norm_type));
+  note_norm(parameters, norm);
   auto factor = optim::clip_coefficient(norm.on_device(), max_norm);
   if (const bool reports = options.error_if_nonfinite && !scales_losses_; reports || options.skip_if_nonfinite) {
     bool held = false;
@@ -226,9 +228,16 @@ GradNorm GradientProcessing::grad_norm(const std::vector<at::Tensor>& parameters
   if (!accumulation_->sync()) return 0;
   join_other_ranks(parameters);
   unscale_gradients(&parameters);
-  if (const auto device = optim::single_device_of(parameters))
-    return GradNorm(device_gradient_norm(*registry_, parameters, *device, 2));
-  return gradient_norm(*registry_, parameters, 2);
+  const auto device = optim::single_device_of(parameters);
+  auto norm = device ? GradNorm(device_gradient_norm(*registry_, parameters, *device, 2))
+                     : GradNorm(gradient_norm(*registry_, parameters, 2));
+  note_norm(parameters, norm);
+  return norm;
+}
+
+void GradientProcessing::note_norm(const std::vector<at::Tensor>& parameters, const GradNorm& norm) const {
+  if (!scales_losses_) return;
+  for_each_optimizer([&](PreparedOptimizer& optimizer) { optimizer.note_norm(parameters, norm); });
 }
 
 void GradientProcessing::clip_grad_value(const std::vector<at::Tensor>& parameters, double clip_value) {

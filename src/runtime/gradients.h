@@ -63,6 +63,7 @@ class GradientProcessing {
  private:
   void join_for_the_only_optimizer() const;
   LossScale loss_scale();
+  void note_norm(const std::vector<at::Tensor>& parameters, const GradNorm& norm) const;
   GradNorm clip_on_device(const std::vector<at::Tensor>& parameters, at::Device device, double max_norm,
                           const ClipOptions& options);
 

@@ -1,13 +1,18 @@
 #include "runtime/loss_scale.h"
 
+#include <utility>
+
+#include <ATen/ops/stack.h>
+
 #include "muster/base/error.h"
 
 namespace muster::runtime {
 
 LossScale LossScaling::scale_on(const std::optional<at::Device>& device) {
   if (leaves_device(device)) {
+    scaler_.follow(state());
     on_device_.reset();
-    check_again();
+    forget();
   }
   if (device && !on_device_) {
     on_device_.emplace(options_, scaler_.state_dict(), *device);
@@ -28,35 +33,42 @@ void LossScaling::unscale(const std::vector<at::Tensor>& gradients) {
   unscaled_ = checked_ = true;
 }
 
-void LossScaling::check_again() {
-  unscaled_ = checked_ = found_ = false;
+void LossScaling::forget() {
+  unscaled_ = checked_ = found_ = overflowed_ = false;
+  norms_.clear();
   scaler_.clear_found();
   if (on_device_) on_device_->clear_found();
 }
 
 void LossScaling::clear_gradients() {
   gradient_scale_ = {};
-  if (checked_) {
-    if (!on_device_ && found_inf()) update();
-    if (on_device_ && on_device_->found_inf().item<float>() > 0) {
-      const auto state = update_on_device().cpu();
-      const auto* number = state.const_data_ptr<double>();
-      follow({.growth_tracker = static_cast<int64_t>(number[0]), .scale = number[1]});
-    }
+  const bool shrinks = std::exchange(overflowed_, false);
+  if (!norms_.empty()) {
+    const auto overflow = at::stack(norms_).isfinite().all().logical_not().to(at::kFloat).view({1});
+    on_device_->shrink_if(overflow, loss_scale_.on(on_device_->device()));
   }
-  check_again();
+  if (checked_ || shrinks) forget();
+  unscaled_ = false;
+  if (shrinks) scaler_.update(/*found_inf=*/true, loss_scale_.value());
 }
 
 at::Tensor LossScaling::update_on_device() {
   on_device_->update(loss_scale_.on(on_device_->device()));
-  unscaled_ = checked_ = false;
+  checked_ = found_ = false;
+  norms_.clear();
   return on_device_->state();
 }
 
-void LossScaling::update() {
-  const bool found = found_inf();
-  unscaled_ = checked_ = found_ = false;
-  scaler_.update(found, loss_scale_.value());
+void LossScaling::update(bool found_inf) {
+  checked_ = found_ = overflowed_ = false;
+  scaler_.update(found_inf, loss_scale_.value());
+}
+
+GradScalerState LossScaling::state() const {
+  if (!on_device_) return scaler_.state_dict();
+  const auto state = on_device_->state().cpu();
+  const auto* number = state.const_data_ptr<double>();
+  return {.growth_tracker = static_cast<int64_t>(number[0]), .scale = number[1]};
 }
 
 void LossScaling::follow(const GradScalerState& state) {
@@ -71,13 +83,13 @@ void LossScaling::follow(const GradScalerState& state) {
 void LossScaling::load_state(const GradScalerState& state) {
   scaler_.load_state_dict(state);
   on_device_.reset();
-  check_again();
+  forget();
 }
 
 LossScaling::Saved LossScaling::save() const {
   return {.gradient_scale = gradient_scale_.value(),
           .loss_scale = loss_scale_.value(),
-          .scaler = scaler_.state_dict(),
+          .scaler = state(),
           .found_inf = on_device_ ? on_device_->found_inf().item<float>() > 0 : found_inf()};
 }
 

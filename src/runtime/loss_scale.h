@@ -1,6 +1,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -84,16 +85,17 @@ class LossScaling {
   void note_loss(const LossScale& scale);
   /// Whether gradients were unscaled since the last loss.
   bool unscaled() const noexcept { return unscaled_; }
+  /// Whether gradients were checked since the last update.
+  bool checked() const noexcept { return checked_; }
   /// Divides gradients by their scale, and records whether any of them is infinite or NaN.
   void unscale(const std::vector<at::Tensor>& gradients);
-  /// The next unscale() checks the same gradients again, and what was found so far does not count: they are not reduced
-  /// over the ranks yet.
-  void check_again();
-  /// Whether gradients were checked since the last update(). If so, clear_gradients() requires that the last step is
-  /// known.
-  bool checked() const noexcept { return checked_; }
-  /// The gradients were cleared. If one of them was found to be infinite or NaN, no step will learn of it, so the scale
-  /// shrinks here; the host then waits for a device. Throws: UsageError (MU318) if the scale fell too low.
+  /// Forgets what was found; the next unscale() checks the gradients again.
+  void forget();
+  /// The norm of unscaled gradients, which is equal on all ranks; a tensor if a device keeps the scale, else a number.
+  void note_norm(double norm) { overflowed_ = overflowed_ || !std::isfinite(norm); }
+  void note_norm(const at::Tensor& norm) { norms_.push_back(norm); }
+  /// The gradients were cleared. If a norm of them was infinite or NaN, the scale shrinks, since no step will learn of
+  /// it. Never waits for a device. Throws: UsageError (MU318) if the scale of the host fell too low.
   void clear_gradients();
 
   /// Whether a device keeps the scale, and decides.
@@ -106,16 +108,15 @@ class LossScaling {
   /// Throws: UsageError (MU318) if the scale fell too low.
   void follow(const GradScalerState& state);
 
-  /// GradScaler's found_inf(), or what note_found_inf() said. Requires: not on_device().
+  /// GradScaler's found_inf(), or what a checkpoint held. Requires: not on_device().
   bool found_inf() const { return found_ || scaler_.found_inf(); }
-  /// A gradient is not finite on another rank. Requires: not on_device().
-  void note_found_inf() noexcept { found_ = true; }
   /// Ends a step on the host. Throws: UsageError (MU318). Requires: not on_device().
-  void update();
+  void update(bool found_inf);
 
   // All that follow require that the last step is known.
 
-  GradScalerState state() const noexcept { return scaler_.state_dict(); }
+  /// The host waits for a device.
+  GradScalerState state() const;
   /// Throws: ConfigError (MU147).
   void load_state(const GradScalerState& state);
   /// The host waits for scales on a device.
@@ -133,7 +134,9 @@ class LossScaling {
   LossScale gradient_scale_;
   bool unscaled_ = false;
   bool checked_ = false;
-  bool found_ = false;  // on another rank, or before a checkpoint was loaded; kept by the host
+  bool found_ = false;             // found_inf of a checkpoint; kept by the host
+  bool overflowed_ = false;        // a norm on the host was not finite
+  std::vector<at::Tensor> norms_;  // norms on the device, which the host does not read
 };
 
 }  // namespace muster::runtime

@@ -141,17 +141,25 @@ at::Tensor PreparedOptimizer::step(const torch::optim::Optimizer::LossClosure& c
         "a step: choose 'bf16-mixed', or an optimizer without a closure");
 
   // The step is skipped if a loss was scaled and a gradient is not finite, or if clipping has asked for it.
-  at::Tensor found_inf, scaler_state;
+  // Gradients that are reduced and not sharded are equal on all ranks, so no message is needed for them.
+  const auto ranks_may_differ = [&] {
+    return steps_locally() || (context_.group.size() > 1 && any_sharded(*context_.registry, parameters()));
+  };
   if (scaling_) unscale_for_step();
-  if (scaling_ && scaling_->on_device()) {
+  const bool device_scales = scaling_ && scaling_->on_device();
+  at::Tensor found_inf, scaler_state;
+  if (device_scales) {
     found_inf = scaling_->device_found_inf();
+    if (ranks_may_differ())
+      context_.group.internal("overflows of gradients").all_reduce(found_inf, comm::ReduceOp::max);
     scaler_state = scaling_->update_on_device();
   }
   const auto flag = decision_.send(found_inf, scaler_state);  // defined: a device decides, and the host need not wait
   bool skipped = false;
-  if (scaling_ && !flag.defined()) {
+  if (scaling_ && !device_scales) {
     skipped = scaling_->found_inf();
-    scaling_->update();
+    if (ranks_may_differ()) skipped = comm::any_rank(context_.group, "overflows of gradients", skipped);
+    scaling_->update(skipped);
   }
   skipped = decision_.take_skip_next() || skipped;
   // The host waits after all for an update that it makes itself, or that callbacks ask about.
@@ -180,11 +188,9 @@ void PreparedOptimizer::zero_grad(bool set_to_none) {
   fused_.zero_grad(set_to_none);
   models_.note_reductions();
   gradients_used_ = false;
-  if (scaling_) {
-    if (scaling_->checked()) wait_for_step();
-    scaling_->clear_gradients();
-  }
-  drop_flags();
+  const auto bad_norm = decision_.drop();
+  if (scaling_) scaling_->clear_gradients();
+  if (bad_norm) refuse_norm(bad_norm->first, bad_norm->second, "this step, which zero_grad() gives up,");
 }
 
 void PreparedOptimizer::add_param_group(const torch::optim::OptimizerParamGroup& group) {
@@ -233,40 +239,46 @@ bool PreparedOptimizer::has_gradients() const {
 
 void PreparedOptimizer::rescale_gradients(const LossScale& scale) {
   if (!scaling_) return;
+  if (scaling_->checked() && !has_gradients()) scaling_->forget();  // cleared by the module, or not loaded
   const auto& now = scaling_->gradient_scale();
   if (const bool on_device = scale.on_device.defined(); !(now == scale) && (!on_device || has_gradients()))
     scale_gradients(*context_.registry, parameters(), scale.value() / now.value());
   scaling_->note_loss(scale);
 }
 
-bool PreparedOptimizer::gradients_are_local() const { return context_.group.size() > 1 && models_.any_local(); }
+/// Whether gradients are not reduced over the ranks.
+bool PreparedOptimizer::gradients_are_local() const {
+  return context_.group.size() > 1 && (models_.any_local() || !context_.accumulation->sync());
+}
+
+/// Whether ranks step with gradients that are not reduced, and can agree: inside join_uneven_inputs() some may have no
+/// batch.
+bool PreparedOptimizer::steps_locally() const {
+  return context_.group.size() > 1 && models_.any_local() && !context_.accumulation->joined();
+}
 
 void PreparedOptimizer::unscale() {
-  if (!scaling_ || scaling_->unscaled()) return;
-  unscale_and_check();
-  if (gradients_are_local() || !context_.accumulation->sync()) scaling_->check_again();  // when a step uses them
-  // Reduced gradients that are not sharded are equal on all ranks, so no message is needed for them.
-  else if (context_.group.size() > 1 && any_sharded(*context_.registry, parameters())) agree_on_found_inf();
-}
-
-/// Ranks whose gradients are local step or skip together, so that their schedulers and loss scales stay equal.
-void PreparedOptimizer::unscale_for_step() {
-  if (!gradients_are_local()) return unscale();
-  unscale_and_check();
-  agree_on_found_inf();
-}
-
-void PreparedOptimizer::unscale_and_check() {
+  if (!scaling_) return;
+  const bool local = gradients_are_local();
+  if (checked_local_ && !local) scaling_->forget();  // they have been reduced since
+  checked_local_ = local;
+  if (scaling_->unscaled()) return;
   std::vector<at::Tensor> gradients;
   for_each_gradient(*context_.registry, parameters(),
                     [&](const at::Tensor& gradient) { gradients.push_back(gradient); });
   scaling_->unscale(gradients);
 }
 
-void PreparedOptimizer::agree_on_found_inf() {
-  if (scaling_->on_device())
-    context_.group.internal("overflows of gradients").all_reduce(scaling_->device_found_inf(), comm::ReduceOp::max);
-  else if (comm::any_rank(context_.group, "overflows of gradients", scaling_->found_inf())) scaling_->note_found_inf();
+void PreparedOptimizer::unscale_for_step() {
+  if (steps_locally()) loss_scale();  // on a rank without a loss, too, the device keeps the scale
+  if (scaling_->unscaled() && !scaling_->checked()) scaling_->forget();  // a second step with these gradients
+  unscale();
+}
+
+void PreparedOptimizer::note_norm(const std::vector<at::Tensor>& asked, const GradNorm& norm) {
+  if (!scaling_ || gradients_are_local() || !holds(asked)) return;
+  if (!scaling_->on_device()) scaling_->note_norm(static_cast<double>(norm));
+  else if (norm.on_device().defined()) scaling_->note_norm(norm.on_device());
 }
 
 void PreparedOptimizer::wait_for_step() {
@@ -277,11 +289,6 @@ void PreparedOptimizer::wait_for_step() {
   if (known.scaler) scaling_->follow(*known.scaler);  // before calls, which may throw
   for (const auto& call : calls) call();
   if (known.bad_norm) refuse_norm(known.bad_norm->first, known.bad_norm->second, "the last step, which was left out,");
-}
-
-void PreparedOptimizer::drop_flags() {
-  if (const auto norm = decision_.drop())
-    refuse_norm(norm->first, norm->second, "this step, which zero_grad() gives up,");
 }
 
 bool PreparedOptimizer::step_was_skipped() {
@@ -298,7 +305,7 @@ bool PreparedOptimizer::holds(const std::vector<at::Tensor>& asked) const {
 
 bool PreparedOptimizer::skip_next_if(bool bad, const std::vector<at::Tensor>& asked) {
   if (!holds(asked)) return bad;
-  if (gradients_are_local()) bad = comm::any_rank(context_.group, "norms of local gradients", bad);
+  if (steps_locally()) bad = comm::any_rank(context_.group, "norms of local gradients", bad);
   if (bad) decision_.skip_next();
   return bad;
 }
@@ -307,7 +314,7 @@ bool PreparedOptimizer::skip_if_not_finite(const std::vector<at::Tensor>& asked,
                                            bool reports) {
   if (!holds(asked)) return false;
   auto bad = norm.isfinite().logical_not().to(at::kFloat).view({1});
-  if (gradients_are_local()) context_.group.internal("norms of local gradients").all_reduce(bad, comm::ReduceOp::max);
+  if (steps_locally()) context_.group.internal("norms of local gradients").all_reduce(bad, comm::ReduceOp::max);
   decision_.skip_if(bad);
   if (reports) decision_.report(norm, order);
   return true;
@@ -335,8 +342,12 @@ State PreparedOptimizer::state_dict(const std::string& path, std::vector<TensorS
   const auto parts = shards_of(context_.registry->models());
   State state =
       State::Map{{"inner", shard_optimizer_state(muster::state_dict(*inner_), parameters(), parts, path, shards)}};
+  if (!gradients_used_ && decision_.skip_is_requested()) state.set("skip_next", true);
   if (!scaling_) return state;
-  const auto now = scaling_->save();
+  auto now = scaling_->save();
+  now.found_inf = now.found_inf && !gradients_used_;  // else a step has used what was found
+  if (context_.group.size() > 1 && any_sharded(*context_.registry, parameters()))
+    now.found_inf = comm::any_rank(context_.group, "overflows of gradients that are saved", now.found_inf);
   state.set("scaler", State::Map{{"scale", now.scaler.scale},
                                  {"growth_tracker", now.scaler.growth_tracker},
                                  {"gradient_scale", now.gradient_scale},
@@ -363,10 +374,11 @@ std::function<void()> PreparedOptimizer::prepare_load(const State& state, const 
     throw CheckpointError("MU240", std::string("the checkpoint was saved ") + (saved ? "with" : "without") +
                                        " loss scaling, as of '16-mixed', and this program runs " +
                                        (saved ? "without" : "with") + " it: choose the precision it was saved with");
-  const auto load = [this, load_inner] {
+  const auto load = [this, load_inner, skips = state.find("skip_next") != nullptr] {
     load_inner();
     fused_.note_load();
     decision_.forget();
+    if (skips) decision_.skip_next();
   };
   if (!saved) return load;
   const auto* found_inf = saved->find("found_inf");

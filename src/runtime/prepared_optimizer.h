@@ -14,6 +14,7 @@
 #include "accumulation.h"
 #include "model_registry.h"
 #include "muster/comm/communicator.h"
+#include "muster/optim/clip.h"
 #include "muster/precision/grad_scaler.h"
 #include "muster/runtime/optimizer.h"
 #include "muster/track/trace.h"
@@ -89,12 +90,14 @@ class PreparedOptimizer : public std::enable_shared_from_this<PreparedOptimizer>
   void step_deferred_schedulers() {
     if (decision_.has_calls()) wait_for_step();
   }
-  /// Skips the next step if one of these parameters is the optimizer's and `bad` is true on this rank; if gradients are
-  /// local, as in local SGD, on any rank. Returns whether a rank is bad. Collective: if gradients are local.
+  /// Notes the norm of unscaled gradients of these parameters.
+  void note_norm(const std::vector<at::Tensor>& parameters, const GradNorm& norm);
+  /// Skips the next step if one of these parameters is the optimizer's and `bad` is true on this rank; in local SGD, on
+  /// any rank. Returns whether a rank is bad. Collective: in local SGD.
   bool skip_next_if(bool bad, const std::vector<at::Tensor>& parameters);
   /// Skips the next step if one of these parameters is the optimizer's and this norm of their gradients, on a device,
-  /// is not finite; if gradients are local, on any rank. `reports`: wait_for_step() then throws. Returns whether one of
-  /// them is the optimizer's. Collective: if gradients are local.
+  /// is not finite; in local SGD, on any rank. `reports`: wait_for_step() then throws. Returns whether one of them is
+  /// the optimizer's. Collective: in local SGD.
   bool skip_if_not_finite(const std::vector<at::Tensor>& parameters, const at::Tensor& norm, double order,
                           bool reports);
 
@@ -106,8 +109,8 @@ class PreparedOptimizer : public std::enable_shared_from_this<PreparedOptimizer>
   std::optional<LossScale> loss_scale();
   /// Called before a loss is scaled by `scale`: rescales existing gradients whose losses had another scale.
   void rescale_gradients(const LossScale& scale);
-  /// Divides gradients by the scale they were made with, unless that was done already, and finds whether they are
-  /// finite on all ranks. Local gradients are checked in the step instead. Collective: if gradients are sharded.
+  /// Divides gradients by the scale they were made with, unless that was done already, and checks whether they are
+  /// finite on this rank.
   void unscale();
 
   /// Options and state as muster::state_dict() returns them, the state of the scaler, and the scale of gradients that
@@ -128,16 +131,10 @@ class PreparedOptimizer : public std::enable_shared_from_this<PreparedOptimizer>
   void shard_state(const PreparedModel& model);
   std::optional<at::Device> device_of_parameters() const;
   bool holds(const std::vector<at::Tensor>& asked) const;
-  /// Forgets what clipping reported about gradients that are gone.
-  /// Throws: UsageError (MU175) for a norm that had to be finite.
-  void drop_flags();
   bool has_gradients() const;
-  /// Whether gradients of a model are not reduced over the ranks, as in local SGD.
   bool gradients_are_local() const;
+  bool steps_locally() const;
   void unscale_for_step();
-  void unscale_and_check();
-  /// Makes all ranks skip the step if one of them has found a gradient that is not finite. Collective.
-  void agree_on_found_inf();
   /// Compares the operations that the ranks gave their devices, before gradients reduced by these are used. Not called
   /// at the end of backward: ranks whose loss did not use a model have yet to reduce then. Collective.
   void require_same_device_operations() const;
@@ -152,6 +149,7 @@ class PreparedOptimizer : public std::enable_shared_from_this<PreparedOptimizer>
   int64_t bound_generation_ = -1;       // generation of the registry when the parameters were last bound
   std::optional<LossScaling> scaling_;  // set if losses are scaled
   StepDecision decision_;
+  bool checked_local_ = false;   // unscale() has checked gradients that were not reduced over the ranks
   bool gradients_used_ = false;  // a step has used the gradients
 };
 

@@ -24,6 +24,8 @@ void StepDecision::report(const at::Tensor& norm, double order) {
   norm_ = norm_.defined() ? at::where(norm_[0].isfinite(), both, norm_) : both;
 }
 
+bool StepDecision::skip_is_requested() const { return skip_next_ || (flag_.defined() && flag_.item<float>() > 0); }
+
 std::optional<std::pair<double, double>> StepDecision::drop() {
   const auto norm = norm_;
   forget();

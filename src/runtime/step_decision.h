@@ -43,6 +43,8 @@ class StepDecision {
   void skip_if(const at::Tensor& flag);
   /// Skips the next step if the norm is not finite, and wait() then reports it; of several such norms, the first.
   void report(const at::Tensor& norm, double order);
+  /// Whether there is such a request; the host waits for a device.
+  bool skip_is_requested() const;
   /// Forgets all requests, since the gradients are gone. The host waits if there is a norm to report. Returns a norm
   /// that is not finite, and its order.
   std::optional<std::pair<double, double>> drop();

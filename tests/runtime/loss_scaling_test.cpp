@@ -206,15 +206,21 @@ TEST(LossScaling, AnOverflowIsSavedBetweenClippingAndTheStep) {
     SCOPED_TRACE(strategy);
     const testing::TemporaryFolder folder;
     testing::as_ranks(std::string(strategy) == "auto" ? 1 : 2, [&] {
-      const AcceleratorOptions options{.grad_scaler = kScaling, .mixed_precision = "fp16", .strategy = strategy};
-      for (const bool by_value : {false, true}) {
-        const auto state = folder.path() / (by_value ? "value" : "norm");
+      for (const std::string way : {"unscaled", "clipped by value", "asked to skip"}) {
+        SCOPED_TRACE(way);
+        const bool scaled = way != "asked to skip";
+        const AcceleratorOptions options{.grad_scaler = kScaling,
+                                         .mixed_precision = scaled ? Precision("fp16") : Precision("no"),
+                                         .strategy = strategy};
+        const auto state = folder.path() / way;
         {
           Accelerator accelerator(options);
           Small net;
           auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 0.1));
           backward_of(accelerator, model, /*bad=*/accelerator.process_index() == accelerator.num_processes() - 1);
-          by_value ? accelerator.clip_grad_value_(model, 1.0) : accelerator.unscale_gradients();
+          if (way == "unscaled") accelerator.unscale_gradients();
+          if (way == "clipped by value") accelerator.clip_grad_value_(model, 1.0);
+          if (!scaled) accelerator.clip_grad_norm_(model, 1.0, {.skip_if_nonfinite = true});
           accelerator.save_state(state, {.durability = Durability::none});
         }
         Accelerator accelerator(options);
@@ -223,7 +229,9 @@ TEST(LossScaling, AnOverflowIsSavedBetweenClippingAndTheStep) {
         accelerator.load_state(state);
         optimizer.step();
         EXPECT_TRUE(optimizer.step_was_skipped());
-        EXPECT_EQ(scale_of(optimizer), 512);
+        if (scaled) {
+          EXPECT_EQ(scale_of(optimizer), 512);
+        }
         EXPECT_TRUE(model(inputs(0, 0).first).isfinite().all().item<bool>());
       }
     });
@@ -232,8 +240,9 @@ TEST(LossScaling, AnOverflowIsSavedBetweenClippingAndTheStep) {
 
 TEST(LossScaling, RanksOfLocalSgdSkipTogether) {
   testing::as_ranks(2, [] {
-    for (const bool scaled : {true, false}) {
-      SCOPED_TRACE(scaled ? "overflow" : "norm");
+    for (const std::string way : {"norm", "value", "skip"}) {
+      SCOPED_TRACE(way);
+      const bool scaled = way != "skip";
       Accelerator accelerator({.grad_scaler = kScaling,
                                .mixed_precision = scaled ? Precision("fp16") : Precision("no"),
                                .strategy = "ddp"});
@@ -244,7 +253,8 @@ TEST(LossScaling, RanksOfLocalSgdSkipTogether) {
         auto local = accelerator.local_sgd(model, {.local_sgd_steps = 3});
         for (int step = 0; step < 3; ++step) {
           backward_of(accelerator, model, /*bad=*/step == 1 && accelerator.process_index() == 1);
-          accelerator.clip_grad_norm_(model, 1.0, {.skip_if_nonfinite = !scaled});
+          if (way == "value") accelerator.clip_grad_value_(model, 1.0);
+          else accelerator.clip_grad_norm_(model, 1.0, {.skip_if_nonfinite = !scaled});
           optimizer.step();
           EXPECT_EQ(optimizer.step_was_skipped(), step == 1);
           scheduler.step();
@@ -258,6 +268,47 @@ TEST(LossScaling, RanksOfLocalSgdSkipTogether) {
       }
     }
   });
+}
+
+TEST(LossScaling, UnscalingAfterAStepFindsNothingAgain) {
+  Accelerator accelerator({.grad_scaler = kScaling, .mixed_precision = "fp16"});
+  Small left, right;
+  auto [a, b, first, second] = accelerator.prepare(left, right, torch::optim::SGD(left->parameters(), 0.1),
+                                                   torch::optim::SGD(right->parameters(), 0.1));
+  const auto [x, y] = inputs(0, 0);
+  accelerator.backward((torch::mse_loss(a(x), y) + torch::mse_loss(b(x), y)) * std::numeric_limits<float>::infinity());
+  for (auto* optimizer : {&first, &second}) {
+    accelerator.unscale_gradients();
+    accelerator.clip_grad_norm_(a, 1.0);
+    optimizer->step();
+    EXPECT_TRUE(optimizer->step_was_skipped());
+  }
+  first.zero_grad();
+  second.zero_grad();
+  EXPECT_EQ(scale_of(first), 512);
+  EXPECT_EQ(scale_of(second), 512);
+}
+
+TEST(LossScaling, ARankWithoutALossUnscalesAlone) {
+  for (const auto* strategy : {"ddp", "zero2"})
+    testing::as_ranks(2, [strategy] {
+      Accelerator accelerator({.grad_scaler = kScaling, .mixed_precision = "fp16", .strategy = strategy});
+      Small left, right;
+      auto [a, b, first, second] = accelerator.prepare(left, right, torch::optim::SGD(left->parameters(), 0.1),
+                                                       torch::optim::SGD(right->parameters(), 0.1));
+      const auto [x, y] = inputs(0, accelerator.process_index());
+      accelerator.backward(torch::mse_loss(a(x), y) + torch::mse_loss(b(x), y));
+      first.step();
+      second.step();
+      first.zero_grad();
+      second.zero_grad();
+      if (accelerator.process_index() == 0) accelerator.backward(torch::mse_loss(a(x), y) + torch::mse_loss(b(x), y));
+      accelerator.unscale_gradients();
+      first.step();
+      second.step();
+      EXPECT_FALSE(first.step_was_skipped());
+      EXPECT_EQ(*second.scaler_state(), (GradScalerState{2, 1024}));
+    });
 }
 
 TEST(LossScaling, AnOverflowThatIsNotReducedYetSaysNothing) {

@@ -43,9 +43,9 @@ class Optimizer {
   /// Throws: UsageError (MU146) for a closure under "16-mixed"; (MU152) as backward.
   at::Tensor step(const torch::optim::Optimizer::LossClosure& closure = nullptr);
   /// Clears gradients: they become undefined by default, or zeros in place. Does nothing from the first backward of an
-  /// accumulation window to its last micro-batch. If losses are scaled and clipping or unscaling found an infinite or
-  /// NaN gradient that no step has used, the scale shrinks as a step would have made it.
-  /// Throws: UsageError (MU318) if the scale fell too low; (MU175) for a norm on a device that had to be finite.
+  /// accumulation window to its last micro-batch. If losses are scaled and clipping found a norm that is infinite or
+  /// NaN, and no step has used the gradients since, the scale shrinks as in a step that is skipped. Throws: UsageError
+  /// (MU318) if the scale fell too low; (MU175) for a norm on a device that had to be finite.
   void zero_grad(bool set_to_none = true);
   /// Adds a group of parameters, with its own options or the optimizer's defaults, as LibTorch's add_param_group does.
   /// The parameters may still be frozen. Other groups and their state do not change. A scheduler of Muster must be
