@@ -11,9 +11,9 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 
+#include "comm/collectives.h"
 #include "comm/group.h"
 #include "comm/header.h"
-#include "comm/rank_index.h"
 #include "device/device.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"

@@ -18,7 +18,6 @@
 #include "comm/error_text.h"
 #include "comm/header.h"
 #include "comm/object_file.h"
-#include "comm/rank_index.h"
 #include "comm/wait_policy.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"

@@ -6,11 +6,11 @@
 #include <cctype>
 #include <utility>
 
+#include "comm/collectives.h"
 #include "comm/group.h"
 #include "comm/handshake.h"
 #include "comm/object_file.h"
 #include "comm/pairwise.h"
-#include "comm/rank_index.h"
 #include "muster/base/environment.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"

@@ -14,10 +14,10 @@
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
 #include "base/mutex.h"
+#include "comm/collectives.h"
 #include "comm/error_text.h"
 #include "comm/handshake.h"
 #include "comm/header.h"
-#include "comm/rank_index.h"
 #include "comm/wait_policy.h"
 #include "muster/base/environment.h"
 #include "muster/base/error.h"

@@ -11,13 +11,13 @@
 
 #include "base/mutex.h"
 #include "cluster/report.h"
-#include "comm/attached_values.h"
 #include "comm/collectives.h"
 #include "comm/device_collectives.h"
 #include "comm/device_watchdog.h"
 #include "comm/flight_recorder.h"
 #include "comm/fork_check.h"
 #include "comm/host_queue.h"
+#include "comm/piggyback.h"
 #include "comm/wait_policy.h"
 #include "muster/comm/options.h"
 

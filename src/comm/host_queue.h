@@ -10,10 +10,10 @@
 #include <utility>
 #include <vector>
 
-#include "comm/attached_values.h"
 #include "comm/device_collectives.h"
 #include "comm/fork_check.h"
 #include "comm/operation.h"
+#include "comm/piggyback.h"
 #include "comm/wait_policy.h"
 #include "muster/comm/communicator.h"
 

@@ -1,7 +1,6 @@
 #include <utility>
 
 #include "comm/collectives.h"
-#include "comm/rank_index.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
 

@@ -9,7 +9,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/ScalarType.h>
 
-#include "comm/shared_memory/shared_buffer.h"
+#include "comm/shared_tensor.h"
 #include "muster/comm/communicator.h"
 
 namespace muster::comm {
@@ -37,7 +37,6 @@ enum class OperationKind : uint8_t {
   recv,
 };
 
-struct SharedBuffer;
 class Staging;
 
 /// The location of a tensor in the memory that ranks share.

@@ -21,7 +21,7 @@
 #include "comm/group.h"
 #include "comm/hierarchical/hierarchical.h"
 #include "comm/mpi/mpi_transport.h"
-#include "comm/shared_memory/handover.h"
+#include "comm/shared_memory/areas.h"
 #include "comm/shared_memory/shared_collectives.h"
 #include "comm/signed_store.h"
 #include "comm/store_file.h"

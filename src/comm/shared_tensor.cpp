@@ -1,10 +1,11 @@
 #include "comm/shared_tensor.h"
 
+#include <functional>
+
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/zeros.h>
 
 #include "comm/group.h"
-#include "comm/shared_memory/shared_buffer.h"
 
 namespace muster::comm {
 
@@ -39,6 +40,22 @@ SharedTensor try_shared_tensor(const Communicator& group, int64_t elements, cons
   };
   return {tensor(buffer->row, elements * group.size()),
           tensor(buffer->parts[static_cast<std::size_t>(group.rank())], elements)};
+}
+
+void LiveBuffers::add(const std::shared_ptr<SharedBuffer>& buffer) {
+  std::erase_if(buffers_, [](const auto& known) { return known.expired(); });
+  buffers_.push_back(buffer);
+}
+
+std::shared_ptr<SharedBuffer> LiveBuffers::of(const at::Tensor& tensor) const {
+  const auto* begin = static_cast<const std::byte*>(tensor.const_data_ptr());
+  const std::less_equal<const std::byte*> up_to;
+  for (const auto& known : buffers_)
+    if (auto buffer = known.lock()) {
+      const std::byte* part = buffer->parts[rank_];
+      if (up_to(part, begin) && up_to(begin + tensor.nbytes(), part + buffer->bytes)) return buffer;
+    }
+  return nullptr;
 }
 
 }  // namespace muster::comm

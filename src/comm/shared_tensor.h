@@ -2,13 +2,21 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <vector>
 
 #include <ATen/core/Tensor.h>
 
-#include "comm/shared_memory/shared_buffer.h"
 #include "muster/comm/communicator.h"
 
 namespace muster::comm {
+
+/// What a rank may do with the memory that another rank of its host allocated for all of them.
+enum class PeerAccess : uint8_t {
+  read,
+  read_contiguous,  ///< read; the parts of all ranks appear one after another, in rank order
+  write,            ///< write results of reductions; after a CommError the contents are undefined, and may still change
+};
 
 /// A 1-D tensor of zeros in memory that all ranks of the group can read. Its contents, whole or in part, are reduced
 /// and gathered without a copy first; if peers may write, all_reduce() puts the results into it directly. Its storage
@@ -33,5 +41,29 @@ std::size_t part_alignment(const Communicator& group);
 /// is. Nothing keeps a rank from reading what another one is writing: use barriers. Requires: a multiple of
 /// part_alignment(), if it is not 0. Throws: CommError. Collective.
 SharedTensor try_shared_tensor(const Communicator& group, int64_t elements, const at::TensorOptions& options);
+
+/// Memory of a group for tensors. It has one part per rank, which that rank allocated.
+struct SharedBuffer {
+  uint64_t number = 0;              ///< number of the buffer, equal on all ranks
+  std::size_t bytes = 0;            ///< size of each part
+  PeerAccess access{};              ///< how a rank may access the parts of others
+  std::vector<std::byte*> parts{};  ///< address of each part, by rank
+  std::byte* row = nullptr;         ///< PeerAccess::read_contiguous: address of all parts in a row, for reading only
+  std::shared_ptr<void> keeps{};    ///< owner of the memory
+};
+
+/// The buffers of a group that tensors still use, from the point of view of one rank.
+class LiveBuffers {
+ public:
+  explicit LiveBuffers(int rank) : rank_(static_cast<std::size_t>(rank)) {}
+
+  void add(const std::shared_ptr<SharedBuffer>& buffer);
+  /// The buffer that contains all of the rank's tensor; null if there is none.
+  std::shared_ptr<SharedBuffer> of(const at::Tensor& tensor) const;
+
+ private:
+  const std::size_t rank_;
+  std::vector<std::weak_ptr<SharedBuffer>> buffers_;
+};
 
 }  // namespace muster::comm

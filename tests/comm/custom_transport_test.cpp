@@ -20,7 +20,7 @@
 #include "comm/every_operation.h"
 #include "comm/overlapping_groups.h"
 #include "comm/samples.h"
-#include "comm/thread_hubs.h"
+#include "comm/thread_world.h"
 #include "muster/testing/compare.h"
 #include "muster/testing/gtest.h"
 #include "muster/testing/thrown.h"

@@ -20,7 +20,6 @@
 #include "comm/piggyback.h"
 #include "comm/samples.h"
 #include "comm/shared_tensor.h"
-#include "comm/thread_hubs.h"
 #include "comm/thread_world.h"
 #include "muster/base/error.h"
 #include "muster/testing/compare.h"

@@ -12,7 +12,7 @@
 #include "comm/operation.h"
 #include "comm/pairwise.h"
 #include "comm/samples.h"
-#include "comm/shared_memory/copying.h"
+#include "comm/shared_memory/cores.h"
 #include "comm/shared_memory/reduction.h"
 #include "comm/shared_tensor.h"
 #include "comm/thread_world.h"

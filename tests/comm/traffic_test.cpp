@@ -12,7 +12,7 @@
 #include "comm/counting_transport.h"
 #include "comm/group.h"
 #include "comm/header.h"
-#include "comm/thread_hubs.h"
+#include "comm/thread_world.h"
 #include "muster/testing/compare.h"
 
 namespace muster::comm {

@@ -7,7 +7,7 @@
 
 #include "comm/hierarchical/hosts.h"
 #include "comm/pairwise.h"
-#include "comm/shared_memory/shared_buffer.h"
+#include "comm/shared_tensor.h"
 
 namespace muster::comm {
 

@@ -16,10 +16,10 @@
 #include <vector>
 
 #include "base/mutex.h"
+#include "comm/collectives.h"
 #include "comm/handshake.h"
 #include "comm/header.h"
 #include "comm/mpi/duplicated_comm.h"
-#include "comm/rank_index.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
 #include "muster/comm/transport.h"

@@ -2,17 +2,20 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
+#include <cstring>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
 #include "comm/header.h"
-#include "comm/shared_memory/copying.h"
 #include "comm/shared_memory/cores.h"
-#include "comm/shared_memory/shared_buffer.h"
+#include "comm/shared_tensor.h"
+#include "muster/cluster/cluster.h"
 #include "muster/comm/transport.h"
 
 namespace muster::comm {
@@ -181,10 +184,28 @@ class SharedAreas {
   int global_rank() const noexcept { return first_global_rank_ + rank_; }
 
   /// For abort(): writes the cause to where peers read it.
-  void write_cause(const std::string& cause) noexcept;
+  void write_cause(const std::string& cause) noexcept {
+    Control& own = control(rank_);
+    if (own.ended.load(std::memory_order_relaxed)) return;
+    own.cause_bytes = static_cast<uint32_t>(std::min(cause.size(), Control::kCauseBytes));
+    std::memcpy(own.cause, cause.data(), own.cause_bytes);
+    own.ended.store(1, std::memory_order_release);
+  }
   /// A rank that has ended the group: `first` if it has, else any other; -1 if none has.
-  int aborting_rank(int first) const noexcept;
-  TransportFailure cause_of(int peer) const;
+  int aborting_rank(int first) const noexcept {
+    const auto has_ended = [this](int rank) {
+      return rank != rank_ && control(rank).ended.load(std::memory_order_acquire) != 0;
+    };
+    if (first >= 0 && has_ended(first)) return first;
+    for (int rank = 0; rank < size(); ++rank)
+      if (has_ended(rank)) return rank;
+    return -1;
+  }
+  TransportFailure cause_of(int peer) const {
+    const Control& theirs = control(peer);
+    return {TransportFailure::Kind::aborted, peer,
+            std::string(theirs.cause, std::min<std::size_t>(theirs.cause_bytes, Control::kCauseBytes))};
+  }
 
  private:
   const AreaLayout layout_;
@@ -194,5 +215,18 @@ class SharedAreas {
   bool has_staging_ = false;
   bool has_blocks_ = false;
 };
+
+/// The areas of the ranks of this rank's host, or why they cannot share memory. Every rank gets one text.
+struct SharedAttempt {
+  std::unique_ptr<SharedAreas> areas;
+  std::string reason;
+  std::vector<int> hosts{};  ///< host numbers by rank, equal for ranks of one host
+};
+
+/// Tries to share memory between the ranks of each host of the job. All ranks agree on the result through the store.
+/// Ranks on several hosts share memory only if `several_hosts` is set and their Hosts have no obstacle.
+/// Collective. Throws: what the store throws.
+SharedAttempt share_memory(const ClusterEnvironment& cluster, const c10::intrusive_ptr<c10d::Store>& store,
+                           std::chrono::milliseconds timeout, bool several_hosts);
 
 }  // namespace muster::comm

@@ -10,7 +10,7 @@
 #include <c10/util/BFloat16.h>
 #include <c10/util/Half.h>
 
-#include "comm/shared_memory/copying.h"
+#include "comm/shared_memory/cores.h"
 
 #if defined(__x86_64__)
 #include <cpuid.h>

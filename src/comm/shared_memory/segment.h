@@ -6,7 +6,7 @@
 
 #include "base/descriptor.h"
 #include "comm/fork_check.h"
-#include "shared_buffer.h"
+#include "comm/shared_tensor.h"
 
 namespace muster::comm {
 

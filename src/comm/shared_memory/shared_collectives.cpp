@@ -11,7 +11,7 @@
 
 #include "comm/pieces.h"
 #include "comm/shared_memory/areas.h"
-#include "comm/shared_memory/copying.h"
+#include "comm/shared_memory/cores.h"
 #include "comm/shared_memory/reduction.h"
 #include "muster/comm/transport.h"
 

@@ -10,7 +10,7 @@
 #include "comm/header.h"
 #include "comm/pieces.h"
 #include "comm/shared_memory/areas.h"
-#include "shared_buffer.h"
+#include "comm/shared_tensor.h"
 
 namespace muster::comm {
 

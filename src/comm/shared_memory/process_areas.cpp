@@ -1,5 +1,3 @@
-#include "comm/shared_memory/handover.h"
-
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -22,11 +20,10 @@
 #include <ATen/Parallel.h>
 
 #include "base/mutex.h"
+#include "comm/collectives.h"
 #include "comm/error_text.h"
 #include "comm/hierarchical/hosts.h"
-#include "comm/rank_index.h"
 #include "comm/shared_memory/areas.h"
-#include "comm/shared_memory/cores.h"
 #include "comm/shared_memory/link.h"
 #include "comm/shared_memory/segment.h"
 #include "muster/base/environment.h"
