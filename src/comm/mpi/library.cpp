@@ -3,12 +3,133 @@
 #include <dlfcn.h>
 
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "comm/object_file.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
 
 namespace muster::comm::mpi {
+namespace {
+
+struct Kept {
+  base::Mutex mutex;
+  std::vector<std::shared_ptr<const void>> memory MUSTER_GUARDED_BY(mutex);
+};
+
+/// Memory that MPI may use until the process ends.
+Kept& kept() {
+  static auto* const all = new Kept;
+  return *all;
+}
+
+/// Communicators that this rank has left. MPI may give a new communicator the number of one that was freed. So a
+/// communicator is freed only when the notices of all its ranks have come, because then nobody sends in it any more.
+class LeftCommunicators {
+ public:
+  struct Left {
+    Left(Calls& calls, Handle communicator, int own, int size) : calls(&calls), communicator(communicator) {
+      for (int rank = 0; rank < size; ++rank)
+        if (rank != own) missing.push_back(rank);
+    }
+    Calls* calls;
+    Handle communicator;
+    std::vector<int> missing;
+  };
+
+  void add(Left left) {
+    base::Lock lock(mutex_);
+    all_.push_back(std::move(left));
+    std::erase_if(all_, [](Left& one) {
+      std::erase_if(one.missing, [&](int rank) { return takes_notice(one, rank); });
+      if (one.missing.empty()) one.calls->free(one.communicator);
+      return one.missing.empty();
+    });
+  }
+
+ private:
+  static bool takes_notice(const Left& from, int rank) {
+    bool there = false, done = false;
+    std::size_t bytes = 0;
+    Handle request = 0;
+    if (from.calls->probe(rank, DuplicatedComm::notices, from.communicator, there) != 0 || !there) return false;
+    if (from.calls->recv(nullptr, 0, rank, DuplicatedComm::notices, from.communicator, request) != 0) return false;
+    while (!done)
+      if (from.calls->test(request, done, bytes) != 0) return false;
+    return true;
+  }
+
+  base::Mutex mutex_;
+  std::vector<Left> all_ MUSTER_GUARDED_BY(mutex_);
+};
+
+LeftCommunicators& left_communicators() {
+  static auto* const all = new LeftCommunicators;  // MPI may end after the program's static variables were destroyed
+  return *all;
+}
+
+}  // namespace
+
+DuplicatedComm::DuplicatedComm(Calls& calls, Handle duplicate) : calls_(calls), communicator_(duplicate) {
+  if (const int code = calls.rank_and_size(duplicate, rank_, size_)) throw CommError("MU557", calls.error_string(code));
+  tag_bound_ = calls.tag_bound();
+}
+
+DuplicatedComm::~DuplicatedComm() {
+  // After a failure, messages may still be in flight in the communicator.
+  if (failed_) return;
+  notify_all();
+  left_communicators().add({calls_, communicator_, rank_, size_});
+}
+
+void DuplicatedComm::fail() noexcept {
+  failed_ = true;
+  calls_.fail();
+}
+
+int DuplicatedComm::first_tag(int64_t number, int first_rank) const {
+  const int64_t tag = (number * size_ + first_rank) * kinds;
+  if (tag + kinds - 1 > tag_bound_)
+    throw CommError("MU557", formatted("MPI has {} tags, which are used up by {} groups of ranks; keep groups instead "
+                                       "of making them again",
+                                       tag_bound_, number));
+  return static_cast<int>(tag);
+}
+
+void DuplicatedComm::keep(std::shared_ptr<const void> memory) {
+  failed_ = true;
+  auto& all = kept();
+  base::Lock lock(all.mutex);
+  all.memory.push_back(std::move(memory));
+}
+
+void DuplicatedComm::add(Member* member) {
+  base::Lock lock(mutex_);
+  members_.insert(member);
+}
+
+void DuplicatedComm::remove(Member* member) {
+  base::Lock lock(mutex_);
+  members_.erase(member);
+}
+
+void DuplicatedComm::leave() {
+  base::Lock lock(mutex_);
+  for (auto* member : members_) member->end("MPI has ended on this rank");
+  notify_all();
+}
+
+void DuplicatedComm::notify_all() noexcept {
+  for (int rank = 0; rank < size_; ++rank)
+    if (rank != rank_) calls_.notify(rank, notices, communicator_);
+}
+
+bool DuplicatedComm::has_left(int rank) const {
+  bool there = false;
+  return calls_.probe(rank, notices, communicator_, there) == 0 && there;
+}
+
 namespace {
 
 Calls* open_calls() {

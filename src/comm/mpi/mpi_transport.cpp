@@ -19,7 +19,7 @@
 #include "comm/collectives.h"
 #include "comm/handshake.h"
 #include "comm/header.h"
-#include "comm/mpi/duplicated_comm.h"
+#include "comm/mpi/library.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
 #include "muster/comm/transport.h"

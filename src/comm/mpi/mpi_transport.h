@@ -7,7 +7,7 @@
 
 #include "cluster/secret.h"
 #include "comm/collectives.h"
-#include "comm/mpi/duplicated_comm.h"
+#include "comm/mpi/library.h"
 #include "muster/comm/transport.h"
 
 namespace muster::comm {
