@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/store_file.h"
+#include "comm/stores.h"
 #include "muster/base/error.h"
 #include "muster/cluster/cluster.h"
 #include "muster/testing/thrown.h"

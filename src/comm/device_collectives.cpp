@@ -8,7 +8,7 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/grad_mode.h>
 
-#include "comm/backend_calls.h"
+#include "comm/custom_backend.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
 

@@ -1,5 +1,3 @@
-#include "comm/store_server.h"
-
 #include <netdb.h>
 #include <poll.h>
 #include <stdlib.h>
@@ -32,6 +30,7 @@
 #include "base/mutex.h"
 #include "base/variables.h"
 #include "cluster/listening_socket.h"
+#include "comm/stores.h"
 #include "comm/wait_policy.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"

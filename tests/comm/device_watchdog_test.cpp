@@ -17,7 +17,7 @@
 #include <gtest/gtest.h>
 
 #include "cluster/listening_socket.h"
-#include "comm/store_file.h"
+#include "comm/stores.h"
 #include "muster/cluster/cluster.h"
 #include "muster/comm/rendezvous.h"
 #include "muster/testing/thrown.h"

@@ -21,7 +21,7 @@
 
 #include "cluster/report.h"
 #include "comm/agreement.h"
-#include "comm/store_file.h"
+#include "comm/stores.h"
 #include "muster/base/environment.h"
 #include "muster/base/error.h"
 #include "muster/base/temporary_folder.h"

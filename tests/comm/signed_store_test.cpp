@@ -1,9 +1,8 @@
-#include "comm/signed_store.h"
-
 #include <gtest/gtest.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
+#include "comm/stores.h"
 #include "muster/testing/thrown.h"
 
 namespace muster::comm {

@@ -1,5 +1,3 @@
-#include "comm/store_server.h"
-
 #include <netinet/in.h>
 #include <signal.h>
 #include <sys/socket.h>
@@ -15,6 +13,7 @@
 #include "base/descriptor.h"
 #include "base/variables.h"
 #include "cluster/listening_socket.h"
+#include "comm/stores.h"
 #include "muster/comm/rendezvous.h"
 #include "muster/testing/gtest.h"
 #include "muster/testing/thrown.h"

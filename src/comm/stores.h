@@ -1,13 +1,61 @@
 #pragma once
 
+#include <chrono>
+#include <cstdint>
+#include <filesystem>
 #include <string>
 #include <vector>
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
+#include "base/descriptor.h"
 #include "cluster/secret.h"
+#include "muster/cluster/cluster.h"
 
+/// The stores in which ranks rendezvous: at an address, or in a file, and signed if the job has a secret.
 namespace muster::comm {
+
+/// The store at the cluster's address. Rank 0 runs its server, unless another process does: on the launcher's socket,
+/// or on its own socket at the address that where_to_listen() gives. Groups of one process share the server. Each call
+/// of the store is bounded (BoundedStore), at first by what is left of `timeout`.
+/// Throws: std::runtime_error if rank 0 cannot listen, or if no store answers within `timeout`; it says what was found
+/// at the address instead.
+c10::intrusive_ptr<c10d::Store> open_tcp_store(const ClusterEnvironment& cluster, std::chrono::milliseconds timeout);
+
+/// On the main rank: logs one warning if other hosts can reach the store. The warning says which processes are
+/// admitted.
+void say_who_may_join(const ClusterEnvironment& cluster, bool has_secret);
+
+/// A rendezvous file. The last of the ranks that used it removes it, however many groups were formed with it. If no
+/// rank that wrote to it is alive, the next rank that joins clears the file.
+class StoreFile {
+ public:
+  /// Joins at cluster.store_path; a path without a folder is in private_folder().
+  /// Throws: what FileLock and private_folder() throw; CommError (MU069) if the file does not belong to this user; what
+  /// the store throws.
+  StoreFile(const ClusterEnvironment& cluster, double timeout_seconds);
+  /// Leaves. Waits a few seconds at most for ranks that join or leave, and does not remove the file if that is not
+  /// enough.
+  /// Requires: nobody else uses store() any more.
+  ~StoreFile();
+  StoreFile(const StoreFile&) = delete;
+  StoreFile& operator=(const StoreFile&) = delete;
+
+  /// The store with the keys of the whole file.
+  const c10::intrusive_ptr<c10d::Store>& store() const noexcept { return store_; }
+  /// The number of times that this rank has joined, including this time.
+  int64_t turn() const noexcept { return turn_; }
+
+ private:
+  std::filesystem::path lock_path() const { return path_.string() + ".lock"; }
+  std::filesystem::path users_path() const { return path_.string() + ".users"; }
+
+  std::filesystem::path path_;
+  /// Holds a shared lock while the rank uses the store. The store itself locks its own file in each call.
+  Descriptor users_;
+  c10::intrusive_ptr<c10d::Store> store_;
+  int64_t turn_ = 0;
+};
 
 /// Whether a value was written by a SignedStore.
 bool is_signed(const std::vector<std::uint8_t>& value) noexcept;
