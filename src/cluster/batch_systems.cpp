@@ -10,7 +10,6 @@
 #include "base/spelling.h"
 #include "base/variables.h"
 #include "cluster/reading.h"
-#include "cluster/requeue.h"
 #include "muster/base/error.h"
 
 namespace muster::cluster {

@@ -9,7 +9,7 @@
 #include "muster/base/environment.h"
 #include "muster/cluster/cluster.h"
 
-/// Reads the families of launcher variables.
+/// Reads the families of launcher variables, and has SLURM requeue a job.
 namespace muster::cluster {
 
 /// An integer in [low, high]; nullopt if the variable is not set. Throws: ConfigError (MU021) with variable and value.
@@ -89,6 +89,13 @@ enum class SlurmPresence {
   task,   ///< a task started by srun
 };
 SlurmPresence find_slurm(const Environment& variables);
+
+/// SLURM's id of this process's job: "123", or "120_3" for a job array; empty outside of SLURM.
+std::string slurm_job(const Environment& variables);
+
+/// Requeues the job with `scontrol requeue JOB`, found in PATH, and waits for at most a minute. Returns an empty text
+/// on success, otherwise the problem: no scontrol, its exit code and output, or the time-out.
+std::string requeue_slurm_job(const std::string& job);
 
 /// The number of tasks on node `node`, from SLURM's short form, such as "2(x3),1".
 /// Throws: ConfigError (MU025) with the variable's name.

@@ -8,7 +8,7 @@
 
 #include "base/log.h"
 #include "checkpoints.h"
-#include "cluster/requeue.h"
+#include "cluster/reading.h"
 #include "comm/agreement.h"
 #include "muster/base/environment.h"
 #include "muster/trainer/trainer.h"

@@ -1,8 +1,7 @@
-#include "cluster/requeue.h"
-
 #include <sys/stat.h>
 
 #include "cluster/cases.h"
+#include "cluster/reading.h"
 
 namespace muster::cluster::testing {
 namespace {
