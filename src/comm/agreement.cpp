@@ -1,14 +1,12 @@
 #include "agreement.h"
 
 #include <algorithm>
-#include <cstddef>
 #include <exception>
 #include <sstream>
 
 #include <ATen/ops/tensor.h>
 
 #include "base/shown.h"
-#include "error_text.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
 

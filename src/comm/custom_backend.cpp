@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstring>
 #include <exception>
-#include <utility>
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/stack.h>

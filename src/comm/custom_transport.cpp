@@ -4,9 +4,7 @@
 
 #include <algorithm>
 #include <cctype>
-#include <utility>
 
-#include "comm/collectives.h"
 #include "comm/group.h"
 #include "comm/handshake.h"
 #include "comm/object_file.h"

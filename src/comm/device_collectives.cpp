@@ -2,13 +2,10 @@
 
 #include <algorithm>
 #include <exception>
-#include <utility>
-#include <vector>
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/grad_mode.h>
 
-#include "comm/custom_backend.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
 

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <exception>
-#include <map>
-#include <utility>
 
 #include <c10/core/DeviceGuard.h>
 

@@ -3,24 +3,19 @@
 #include <sched.h>
 #include <signal.h>
 
-#include <chrono>
 #include <ctime>
 #include <limits>
-#include <utility>
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
-#include "base/mutex.h"
 #include "comm/collectives.h"
-#include "comm/error_text.h"
 #include "comm/handshake.h"
 #include "comm/header.h"
 #include "comm/wait_policy.h"
 #include "muster/base/environment.h"
-#include "muster/base/error.h"
 #include "muster/base/format.h"
 
 namespace muster::comm {

@@ -2,24 +2,15 @@
 
 #include <algorithm>
 #include <exception>
-#include <memory>
-#include <numeric>
-#include <string>
 #include <thread>
-#include <utility>
-#include <vector>
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 
 #include "agreement.h"
-#include "base/log.h"
 #include "base/shown.h"
-#include "comm/collectives.h"
 #include "comm/error_text.h"
-#include "comm/host_queue.h"
 #include "comm/operation.h"
-#include "comm/piggyback.h"
 #include "device/order.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"

@@ -2,13 +2,8 @@
 
 #include <algorithm>
 #include <cstring>
-#include <string_view>
-#include <utility>
 
 #include "base/random_word.h"
-#include "cluster/secret.h"
-#include "muster/base/error.h"
-#include "muster/base/format.h"
 
 namespace muster::comm {
 namespace {

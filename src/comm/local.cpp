@@ -1,4 +1,3 @@
-#include <utility>
 
 #include "comm/collectives.h"
 #include "muster/base/error.h"

@@ -1,6 +1,5 @@
 #pragma once  // for other rooms
 
-#include <filesystem>
 #include <string>
 #include <vector>
 

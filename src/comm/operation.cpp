@@ -2,8 +2,6 @@
 
 #include <array>
 
-#include <c10/core/ScalarType.h>
-
 #include "base/listing.h"
 #include "base/spelling.h"
 #include "muster/base/error.h"

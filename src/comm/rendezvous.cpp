@@ -1,11 +1,6 @@
 #include "muster/comm/rendezvous.h"
 
 #include <algorithm>
-#include <chrono>
-#include <memory>
-#include <optional>
-#include <utility>
-#include <vector>
 
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>

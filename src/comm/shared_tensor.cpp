@@ -1,7 +1,5 @@
 #include "comm/shared_tensor.h"
 
-#include <functional>
-
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/zeros.h>
 

@@ -7,14 +7,11 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
 #include <exception>
 #include <iterator>
 #include <span>
-#include <string_view>
 #include <system_error>
 #include <thread>
-#include <utility>
 
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>

@@ -31,8 +31,8 @@ void say_who_may_join(const ClusterEnvironment& cluster, bool has_secret);
 class StoreFile {
  public:
   /// Joins at cluster.store_path; a path without a folder is in private_folder().
-  /// Throws: what FileLock and private_folder() throw; CommError (MU069) if the file does not belong to this user; what
-  /// the store throws.
+  /// Throws: CommError (MU058) if the file cannot be made or its lock does not come in time, (MU069) if it does not
+  /// belong to this user; what private_folder() and the store throw.
   StoreFile(const ClusterEnvironment& cluster, double timeout_seconds);
   /// Leaves. Waits a few seconds at most for ranks that join or leave, and does not remove the file if that is not
   /// enough.

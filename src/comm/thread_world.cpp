@@ -3,9 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <new>
-#include <optional>
 #include <thread>
-#include <utility>
 
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>

@@ -2,9 +2,6 @@
 
 #include <sched.h>
 
-#include <algorithm>
-#include <utility>
-
 #include "base/log.h"
 
 namespace muster::comm {

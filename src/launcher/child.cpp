@@ -11,7 +11,6 @@
 #include <cstring>
 #include <sstream>
 #include <system_error>
-#include <utility>
 
 #include "base/log.h"
 #include "base/variables.h"

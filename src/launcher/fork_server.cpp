@@ -16,7 +16,6 @@
 #include <csignal>
 #include <cstring>
 #include <filesystem>
-#include <string_view>
 #include <system_error>
 
 #include "base/log.h"

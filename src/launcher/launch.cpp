@@ -13,10 +13,7 @@
 #include <cstdlib>
 #include <exception>
 #include <fstream>
-#include <optional>
-#include <string>
 #include <thread>
-#include <vector>
 
 #include "base/descriptor.h"
 #include "base/log.h"

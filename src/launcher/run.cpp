@@ -6,8 +6,6 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
-#include <functional>
-#include <optional>
 #include <utility>
 
 #include "base/log.h"

@@ -1,10 +1,9 @@
 #include "watch.h"
 
-#include <fcntl.h>
+#include <sys/signalfd.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <utility>
 
 #include "launcher/rendezvous/node_agent.h"
 #include "launcher/rendezvous/rendezvous_probe.h"

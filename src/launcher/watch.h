@@ -1,6 +1,6 @@
 #pragma once
 
-#include <sys/signalfd.h>
+#include <signal.h>
 
 #include <vector>
 

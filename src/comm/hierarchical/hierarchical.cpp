@@ -1,12 +1,8 @@
 #include "comm/hierarchical/hierarchical.h"
 
 #include <algorithm>
-#include <cstddef>
 #include <cstring>
 #include <deque>
-#include <functional>
-#include <utility>
-#include <vector>
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/from_blob.h>

@@ -2,10 +2,6 @@
 
 #include <dlfcn.h>
 
-#include <string>
-#include <utility>
-#include <vector>
-
 #include "comm/object_file.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"

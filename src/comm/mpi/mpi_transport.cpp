@@ -4,25 +4,15 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
-#include <cstddef>
 #include <cstring>
 #include <deque>
-#include <memory>
-#include <optional>
-#include <string>
 #include <thread>
-#include <utility>
-#include <vector>
 
 #include "base/mutex.h"
-#include "comm/collectives.h"
 #include "comm/handshake.h"
 #include "comm/header.h"
-#include "comm/mpi/library.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
-#include "muster/comm/transport.h"
 
 namespace muster::comm::mpi {
 

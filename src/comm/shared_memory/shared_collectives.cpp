@@ -1,16 +1,9 @@
 #include "comm/shared_memory/shared_collectives.h"
 
 #include <algorithm>
-#include <cstdint>
 #include <cstring>
 #include <deque>
-#include <memory>
-#include <string>
-#include <utility>
-#include <vector>
 
-#include "comm/pieces.h"
-#include "comm/shared_memory/areas.h"
 #include "comm/shared_memory/cores.h"
 #include "comm/shared_memory/reduction.h"
 #include "muster/comm/transport.h"

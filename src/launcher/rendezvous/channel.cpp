@@ -8,7 +8,6 @@
 #include <cerrno>
 #include <span>
 #include <stdexcept>
-#include <utility>
 
 #include <nlohmann/json.hpp>
 

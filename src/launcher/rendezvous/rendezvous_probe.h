@@ -1,6 +1,5 @@
 #pragma once
 
-#include <netinet/in.h>
 #include <poll.h>
 
 #include <chrono>
