@@ -1,6 +1,5 @@
 #include "parallel/backward_watch.h"
 
-#include <algorithm>
 #include <array>
 
 #include "muster/base/error.h"

@@ -29,4 +29,11 @@ void zero_local_gradient(const at::Tensor& parameter, bool set_to_none);
 /// Parameters and buffers, under every name that they have.
 std::vector<std::pair<std::string, at::Tensor>> local_state(const torch::nn::Module& module);
 
+/// One line per tensor: "parameter fc.weight: Float [10, 64], strides [64, 1], trainable".
+std::vector<std::string> describe_tensors(const std::vector<NamedTensor>& parameters,
+                                          const std::vector<NamedTensor>& buffers);
+
+/// Throws: ConfigError (MU056), with its name, for a parameter or buffer whose dtype ranks cannot exchange.
+void require_sendable(const std::vector<NamedTensor>& parameters, const std::vector<NamedTensor>& buffers);
+
 }  // namespace muster::parallel

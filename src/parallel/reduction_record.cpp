@@ -1,7 +1,6 @@
 #include "parallel/reduction_record.h"
 
 #include <algorithm>
-#include <utility>
 
 namespace muster::parallel {
 namespace {

@@ -6,8 +6,8 @@
 #include "muster/parallel/capabilities.h"
 #include "muster/parallel/managed_model.h"
 #include "muster/parallel/options.h"
-#include "parallel/coalesced.h"
 #include "parallel/frozen_parameters.h"
+#include "parallel/module_buffers.h"
 #include "parallel/replicated/reducer.h"
 #include "parallel/replicated/replica.h"
 

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <memory>
 #include <optional>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -16,7 +15,6 @@
 #include "hook/watched_storage.h"
 #include "muster/base/error.h"
 #include "muster/optim/detail/norm.h"
-#include "parallel/synchronized_norm.h"
 
 namespace muster {
 namespace {

@@ -1,7 +1,7 @@
 #pragma once  // for other rooms
 
 #include <cstdint>
-#include <optional>
+#include <string>
 
 #include <ATen/core/Tensor.h>
 #include <torch/nn/module.h>
@@ -33,5 +33,10 @@ at::Tensor sync_batch_norm(const comm::Communicator& group, const at::Tensor& in
 /// Collective.
 /// Why: docs/decisions/0051-batch-norm-is-synchronised-in-place.md.
 int64_t convert_sync_batchnorm(torch::nn::Module& module, const comm::Communicator& group);
+
+namespace parallel {
+/// The name of a batch normalization that convert_sync_batchnorm() converted; empty if there is none.
+std::string first_synchronized_norm(const torch::nn::Module& module);
+}  // namespace parallel
 
 }  // namespace muster

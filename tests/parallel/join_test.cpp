@@ -12,7 +12,6 @@
 #include "muster/testing/gtest.h"
 #include "muster/testing/thrown.h"
 #include "muster/testing/world.h"
-#include "parallel/replicated/join_session.h"
 #include "parallel/replicated_models.h"
 #include "parallel/sync_batch_norm.h"
 

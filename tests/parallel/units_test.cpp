@@ -4,7 +4,6 @@
 #include <torch/torch.h>
 
 #include "muster/parallel/wrap.h"
-#include "parallel/sharded/unit_marks.h"
 
 namespace muster::parallel {
 namespace {

@@ -9,7 +9,6 @@
 #include "comm/agreement.h"
 #include "muster/base/error.h"
 #include "muster/optim/detail/norm.h"
-#include "parallel/replicated/join_session.h"
 
 namespace muster::parallel {
 namespace {

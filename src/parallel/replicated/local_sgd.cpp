@@ -1,7 +1,6 @@
 #include "muster/parallel/local_sgd.h"
 
 #include <algorithm>
-#include <memory>
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/grad_mode.h>

@@ -1,7 +1,5 @@
 #include "parallel/replicated/reducer.h"
 
-#include <utility>
-
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/mul.h>

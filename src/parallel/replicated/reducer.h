@@ -16,11 +16,9 @@
 #include "muster/parallel/options.h"
 #include "parallel/backward_watch.h"
 #include "parallel/frozen_parameters.h"
+#include "parallel/join.h"
 #include "parallel/reduction_record.h"
-#include "parallel/reduction_recorder.h"
 #include "parallel/replicated/bucket_reductions.h"
-#include "parallel/replicated/join_session.h"
-#include "parallel/replicated/reduction_flags.h"
 #include "parallel/replicated/replica.h"
 
 namespace muster::parallel {

@@ -12,9 +12,9 @@
 #include "device/memory.h"
 #include "muster/base/error.h"
 #include "muster/parallel/comm_hook.h"
-#include "parallel/replicated/reduction_flags.h"
-#include "parallel/same_model.h"
-#include "parallel/synchronized_norm.h"
+#include "parallel/local.h"
+#include "parallel/replicated/bucket_reductions.h"
+#include "parallel/sync_batch_norm.h"
 
 namespace muster::parallel {
 namespace {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "muster/comm/communicator.h"
-#include "parallel/reduction_recorder.h"
+#include "parallel/reduction_record.h"
 #include "parallel/sharded/unshard_scheduler.h"
 
 namespace muster::parallel {

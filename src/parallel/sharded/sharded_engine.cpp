@@ -3,10 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <exception>
-#include <functional>
 #include <set>
 #include <sstream>
-#include <utility>
 
 #include <ATen/core/grad_mode.h>
 #include <c10/util/ScopeExit.h>

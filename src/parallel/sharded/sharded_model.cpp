@@ -12,10 +12,7 @@
 #include "optim/device_norm.h"
 #include "optim/parameter_groups.h"
 #include "parallel/local.h"
-#include "parallel/same_model.h"
-#include "parallel/sharded/module_buffers.h"
 #include "parallel/sharded/sharded_engine.h"
-#include "parallel/sharded/unit_marks.h"
 #include "parallel/sharded/units.h"
 #include "shard/device_mesh.h"
 

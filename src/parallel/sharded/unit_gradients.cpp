@@ -3,24 +3,22 @@
 #include <algorithm>
 #include <cstring>
 #include <exception>
-#include <utility>
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/from_blob.h>
 #include <ATen/ops/mul.h>
 #include <ATen/ops/zeros.h>
 
 #include "comm/shared_tensor.h"
 #include "muster/optim/detail/norm.h"
-#include "parallel/sharded/shard_streams.h"
 
 namespace muster::parallel {
 namespace {
 
 constexpr device::SyncPoint kReady{"fsdp: gradients are collected after what was in their place"};
 constexpr device::SyncPoint kCollected{"fsdp: gradients are reduced after all streams that have collected them"};
+constexpr device::SyncPoint kReduceStream{"fsdp: gradients are reduced on a stream of their own"};
 
 /// Hides what happens to flat memory from autograd.
 struct BelowAutograd {

@@ -12,7 +12,6 @@
 #include "parallel/sharded/buffer_pool.h"
 #include "parallel/sharded/one_copy.h"
 #include "parallel/sharded/shard_layout.h"
-#include "parallel/sharded/shard_streams.h"
 #include "parallel/sharded/sharded_settings.h"
 #include "parallel/sharded/units.h"
 

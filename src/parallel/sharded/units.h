@@ -44,4 +44,9 @@ std::vector<UnitPlan> plan_units(const torch::nn::Module& module, const ShardedO
 /// ignored modules.
 std::vector<at::Tensor> buffers_to_convert(const torch::nn::Module& module, const ShardedOptions& options);
 
+/// Whether wrap() marked this module. Records that a prepared model contains it.
+bool claim_mark(const torch::nn::Module& module);
+/// Classes of modules that this thread marked and that no prepared model contains, without repetitions.
+std::vector<std::string> take_lost_marks();
+
 }  // namespace muster::parallel

@@ -6,11 +6,30 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "parallel/coalesced.h"
+#include "muster/comm/communicator.h"
 #include "parallel/local.h"
-#include "parallel/sharded/sharded_settings.h"
 
 namespace muster::parallel {
+
+struct ShardGroups;
+
+/// Broadcasts many small tensors from one rank, with one message per device. Autograd does not see the change: versions
+/// stay, so graphs that have saved a buffer can still run backward.
+class CoalescedBroadcast {
+ public:
+  explicit CoalescedBroadcast(std::vector<at::Tensor> tensors);
+  bool empty() const { return messages_.empty(); }
+  /// Collective.
+  void run(const comm::Communicator& group, int root = 0) const;
+
+ private:
+  struct Message {
+    at::Tensor bytes;
+    std::vector<at::Tensor> tensors;
+    std::vector<at::Tensor> places;  // views of `bytes` with the tensors' dtypes and shapes
+  };
+  std::vector<Message> messages_;
+};
 
 /// The buffers of a sharded module, which every rank has in full. Thread safety: the caller's.
 class ModuleBuffers {
