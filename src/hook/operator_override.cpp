@@ -11,9 +11,6 @@
 #include <c10/core/Allocator.h>
 #include <c10/core/Storage.h>
 
-#include "hook/operator_use.h"
-#include "hook/watched_storage.h"
-
 namespace muster::hook {
 namespace {
 

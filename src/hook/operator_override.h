@@ -1,10 +1,18 @@
 #pragma once  // for other rooms
 
+#include <cstdint>
 #include <memory>
 #include <string_view>
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/stack.h>
+
+#include "hook/interceptor.h"
+#include "hook/watched_storage.h"
+
+namespace c10 {
+struct FunctionSchema;
+}
 
 namespace muster::hook {
 
@@ -26,5 +34,24 @@ class OperatorOverride {
 void mark_for_override(const at::Tensor& tensor, std::shared_ptr<OperatorOverride> operator_override);
 /// The override that the tensor is marked with, or nullptr.
 std::shared_ptr<OperatorOverride> override_of(const at::Tensor& tensor);
+
+/// Lets an override that marks one of the operator's arguments run the operator.
+void take_over(Call& call);
+
+inline constexpr Interceptor kOperatorOverride{.name = "operator override",
+                                               .priority = Priority::operator_override,
+                                               .takes = nullptr,
+                                               .run = take_over,
+                                               .disabled_by = kStorageInterceptorsSwitch};
+
+/// What an operator does with the bytes of its arguments; derived from its schema.
+struct OperatorUse {
+  bool needs_data = true;
+  bool view = false;
+  uint64_t written = 0;  // bit i: whether argument i is written
+};
+
+/// Thread-safe. The reference is valid as long as this thread runs.
+const OperatorUse& use_of(const c10::FunctionSchema& schema);
 
 }  // namespace muster::hook

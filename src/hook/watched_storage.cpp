@@ -5,7 +5,7 @@
 #include <ATen/core/function_schema.h>
 #include <c10/util/SmallVector.h>
 
-#include "hook/operator_use.h"
+#include "hook/operator_override.h"
 #include "muster/base/error.h"
 
 namespace muster::hook {
