@@ -1,7 +1,4 @@
-#include "options/other_variables.h"
-
 #include <algorithm>
-#include <vector>
 
 #include "base/listing.h"
 #include "base/options_text.h"

@@ -5,14 +5,12 @@
 #include <cctype>
 #include <map>
 #include <string>
-#include <string_view>
 
 #include "base/listing.h"
 #include "base/options_text.h"
 #include "base/spelling.h"
 #include "muster/base/error.h"
 #include "options/strategy_request.h"
-#include "options/words.h"
 
 namespace muster {
 

@@ -10,7 +10,6 @@
 #include "base/listing.h"
 #include "base/options_text.h"
 #include "base/spelling.h"
-#include "base/word_value.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
 #include "muster/runtime/options.h"

@@ -7,7 +7,6 @@
 #include <gtest/gtest.h>
 
 #include "muster/testing/thrown.h"
-#include "options/other_variables.h"
 #include "options/program_options.h"
 
 namespace muster::runtime {

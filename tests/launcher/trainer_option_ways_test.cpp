@@ -15,7 +15,6 @@
 
 #include "launcher/option_jobs.h"
 #include "muster/testing/thrown.h"
-#include "options/other_variables.h"
 #include "options/program_options.h"
 #include "options/runtime_fields.h"
 #include "options/trainer_fields.h"
