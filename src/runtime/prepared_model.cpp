@@ -14,7 +14,6 @@
 #include "muster/runtime.h"
 #include "muster/runtime/evaluation_scope.h"
 #include "muster/runtime/outside_forward.h"
-#include "runtime/release_model.h"
 
 namespace muster::runtime {
 

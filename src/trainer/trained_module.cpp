@@ -7,7 +7,7 @@
 #include "muster/runtime/loop_access.h"
 #include "optimization.h"
 #include "run.h"
-#include "runtime/release_model.h"
+#include "runtime/prepared_model.h"
 
 namespace muster::trainer {
 
