@@ -1,13 +1,11 @@
 #include "muster/data/detail/batch_maker.h"
 
 #include <exception>
-#include <string>
 
 #include <c10/util/Exception.h>
 
 #include "base/shown.h"
 #include "muster/base/error.h"
-#include "muster/data/dataset.h"
 
 namespace muster::data {
 

@@ -1,13 +1,10 @@
 #include "muster/data/detail/loader_state.h"
 
 #include <algorithm>
-#include <string>
-#include <utility>
 
 #include <ATen/Context.h>
 
 #include "base/shown.h"
-#include "data/batch_indices.h"
 #include "data/batch_order.h"
 #include "data/pass.h"
 #include "data/random.h"
@@ -196,7 +193,7 @@ std::shared_ptr<LoaderState> LoaderState::distributed(const ShardSpec& shard) co
 namespace {
 
 /// Records in a trace how long the program waited for batches.
-class TracedPass final : public IndexedPass {
+class TracedPass final : public Pass {
  public:
   TracedPass(std::unique_ptr<Pass> pass, std::shared_ptr<Trace> trace)
       : pass_(std::move(pass)), trace_(std::move(trace)) {}
@@ -204,7 +201,7 @@ class TracedPass final : public IndexedPass {
     TraceScope waiting(*trace_, "waiting for data");
     return pass_->next();
   }
-  std::vector<int64_t> indices() const override { return batch_indices(*pass_); }
+  std::vector<int64_t> indices() const override { return pass_->indices(); }
 
  private:
   std::unique_ptr<Pass> pass_;

@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "base/log.h"
-#include "batch_indices.h"
 #include "muster/base/error.h"
 #include "muster/data/dataset.h"
 #include "muster/tree/detail/pack.h"
@@ -208,11 +207,6 @@ BatchBox* RunningPass::next() {
     end();
     throw;
   }
-}
-
-std::vector<int64_t> batch_indices(const Pass& pass) {
-  const auto* indexed = dynamic_cast<const IndexedPass*>(&pass);
-  return indexed ? indexed->indices() : std::vector<int64_t>();
 }
 
 namespace {

@@ -84,20 +84,12 @@ struct Progress {
   bool warns_of_repeats = false;  ///< this rank has yet to log the warning about repeated samples
 };
 
-/// A pass that knows the dataset indices of the samples in its current batch.
-class IndexedPass : public Pass {
- public:
-  virtual std::vector<int64_t> indices() const = 0;
-};
-
 /// Base class of all passes: keeps its loader's progress.
-class OpenPass : public IndexedPass {
+class OpenPass : public Pass {
  public:
   explicit OpenPass(std::shared_ptr<Progress> progress);
   /// Called when another pass begins: from now on next() throws.
   void end() noexcept;
-  /// Empty if another rank reads.
-  std::vector<int64_t> indices() const override { return {}; }
 
  protected:
   /// Ends threads and releases data.

@@ -5,7 +5,6 @@
 #include <c10/core/InferenceMode.h>
 #include <c10/util/ScopeExit.h>
 
-#include "data/batch_indices.h"
 #include "limits.h"
 #include "loops.h"
 #include "muster/runtime/loop_access.h"
@@ -201,8 +200,6 @@ void EvaluationLoop::run_batch(StepKind kind, const StepTable& steps, void* batc
   if (keep) keep(output, place.dataloader_idx);
 }
 
-std::vector<int64_t> EvaluationLoop::batch_indices() const {
-  return pass_ ? data::batch_indices(*pass_) : std::vector<int64_t>();
-}
+std::vector<int64_t> EvaluationLoop::batch_indices() const { return pass_ ? pass_->indices() : std::vector<int64_t>(); }
 
 }  // namespace muster::trainer

@@ -5,7 +5,6 @@
 
 #include <gtest/gtest.h>
 
-#include "data/batch_indices.h"
 #include "datasets.h"
 
 namespace muster::data {
@@ -117,15 +116,15 @@ TEST(Pass, KnowsTheIndicesOfItsBatch) {
     for (const bool shuffle : {false, true}) {
       DataLoader loader(kData, {.batch_size = 20, .shuffle = shuffle, .workers = workers});
       const auto pass = loader.state()->begin_pass();
-      EXPECT_TRUE(batch_indices(*pass).empty());
+      EXPECT_TRUE(pass->indices().empty());
       int64_t seen = 0;
       while (auto* box = pass->next()) {
         const auto& batch = *static_cast<BatchBoxOf<at::Tensor>&>(*box).batch;
-        EXPECT_EQ(batch_indices(*pass), list(batch));
+        EXPECT_EQ(pass->indices(), list(batch));
         seen += batch.numel();
       }
       EXPECT_EQ(seen, 53);
-      EXPECT_TRUE(batch_indices(*pass).empty());
+      EXPECT_TRUE(pass->indices().empty());
     }
 }
 

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "muster/data/detail/batch_maker.h"
 #include "muster/data/options.h"
@@ -73,6 +74,9 @@ class Pass {
   /// The next batch, which stays valid until the next call; nullptr at the end.
   /// Throws: DatasetError; Error (MU105) if no batch came in time; UsageError (MU106) once another pass has begun.
   virtual BatchBox* next() = 0;
+  /// The dataset indices of the samples in the current batch; for a stream, their positions in the pass. Empty before
+  /// the first batch, after the last one, and where rank 0 reads for all ranks.
+  virtual std::vector<int64_t> indices() const { return {}; }
 };
 
 /// The state that the copies of a DataLoader share. Thread safety: one thread at a time.
