@@ -1,5 +1,4 @@
 #include <cstddef>
-#include <span>
 
 #include <torch/types.h>
 

@@ -1,6 +1,5 @@
 #include "muster/runtime/opened_checkpoint.h"
 
-#include <cstdint>
 #include <cstdlib>
 #include <utility>
 

@@ -10,7 +10,6 @@
 #include "base/log.h"
 #include "comm/agreement.h"
 #include "device/device.h"
-#include "device/processor.h"
 #include "hook/half_lstm.h"
 #include "launcher/devices.h"
 #include "muster/base/environment.h"

@@ -1,7 +1,6 @@
 #include "runtime/saved_tensors.h"
 
 #include <algorithm>
-#include <string_view>
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>

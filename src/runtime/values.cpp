@@ -1,7 +1,6 @@
 #include "muster/runtime/detail/values.h"
 
 #include <algorithm>
-#include <limits>
 #include <string>
 
 #include <ATen/ops/cat.h>
