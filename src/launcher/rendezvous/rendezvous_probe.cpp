@@ -1,7 +1,6 @@
 #include "launcher/rendezvous/rendezvous_probe.h"
 
 #include <netdb.h>
-#include <sys/socket.h>
 
 #include <algorithm>
 #include <cerrno>

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <poll.h>
+#include <sys/socket.h>
 
 #include <chrono>
 #include <string>
