@@ -276,7 +276,8 @@ void PreparedOptimizer::unscale_for_step() {
 }
 
 void PreparedOptimizer::note_norm(const std::vector<at::Tensor>& asked, const GradNorm& norm) {
-  if (!scaling_ || gradients_are_local() || !holds(asked)) return;
+  // Gradients that are not checked since the last step are those that it has used.
+  if (!scaling_ || !scaling_->checked() || gradients_are_local() || !holds(asked)) return;
   if (!scaling_->on_device()) scaling_->note_norm(static_cast<double>(norm));
   else if (norm.on_device().defined()) scaling_->note_norm(norm.on_device());
 }

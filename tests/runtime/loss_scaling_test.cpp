@@ -169,23 +169,26 @@ double scale_of(const Optimizer& optimizer) { return optimizer.scaler_state()->s
 TEST(LossScaling, GradientsThatAProgramGivesUpShrinkTheScaleAndSkipNoLaterStep) {
   for (const auto* strategy : {"auto", "ddp", "zero2", "fsdp"}) {
     SCOPED_TRACE(strategy);
-    testing::as_ranks(std::string(strategy) == "auto" ? 1 : 2, [strategy] {
-      Accelerator accelerator({.grad_scaler = kScaling, .mixed_precision = "fp16", .strategy = strategy});
-      Small net;
-      auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 0.1));
-      const bool last = accelerator.process_index() == accelerator.num_processes() - 1;
-      for (int turn = 1; turn <= 2; ++turn) {
-        backward_of(accelerator, model, /*bad=*/last);
-        EXPECT_FALSE(std::isfinite(static_cast<double>(accelerator.clip_grad_norm_(model, 1.0))));
-        optimizer.zero_grad();
-        EXPECT_EQ(scale_of(optimizer), 1024 / std::pow(2, turn));
-      }
-      backward_of(accelerator, model, false);
-      EXPECT_TRUE(std::isfinite(static_cast<double>(accelerator.clip_grad_norm_(model, 1.0))));
-      optimizer.step();
-      EXPECT_FALSE(optimizer.step_was_skipped());
-      EXPECT_EQ(*optimizer.scaler_state(), (GradScalerState{1, 256}));
-    });
+    testing::as_ranks(
+        std::string(strategy) == "auto" ? 1 : 2,
+        [strategy] {
+          Accelerator accelerator({.grad_scaler = kScaling, .mixed_precision = "fp16", .strategy = strategy});
+          Small net;
+          auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 0.1));
+          const bool last = accelerator.process_index() == accelerator.num_processes() - 1;
+          for (int turn = 1; turn <= 2; ++turn) {
+            backward_of(accelerator, model, /*bad=*/last);
+            EXPECT_FALSE(std::isfinite(static_cast<double>(accelerator.clip_grad_norm_(model, 1.0))));
+            optimizer.zero_grad();
+            EXPECT_EQ(scale_of(optimizer), 1024 / std::pow(2, turn));
+          }
+          backward_of(accelerator, model, false);
+          EXPECT_TRUE(std::isfinite(static_cast<double>(accelerator.clip_grad_norm_(model, 1.0))));
+          optimizer.step();
+          EXPECT_FALSE(optimizer.step_was_skipped());
+          EXPECT_EQ(*optimizer.scaler_state(), (GradScalerState{1, 256}));
+        },
+        strategy);
   }
 }
 
@@ -202,39 +205,40 @@ TEST(LossScaling, AStepWithoutANewBackwardChecksTheGradientsAgain) {
 }
 
 TEST(LossScaling, AnOverflowIsSavedBetweenClippingAndTheStep) {
+  const testing::InheritedFolder folder;
   for (const auto* strategy : {"auto", "ddp", "zero2", "fsdp"}) {
     SCOPED_TRACE(strategy);
-    const testing::TemporaryFolder folder;
-    testing::as_ranks(std::string(strategy) == "auto" ? 1 : 2, [&] {
-      for (const std::string way : {"unscaled", "clipped by value", "asked to skip"}) {
-        SCOPED_TRACE(way);
-        const bool scaled = way != "asked to skip";
-        const AcceleratorOptions options{.grad_scaler = kScaling,
-                                         .mixed_precision = scaled ? Precision("fp16") : Precision("no"),
-                                         .strategy = strategy};
-        const auto state = folder.path() / way;
-        {
-          Accelerator accelerator(options);
-          Small net;
-          auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 0.1));
-          backward_of(accelerator, model, /*bad=*/accelerator.process_index() == accelerator.num_processes() - 1);
-          if (way == "unscaled") accelerator.unscale_gradients();
-          if (way == "clipped by value") accelerator.clip_grad_value_(model, 1.0);
-          if (!scaled) accelerator.clip_grad_norm_(model, 1.0, {.skip_if_nonfinite = true});
-          accelerator.save_state(state, {.durability = Durability::none});
-        }
-        Accelerator accelerator(options);
-        Small net;
-        auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 0.1));
-        accelerator.load_state(state);
-        optimizer.step();
-        EXPECT_TRUE(optimizer.step_was_skipped());
-        if (scaled) {
-          EXPECT_EQ(scale_of(optimizer), 512);
-        }
-        EXPECT_TRUE(model(inputs(0, 0).first).isfinite().all().item<bool>());
-      }
-    });
+    testing::as_ranks(
+        std::string(strategy) == "auto" ? 1 : 2,
+        [&] {
+          for (const std::string way : {"unscaled", "clipped by value", "asked to skip"}) {
+            SCOPED_TRACE(way);
+            const bool scaled = way != "asked to skip";
+            const AcceleratorOptions options{.grad_scaler = kScaling,
+                                             .mixed_precision = scaled ? Precision("fp16") : Precision("no"),
+                                             .strategy = strategy};
+            const auto state = folder.path() / strategy / way;
+            {
+              Accelerator accelerator(options);
+              Small net;
+              auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 0.1));
+              backward_of(accelerator, model, /*bad=*/accelerator.process_index() == accelerator.num_processes() - 1);
+              if (way == "unscaled") accelerator.unscale_gradients();
+              if (way == "clipped by value") accelerator.clip_grad_value_(model, 1.0);
+              if (!scaled) accelerator.clip_grad_norm_(model, 1.0, {.skip_if_nonfinite = true});
+              accelerator.save_state(state, {.durability = Durability::none});
+            }
+            Accelerator accelerator(options);
+            Small net;
+            auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 0.1));
+            accelerator.load_state(state);
+            optimizer.step();
+            EXPECT_TRUE(optimizer.step_was_skipped());
+            EXPECT_EQ(scaled ? scale_of(optimizer) : 512, 512);
+            EXPECT_TRUE(model(inputs(0, 0).first).isfinite().all().item<bool>());
+          }
+        },
+        strategy);
   }
 }
 
@@ -263,9 +267,7 @@ TEST(LossScaling, RanksOfLocalSgdSkipTogether) {
         }
       }
       EXPECT_DOUBLE_EQ(optimizer.param_groups()[0].options().get_lr(), 0.5);
-      if (scaled) {
-        EXPECT_EQ(scale_of(optimizer), 512);
-      }
+      EXPECT_EQ(scaled ? scale_of(optimizer) : 512, 512);
     }
   });
 }
@@ -290,25 +292,32 @@ TEST(LossScaling, UnscalingAfterAStepFindsNothingAgain) {
 }
 
 TEST(LossScaling, ARankWithoutALossUnscalesAlone) {
+  const auto of = [](const std::string& name) {
+    return name == "ddp" ? Strategy(DDP{.find_unused_parameters = true}) : Strategy("zero2");
+  };
   for (const auto* strategy : {"ddp", "zero2"})
-    testing::as_ranks(2, [strategy] {
-      Accelerator accelerator({.grad_scaler = kScaling, .mixed_precision = "fp16", .strategy = strategy});
-      Small left, right;
-      auto [a, b, first, second] = accelerator.prepare(left, right, torch::optim::SGD(left->parameters(), 0.1),
-                                                       torch::optim::SGD(right->parameters(), 0.1));
-      const auto [x, y] = inputs(0, accelerator.process_index());
-      accelerator.backward(torch::mse_loss(a(x), y) + torch::mse_loss(b(x), y));
-      first.step();
-      second.step();
-      first.zero_grad();
-      second.zero_grad();
-      if (accelerator.process_index() == 0) accelerator.backward(torch::mse_loss(a(x), y) + torch::mse_loss(b(x), y));
-      accelerator.unscale_gradients();
-      first.step();
-      second.step();
-      EXPECT_FALSE(first.step_was_skipped());
-      EXPECT_EQ(*second.scaler_state(), (GradScalerState{2, 1024}));
-    });
+    testing::as_ranks(
+        2,
+        [&] {
+          Accelerator accelerator({.grad_scaler = kScaling, .mixed_precision = "fp16", .strategy = of(strategy)});
+          Small left, right;
+          auto [a, b, first, second] = accelerator.prepare(left, right, torch::optim::SGD(left->parameters(), 0.1),
+                                                           torch::optim::SGD(right->parameters(), 0.1));
+          const auto [x, y] = inputs(0, accelerator.process_index());
+          accelerator.backward(torch::mse_loss(a(x), y) + torch::mse_loss(b(x), y));
+          first.step();
+          second.step();
+          first.zero_grad();
+          second.zero_grad();
+          if (accelerator.process_index() == 0)
+            accelerator.backward(torch::mse_loss(a(x), y) + torch::mse_loss(b(x), y));
+          accelerator.unscale_gradients();
+          first.step();
+          second.step();
+          EXPECT_FALSE(first.step_was_skipped());
+          EXPECT_EQ(*second.scaler_state(), (GradScalerState{2, 1024}));
+        },
+        strategy);
 }
 
 TEST(LossScaling, AnOverflowThatIsNotReducedYetSaysNothing) {
