@@ -34,7 +34,8 @@ void LossScaling::unscale(const std::vector<at::Tensor>& gradients) {
 }
 
 void LossScaling::forget() {
-  unscaled_ = checked_ = found_ = overflowed_ = false;
+  unscaled_ = checked_ = found_ = false;
+  norm_ = 0;
   norms_.clear();
   scaler_.clear_found();
   if (on_device_) on_device_->clear_found();
@@ -42,7 +43,7 @@ void LossScaling::forget() {
 
 void LossScaling::clear_gradients() {
   gradient_scale_ = {};
-  const bool shrinks = std::exchange(overflowed_, false);
+  const bool shrinks = !std::isfinite(std::exchange(norm_, 0));
   if (!norms_.empty()) {
     const auto overflow = at::stack(norms_).isfinite().all().logical_not().to(at::kFloat).view({1});
     on_device_->shrink_if(overflow, loss_scale_.on(on_device_->device()));
@@ -60,7 +61,8 @@ at::Tensor LossScaling::update_on_device() {
 }
 
 void LossScaling::update(bool found_inf) {
-  checked_ = found_ = overflowed_ = false;
+  checked_ = found_ = false;
+  norm_ = 0;
   scaler_.update(found_inf, loss_scale_.value());
 }
 

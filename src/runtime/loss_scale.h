@@ -92,7 +92,7 @@ class LossScaling {
   /// Forgets what was found; the next unscale() checks the gradients again.
   void forget();
   /// The norm of unscaled gradients, which is equal on all ranks; a tensor if a device keeps the scale, else a number.
-  void note_norm(double norm) { overflowed_ = overflowed_ || !std::isfinite(norm); }
+  void note_norm(double norm) { norm_ += norm; }
   void note_norm(const at::Tensor& norm) { norms_.push_back(norm); }
   /// The gradients were cleared. If a norm of them was infinite or NaN, the scale shrinks, since no step will learn of
   /// it. Never waits for a device. Throws: UsageError (MU318) if the scale of the host fell too low.
@@ -135,7 +135,7 @@ class LossScaling {
   bool unscaled_ = false;
   bool checked_ = false;
   bool found_ = false;             // found_inf of a checkpoint; kept by the host
-  bool overflowed_ = false;        // a norm on the host was not finite
+  double norm_ = 0;                // the sum of norms on the host: infinite or NaN if one of them was
   std::vector<at::Tensor> norms_;  // norms on the device, which the host does not read
 };
 
