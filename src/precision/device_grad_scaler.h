@@ -1,5 +1,6 @@
 #pragma once  // for other rooms
 
+#include <cstdint>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -30,6 +31,10 @@ class DeviceGradScaler {
   void shrink_if(const at::Tensor& overflow, const at::Tensor& made_with);
   /// The numbers of GradScalerState as float64, in the order of its fields.
   at::Tensor state() const;
+  /// The state whose numbers state() gave.
+  static GradScalerState read(const double* numbers) {
+    return {.growth_tracker = static_cast<int64_t>(numbers[0]), .scale = numbers[1]};
+  }
 
  private:
   GradScalerOptions options_;

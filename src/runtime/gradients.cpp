@@ -195,7 +195,7 @@ GradNorm GradientProcessing::clip_grad_norm(const std::vector<at::Tensor>& param
   if (options.error_if_nonfinite && !scales_losses_) require_finite(norm, options.norm_type);
   if (options.skip_if_nonfinite) {
     bool skips = !std::isfinite(norm);
-    for_each_optimizer([&](PreparedOptimizer& optimizer) { skips = optimizer.skip_next_if(skips, parameters); });
+    for_each_holder(parameters, [&](PreparedOptimizer& optimizer) { skips = optimizer.skip_next_if(skips); });
     if (skips) return norm;
   }
   torch::NoGradGuard no_grad;
@@ -213,8 +213,9 @@ GradNorm GradientProcessing::clip_on_device(const std::vector<at::Tensor>& param
   auto factor = optim::clip_coefficient(norm.on_device(), max_norm);
   if (const bool reports = options.error_if_nonfinite && !scales_losses_; reports || options.skip_if_nonfinite) {
     bool held = false;
-    for_each_optimizer([&](PreparedOptimizer& optimizer) {
-      held = optimizer.skip_if_not_finite(parameters, norm.on_device(), options.norm_type, reports) || held;
+    for_each_holder(parameters, [&](PreparedOptimizer& optimizer) {
+      optimizer.skip_if_not_finite(norm.on_device(), options.norm_type, reports);
+      held = true;
     });
     if (reports && !held) require_finite(norm, options.norm_type);  // no step will report it
     factor = torch::where(norm.on_device().isfinite(), factor, torch::ones_like(factor));
@@ -236,7 +237,7 @@ GradNorm GradientProcessing::grad_norm(const std::vector<at::Tensor>& parameters
 
 void GradientProcessing::note_norm(const std::vector<at::Tensor>& parameters, const GradNorm& norm) const {
   if (!scales_losses_) return;
-  for_each_optimizer([&](PreparedOptimizer& optimizer) { optimizer.note_norm(parameters, norm); });
+  for_each_holder(parameters, [&](PreparedOptimizer& optimizer) { optimizer.note_norm(norm); });
 }
 
 void GradientProcessing::clip_grad_value(const std::vector<at::Tensor>& parameters, double clip_value) {
@@ -270,15 +271,10 @@ void GradientProcessing::join_for_the_only_optimizer() const {
 
 void GradientProcessing::unscale_gradients(const std::vector<at::Tensor>* of) {
   if (!scales_losses_) return;
-  if (!of) join_for_the_only_optimizer();
-  std::unordered_set<c10::TensorImpl*> asked;
-  if (of)
-    for (const auto& parameter : *of) asked.insert(parameter.unsafeGetTensorImpl());
-  for_each_optimizer([&](PreparedOptimizer& optimizer) {
-    const auto own = optimizer.parameters();
-    const auto concerned = [&](const at::Tensor& parameter) { return asked.contains(parameter.unsafeGetTensorImpl()); };
-    if (!of || std::any_of(own.begin(), own.end(), concerned)) optimizer.unscale();
-  });
+  const auto unscale = [](PreparedOptimizer& optimizer) { optimizer.unscale(); };
+  if (of) return for_each_holder(*of, unscale);
+  join_for_the_only_optimizer();
+  for_each_optimizer(unscale);
 }
 
 bool GradientProcessing::optimizer_step_was_skipped() const {
@@ -290,6 +286,18 @@ bool GradientProcessing::optimizer_step_was_skipped() const {
 void GradientProcessing::for_each_optimizer(const std::function<void(PreparedOptimizer&)>& f) const {
   for (const auto& entry : *optimizers_)
     if (const auto optimizer = entry.lock()) f(*optimizer);
+}
+
+void GradientProcessing::for_each_holder(const std::vector<at::Tensor>& parameters,
+                                         const std::function<void(PreparedOptimizer&)>& f) const {
+  std::unordered_set<c10::TensorImpl*> asked;
+  for (const auto& parameter : parameters) asked.insert(parameter.unsafeGetTensorImpl());
+  for_each_optimizer([&](PreparedOptimizer& optimizer) {
+    const auto own = optimizer.parameters();
+    if (std::any_of(own.begin(), own.end(),
+                    [&](const at::Tensor& parameter) { return asked.contains(parameter.unsafeGetTensorImpl()); }))
+      f(optimizer);
+  });
 }
 
 std::function<GradNorm()> grad_norm_of(const torch::nn::Module& module, std::weak_ptr<RuntimeState> state) {

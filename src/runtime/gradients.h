@@ -63,6 +63,9 @@ class GradientProcessing {
  private:
   void join_for_the_only_optimizer() const;
   LossScale loss_scale();
+  /// Calls f with the optimizers that hold one of these parameters.
+  void for_each_holder(const std::vector<at::Tensor>& parameters,
+                       const std::function<void(PreparedOptimizer&)>& f) const;
   void note_norm(const std::vector<at::Tensor>& parameters, const GradNorm& norm) const;
   GradNorm clip_on_device(const std::vector<at::Tensor>& parameters, at::Device device, double max_norm,
                           const ClipOptions& options);

@@ -48,7 +48,7 @@ void LossScaling::clear_gradients() {
     const auto overflow = at::stack(norms_).isfinite().all().logical_not().to(at::kFloat).view({1});
     on_device_->shrink_if(overflow, loss_scale_.on(on_device_->device()));
   }
-  if (checked_ || shrinks) forget();
+  if (checked_) forget();
   unscaled_ = false;
   if (shrinks) scaler_.update(/*found_inf=*/true, loss_scale_.value());
 }
@@ -68,9 +68,7 @@ void LossScaling::update(bool found_inf) {
 
 GradScalerState LossScaling::state() const {
   if (!on_device_) return scaler_.state_dict();
-  const auto state = on_device_->state().cpu();
-  const auto* number = state.const_data_ptr<double>();
-  return {.growth_tracker = static_cast<int64_t>(number[0]), .scale = number[1]};
+  return precision::DeviceGradScaler::read(on_device_->state().cpu().const_data_ptr<double>());
 }
 
 void LossScaling::follow(const GradScalerState& state) {

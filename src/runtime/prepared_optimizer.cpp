@@ -142,9 +142,7 @@ at::Tensor PreparedOptimizer::step(const torch::optim::Optimizer::LossClosure& c
 
   // The step is skipped if a loss was scaled and a gradient is not finite, or if clipping has asked for it.
   // Gradients that are reduced and not sharded are equal on all ranks, so no message is needed for them.
-  const auto ranks_may_differ = [&] {
-    return steps_locally() || (context_.group.size() > 1 && any_sharded(*context_.registry, parameters()));
-  };
+  const auto ranks_may_differ = [&] { return steps_locally() || ranks_have_shards(); };
   if (scaling_) unscale_for_step();
   const bool device_scales = scaling_ && scaling_->on_device();
   at::Tensor found_inf, scaler_state;
@@ -246,6 +244,10 @@ void PreparedOptimizer::rescale_gradients(const LossScale& scale) {
   scaling_->note_loss(scale);
 }
 
+bool PreparedOptimizer::ranks_have_shards() const {
+  return context_.group.size() > 1 && any_sharded(*context_.registry, parameters());
+}
+
 /// Whether gradients are not reduced over the ranks.
 bool PreparedOptimizer::gradients_are_local() const {
   return context_.group.size() > 1 && (models_.any_local() || !context_.accumulation->sync());
@@ -275,9 +277,9 @@ void PreparedOptimizer::unscale_for_step() {
   unscale();
 }
 
-void PreparedOptimizer::note_norm(const std::vector<at::Tensor>& asked, const GradNorm& norm) {
+void PreparedOptimizer::note_norm(const GradNorm& norm) {
   // Gradients that are not checked since the last step are those that it has used.
-  if (!scaling_ || !scaling_->checked() || gradients_are_local() || !holds(asked)) return;
+  if (!scaling_ || !scaling_->checked() || gradients_are_local()) return;
   if (!scaling_->on_device()) scaling_->note_norm(static_cast<double>(norm));
   else if (norm.on_device().defined()) scaling_->note_norm(norm.on_device());
 }
@@ -297,28 +299,17 @@ bool PreparedOptimizer::step_was_skipped() {
   return decision_.skipped();
 }
 
-bool PreparedOptimizer::holds(const std::vector<at::Tensor>& asked) const {
-  const auto own = parameters();
-  return std::any_of(own.begin(), own.end(), [&](const at::Tensor& mine) {
-    return std::any_of(asked.begin(), asked.end(), [&](const at::Tensor& one) { return one.is_same(mine); });
-  });
-}
-
-bool PreparedOptimizer::skip_next_if(bool bad, const std::vector<at::Tensor>& asked) {
-  if (!holds(asked)) return bad;
+bool PreparedOptimizer::skip_next_if(bool bad) {
   if (steps_locally()) bad = comm::any_rank(context_.group, "norms of local gradients", bad);
   if (bad) decision_.skip_next();
   return bad;
 }
 
-bool PreparedOptimizer::skip_if_not_finite(const std::vector<at::Tensor>& asked, const at::Tensor& norm, double order,
-                                           bool reports) {
-  if (!holds(asked)) return false;
+void PreparedOptimizer::skip_if_not_finite(const at::Tensor& norm, double order, bool reports) {
   auto bad = norm.isfinite().logical_not().to(at::kFloat).view({1});
   if (steps_locally()) context_.group.internal("norms of local gradients").all_reduce(bad, comm::ReduceOp::max);
   decision_.skip_if(bad);
   if (reports) decision_.report(norm, order);
-  return true;
 }
 
 std::optional<GradScalerState> PreparedOptimizer::scaler_state() {
@@ -347,7 +338,7 @@ State PreparedOptimizer::state_dict(const std::string& path, std::vector<TensorS
   if (!scaling_) return state;
   auto now = scaling_->save();
   now.found_inf = now.found_inf && !gradients_used_;  // else a step has used what was found
-  if (context_.group.size() > 1 && any_sharded(*context_.registry, parameters()))
+  if (ranks_have_shards())
     now.found_inf = comm::any_rank(context_.group, "overflows of gradients that are saved", now.found_inf);
   state.set("scaler", State::Map{{"scale", now.scaler.scale},
                                  {"growth_tracker", now.scaler.growth_tracker},

@@ -90,16 +90,14 @@ class PreparedOptimizer : public std::enable_shared_from_this<PreparedOptimizer>
   void step_deferred_schedulers() {
     if (decision_.has_calls()) wait_for_step();
   }
-  /// Notes the norm of unscaled gradients of these parameters.
-  void note_norm(const std::vector<at::Tensor>& parameters, const GradNorm& norm);
-  /// Skips the next step if one of these parameters is the optimizer's and `bad` is true on this rank; in local SGD, on
-  /// any rank. Returns whether a rank is bad. Collective: in local SGD.
-  bool skip_next_if(bool bad, const std::vector<at::Tensor>& parameters);
-  /// Skips the next step if one of these parameters is the optimizer's and this norm of their gradients, on a device,
-  /// is not finite; in local SGD, on any rank. `reports`: wait_for_step() then throws. Returns whether one of them is
-  /// the optimizer's. Collective: in local SGD.
-  bool skip_if_not_finite(const std::vector<at::Tensor>& parameters, const at::Tensor& norm, double order,
-                          bool reports);
+  /// Notes the norm of unscaled gradients, some of which are the optimizer's.
+  void note_norm(const GradNorm& norm);
+  /// Skips the next step if `bad` is true on this rank; in local SGD, on any rank. Returns whether a rank is bad.
+  /// Collective: in local SGD.
+  bool skip_next_if(bool bad);
+  /// Skips the next step if this norm of gradients, on a device, is not finite; in local SGD, on any rank. `reports`:
+  /// wait_for_step() then throws. Collective: in local SGD.
+  void skip_if_not_finite(const at::Tensor& norm, double order, bool reports);
 
   /// The state of the scaler; nullopt if losses are not scaled. The host waits if the last step is not known yet.
   std::optional<GradScalerState> scaler_state();
@@ -130,8 +128,9 @@ class PreparedOptimizer : public std::enable_shared_from_this<PreparedOptimizer>
   void move_states(const PreparedModel& model);
   void shard_state(const PreparedModel& model);
   std::optional<at::Device> device_of_parameters() const;
-  bool holds(const std::vector<at::Tensor>& asked) const;
   bool has_gradients() const;
+  /// Whether ranks hold shards of the parameters, so that they may find different things in their gradients.
+  bool ranks_have_shards() const;
   bool gradients_are_local() const;
   bool steps_locally() const;
   void unscale_for_step();

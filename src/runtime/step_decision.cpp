@@ -9,6 +9,8 @@
 #include <ATen/ops/maximum.h>
 #include <ATen/ops/where.h>
 
+#include "precision/device_grad_scaler.h"
+
 namespace muster::runtime {
 namespace {
 
@@ -67,8 +69,7 @@ StepDecision::Known StepDecision::wait() {
   known.undone = known.skipped && state_ == StepState::updated;
   if (norm_at_ > 0 && !std::isfinite(number[norm_at_]))
     known.bad_norm = std::pair(number[norm_at_], number[norm_at_ + 1]);
-  if (scaler_at_ > 0)
-    known.scaler = {.growth_tracker = static_cast<int64_t>(number[scaler_at_]), .scale = number[scaler_at_ + 1]};
+  if (scaler_at_ > 0) known.scaler = precision::DeviceGradScaler::read(number + scaler_at_);
   decide(known.skipped);
   sent_.reset();
   return known;
