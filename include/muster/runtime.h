@@ -426,7 +426,10 @@ class Runtime {
   /// returned. All ranks then continue from the last step: parameters, buffers, optimizer states, loss scales and
   /// schedulers (LibTorch's ReduceLROnPlateauScheduler keeps its counts). In `f`, call no other collective; for values,
   /// use collector(). `models`: the models that `f` trains; if none is given, all prepared models. Collective.
-  /// Throws: UsageError (MU117) for sharded models; (MU118, MU119) if ranks run different steps or one of them throws.
+  /// With a sharded model, a rank whose `f` has returned also clips, steps and clears its shards as the others do; your
+  /// callbacks run only on ranks that have a batch.
+  /// Throws: UsageError (MU117) for synchronised batch normalization; (MU118, MU119) if ranks run different steps or one
+  /// of them throws.
   template <class... M>
   void join_uneven_inputs(const std::function<void()>& f, const UnevenInputsOptions& options = {},
                           const Model<M>&... models) {

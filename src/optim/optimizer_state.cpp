@@ -454,6 +454,10 @@ State options_of(lib::OptimizerParamGroup& group) {
   return known ? State(std::move(saved)) : State();
 }
 
+void set_options(lib::OptimizerParamGroup& group, const State& saved) {
+  optim::with_known_class(group.options(), [&](auto& options, auto) { optim::each_option(options, Reader(saved)); });
+}
+
 State state_dict(const lib::Optimizer& optimizer) {
   if (!is_known(optimizer))
     return State::Map{{"class", optim::class_name(optimizer)}, {"archive", archive_of(optimizer)}};

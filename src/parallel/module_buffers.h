@@ -40,6 +40,8 @@ class ModuleBuffers {
   void adopt(const std::vector<NamedTensor>& buffers);
   /// The buffers get the main rank's values. Requires: adopt(). Collective.
   void broadcast(const ShardGroups& groups) const;
+  /// The buffers get the values of a rank of the group. Requires: adopt(). Collective.
+  void broadcast(const comm::Communicator& group, int root) const { broadcast_->run(group, root); }
   /// The dtype that the tensor had before convert(), if it was converted, or has.
   at::ScalarType built_dtype(const at::Tensor& tensor) const;
 

@@ -88,8 +88,8 @@ class ReplicatedModel final : public ManagedModel, public GradientReductions, pu
  private:
   void set_session(JoinSession* session, int64_t model) override { reducer_.set_session(session, model); }
   std::string obstacle() const override;
-  void shadow(JoinEvent event, int root, double divisor) override;
-  void sync_final_model(int root) override;
+  void follow(const JoinStep& step) override;
+  void sync_final_model(const comm::Communicator& group, int root) override;
 
   /// Checks, before anything is moved or sent, that ranks have built equal models.
   std::vector<NamedTensor> agreed_buffers() const;
@@ -104,7 +104,7 @@ class ReplicatedModel final : public ManagedModel, public GradientReductions, pu
   CoalescedBroadcast buffers_;
   Replica replica_;
   Reducer reducer_;
-  bool shadowed_ = false;  // whether grad() has gradients of other ranks since the session began
+  bool followed_ = false;  // whether grad() has gradients of other ranks since the session began
 };
 
 }  // namespace muster::parallel

@@ -62,7 +62,7 @@ class ShardedEngine;
 /// (MU154). After a backward that threw, clear the gradients.
 ///
 /// Why: docs/decisions/0070-one-engine-for-all-stages.md.
-class ShardedModel final : public ManagedModel, public GradientReductions, public ShardedParameters {
+class ShardedModel final : public ManagedModel, public GradientReductions, public ShardedParameters, private Joinable {
  public:
   /// Takes the values of rank 0 and shards them. Buffers take rank 0's values, too.
   /// Requires: the module is on its device and outlives this object.
@@ -112,6 +112,7 @@ class ShardedModel final : public ManagedModel, public GradientReductions, publi
   void load_gradient(const at::Tensor& parameter, const GradientParts& parts) override;
   GradientReductions* gradient_reductions() noexcept override { return this; }
   ShardedParameters* sharded_parameters() noexcept override { return this; }
+  Joinable* joinable() noexcept override { return this; }
 
   /// Collective. Gathers unit by unit, so that at most one gathered unit is in memory besides the result.
   std::vector<std::pair<std::string, at::Tensor>> full_state(bool main_only) override;
@@ -148,6 +149,14 @@ class ShardedModel final : public ManagedModel, public GradientReductions, publi
   std::vector<std::string> unit_names() const;
 
  private:
+  void set_session(JoinSession* session, int64_t model) override;
+  void follow(const JoinStep& step) override;
+  std::string obstacle() const override;
+  void sync_final_model(const comm::Communicator& group, int root) override;
+  bool needs_steps() const override { return true; }
+  std::string reduced_gradients() const override;
+  void keep_gradients(const std::string& reduced) override;
+
   std::shared_ptr<ShardedEngine> engine_;
 };
 

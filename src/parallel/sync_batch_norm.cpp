@@ -212,13 +212,15 @@ int64_t convert_sync_batchnorm(torch::nn::Module& module, const comm::Communicat
   return convert_norms(module, "", operator_override);
 }
 
-std::string parallel::first_synchronized_norm(const torch::nn::Module& module) {
+std::string parallel::need_of_every_batch(const torch::nn::Module& module) {
   for (const auto& buffer : module.named_buffers()) {
     const auto& tensor = buffer.value();
     if (!tensor.defined() || !tensor.has_storage() ||
         !std::dynamic_pointer_cast<NormOverride>(hook::override_of(tensor)))
       continue;
-    return buffer.key().substr(0, buffer.key().rfind('.'));
+    return "the batch normalization '" + buffer.key().substr(0, buffer.key().rfind('.')) +
+           "' takes its statistics from all ranks' batches in every forward; keep even_batches on, or train without "
+           "convert_sync_batchnorm";
   }
   return {};
 }

@@ -35,8 +35,9 @@ at::Tensor sync_batch_norm(const comm::Communicator& group, const at::Tensor& in
 int64_t convert_sync_batchnorm(torch::nn::Module& module, const comm::Communicator& group);
 
 namespace parallel {
-/// The name of a batch normalization that convert_sync_batchnorm() converted; empty if there is none.
-std::string first_synchronized_norm(const torch::nn::Module& module);
+/// Why a forward of the module needs a batch on every rank, as text that follows "since": convert_sync_batchnorm()
+/// converted one of its batch normalizations. Empty if it needs none.
+std::string need_of_every_batch(const torch::nn::Module& module);
 }  // namespace parallel
 
 }  // namespace muster

@@ -263,7 +263,7 @@ double Accumulation::loss_factor() {
 
 void Accumulation::set_joined(bool joined) noexcept {
   joined_ = joined;
-  if (!joined && window_.left()) reset();
+  if (!joined) end_left_window();
 }
 
 void Accumulation::reset() noexcept {

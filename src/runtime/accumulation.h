@@ -208,6 +208,10 @@ class Accumulation {
   /// Inside join_uneven_inputs(), ranks may run out of batches, and this class communicates nothing. If other ranks
   /// continue a window after this rank's last batch, the window stays open, and its gradients are sent with theirs.
   void set_joined(bool joined) noexcept;
+  /// The other ranks have ended the window that this rank has left.
+  void end_left_window() noexcept {
+    if (window_.left()) reset();
+  }
   /// Whether ranks may have made different numbers of steps.
   bool joined() const noexcept { return joined_; }
   /// Goes back to the start of a window.

@@ -186,6 +186,18 @@ GradNorm GradientProcessing::clip_grad_norm(const std::vector<at::Tensor>& param
                                             const ClipOptions& options) {
   if (!accumulation_->sync()) return 0;
   join_other_ranks(parameters);
+  joined_->announce("clip_grad_norm", [&] {
+    return State::Map{{"parameters", joined_->numbers_of(parameters)},
+                      {"max_norm", max_norm},
+                      {"norm_type", options.norm_type},
+                      {"error_if_nonfinite", options.error_if_nonfinite},
+                      {"skip_if_nonfinite", options.skip_if_nonfinite}};
+  });
+  return clip_reduced(parameters, max_norm, options);
+}
+
+GradNorm GradientProcessing::clip_reduced(const std::vector<at::Tensor>& parameters, double max_norm,
+                                          const ClipOptions& options) {
   unscale_gradients(&parameters);
   if (const auto device = optim::single_device_of(parameters))
     return clip_on_device(parameters, *device, max_norm, options);
@@ -227,6 +239,11 @@ GradNorm GradientProcessing::clip_on_device(const std::vector<at::Tensor>& param
 GradNorm GradientProcessing::grad_norm(const std::vector<at::Tensor>& parameters) {
   if (!accumulation_->sync()) return 0;
   join_other_ranks(parameters);
+  joined_->announce("grad_norm", [&] { return State::Map{{"parameters", joined_->numbers_of(parameters)}}; });
+  return norm_of_reduced(parameters);
+}
+
+GradNorm GradientProcessing::norm_of_reduced(const std::vector<at::Tensor>& parameters) {
   unscale_gradients(&parameters);
   const auto device = optim::single_device_of(parameters);
   auto norm = device ? GradNorm(device_gradient_norm(*registry_, parameters, *device, 2))
@@ -243,10 +260,38 @@ void GradientProcessing::note_norm(const std::vector<at::Tensor>& parameters, co
 void GradientProcessing::clip_grad_value(const std::vector<at::Tensor>& parameters, double clip_value) {
   if (!accumulation_->sync()) return;
   join_other_ranks(parameters);
+  joined_->announce("clip_grad_value", [&] {
+    return State::Map{{"parameters", joined_->numbers_of(parameters)}, {"clip_value", clip_value}};
+  });
+  clip_reduced_values(parameters, clip_value);
+}
+
+void GradientProcessing::clip_reduced_values(const std::vector<at::Tensor>& parameters, double clip_value) {
   unscale_gradients(&parameters);
   torch::NoGradGuard no_grad;
   for_each_gradient(*registry_, parameters,
                     [&](const at::Tensor& gradient) { gradient.clamp_(-clip_value, clip_value); });
+}
+
+void GradientProcessing::follow(const State& step) {
+  const auto& what = step.at("what").text();
+  const auto& arguments = step.at("arguments");
+  accumulation_->end_left_window();
+  joined_->keep_gradients(step.at("reduced"));
+  if (const auto* optimizer = arguments.find("optimizer")) {
+    const auto stepped = optimizers_->at(static_cast<size_t>(optimizer->integer())).lock();
+    if (what == "step") stepped->follow_step(arguments.at("groups"));
+    else stepped->follow_zero_grad(arguments.at("set_to_none").boolean());
+    return;
+  }
+  const auto parameters = joined_->parameters_of(arguments.at("parameters"));
+  if (what == "grad_norm") norm_of_reduced(parameters);
+  else if (what == "clip_grad_value") clip_reduced_values(parameters, arguments.at("clip_value").number());
+  else
+    clip_reduced(parameters, arguments.at("max_norm").number(),
+                 {.error_if_nonfinite = arguments.at("error_if_nonfinite").boolean(),
+                  .norm_type = arguments.at("norm_type").number(),
+                  .skip_if_nonfinite = arguments.at("skip_if_nonfinite").boolean()});
 }
 
 void GradientProcessing::join_other_ranks(const std::vector<at::Tensor>& parameters) const {

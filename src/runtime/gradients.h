@@ -10,6 +10,7 @@
 #include <torch/nn/module.h>
 
 #include "accumulation.h"
+#include "joined_steps.h"
 #include "loss_scale.h"
 #include "model_registry.h"
 #include "muster/optim/clip.h"
@@ -38,10 +39,11 @@ bool any_sharded(const ModelRegistry& registry, const std::vector<at::Tensor>& p
 /// clipping, and reductions on ranks whose loss did not use a model. Thread safety: one thread at a time.
 class GradientProcessing {
  public:
-  GradientProcessing(std::shared_ptr<Accumulation> accumulation, std::shared_ptr<ModelRegistry> registry,
-                     std::shared_ptr<PreparedOptimizers> optimizers, std::shared_ptr<Trace> trace, bool scales_losses)
-      : accumulation_(std::move(accumulation)), registry_(std::move(registry)), optimizers_(std::move(optimizers)),
-        trace_(std::move(trace)), scales_losses_(scales_losses) {}
+  GradientProcessing(std::shared_ptr<Accumulation> accumulation, std::shared_ptr<const JoinedSteps> joined,
+                     std::shared_ptr<ModelRegistry> registry, std::shared_ptr<PreparedOptimizers> optimizers,
+                     std::shared_ptr<Trace> trace, bool scales_losses)
+      : accumulation_(std::move(accumulation)), joined_(std::move(joined)), registry_(std::move(registry)),
+        optimizers_(std::move(optimizers)), trace_(std::move(trace)), scales_losses_(scales_losses) {}
 
   void backward(const at::Tensor& loss, bool retain_graph);
   GradNorm clip_grad_norm(const std::vector<at::Tensor>& parameters, double max_norm, const ClipOptions& options);
@@ -51,6 +53,8 @@ class GradientProcessing {
   /// Divides gradients by the scale of their loss, for the optimizers of these parameters; nullptr: for all optimizers.
   void unscale_gradients(const std::vector<at::Tensor>* of);
   bool optimizer_step_was_skipped() const;
+  /// On a rank without a batch: does with its shards what other ranks have announced.
+  void follow(const State& step);
   /// If this rank's loss did not use these parameters, takes part in the reductions of the ranks whose loss did.
   void join_other_ranks(const std::vector<at::Tensor>& parameters) const;
   /// As join_other_ranks(), for the models of this optimizer; returns whether they have gradients now.
@@ -67,10 +71,14 @@ class GradientProcessing {
   void for_each_holder(const std::vector<at::Tensor>& parameters,
                        const std::function<void(PreparedOptimizer&)>& f) const;
   void note_norm(const std::vector<at::Tensor>& parameters, const GradNorm& norm) const;
+  GradNorm clip_reduced(const std::vector<at::Tensor>& parameters, double max_norm, const ClipOptions& options);
+  GradNorm norm_of_reduced(const std::vector<at::Tensor>& parameters);
+  void clip_reduced_values(const std::vector<at::Tensor>& parameters, double clip_value);
   GradNorm clip_on_device(const std::vector<at::Tensor>& parameters, at::Device device, double max_norm,
                           const ClipOptions& options);
 
   std::shared_ptr<Accumulation> accumulation_;
+  std::shared_ptr<const JoinedSteps> joined_;
   std::shared_ptr<ModelRegistry> registry_;
   std::shared_ptr<PreparedOptimizers> optimizers_;
   std::shared_ptr<Trace> trace_;

@@ -133,13 +133,23 @@ at::Tensor PreparedOptimizer::step(const torch::optim::Optimizer::LossClosure& c
     join_other_ranks();
     require_same_device_operations();
   }
-  models_.note_orders();
   if (closure && scaling_)
     throw UsageError(
         "MU146",
         "an optimizer that calls back for gradients cannot work with loss scaling, as of '16-mixed', which may skip "
         "a step: choose 'bf16-mixed', or an optimizer without a closure");
 
+  announce("step", [&] { return State::Map{{"groups", group_options(*inner_)}}; });
+  const auto [loss, made] = use_gradients(closure);
+  if (made && context_.after_step) {
+    Optimizer handle(shared_from_this());
+    context_.after_step(handle);
+  }
+  return loss;
+}
+
+std::pair<at::Tensor, bool> PreparedOptimizer::use_gradients(const torch::optim::Optimizer::LossClosure& closure) {
+  models_.note_orders();
   // The step is skipped if a loss was scaled and a gradient is not finite, or if clipping has asked for it.
   // Gradients that are reduced and not sharded are equal on all ranks, so no message is needed for them.
   const auto ranks_may_differ = [&] { return steps_locally() || ranks_have_shards(); };
@@ -173,16 +183,33 @@ at::Tensor PreparedOptimizer::step(const torch::optim::Optimizer::LossClosure& c
   models_.note_reductions();
   gradients_used_ = true;
   context_.registry->note_step();
-  if (!skipped && context_.after_step) {
-    Optimizer handle(shared_from_this());
-    context_.after_step(handle);
-  }
-  return loss;
+  return {loss, !skipped};
+}
+
+void PreparedOptimizer::follow_step(const State& group_options) {
+  wait_for_step();
+  set_group_options(*inner_, group_options);
+  use_gradients({});
 }
 
 void PreparedOptimizer::zero_grad(bool set_to_none) {
   if (!context_.accumulation->sync() && !context_.accumulation->begins()) return;
   bind(/*require_all=*/true);
+  announce("zero_grad", [&] { return State::Map{{"set_to_none", set_to_none}}; });
+  clear_gradients(set_to_none);
+}
+
+void PreparedOptimizer::announce(const char* what, const std::function<State::Map()>& arguments) const {
+  context_.joined->announce(what, [&] {
+    const auto& all = *context_.optimizers;
+    const auto self = std::ranges::find_if(all, [&](const auto& entry) { return entry.lock().get() == this; });
+    auto named = arguments();
+    named.emplace_back("optimizer", static_cast<int64_t>(self - all.begin()));
+    return named;
+  });
+}
+
+void PreparedOptimizer::clear_gradients(bool set_to_none) {
   fused_.zero_grad(set_to_none);
   models_.note_reductions();
   gradients_used_ = false;

@@ -12,6 +12,7 @@
 #include <torch/optim/optimizer.h>
 
 #include "accumulation.h"
+#include "joined_steps.h"
 #include "model_registry.h"
 #include "muster/comm/communicator.h"
 #include "muster/optim/clip.h"
@@ -32,6 +33,7 @@ using PreparedOptimizers = std::vector<std::weak_ptr<PreparedOptimizer>>;
 /// Data that all optimizers of one runtime share.
 struct OptimizerContext {
   std::shared_ptr<Accumulation> accumulation;
+  std::shared_ptr<const JoinedSteps> joined;
   std::function<void(Optimizer&)> after_step;
   std::function<void()> before_reduction;  ///< called before a reduction of gradients for which this rank has no loss
   std::function<void(c10::Error&)> add_error_context = {};  ///< handler of LibTorch's errors in a step
@@ -55,6 +57,9 @@ class PreparedOptimizer : public std::enable_shared_from_this<PreparedOptimizer>
     if (context_.add_error_context) context_.add_error_context(error);
   }
   void zero_grad(bool set_to_none);
+  /// On a rank without a batch: makes the step that other ranks have announced, or clears gradients as they do.
+  void follow_step(const State& group_options);
+  void follow_zero_grad(bool set_to_none) { clear_gradients(set_to_none); }
   /// The implementation of Optimizer::add_param_group().
   void add_param_group(const torch::optim::OptimizerParamGroup& group);
   /// Called after a model was prepared: finds the parameters of the optimizer that it holds, and shards their optimizer
@@ -137,6 +142,11 @@ class PreparedOptimizer : public std::enable_shared_from_this<PreparedOptimizer>
   /// Compares the operations that the ranks gave their devices, before gradients reduced by these are used. Not called
   /// at the end of backward: ranks whose loss did not use a model have yet to reduce then. Collective.
   void require_same_device_operations() const;
+  /// Steps or skips with the gradients that the ranks have reduced. Returns the closure's loss, and whether the step
+  /// was made, as far as it is known.
+  std::pair<at::Tensor, bool> use_gradients(const torch::optim::Optimizer::LossClosure& closure);
+  void clear_gradients(bool set_to_none);
+  void announce(const char* what, const std::function<State::Map()>& arguments) const;
   /// Makes the update. A device that decides about it skips it if `flag` is set.
   at::Tensor update(const torch::optim::Optimizer::LossClosure& closure, const at::Tensor& flag);
   void for_each_other(const std::function<void(optim::FusedOptimizer&)>& f) const;

@@ -165,7 +165,8 @@ void RuntimeState::launch() {
   strategy_ = make_strategy(with_reduce_dtype(options_.strategy, options_.precision, cluster.world_size),
                             cluster.world_size, cluster.local_world_size);
   accumulation_ = std::make_shared<Accumulation>(options_.gradient_accumulation, group);
-  gradient_processing_.emplace(accumulation_, registry_, optimizers_, trace_, scales_losses());
+  joined_ = std::make_shared<JoinedSteps>(registry_);
+  gradient_processing_.emplace(accumulation_, joined_, registry_, optimizers_, trace_, scales_losses());
   host_tuning_.resolve_precision(options_, cluster, device);
   host_tuning_.choose_memory(options_, cluster, device);
   if (!options_.synced_generators.cpu) generators_.emplace(group);
@@ -269,6 +270,7 @@ Optimizer RuntimeState::prepare_optimizer(std::shared_ptr<torch::optim::Optimize
   for (const auto& entry : *optimizers_)
     if (auto known = entry.lock(); known && known->owner() == optimizer) return Optimizer(known);
   OptimizerContext context{.accumulation = accumulation_,
+                           .joined = joined_,
                            .after_step = {},
                            .before_reduction = {},
                            .add_error_context = error_context(),
@@ -413,9 +415,12 @@ void RuntimeState::broadcast_training_states(int rank) {
   gradient_processing_->for_each_optimizer([&](PreparedOptimizer& optimizer) {
     std::vector<TensorShard> cut;
     const auto mine = optimizer.state_dict("", cut);
-    // An optimizer of a model that is sharded over ranks was not stepped here.
     if (cut.empty()) follow(mine, [&](const State& state) { optimizer.prepare_load(state, TensorReader(nullptr))(); });
+    else  // it was stepped here, on this rank's shards
+      follow(group_options(optimizer.inner()),
+             [&](const State& state) { set_group_options(optimizer.inner(), state); });
   });
+  follow(joined_->reduced_gradients(), [&](const State& reduced) { joined_->keep_gradients(reduced); });
   for (const auto& scheduler : saves_.schedulers())
     if (!scheduler->sealed())
       follow(scheduler->state_dict(), [&](const State& state) { scheduler->load_state_dict(state); });
@@ -443,10 +448,14 @@ void RuntimeState::join_uneven_inputs(std::vector<std::shared_ptr<parallel::Mana
   };
   parallel::join_uneven_inputs(placement_.group(), models, batches,
                                {.divide_by_initial_world_size = options.divide_by_initial_world_size},
-                               [this](int last_rank) {
-                                 comm::require_same_device_operations(placement_.group());
-                                 broadcast_training_states(last_rank);
-                               });
+                               {.open = [this](parallel::JoinSession* session) { joined_->set_session(session); },
+                                .before_gradients = [this] { gradient_processing_->rescale_to_loss_scale(); },
+                                .follow = [this](const State& step) { gradient_processing_->follow(step); },
+                                .then =
+                                    [this](int last_rank) {
+                                      comm::require_same_device_operations(placement_.group());
+                                      broadcast_training_states(last_rank);
+                                    }});
 }
 
 }  // namespace muster::runtime

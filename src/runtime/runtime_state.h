@@ -134,6 +134,7 @@ class RuntimeState : public std::enable_shared_from_this<RuntimeState> {
   std::shared_ptr<ModelRegistry> registry_;
   std::shared_ptr<Trace> trace_ = std::make_shared<Trace>();
   std::shared_ptr<Accumulation> accumulation_;  // set from launch() on
+  std::shared_ptr<JoinedSteps> joined_;         // set from launch() on
   LoadersInUse loaders_;
   Saves saves_;
   std::optional<int64_t> epochs_;  // number of epochs of training, once epochs() was called

@@ -43,9 +43,9 @@ std::vector<at::Tensor> train_joined(const Communicator& group, models::Kind kin
       optimizer.zero_grad();
     }
   };
-  join_uneven_inputs(group, {replicated}, loop, options, [&](int rank) {
-    if (last) *last = rank;
-  });
+  join_uneven_inputs(group, {replicated}, loop, options, {.then = [&](int rank) {
+                       if (last) *last = rank;
+                     }});
   return models::values(*net);
 }
 
@@ -163,7 +163,8 @@ TEST(JoinUnevenInputs, WhatNoRankSaysIsNoIndex) {
     const auto replicated = std::make_shared<ReplicatedModel>(*net, group);
     if (group.rank() == 0) {
       group.internal("join_uneven_inputs")
-          .all_gather(torch::tensor({static_cast<int64_t>(JoinEvent::gradients), int64_t{1} << 40, int64_t{1}}));
+          .all_gather(torch::tensor(
+              {static_cast<int64_t>(JoinEvent::gradients), int64_t{1} << 40, int64_t{0}, int64_t{1}, int64_t{0}}));
       return;
     }
     EXPECT_EQ(muster::testing::thrown_id([&] { join_uneven_inputs(group, {replicated}, [] {}); }), "MU050");

@@ -228,7 +228,8 @@ TEST(UnevenInputs, WhatCannotBeJoinedIsRefused) {
     EXPECT_EQ(
         testing::thrown_id([&] { accelerator.join_uneven_inputs([&] { accelerator.accumulate(model).count(3); }); }),
         "MU183");
-    auto sharded = sharding.prepare(seeded_bump());
+    auto sharded = sharding.prepare(torch::nn::BatchNorm1d(2));
+    sharding.convert_sync_batchnorm(sharded);
     EXPECT_EQ(testing::thrown_id([&] { sharding.join_uneven_inputs([] {}); }), "MU117");
   });
 }

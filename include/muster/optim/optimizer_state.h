@@ -33,6 +33,9 @@ std::function<void()> prepare_load(torch::optim::Optimizer& optimizer, const Sta
 
 /// The options of one group, as in "param_groups"; empty for an unknown class.
 State options_of(torch::optim::OptimizerParamGroup& group);
+/// Sets the options of a group to those that options_of() returned; does nothing for an unknown class.
+/// Throws: CheckpointError (MU131, MU208, MU209) if they are those of another class.
+void set_options(torch::optim::OptimizerParamGroup& group, const State& saved);
 
 /// Replaces each state tensor of this parameter that has its shape by f(tensor). Does nothing for an unknown class.
 void change_state(torch::optim::Optimizer& optimizer, const at::Tensor& parameter,

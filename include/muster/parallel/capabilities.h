@@ -8,6 +8,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "muster/comm/communicator.h"
 #include "muster/parallel/sharded_options.h"
 #include "muster/precision/policy.h"
 #include "muster/shard/tensor_shard.h"
@@ -78,8 +79,28 @@ class CommHookState {
   ~CommHookState() = default;
 };
 
-/// An announcement of a rank: its loop has ended, a model is about to communicate gradients, or its loop threw.
-enum class JoinEvent : int64_t { finished, gradients, failed };
+/// What a rank inside join_uneven_inputs() does next. Each event comes before the communication that it announces.
+enum class JoinEvent : int64_t {
+  finished,        ///< its loop has ended
+  failed,          ///< its loop threw
+  gradients,       ///< a model begins to communicate gradients
+  gather,          ///< a model gathers a unit; `detail` is the model's own
+  reduction,       ///< a model reduces the gradients of a unit, whose index is `detail`
+  reductions_end,  ///< a model waits for the reductions of its units
+  program,         ///< the program uses or changes gradients; `detail` is a hash of what it does
+};
+
+/// What the ranks that have batches do next, as every rank has learned it.
+struct JoinStep {
+  JoinEvent event = JoinEvent::finished;
+  int64_t model = -1;                         ///< index of the model among those that are joined; -1: no model
+  int64_t detail = 0;                         ///< see JoinEvent
+  int active = 0;                             ///< number of ranks that have batches
+  int root = 0;                               ///< highest active rank
+  double divisor = 1;                         ///< divisor of sums of gradients over ranks
+  const comm::Communicator* group = nullptr;  ///< all ranks
+  at::Tensor more = {};  ///< what the root has sent with the event, as bytes; undefined on active ranks
+};
 
 /// A model in whose communication other ranks can take part without batches.
 class Joinable {
@@ -87,13 +108,20 @@ class Joinable {
   virtual ~Joinable() = default;
   /// Makes the model announce what it communicates from now on; nullptr: stops.
   virtual void set_session(JoinSession* session, int64_t model) = 0;
-  /// Takes part in the communication that the active ranks have announced; sums of gradients are divided by `divisor`.
-  /// Collective.
-  virtual void shadow(JoinEvent event, int root, double divisor) = 0;
+  /// Takes part in the communication that the active ranks have announced. Collective.
+  virtual void follow(const JoinStep& step) = 0;
   /// The reason why the model cannot be joined after all, as text that follows "since"; empty if it can.
   virtual std::string obstacle() const { return {}; }
-  /// Copies the root's parameters and buffers to all ranks. Collective.
-  virtual void sync_final_model(int root) = 0;
+  /// Copies the root's buffers, and parameters that every rank has in full, to all ranks. Collective.
+  virtual void sync_final_model(const comm::Communicator& group, int root) = 0;
+
+  /// Whether a rank without batches also makes the optimizer steps of the others, since it holds shards that they do
+  /// not hold.
+  virtual bool needs_steps() const { return false; }
+  /// Which parameters have a reduced gradient, one character for each; equal on all active ranks.
+  virtual std::string reduced_gradients() const { return {}; }
+  /// Drops reduced gradients that are not in this list, because the active ranks have cleared them.
+  virtual void keep_gradients(const std::string& reduced) { (void)reduced; }
 };
 
 /// This rank's parts of the model's parameters; empty if parameters are not sharded.

@@ -34,7 +34,7 @@ Reducer::Reducer(std::string name, Replica& replica, FrozenParameters& frozen, c
                  const DdpOptions& options)
     : name_(std::move(name)), replica_(replica), frozen_(frozen), group_(group), options_(options),
       gradients_(replica.parameters().size()), static_graph_(options.static_graph),
-      buckets_(name_, replica, group, chosen_comm_hook(options)), participants_(group),
+      buckets_(name_, replica, group, chosen_comm_hook(options)), participants_(group.size()),
       watch_(*this, BackwardWatch::Threads::any, /*checks_bypass=*/true) {
   late_.label(name_);
   const auto& parameters = replica.parameters();
@@ -84,10 +84,10 @@ void Reducer::finish_started() {
   watch_.end_alone();
 }
 
-void Reducer::shadow(int root, double divisor) {
+void Reducer::follow(const JoinStep& step) {
   const base::Lock lock(watch_.mutex());
   const auto restore = c10::make_scope_exit([this] { participants_.include_all(); });
-  participants_.set(root, divisor);
+  participants_.set(step);
   cause_ = Cause::join;
   watch_.start_alone();
   watch_.end_alone();

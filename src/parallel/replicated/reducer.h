@@ -105,8 +105,7 @@ class Reducer final : private BackwardActions {
   /// Tells other ranks of each reduction before it communicates; nullptr stops that.
   void set_session(JoinSession* session, int64_t model) noexcept { participants_.set_session(session, model); }
   /// Runs a reduction of this rank without a backward: sends what this rank has not communicated yet, or zeros.
-  /// `root`: the rank whose buffers are used.
-  void shadow(int root, double divisor);
+  void follow(const JoinStep& step);
 
   /// Sets a function that is called on every rank at the end of each reduction, with the rank whose buffers are used.
   void at_end(std::function<void(int root)> f) { at_end_ = std::move(f); }
@@ -114,7 +113,7 @@ class Reducer final : private BackwardActions {
   /// Nothing changes if no rank has a gradient.
   void start();
   void finish_started();
-  /// Number of completed reductions, without those of shadow().
+  /// Number of completed reductions, without those of follow().
   int64_t ended() const noexcept { return ended_; }
   /// Makes reductions carry index and step, and record their order.
   void register_with(const std::shared_ptr<ReductionRecord>& record, int64_t index);

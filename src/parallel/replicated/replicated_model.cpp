@@ -63,23 +63,17 @@ void ReplicatedModel::share_values(int root) const {
   buffers_.run(group_, root);
 }
 
-std::string ReplicatedModel::obstacle() const {
-  const auto norm = first_synchronized_norm(module_);
-  return norm.empty() ? norm
-                      : "the batch normalization '" + norm +
-                            "' takes its statistics from all ranks' batches in every forward; keep even_batches "
-                            "on, or train without convert_sync_batchnorm";
+std::string ReplicatedModel::obstacle() const { return need_of_every_batch(module_); }
+
+void ReplicatedModel::follow(const JoinStep& step) {
+  followed_ = true;
+  reducer_.follow(step);
 }
 
-void ReplicatedModel::shadow(JoinEvent, int root, double divisor) {
-  shadowed_ = true;
-  reducer_.shadow(root, divisor);
-}
-
-void ReplicatedModel::sync_final_model(int root) {
+void ReplicatedModel::sync_final_model(const comm::Communicator&, int root) {
   share_values(root);
   // These gradients come from steps of other ranks, and must not be part of this rank's next step.
-  if (std::exchange(shadowed_, false))
+  if (std::exchange(followed_, false))
     for (const auto& parameter : replica_.parameters()) zero_local_gradient(parameter.tensor, /*set_to_none=*/true);
 }
 

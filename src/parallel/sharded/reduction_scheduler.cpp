@@ -47,9 +47,11 @@ void FlagExchange::cancel() noexcept {
   work_ = {};
 }
 
-ReductionScheduler::ReductionScheduler(const Units& units, const ShardGroups& groups, const ShardSettings& settings)
-    : units_(units), in_order_(settings.keeps_params_unsharded()), complete_(units.size()), reduced_(units.size()),
-      expects_no_gradient_(units.size()), labels_(units.size()), flags_(units, groups) {
+ReductionScheduler::ReductionScheduler(const Units& units, const ShardGroups& groups, const ShardSettings& settings,
+                                       std::function<void(size_t unit)> before_start)
+    : units_(units), before_start_(std::move(before_start)), in_order_(settings.keeps_params_unsharded()),
+      complete_(units.size()), reduced_(units.size()), expects_no_gradient_(units.size()), labels_(units.size()),
+      flags_(units, groups) {
   set_order();
   label("");
 }
@@ -102,6 +104,11 @@ void ReductionScheduler::start_alone() {
   start_rest();
 }
 
+void ReductionScheduler::start_alone(size_t unit) {
+  alone_ = true;
+  start(unit);
+}
+
 void ReductionScheduler::record_end() {
   alone_ = false;
   recorder_.end();
@@ -127,6 +134,7 @@ void ReductionScheduler::on_backward_reached(size_t unit) {
 void ReductionScheduler::reopen(size_t unit) { reduced_[unit] = false; }
 
 void ReductionScheduler::start(size_t unit) {
+  before_start_(unit);
   if (in_flight_.size() >= kMaxInFlight) {
     units_[in_flight_.front()]->gradients()->wait();
     in_flight_.pop_front();

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -49,9 +50,10 @@ class ReductionScheduler {
  public:
   static constexpr size_t kMaxInFlight = 2;
 
-  /// Requires: units, groups and settings outlive this object. No unit is added later, but units may get gradients: see
-  /// add_units().
-  ReductionScheduler(const Units& units, const ShardGroups& groups, const ShardSettings& settings);
+  /// `before_start`: called before the reduction of a unit starts. Requires: units, groups and settings outlive this
+  /// object. No unit is added later, but units may get gradients: see add_units().
+  ReductionScheduler(const Units& units, const ShardGroups& groups, const ShardSettings& settings,
+                     std::function<void(size_t unit)> before_start);
 
   /// `awaited`: the number of gradients that each unit can get. `freezing_change`: sent with this rank's reductions.
   void begin(const std::vector<size_t>& awaited, bool freezing_change);
@@ -71,6 +73,8 @@ class ReductionScheduler {
   void start_rest();
   /// start_rest() outside of a backward, without an entry in the ReductionRecord. Collective.
   void start_alone();
+  /// Starts the reduction of one unit in the same way. Collective.
+  void start_alone(size_t unit);
   /// All messages of this backward, or of start_alone(), have been sent.
   void record_end();
   /// Whether any unit has gradients.
@@ -91,6 +95,7 @@ class ReductionScheduler {
   void set_order();
 
   const Units& units_;
+  const std::function<void(size_t unit)> before_start_;
   bool in_order_;
   std::vector<size_t> order_;  // units with gradients
   std::vector<char> complete_, reduced_;

@@ -14,6 +14,7 @@
 #include "comm/agreement.h"
 #include "comm/shared_tensor.h"
 #include "muster/base/error.h"
+#include "muster/tree/detail/pack.h"
 #include "parallel/local.h"
 
 namespace muster::parallel {
@@ -30,6 +31,13 @@ std::vector<std::vector<at::Tensor>> gradients_before(const std::vector<UnitPlan
     for (const auto& [name, tensor] : plan.parameters) own.push_back(tensor.unsafeGetTensorImpl()->grad());
   }
   return all;
+}
+
+constexpr const char* kJoined = "ranks with uneven inputs";
+
+/// What JoinEvent::gather tells: the unit, and whether its values come from what ranks kept after a forward.
+int64_t gather_detail(size_t unit, bool from_post_forward) {
+  return static_cast<int64_t>(2 * unit + (from_post_forward ? 1 : 0));
 }
 
 bool within_backward() { return hook::current_backward() >= 0; }
@@ -49,7 +57,7 @@ bool ArrivedGradients::take() {
 
 // In stage full, an access outside of a forward is an error already (MU161).
 ShardedEngine::ShardedEngine(ShardedModel& model, torch::nn::Module& module, ShardGroups groups, ShardSettings settings)
-    : module(module), groups(std::move(groups)), settings(settings), model_(model),
+    : module(module), groups(std::move(groups)), settings(settings), participants(this->groups.size()), model_(model),
       watch(*this, BackwardWatch::Threads::one, /*checks_bypass=*/settings.keeps_params_unsharded()) {}
 
 void ShardedEngine::build(std::vector<UnitPlan> plans) {
@@ -64,8 +72,12 @@ void ShardedEngine::build(std::vector<UnitPlan> plans) {
     device::wait_stream(kBuilt, stream, device::current_stream(streams.accelerator));
   if (one_copy) groups.shards.internal("first values").barrier();
   share_gradient_memory();
-  unshard_scheduler_.emplace(units, settings);
-  reductions_.emplace(units, groups, settings);
+  unshard_scheduler_.emplace(units, settings, [this](size_t unit) {
+    participants.announce(JoinEvent::gather, gather_detail(unit, units[unit]->values().has_post_forward_shard()));
+  });
+  reductions_.emplace(units, groups, settings, [this](size_t unit) MUSTER_NO_THREAD_SAFETY_ANALYSIS {  // called with it
+    if (announced_) participants.announce(JoinEvent::reduction, static_cast<int64_t>(unit));
+  });
   std::vector<NamedTensor> parameters;
   for (size_t u = 0; u < units.size(); ++u) {
     for (size_t i = 0; i < units[u]->size(); ++i) {
@@ -183,7 +195,8 @@ void ShardedEngine::enter_forward() {
     watch_unfrozen();
     if (!settings.keeps_after_forward) unshard_scheduler_->reshard_all(/*keep_roots=*/false);
     free_post_forward_shards();
-    name_gathers(module.is_training() && at::GradMode::is_enabled() ? "training" : comm::kEvaluationLabel);
+    name_gathers(
+        in_session_or(module.is_training() && at::GradMode::is_enabled() ? "training" : comm::kEvaluationLabel));
     unshard_scheduler_->begin(Pass::forward);
     exceptions_ = std::uncaught_exceptions();
   }
@@ -203,7 +216,7 @@ void ShardedEngine::leave_forward() noexcept {
   if (!trains) buffers.trim();
 }
 
-void ShardedEngine::begin_backward(BackwardState what) {
+void ShardedEngine::begin_backward(BackwardState) {
   if (scope_ != FullScope::none)
     throw UsageError(
         "MU169",
@@ -216,10 +229,14 @@ void ShardedEngine::begin_backward(BackwardState what) {
   arrived_.begin(awaited);
   device::wait_stream(kBegin, streams.reduce, device::current_stream(streams.accelerator));
   reductions_->begin(awaited, freezing_.is_outdated());
-  name_gathers("backward");
+  name_gathers(in_session_or("backward"));
   // A runtime begins a backward of all its models, including those that no loss goes through.
   unshard_scheduler_->begin(Pass::backward, std::exchange(forward_trained_, false));
-  if (what == BackwardState::alone) reductions_->start_alone();
+}
+
+void ShardedEngine::start_reductions() {
+  announce_reduction();
+  reductions_->start_alone();
 }
 
 /// The first call of a backward that was not announced hides the placeholders here.
@@ -228,6 +245,7 @@ void ShardedEngine::before_gradient(size_t) { watch.reach(); }
 void ShardedEngine::gradient_arrived(size_t leaf, const at::Tensor& parameter) {
   const auto [u, i] = places_of_leaves_[leaf];
   auto& unit = *units[u];
+  if (sync) announce_reduction();
   // Taken away at once: autograd would add the next gradient to it, and it would stay on this rank in full.
   const at::Tensor gradient = std::exchange(parameter.mutable_grad(), at::Tensor());
   if (!unit.trainable(i)) {
@@ -260,17 +278,75 @@ void ShardedEngine::end_backward(BackwardState what, bool) {
 
 /// Gradients that have waited since before stay, if this backward brought none.
 void ShardedEngine::discard_backward() noexcept {
+  announced_ = false;
   if (arrived_.take() || reductions_->is_running()) reductions_->cancel();
   else reductions_->record_end();
 }
 
 void ShardedEngine::reduce() {
+  announce_reduction();
   reductions_->start_rest();
+  if (std::exchange(announced_, false)) participants.announce(JoinEvent::reductions_end);
   reductions_->wait();
   if (reductions_->any_freezing_change() || (!reductions_->any() && freezing_.is_outdated())) agree_on_freezing();
   ++reduction_count;
-  module_buffers.broadcast(groups);
+  if (participants.group()) module_buffers.broadcast(*participants.group(), participants.root());
+  else module_buffers.broadcast(groups);
   reductions_->record_end();
+}
+
+void ShardedEngine::announce_reduction() {
+  if (!participants.in_session() || std::exchange(announced_, true)) return;
+  participants.report(tree::pack(reduced_gradients()));
+  set_divisor(participants.divisor());
+}
+
+void ShardedEngine::follow(const JoinStep& step) {
+  const auto unit = static_cast<size_t>(step.detail);
+  name_gathers(kJoined);
+  switch (step.event) {
+    case JoinEvent::gather: return unshard_scheduler_->follow_gather(unit / 2, /*from_post_forward=*/unit % 2 != 0);
+    case JoinEvent::reduction: return reductions_->start_alone(unit);
+    case JoinEvent::reductions_end: {
+      const auto restore = c10::make_scope_exit([this]() MUSTER_NO_THREAD_SAFETY_ANALYSIS {
+        participants.include_all();
+        set_divisor(participants.divisor());
+      });
+      return watch.end_alone();
+    }
+    case JoinEvent::gradients:
+      forward_trained_ = false;  // this rank's last forward tells nothing about the units that come next
+      participants.set(step);
+      watch.start_alone();
+      set_divisor(participants.divisor());
+      return keep_gradients(tree::unpack<std::string>(step.more));
+    case JoinEvent::finished:
+    case JoinEvent::failed:
+    case JoinEvent::program: return;  // no model announces these
+  }
+}
+
+std::string ShardedEngine::reduced_gradients() const {
+  std::string reduced;
+  for (const auto& unit : units)
+    for (size_t i = 0; i < unit->size(); ++i) reduced += unit->has_reduced_gradient(i) ? '1' : '0';
+  return reduced;
+}
+
+void ShardedEngine::keep_gradients(const std::string& reduced) {
+  size_t at = 0;
+  for (const auto& unit : units)
+    for (size_t i = 0; i < unit->size(); ++i)
+      if (reduced.at(at++) == '0') unit->drop_reduced_gradient(i);
+}
+
+void ShardedEngine::set_divisor(double divisor) {
+  for (const auto& unit : units)
+    if (unit->gradients()) unit->gradients()->set_divisor(divisor);
+}
+
+const char* ShardedEngine::in_session_or(const char* purpose) const {
+  return participants.in_session() ? kJoined : purpose;
 }
 
 void ShardedEngine::name_gathers(const char* purpose) {

@@ -13,6 +13,7 @@
 #include "optim/parameter_owner.h"
 #include "parallel/backward_watch.h"
 #include "parallel/frozen_parameters.h"
+#include "parallel/join.h"
 #include "parallel/module_buffers.h"
 #include "parallel/sharded/buffer_pool.h"
 #include "parallel/sharded/one_copy.h"
@@ -71,6 +72,14 @@ class ShardedEngine final : public hook::StorageWatcher,
     reductions_->register_with(record, index);
   }
 
+  /// Starts a reduction of all units without a backward, after BackwardWatch::start_alone(). Collective.
+  void start_reductions() MUSTER_REQUIRES(watch.mutex());
+  /// See Joinable.
+  void follow(const JoinStep& step) MUSTER_REQUIRES(watch.mutex());
+  void set_divisor(double divisor);
+  std::string reduced_gradients() const;
+  void keep_gradients(const std::string& reduced);
+
   /// Shards may be written between these two calls. `of_units`: the units whose values have changed.
   /// Collective: both, if the ranks of a host share one copy of the values; end_update() also if a changed unit stays
   /// unsharded.
@@ -103,6 +112,7 @@ class ShardedEngine final : public hook::StorageWatcher,
       places;                   // unit of each parameter and index in it, by impl
   int64_t reduction_count = 0;  // number of reductions that have ended
   bool sync = true;
+  Participants participants;  // the ranks that have batches
 
  private:
   enum class FullScope { none, reads, writes };
@@ -124,6 +134,10 @@ class ShardedEngine final : public hook::StorageWatcher,
   void discard_backward() noexcept override MUSTER_REQUIRES(watch.mutex());
   void hook_up(size_t unit, size_t i) MUSTER_REQUIRES(watch.mutex());
   void reduce() MUSTER_REQUIRES(watch.mutex());
+  /// In a JoinSession, tells ranks without batches, before the first gradient of a reduction is scaled.
+  void announce_reduction() MUSTER_REQUIRES(watch.mutex());
+  /// The purpose of gathers in a pass, for errors. Ranks without batches do not know it.
+  const char* in_session_or(const char* purpose) const;
   void free_post_forward_shards();
   /// Sets the purpose that errors name for later gathers.
   void name_gathers(const char* purpose);
@@ -151,6 +165,8 @@ class ShardedEngine final : public hook::StorageWatcher,
   // Whether a forward since the last backward recorded a graph.
   bool forward_trained_ MUSTER_GUARDED_BY(watch.mutex()) = false;
   FullScope scope_ MUSTER_GUARDED_BY(watch.mutex()) = FullScope::none;
+  // Whether ranks without batches were told of a reduction that has not ended.
+  bool announced_ MUSTER_GUARDED_BY(watch.mutex()) = false;
 
  public:
   BackwardWatch watch;  // last, because its hooks use the other members; its mutex is the engine's

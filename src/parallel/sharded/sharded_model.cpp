@@ -14,6 +14,7 @@
 #include "parallel/local.h"
 #include "parallel/sharded/sharded_engine.h"
 #include "parallel/sharded/units.h"
+#include "parallel/sync_batch_norm.h"
 #include "shard/device_mesh.h"
 
 namespace muster::parallel {
@@ -116,7 +117,9 @@ bool ShardedModel::gradient_sync() const { return engine_->sync; }
 
 void ShardedModel::start_reduction() {
   base::Lock lock(engine_->watch.mutex());
-  if (engine_->settings.keeps_params_unsharded()) engine_->watch.start_alone();
+  if (!engine_->settings.keeps_params_unsharded()) return;
+  engine_->watch.start_alone();
+  engine_->start_reductions();
 }
 
 void ShardedModel::finish_reduction() {
@@ -241,6 +244,35 @@ void ShardedModel::summon_full_params(const std::function<void()>& f, const Full
 }
 
 std::string ShardedModel::describe() const { return engine_->describe(); }
+
+void ShardedModel::set_session(JoinSession* session, int64_t model) {
+  base::Lock lock(engine_->watch.mutex());
+  engine_->participants.set_session(session, model);
+  engine_->set_divisor(engine_->participants.divisor());
+}
+
+void ShardedModel::follow(const JoinStep& step) {
+  base::Lock lock(engine_->watch.mutex());
+  engine_->follow(step);
+}
+
+std::string ShardedModel::obstacle() const { return need_of_every_batch(engine_->module); }
+
+/// Each rank has made the steps on its shards.
+void ShardedModel::sync_final_model(const comm::Communicator& group, int root) {
+  base::Lock lock(engine_->watch.mutex());
+  engine_->module_buffers.broadcast(group, root);
+}
+
+std::string ShardedModel::reduced_gradients() const {
+  base::Lock lock(engine_->watch.mutex());
+  return engine_->reduced_gradients();
+}
+
+void ShardedModel::keep_gradients(const std::string& reduced) {
+  base::Lock lock(engine_->watch.mutex());
+  engine_->keep_gradients(reduced);
+}
 
 const optim::LocalParameter* ShardedModel::find(const at::Tensor& parameter) const {
   const auto* place = engine_->place(parameter);

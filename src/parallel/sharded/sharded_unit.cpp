@@ -169,6 +169,17 @@ void ShardedUnit::refuse_assigned_gradient(size_t i) const {
                                 "tensor in forward, or scale the loss; or choose the strategy 'ddp'");
 }
 
+bool ShardedUnit::has_reduced_gradient(size_t i) const {
+  return gradients_ && gradients_->has_sharded_grad(i) &&
+         (!placeholders_shown_ || parameter(i).tensor.mutable_grad().defined());
+}
+
+void ShardedUnit::drop_reduced_gradient(size_t i) {
+  if (!gradients_) return;
+  gradients_->drop_sum(i);
+  if (!gradients_->has_unsharded_grad(i)) parameter(i).tensor.mutable_grad().reset();
+}
+
 bool ShardedUnit::has_gradient(size_t i) const {
   if (!gradients_) return false;
   refuse_assigned_gradient(i);
@@ -176,7 +187,7 @@ bool ShardedUnit::has_gradient(size_t i) const {
     throw UsageError("MU579", "the gradient of parameter '" + parameter(i).name + "' of unit '" + name() +
                                   "' is used, but the ranks have not added up what backwards in no_sync gave: run the "
                                   "last backward before a step or a norm outside of no_sync");
-  return gradients_->has_sharded_grad(i) && (!placeholders_shown_ || parameter(i).tensor.mutable_grad().defined());
+  return has_reduced_gradient(i);
 }
 
 void ShardedUnit::hide_placeholders() {

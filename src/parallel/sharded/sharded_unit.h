@@ -80,6 +80,9 @@ class ShardedUnit {
   /// Throws: UsageError (MU578) from hide_placeholders(), which then changes nothing.
   void show_placeholders();
   void hide_placeholders();
+  /// Whether parameter i has a reduced gradient that the user has not reset.
+  bool has_reduced_gradient(size_t i) const;
+  void drop_reduced_gradient(size_t i);
   /// Whether a step uses the gradient of parameter i: there is one, and the user has not reset it.
   /// Throws: UsageError (MU578) if grad() is a tensor of the user's; (MU579) if the gradient was never reduced.
   bool has_gradient(size_t i) const;

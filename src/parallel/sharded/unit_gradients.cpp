@@ -55,7 +55,7 @@ UnitGradients::UnitGradients(const ShardLayout& layout, std::vector<int64_t> num
   for (int row = 0; row < layout.world(); ++row)
     if (const auto begin = std::max(end - shard_numel * row, int64_t{0}); begin < shard_numel)
       gaps_.push_back({row, begin, 0, shard_numel - begin, shard_numel - begin});
-  scale_ = optim::wrapped_number(1.0 / options.divisor_before);
+  set_divisor(groups.size());
   if (options.keeps_full) {
     const auto rows = layout.world() * row_length();
     rows_ = (options.on_all_ranks ? comm::shared_zeros(groups.shards, rows, options.value)
@@ -65,6 +65,13 @@ UnitGradients::UnitGradients(const ShardLayout& layout, std::vector<int64_t> num
   } else {
     result_ = at::zeros({row_length()}, options.value);
   }
+}
+
+/// A divisor that is not split, because the dtype cannot overflow, stays in one piece.
+void UnitGradients::set_divisor(double divisor) {
+  divisor_ = divisor;
+  divisor_before_ = options_.divisor_before == groups_.size() ? divisor : options_.divisor_before;
+  scale_ = optim::wrapped_number(1.0 / divisor_before_);
 }
 
 int64_t UnitGradients::row_length() const { return layout_.shard_numel() + flag_count(); }
@@ -107,7 +114,7 @@ void UnitGradients::collect_on_current_stream() {
 /// bits are equal.
 void UnitGradients::take_run(const at::Tensor& target, const at::Tensor& source, size_t i, bool last) const {
   at::Tensor sum = target;
-  const bool divides = options_.divisor_before != 1;
+  const bool divides = divisor_before_ != 1;
   if (has_unsharded_grad_[i] && scaled_[i] && divides) {
     sum.add_(source.to(sum.scalar_type()).mul(scale_));
     return;
@@ -139,7 +146,7 @@ void UnitGradients::fill_gaps(bool freezing_change) {
   for (size_t i = 0; i < runs_.size(); ++i)
     for (const auto& at : runs_[i])
       if (!has_unsharded_grad_[i]) set_zero(run(rows_, at, at.padded));
-      else if (!scaled_[i] && options_.divisor_before != 1) run(rows_, at, at.length).mul_(scale_);
+      else if (!scaled_[i] && divisor_before_ != 1) run(rows_, at, at.length).mul_(scale_);
   for (const auto& gap : gaps_) set_zero(run(rows_, gap, gap.length));
   if (flags_are_apart()) return send_flags(freezing_change);
   auto flags = at::empty({static_cast<int64_t>(has_unsharded_grad_.size()) + 1}, at::TensorOptions().dtype(at::kFloat));
@@ -223,7 +230,7 @@ std::vector<char> UnitGradients::read_flags(const at::Tensor& got) {
 }
 
 void UnitGradients::add_sums(const at::Tensor& got, bool into_result, const std::vector<char>& used) {
-  const double after = options_.divisor_before / groups_.size();
+  const double after = divisor_before_ / divisor_;
   for (size_t i = 0; i < used.size(); ++i) {
     if (!used[i] && !holds_sum(i)) continue;
     const auto mine = layout_.part(i, groups_.shards.rank());
@@ -286,7 +293,7 @@ at::Tensor UnitGradients::unsharded(size_t i) {
   for (const auto& at : runs_[i]) numel += at.length;
   auto whole = at::empty({numel}, rows_.options());
   for (const auto& at : runs_[i]) whole.narrow(0, at.offset_in_param, at.length).copy_(run(rows_, at, at.length));
-  return scaled_[i] ? whole.mul_(options_.divisor_before) : whole;
+  return scaled_[i] ? whole.mul_(divisor_before_) : whole;
 }
 
 at::Tensor UnitGradients::sum(size_t i) const {

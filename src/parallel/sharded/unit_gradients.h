@@ -44,6 +44,8 @@ class UnitGradients {
   /// Whether parameter i has a full gradient that is not reduced yet.
   bool has_unsharded_grad(size_t i) const { return has_unsharded_grad_[i]; }
   bool has_unsharded_grads() const;
+  /// Sums over ranks are divided by this number from now on. Requires: no gradient waits that is divided already.
+  void set_divisor(double divisor);
 
   /// Adds a full gradient, 1-D in the order of the parameter's memory, to the waiting ones. `last`: no more gradients
   /// follow before the reduction, so the sum is scaled while it is in the cache; otherwise start_reduction() scales it.
@@ -76,6 +78,8 @@ class UnitGradients {
   void release_memory();
 
   void zero(size_t i, bool set_to_none);
+  /// Drops the reduced gradient of parameter i, and keeps a waiting one.
+  void drop_sum(size_t i) { has_sharded_grad_[i] = false; }
   /// Scales both the reduced and the waiting gradients.
   void scale(size_t i, double factor);
   /// Bytes of pool memory that full gradients take.
@@ -117,8 +121,10 @@ class UnitGradients {
   Options options_;
   BufferPool& buffers_;
   std::vector<std::vector<RowRun>> runs_;
-  std::vector<RowRun> gaps_;  // ranges that belong to no parameter
-  at::Tensor scale_;          // 1 / divisor_before as a number tensor
+  std::vector<RowRun> gaps_;   // ranges that belong to no parameter
+  double divisor_ = 1;         // of sums over ranks
+  double divisor_before_ = 1;  // the part of it by which gradients are divided before they are summed
+  at::Tensor scale_;           // 1 / divisor_before_ as a number tensor
   at::Tensor rows_;
   at::Tensor result_;  // this rank's shard, then flags
   at::Tensor before_;  // result_ before its memory was used for collecting

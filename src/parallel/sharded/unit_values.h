@@ -86,6 +86,7 @@ class UnitValues {
   void keep_post_forward_shard(bool on) noexcept {
     keeps_post_forward_shard_ = on && groups_.post_forward.size() > 1 && !has_one_copy();
   }
+  bool has_post_forward_shard() const noexcept { return post_forward_shard_.defined(); }
   /// Frees the post-forward shard. Must be called where the next gather may belong to another pass.
   void free_post_forward_shard();
   /// Returns the memory that the unit does not keep permanently. Requires: nobody uses the unit any more.

@@ -41,8 +41,10 @@ constexpr size_t kFarthest = 64;  // number of places of the order to look ahead
 
 }  // namespace
 
-UnshardScheduler::UnshardScheduler(const Units& units, const ShardSettings& settings)
-    : units_(units), settings_(settings), in_use_(units.size()), latest_(kNoUnit) {
+UnshardScheduler::UnshardScheduler(const Units& units, const ShardSettings& settings,
+                                   std::function<void(size_t unit)> before_gather)
+    : units_(units), settings_(settings), before_gather_(std::move(before_gather)), in_use_(units.size()),
+      latest_(kNoUnit) {
   recount();
 }
 
@@ -53,13 +55,16 @@ void UnshardScheduler::recount() {
 }
 
 void UnshardScheduler::handle(size_t unit, UnitEvent event) {
-  const auto before = units_[unit]->values().live_bytes();
+  auto& values = units_[unit]->values();
+  if (!values.stays_unsharded() && transition(/*stays_unsharded=*/false, values.state(), event).start)
+    before_gather_(unit);
+  const auto before = values.live_bytes();
   const auto count = [&] {
-    live_ += units_[unit]->values().live_bytes() - before;
+    live_ += values.live_bytes() - before;
     peak_ = std::max(peak_, live_);
   };
   try {
-    gathers_ += units_[unit]->values().handle(event);
+    gathers_ += values.handle(event);
   } catch (...) {
     count();
     throw;
@@ -135,6 +140,18 @@ void UnshardScheduler::reshard(size_t unit) {
 void UnshardScheduler::reshard_all(bool keep_roots) {
   for (size_t u = 0; u < units_.size(); ++u)
     if (!(keep_roots && units_[u]->is_root() && units_[u]->values().state() == UnitState::unsharded)) reshard(u);
+}
+
+/// What the other ranks kept after a forward, this rank keeps after every gather: it does not know which pass they are
+/// in.
+void UnshardScheduler::follow_gather(size_t unit, bool from_post_forward) {
+  auto& values = units_[unit]->values();
+  handle(unit, UnitEvent::reshard);
+  if (!from_post_forward) values.free_post_forward_shard();
+  values.keep_post_forward_shard(true);
+  handle(unit, UnitEvent::access);
+  values.use_on_current_stream();
+  handle(unit, UnitEvent::reshard);
 }
 
 void UnshardScheduler::update(size_t unit) { handle(unit, UnitEvent::update); }

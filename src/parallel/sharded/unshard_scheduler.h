@@ -3,6 +3,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -43,8 +44,9 @@ enum class Pass : uint8_t { forward, backward };
 /// Thread safety: the caller's.
 class UnshardScheduler {
  public:
-  /// Requires: units and settings outlive this object. No unit is added later.
-  UnshardScheduler(const Units& units, const ShardSettings& settings);
+  /// `before_gather`: called before a unit that does not stay unsharded is gathered. Requires: units and settings
+  /// outlive this object. No unit is added later.
+  UnshardScheduler(const Units& units, const ShardSettings& settings, std::function<void(size_t unit)> before_gather);
 
   /// `prefetches`: a backward gathers the unit that came first in the last backward. Collective in that case.
   void begin(Pass pass, bool prefetches = false);
@@ -58,6 +60,9 @@ class UnshardScheduler {
   /// Reshards the unit unless it is in use or stays unsharded.
   void reshard(size_t unit);
   void reshard_all(bool keep_roots);
+  /// Takes part in a gather that other ranks need. `from_post_forward`: of what they kept after their forward.
+  /// Collective.
+  void follow_gather(size_t unit, bool from_post_forward);
   /// The values of the unit's shards have changed. Collective if the unit stays unsharded.
   void update(size_t unit);
   /// Waits for the running gather; the current stream waits, too.
@@ -76,6 +81,7 @@ class UnshardScheduler {
 
   const Units& units_;
   const ShardSettings& settings_;
+  const std::function<void(size_t unit)> before_gather_;
   std::array<ExecutionOrder, 2> orders_;
   std::vector<int> in_use_;
   size_t latest_;  // the unit used last in this pass
