@@ -136,12 +136,12 @@ Weights accumulate(Job& job) {
   return job.weights();
 }
 
-Weights uneven(Job& job, const Case& one) {
-  const auto epoch = [&] {
-    for (auto& batch : job.batches) job.step(batch);
-  };
-  if (sharded(one)) epoch();
-  else job.accelerator.join_uneven_inputs(epoch, {.even_batches = false});
+Weights uneven(Job& job) {
+  job.accelerator.join_uneven_inputs(
+      [&] {
+        for (auto& batch : job.batches) job.step(batch);
+      },
+      {.even_batches = false});
   return job.weights();
 }
 

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <optional>
 #include <stdexcept>
@@ -231,6 +232,84 @@ TEST(UnevenInputs, WhatCannotBeJoinedIsRefused) {
     auto sharded = sharding.prepare(torch::nn::BatchNorm1d(2));
     sharding.convert_sync_batchnorm(sharded);
     EXPECT_EQ(testing::thrown_id([&] { sharding.join_uneven_inputs([] {}); }), "MU117");
+  });
+}
+
+/// What this rank of two throws when rank 0 has three batches and rank 1 one, and `beside` runs in each step.
+std::string thrown_in(const Strategy& strategy,
+                      const std::function<void(Accelerator&, torch::nn::Linear&, int step)>& beside) {
+  Accelerator accelerator({.strategy = strategy});
+  torch::nn::Linear net(3, 1);
+  auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 0.1));
+  const int rank = accelerator.process_index();
+  try {
+    accelerator.join_uneven_inputs([&, model = model, optimizer = optimizer]() mutable {
+      for (int step = 0; step < (rank == 0 ? 3 : 1); ++step) {
+        const float factor = step == 2 ? std::numeric_limits<float>::infinity() : 1;
+        accelerator.backward(model(torch::ones({2, 3})).sum() * factor);
+        beside(accelerator, net, step);
+        optimizer.step();
+        optimizer.zero_grad();
+      }
+    });
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return {};
+}
+
+TEST(UnevenInputs, WhatIsNotMatchedIsAnErrorOnAllRanks) {
+  for (const Strategy& strategy : {Strategy("ddp"), Strategy("zero2"), Strategy("fsdp")}) {
+    const std::string name(strategy.name());
+    testing::as_ranks(
+        2,
+        [&] {
+          const auto found = thrown_in(strategy, [](Accelerator& accelerator, torch::nn::Linear&, int) {
+            accelerator.gather(torch::ones({2}));
+          });
+          EXPECT_TRUE(found.starts_with("MU050")) << found;
+        },
+        name + ", a collective");
+    testing::as_ranks(
+        2,
+        [&] {
+          const bool fails = Accelerator().process_index() == 0;
+          const auto found = thrown_in(strategy, [](Accelerator&, torch::nn::Linear&, int step) {
+            if (step == 1) throw std::runtime_error("no more");
+          });
+          EXPECT_TRUE(fails ? found == "no more" : found.starts_with("MU119")) << found;
+        },
+        name + ", a loop that throws");
+    testing::as_ranks(
+        2,
+        [&] {
+          const auto found = thrown_in(strategy, [](Accelerator& accelerator, torch::nn::Linear& net, int) {
+            accelerator.clip_grad_norm_(net->parameters(), 1, {.error_if_nonfinite = true});
+          });
+          // A rank without a batch clips only shards.
+          const bool clips = name != "ddp" || Accelerator().process_index() == 0;
+          EXPECT_TRUE(found.starts_with(clips ? "MU175" : "MU119")) << found;
+        },
+        name + ", a norm that is not finite");
+  }
+}
+
+TEST(UnevenInputs, RanksThatStepDifferentlyAreAnErrorOnAll) {  // MU118
+  testing::as_ranks(3, [] {
+    Accelerator accelerator({.strategy = "zero2"});
+    torch::nn::Linear net(3, 1);
+    auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 0.1));
+    const int rank = accelerator.process_index();
+    EXPECT_EQ(testing::thrown_id([&] {
+                accelerator.join_uneven_inputs([&, model = model, optimizer = optimizer]() mutable {
+                  for (int step = 0; step < (rank == 2 ? 0 : 2); ++step) {
+                    accelerator.backward(model(torch::ones({2, 3})).sum());
+                    optimizer.param_groups()[0].options().set_lr(0.1 * (rank + 1));
+                    optimizer.step();
+                  }
+                });
+              }),
+              "MU118");
   });
 }
 

@@ -326,6 +326,14 @@ void ShardedEngine::follow(const JoinStep& step) {
   }
 }
 
+/// Ranks have made different passes, and must gather the same units in the next one.
+void ShardedEngine::end_session(const comm::Communicator& group, int root) {
+  forward_trained_ = false;
+  unshard_scheduler_->forget_passes();
+  free_post_forward_shards();
+  module_buffers.broadcast(group, root);
+}
+
 std::string ShardedEngine::reduced_gradients() const {
   std::string reduced;
   for (const auto& unit : units)

@@ -75,6 +75,7 @@ class ShardedEngine final : public hook::StorageWatcher,
   /// Starts a reduction of all units without a backward, after BackwardWatch::start_alone(). Collective.
   void start_reductions() MUSTER_REQUIRES(watch.mutex());
   /// See Joinable.
+  void end_session(const comm::Communicator& group, int root) MUSTER_REQUIRES(watch.mutex());
   void follow(const JoinStep& step) MUSTER_REQUIRES(watch.mutex());
   void set_divisor(double divisor);
   std::string reduced_gradients() const;

@@ -258,10 +258,10 @@ void ShardedModel::follow(const JoinStep& step) {
 
 std::string ShardedModel::obstacle() const { return need_of_every_batch(engine_->module); }
 
-/// Each rank has made the steps on its shards.
+/// Each rank has made all steps on its shards.
 void ShardedModel::sync_final_model(const comm::Communicator& group, int root) {
   base::Lock lock(engine_->watch.mutex());
-  engine_->module_buffers.broadcast(group, root);
+  engine_->end_session(group, root);
 }
 
 std::string ShardedModel::reduced_gradients() const {

@@ -154,6 +154,11 @@ void UnshardScheduler::follow_gather(size_t unit, bool from_post_forward) {
   handle(unit, UnitEvent::reshard);
 }
 
+void UnshardScheduler::forget_passes() {
+  reshard_all(/*keep_roots=*/false);
+  orders_ = {};
+}
+
 void UnshardScheduler::update(size_t unit) { handle(unit, UnitEvent::update); }
 
 void UnshardScheduler::wait(size_t unit) {

@@ -63,6 +63,8 @@ class UnshardScheduler {
   /// Takes part in a gather that other ranks need. `from_post_forward`: of what they kept after their forward.
   /// Collective.
   void follow_gather(size_t unit, bool from_post_forward);
+  /// Reshards all units, and forgets which came next in the last passes.
+  void forget_passes();
   /// The values of the unit's shards have changed. Collective if the unit stays unsharded.
   void update(size_t unit);
   /// Waits for the running gather; the current stream waits, too.
