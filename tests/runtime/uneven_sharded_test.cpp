@@ -324,15 +324,19 @@ TEST(UnevenSharded, AScaleShrinksForAWindowThatThisRankHasLeft) {
                                .mixed_precision = "fp16",
                                .strategy = strategy});
       auto net = seeded_blocks(at::kFloat);
-      const std::vector<at::Tensor> data{torch::ones({3}), torch::ones({3}), torch::ones({3}) * 1e38};
+      std::vector<at::Tensor> data(7, torch::ones({3}));
+      data.back() = data.back() * 1e38;  // in the second window, after the last batch of rank 1
       auto [model, optimizer, batches] =
           accelerator.prepare(net, adam_of(net), DataLoader(data, {.batch_size = 1, .even_batches = false}));
       accelerator.join_uneven_inputs([&, model = model, optimizer = optimizer, batches = batches]() mutable {
+        int windows = 0;
         for (auto& x : batches) {
           auto window = accelerator.accumulate(model);
           accelerator.backward(model(x).sum() * x.sum());
           accelerator.clip_grad_norm_(model, 1.0);
-          if (accelerator.sync_gradients()) optimizer.zero_grad();
+          if (!accelerator.sync_gradients()) continue;
+          if (++windows == 1) optimizer.step();
+          optimizer.zero_grad();
         }
       });
       EXPECT_EQ(*optimizer.scaler_state(), (GradScalerState{0, 512}));
