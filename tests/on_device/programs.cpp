@@ -252,7 +252,7 @@ Weights run(const Case& one, bool on_cpu, const fs::path& folder) {
   if (one.use == "resume") return resume(one, on_cpu, folder);
   Job job(one, on_cpu);
   if (one.use == "accumulation") return accumulate(job);
-  if (one.use == "uneven") return uneven(job, one);
+  if (one.use == "uneven") return uneven(job);
   if (one.use == "local SGD") return local_sgd(job);
   if (one.use == "exception") return after_exception(job);
   if (one.use == "averaging") return averaged(job);
