@@ -127,13 +127,13 @@ void refuse_equal_keys(const Callback& callback) {
 
 State Checkpoints::trainer_state() {
   run_.stop.agree();
-  run_.trained_module->wait_for_steps();
+  run_.preparation->wait_for_steps();
   const auto& now = run_.progress;
   const auto& window = optimization_.window();
   State::List steps, plateau_steps;
-  for (const auto& trained : run_.trained_module->optimizers) {
-    steps.emplace_back(trained->steps);
-    plateau_steps.emplace_back(trained->plateau_steps);
+  for (const auto& updates : run_.preparation->updates) {
+    steps.emplace_back(updates->steps);
+    plateau_steps.emplace_back(updates->plateau_steps);
   }
   State state = State::Map{{"batches", now.epoch_done ? 0 : now.batches},
                            {"callbacks", State::Map{}},
@@ -166,7 +166,7 @@ State Checkpoints::trainer_state() {
 }
 
 void Checkpoints::save(const fs::path& folder, const SaveCheckpointOptions& how) {
-  const auto& model = run_.trained_module->required_model("save_checkpoint()");
+  const auto& model = run_.preparation->required_model("save_checkpoint()");
   if (how.weights_only) return run_.runtime.save_model(model, folder);
   auto hook = run_.runtime.register_save_state_pre_hook(
       [entry = trainer_state()](State& state, const fs::path&) { state.set(kTrainerEntry, entry); });
@@ -197,7 +197,7 @@ void Checkpoints::load_lightning(const fs::path& file) {
   if (run_.runtime.is_main())
     log::info(file.string(),
               " was written by Python: weights and counters are loaded, and optimizers start from scratch");
-  run_.runtime.load_model(run_.trained_module->model, file);
+  run_.runtime.load_model(run_.preparation->model, file);
   run_.progress = {.epoch = saved.epochs, .global_step = saved.global_step};
   optimization_.set_up();
 }
@@ -227,10 +227,10 @@ void Checkpoints::load_for_fit(const fs::path& folder) {
   resumed_->load_optimizers();
   const auto& steps = state.at("steps").list();
   const auto* plateau_steps = state.find("plateau_steps");
-  auto& optimizers = run_.trained_module->optimizers;
-  for (std::size_t i = 0; i < std::min(steps.size(), optimizers.size()); ++i) {
-    optimizers[i]->steps = steps[i].integer();
-    if (plateau_steps) optimizers[i]->plateau_steps = plateau_steps->list().at(i).integer();
+  auto& updates = run_.preparation->updates;
+  for (std::size_t i = 0; i < std::min(steps.size(), updates.size()); ++i) {
+    updates[i]->steps = steps[i].integer();
+    if (plateau_steps) updates[i]->plateau_steps = plateau_steps->list().at(i).integer();
   }
 }
 
@@ -274,7 +274,7 @@ void Checkpoints::end_resume() {
 
 void Checkpoints::load_weights(const fs::path& folder) {
   if (is_lightning_file(folder) || holds_weights_only(folder)) {
-    run_.runtime.load_model(run_.trained_module->model, folder);
+    run_.runtime.load_model(run_.preparation->model, folder);
     return;
   }
   OpenedCheckpoint checkpoint(run_.runtime, folder);

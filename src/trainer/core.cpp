@@ -182,7 +182,7 @@ void Core::fail(Stage stage, const std::exception_ptr& error, bool torn_down) no
   };
   run.set_failed(!is_terminated(error));
   const auto finish = c10::make_scope_exit([&] { run.set_failed(false); });
-  attempt("the last step", [&] { run.trained_module->wait_for_steps(); });
+  attempt("the last step", [&] { run.preparation->wait_for_steps(); });
   attempt("on_exception", [&] { run.hooks.callbacks(Hook::on_exception, &Callback::on_exception, error); });
   if (run.inputs().data) attempt("on_exception of the data module", [&] { run.inputs().data->on_exception(error); });
   attempt("an asynchronous save", [&] { run.runtime.wait_for_save(); });
@@ -216,13 +216,13 @@ void Core::prepare_data() {
 void Core::prepare_model() {
   auto& module = run.module();
   const auto holder = module.prepared_.get();
-  if (holder == run.trained_module) return;
+  if (holder == run.preparation) return;
   if (holder) holder->release();
-  run.trained_module->drop();
-  run.trained_module->model = run.runtime.prepare(std::shared_ptr<torch::nn::Module>(run.inputs().module));
-  run.trained_module->module = &module;
-  module.prepared_.set(module, run.trained_module);
-  if (run.options.sync_batchnorm) run.runtime.convert_sync_batchnorm(run.trained_module->model);
+  run.preparation->drop();
+  run.preparation->model = run.runtime.prepare(std::shared_ptr<torch::nn::Module>(run.inputs().module));
+  run.preparation->module = &module;
+  module.prepared_.set(module, run.preparation);
+  if (run.options.sync_batchnorm) run.runtime.convert_sync_batchnorm(run.preparation->model);
 }
 
 }  // namespace muster::trainer

@@ -191,7 +191,7 @@ void EvaluationLoop::run_batch(StepKind kind, const StepTable& steps, void* batc
   StepOutput output;
   if (filler) metrics.begin_filler();
   const auto forward = [&] { output = steps.step(module, batch, place); };
-  hooks.run(names.step, [&] { runtime::in_forward_scope(*run_.trained_module->model.prepared(), forward); });
+  hooks.run(names.step, [&] { runtime::in_forward_scope(*run_.preparation->model.prepared(), forward); });
   run_.progress.validation = {.batch_idx = place.batch_idx + 1, .dataloader_idx = place.dataloader_idx};
   if (filler) return metrics.end_filler();
   hooks.callbacks(names.batch_end_hook, names.batch_end, output, view, place);

@@ -222,7 +222,7 @@ void FitLoop::finish_validation() {
 
 void FitLoop::end_epoch() {
   auto& progress = run_.progress;
-  run_.trained_module->wait_for_steps();
+  run_.preparation->wait_for_steps();
   log_.end_batches();
   log_.close_training();
   progress.epoch_done = true;
@@ -300,7 +300,7 @@ void FitLoop::read_clock() {
 /// Waits for the last step only if it could be the last of the run.
 bool FitLoop::steps_done() {
   const StopRule rule(run_.options);
-  return rule.steps_done(run_.progress.global_step + run_.trained_module->pending_steps()) &&
+  return rule.steps_done(run_.progress.global_step + run_.preparation->pending_steps()) &&
          rule.steps_done(run_.global_step());
 }
 

@@ -50,8 +50,8 @@ void TrainerModule::log_dict(const std::vector<std::pair<std::string, at::Tensor
 
 void TrainerModule::manual_backward(const at::Tensor& loss) { core().optimization.manual_backward(loss); }
 runtime::NoSyncScope TrainerModule::no_sync() { return core().optimization.no_sync(); }
-const std::vector<ModuleOptimizer>& TrainerModule::optimizers() const { return core().run.trained_module->handles; }
-const std::vector<Scheduler>& TrainerModule::lr_schedulers() const { return core().run.trained_module->schedulers; }
+const std::vector<ModuleOptimizer>& TrainerModule::optimizers() const { return core().run.preparation->handles; }
+const std::vector<Scheduler>& TrainerModule::lr_schedulers() const { return core().run.preparation->schedulers; }
 ModuleOptimizer TrainerModule::optimizer(std::size_t index, std::size_t count) const {
   const auto& all = optimizers();
   if (all.size() != count)

@@ -89,7 +89,7 @@ void Optimization::set_up() {
                                     (accumulates ? "step every so many batches" : "call clip_gradients()") +
                                     " in training_step()");
   }
-  run_.trained_module->drop_optimizers();
+  run_.preparation->drop_optimizers();
   const auto configured = run_.hooks.module(Hook::configure_optimizers, &TrainerModule::configure_optimizers);
   if (run_.module().automatic_optimization && configured.entries().size() > 1)
     throw UsageError("MU443",
@@ -99,15 +99,14 @@ void Optimization::set_up() {
   if (configured.entries().empty() && run_.runtime.is_main())
     log::warning("configure_optimizers returned no optimizer: nothing is updated, and global_step stays 0");
   for (const auto& entry : configured.entries()) {
-    auto& optimizers = run_.trained_module->optimizers;
-    optimizers.push_back(
-        std::make_unique<TrainedOptimizer>(run_, *this, entry.optimizer, run_.runtime.prepare(*entry.optimizer)));
-    for (const auto& config : entry.schedulers) add_schedule(*optimizers.back(), config);
-    run_.trained_module->handles.emplace_back(*optimizers.back());
+    auto& updates = *run_.preparation->updates.emplace_back(
+        std::make_unique<ScheduledUpdates>(run_, *this, entry.optimizer, run_.runtime.prepare(*entry.optimizer)));
+    for (const auto& config : entry.schedulers) add_schedule(updates, config);
+    run_.preparation->handles.emplace_back(updates);
   }
 }
 
-void Optimization::add_schedule(TrainedOptimizer& trained, const LRSchedulerConfig& config) {
+void Optimization::add_schedule(ScheduledUpdates& updates, const LRSchedulerConfig& config) {
   const bool plateau = is_plateau(config.scheduler);
   if (config.frequency < 1)
     throw UsageError("MU443",
@@ -120,13 +119,13 @@ void Optimization::add_schedule(TrainedOptimizer& trained, const LRSchedulerConf
   std::visit(
       [&](const auto& held) {
         if constexpr (requires { *held; })
-          trained.schedules.push_back({.config = config,
+          updates.schedules.push_back({.config = config,
                                        .scheduler = runtime::prepare_scheduler(runtime::state_of(run_.runtime), held),
                                        .plateau = plateau});
         else throw UsageError("MU443", "configure_optimizers returned an LRSchedulerConfig without a scheduler");
       },
       config.scheduler.held());
-  run_.trained_module->schedulers.push_back(trained.schedules.back().scheduler);
+  run_.preparation->schedulers.push_back(updates.schedules.back().scheduler);
 }
 
 StepOutput Optimization::train_on(const StepTable& steps, void* batch, BatchPlace place, bool last) {
@@ -139,7 +138,7 @@ StepOutput Optimization::train_on(const StepTable& steps, void* batch, BatchPlac
 StepOutput Optimization::training_step(const StepTable& steps, void* batch, BatchPlace place) {
   StepOutput output;
   run_.hooks.run(Hook::training_step, [&] {
-    runtime::in_forward_scope(*run_.trained_module->model.prepared(),
+    runtime::in_forward_scope(*run_.preparation->model.prepared(),
                               [&] { output = steps.step(run_.module(), batch, place); });
   });
   return output;
@@ -147,7 +146,7 @@ StepOutput Optimization::training_step(const StepTable& steps, void* batch, Batc
 
 void Optimization::optimize(const StepTable& steps, void* batch, BatchPlace place, bool last, StepOutput& output) {
   if (run_.options.accumulate_grad_batches == 1) return optimize_micro_batch(steps, batch, place, true, last, output);
-  auto window = run_.runtime.accumulate(run_.trained_module->model);
+  auto window = run_.runtime.accumulate(run_.preparation->model);
   if (last) window.end_window();
   optimize_micro_batch(steps, batch, place, window.sync_gradients(), last, output);
 }
@@ -155,7 +154,7 @@ void Optimization::optimize(const StepTable& steps, void* batch, BatchPlace plac
 void Optimization::optimize_micro_batch(const StepTable& steps, void* batch, BatchPlace place, bool ends_window,
                                         bool last, StepOutput& output) {
   const auto index = place.batch_idx;
-  auto& handles = run_.trained_module->handles;
+  auto& handles = run_.preparation->handles;
   bool evaluated = false;
   const auto closure = [&]() -> at::Tensor {
     const at::AutoGradMode with_grad(true);
@@ -175,14 +174,14 @@ void Optimization::optimize_micro_batch(const StepTable& steps, void* batch, Bat
     }
     return output.loss;
   };
-  for (const auto& trained : run_.trained_module->optimizers) trained->updated = false;
+  for (const auto& updates : run_.preparation->updates) updates->made_update = false;
   if (ends_window && !handles.empty())
     run_.hooks.module(Hook::optimizer_step, &TrainerModule::optimizer_step, run_.progress.epoch, index, handles.front(),
                       ModuleOptimizer::Closure(closure));
   else closure();
   window_.begins = ends_window;
   if (ends_window) window_.has_loss = false;
-  for (const auto& trained : run_.trained_module->optimizers) trained->step_schedules(last);
+  for (const auto& updates : run_.preparation->updates) updates->step_schedules(last);
 }
 
 void Optimization::backward(const at::Tensor& loss) {
@@ -206,22 +205,22 @@ runtime::NoSyncScope Optimization::no_sync() {
     throw UsageError("MU448",
                      "no_sync() was called in automatic optimization, where accumulate_grad_batches says which batches "
                      "communicate: set that, or automatic_optimization = false in the constructor");
-  return run_.runtime.no_sync(run_.trained_module->model);
+  return run_.runtime.no_sync(run_.preparation->model);
 }
 
 /// Whether any rank had a loss in the window; the flags of the reduction tell what other ranks had.
-bool Optimization::some_rank_has_loss(const TrainedOptimizer& trained) {
-  return run_.runtime.world_size() == 1 ? window_.has_loss : any_rank_has_gradients(run_.runtime, trained.prepared);
+bool Optimization::some_rank_has_loss(const ScheduledUpdates& updates) {
+  return run_.runtime.world_size() == 1 ? window_.has_loss : any_rank_has_gradients(run_.runtime, updates.prepared);
 }
 
 /// Runs the closure and the hooks that may change gradients before an update. Returns false if no rank has gradients.
-bool Optimization::make_gradients(TrainedOptimizer& trained, const ModuleOptimizer::Closure& closure,
+bool Optimization::make_gradients(ScheduledUpdates& updates, const ModuleOptimizer::Closure& closure,
                                   at::Tensor& loss) {
   const bool automatic = run_.module().automatic_optimization;
   loss = closure ? closure() : at::Tensor();
-  if (automatic && !loss.defined() && !some_rank_has_loss(trained)) return false;
-  run_.runtime.unscale_gradients(trained.prepared);
-  ModuleOptimizer handle(trained);
+  if (automatic && !loss.defined() && !some_rank_has_loss(updates)) return false;
+  run_.runtime.unscale_gradients(updates.prepared);
+  ModuleOptimizer handle(updates);
   run_.hooks.both(Hook::on_before_optimizer_step, &Callback::on_before_optimizer_step,
                   &TrainerModule::on_before_optimizer_step, handle);
   if (automatic) {
@@ -235,52 +234,52 @@ bool Optimization::make_gradients(TrainedOptimizer& trained, const ModuleOptimiz
 }
 
 /// The optimizer's own step() decides when and how often the closure runs. Returns false if no rank has gradients.
-bool Optimization::step_by_closure(TrainedOptimizer& trained, const ModuleOptimizer::Closure& closure,
+bool Optimization::step_by_closure(ScheduledUpdates& updates, const ModuleOptimizer::Closure& closure,
                                    at::Tensor& loss) {
-  const auto& model = run_.trained_module->model;
+  const auto& model = run_.preparation->model;
   const bool automatic = run_.module().automatic_optimization;
   bool evaluated = false;
   const auto evaluate = [&] {
     at::Tensor own;
     evaluated = true;
     const auto make = [&] {
-      if (!make_gradients(trained, closure, own)) throw NoGradients();
+      if (!make_gradients(updates, closure, own)) throw NoGradients();
     };
     if (automatic) make();
     else runtime::in_forward_scope(*model.prepared(), make);  // training_step()'s forward scope is closed here
     return own;
   };
   try {
-    outside_forward(model, [&] { loss = trained.prepared.step(evaluate); });
+    outside_forward(model, [&] { loss = updates.prepared.step(evaluate); });
   } catch (const NoGradients&) {
     return false;
   }
-  if (automatic && !evaluated) refuse_unused_closure(*trained.own);
+  if (automatic && !evaluated) refuse_unused_closure(*updates.own);
   return true;
 }
 
-at::Tensor Optimization::step(TrainedOptimizer& trained, const ModuleOptimizer::Closure& closure) {
+at::Tensor Optimization::step(ScheduledUpdates& updates, const ModuleOptimizer::Closure& closure) {
   const bool automatic = run_.module().automatic_optimization;
   if (automatic && !closure)
     throw UsageError("MU448",
                      "an optimizer was stepped without closure in automatic optimization, where the closure runs "
                      "training_step() and backward: call optimizer.step(closure) in optimizer_step()");
   at::Tensor loss;
-  if (closure && evaluates_closure(trained.prepared)) {
-    if (!step_by_closure(trained, closure, loss)) return {};
+  if (closure && evaluates_closure(updates.prepared)) {
+    if (!step_by_closure(updates, closure, loss)) return {};
   } else {
-    if (!make_gradients(trained, closure, loss)) return loss;
-    trained.wait_for_step();  // the host waits for the previous step, while this backward is queued behind it
-    outside_forward(run_.trained_module->model, [&] { trained.prepared.step(); });
+    if (!make_gradients(updates, closure, loss)) return loss;
+    updates.wait_for_step();  // the host waits for the previous step, while this backward is queued behind it
+    outside_forward(run_.preparation->model, [&] { updates.prepared.step(); });
   }
-  trained.note_step();
+  updates.note_step();
   return loss;
 }
 
 void Optimization::compare_schedules() {
   if (!run_.module().automatic_optimization || run_.options.fast_dev_run > 0 || run_.options.max_time.value()) return;
-  for (const auto& trained : run_.trained_module->optimizers)
-    for (const auto& schedule : trained->schedules) {
+  for (const auto& updates : run_.preparation->updates)
+    for (const auto& schedule : updates->schedules) {
       const bool by_step = schedule.config.interval == ScheduleInterval("step");
       const auto steps = by_step                      ? loaders_.estimated_stepping_batches()
                          : run_.options.max_steps < 0 ? StopRule(run_.options).max_epochs
@@ -291,7 +290,7 @@ void Optimization::compare_schedules() {
 
 void Optimization::clip(const ModuleOptimizer& optimizer, const GradientClipOptions& how) {
   std::vector<at::Tensor> parameters;
-  for (const auto& group : optimizer.trained_->own->param_groups())  // avoids reading a rate
+  for (const auto& group : optimizer.updates_->own->param_groups())  // avoids reading a rate
     parameters.insert(parameters.end(), group.params().begin(), group.params().end());
   if (how.algorithm == ClipAlgorithm("norm")) run_.runtime.clip_grad_norm_(parameters, how.value);
   else run_.runtime.clip_grad_value_(parameters, how.value);
@@ -299,15 +298,15 @@ void Optimization::clip(const ModuleOptimizer& optimizer, const GradientClipOpti
 
 void Optimization::step_plateau_schedules(ScheduleInterval interval) {
   if (!run_.module().automatic_optimization) return;
-  for (const auto& trained : run_.trained_module->optimizers) {
+  for (const auto& updates : run_.preparation->updates) {
     // A batch whose update was skipped, for example by loss scaling, does not step these schedules either.
     const bool by_step = interval == ScheduleInterval("step");
     const auto watches = [&](const auto& one) { return one.plateau && one.config.interval == interval; };
-    if (std::ranges::none_of(trained->schedules, watches)) continue;
-    if (by_step && std::exchange(trained->plateau_steps, trained->made_steps()) == trained->steps) continue;
-    for (const auto& schedule : trained->schedules) {
+    if (std::ranges::none_of(updates->schedules, watches)) continue;
+    if (by_step && std::exchange(updates->plateau_steps, updates->made_steps()) == updates->steps) continue;
+    for (const auto& schedule : updates->schedules) {
       if (!schedule.plateau || schedule.config.interval != interval) continue;
-      const auto count = by_step ? trained->steps : run_.progress.epoch + 1;
+      const auto count = by_step ? updates->steps : run_.progress.epoch + 1;
       if (count % schedule.config.frequency != 0) continue;
       const auto& metrics = log_.latest.get();
       if (const auto value = value_on_main_rank(run_.runtime, metrics, schedule.config.monitor)) {

@@ -11,7 +11,7 @@
 #include "muster/trainer/optimizers.h"
 #include "muster/trainer/options.h"
 #include "muster/tree/state.h"
-#include "trained_module.h"
+#include "preparation.h"
 
 namespace muster::trainer {
 
@@ -55,7 +55,7 @@ class Optimization {
   void step_plateau_schedules(ScheduleInterval interval);
 
   // called by modules and their optimizers
-  at::Tensor step(TrainedOptimizer& trained, const ModuleOptimizer::Closure& closure);
+  at::Tensor step(ScheduledUpdates& updates, const ModuleOptimizer::Closure& closure);
   void clip(const ModuleOptimizer& optimizer, const GradientClipOptions& how);
   void manual_backward(const at::Tensor& loss);
   muster::runtime::NoSyncScope no_sync();
@@ -74,15 +74,15 @@ class Optimization {
   void go_back_to_window_begin();
 
  private:
-  void add_schedule(TrainedOptimizer& trained, const LRSchedulerConfig& config);
+  void add_schedule(ScheduledUpdates& updates, const LRSchedulerConfig& config);
   StepOutput training_step(const StepTable& steps, void* batch, BatchPlace place);
   void optimize(const StepTable& steps, void* batch, BatchPlace place, bool last, StepOutput& output);
   void optimize_micro_batch(const StepTable& steps, void* batch, BatchPlace place, bool ends_window, bool last,
                             StepOutput& output);
   void backward(const at::Tensor& loss);
-  bool some_rank_has_loss(const TrainedOptimizer& trained);
-  bool make_gradients(TrainedOptimizer& trained, const ModuleOptimizer::Closure& closure, at::Tensor& loss);
-  bool step_by_closure(TrainedOptimizer& trained, const ModuleOptimizer::Closure& closure, at::Tensor& loss);
+  bool some_rank_has_loss(const ScheduledUpdates& updates);
+  bool make_gradients(ScheduledUpdates& updates, const ModuleOptimizer::Closure& closure, at::Tensor& loss);
+  bool step_by_closure(ScheduledUpdates& updates, const ModuleOptimizer::Closure& closure, at::Tensor& loss);
 
   Run& run_;
   RunLog& log_;

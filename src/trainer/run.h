@@ -13,7 +13,7 @@
 #include "muster/trainer/batch.h"
 #include "muster/trainer/detail/run_inputs.h"
 #include "muster/trainer/options.h"
-#include "trained_module.h"
+#include "preparation.h"
 #include "votes.h"
 
 namespace muster::trainer {
@@ -98,7 +98,7 @@ class Run {
   TrainerModule& module() const noexcept { return *inputs_.module; }
 
   /// Updates of all optimizers. The host waits if the last one is not known yet, as on a device under loss scaling.
-  int64_t global_step() { return trained_module->wait_for_steps(), progress.global_step; }
+  int64_t global_step() { return preparation->wait_for_steps(), progress.global_step; }
   /// Whether fit() validates.
   bool validates() const;
   /// Whether fit() validates in the current epoch.
@@ -124,7 +124,7 @@ class Run {
   Progress progress;
   StopVote stop{runtime};
   RunClock clock;
-  const std::shared_ptr<TrainedModule> trained_module = std::make_shared<TrainedModule>();
+  const std::shared_ptr<Preparation> preparation = std::make_shared<Preparation>();
 
  private:
   std::string modes_now() const;

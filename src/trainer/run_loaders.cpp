@@ -233,7 +233,7 @@ void RunLoaders::transfer(const StepTable& steps, void* batch, int64_t loader) {
     run_.hooks.run(Hook::on_batch_transfer,
                    [&] { steps.transfer(run_.inputs().transfer_owner, batch, run_.runtime.device(), loader); });
   steps.type.visit(batch,
-                   [&](at::Tensor& tensor) { runtime::convert_input(*run_.trained_module->model.prepared(), tensor); });
+                   [&](at::Tensor& tensor) { runtime::convert_input(*run_.preparation->model.prepared(), tensor); });
 }
 
 State::List RunLoaders::saved_kinds() const {

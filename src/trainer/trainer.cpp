@@ -43,7 +43,7 @@ void Trainer::save_checkpoint(const std::filesystem::path& folder, const SaveChe
   core_->checkpoints.save(folder, how);
 }
 void Trainer::wait_for_save() { core_->run.runtime.wait_for_save(); }
-const Model<torch::nn::Module>& Trainer::model() const { return core_->run.trained_module->required_model("model()"); }
+const Model<torch::nn::Module>& Trainer::model() const { return core_->run.preparation->required_model("model()"); }
 const Runtime& Trainer::runtime() const { return core_->run.runtime; }
 
 TrainerRecords::TrainerRecords() = default;
@@ -67,7 +67,7 @@ std::vector<std::optional<int64_t>> TrainerRecords::num_batches(Stage stage) con
 }
 std::vector<int64_t> TrainerRecords::batch_indices() const { return core_->evaluation.batch_indices(); }
 bool TrainerRecords::may_be_step(int64_t multiple_of) const {
-  const auto known = core_->run.progress.global_step, most = known + core_->run.trained_module->pending_steps();
+  const auto known = core_->run.progress.global_step, most = known + core_->run.preparation->pending_steps();
   return most / multiple_of * multiple_of >= known;
 }
 bool TrainerRecords::validates() const { return core_->run.validates(); }
@@ -77,10 +77,10 @@ bool TrainerRecords::validates_after_last_batch() const {
 bool TrainerRecords::saves_inside_batch() const { return core_->run.inside_batch(); }
 std::vector<Optimizers::Entry> TrainerRecords::configured_optimizers() const {
   std::vector<Optimizers::Entry> all;
-  for (const auto& trained : core_->run.trained_module->optimizers) {
-    trained->step_deferred_schedulers();
-    all.push_back({.optimizer = trained->own});
-    for (const auto& schedule : trained->schedules) all.back().schedulers.push_back(schedule.config);
+  for (const auto& updates : core_->run.preparation->updates) {
+    updates->step_deferred_schedulers();
+    all.push_back({.optimizer = updates->own});
+    for (const auto& schedule : updates->schedules) all.back().schedulers.push_back(schedule.config);
   }
   return all;
 }

@@ -24,7 +24,7 @@ namespace muster {
 
 namespace trainer {
 class Optimization;
-class TrainedOptimizer;
+class ScheduledUpdates;
 }  // namespace trainer
 
 /// An optimizer of a TrainerModule during a run. A cheap handle, valid until the run ends.
@@ -32,7 +32,7 @@ class TrainedOptimizer;
 class ModuleOptimizer {
  public:
   using Closure = std::function<at::Tensor()>;
-  explicit ModuleOptimizer(trainer::TrainedOptimizer& trained) : trained_(&trained) {}
+  explicit ModuleOptimizer(trainer::ScheduledUpdates& updates) : updates_(&updates) {}
 
   /// Makes one update, after the hooks before it. In automatic optimization it must be given the closure of
   /// optimizer_step(), which runs training_step() and backward(). Returns the loss of the closure; undefined without a
@@ -51,7 +51,7 @@ class ModuleOptimizer {
 
  private:
   friend class trainer::Optimization;
-  trainer::TrainedOptimizer* trained_;
+  trainer::ScheduledUpdates* updates_;
 };
 
 /// Makes parameters that belong only to other optimizers require no gradients while it lives.
@@ -76,7 +76,7 @@ class NoSyncScope;
 }
 namespace trainer {
 class Core;
-struct TrainedModule;
+struct Preparation;
 
 /// The Trainer that has prepared a module. A copy of a module is not prepared; destroying a module ends its
 /// preparation.
@@ -87,13 +87,13 @@ class PreparedBy {
   // NOLINTNEXTLINE(bugprone-unhandled-self-assignment): it assigns nothing
   PreparedBy& operator=(const PreparedBy&) noexcept { return *this; }
   ~PreparedBy();
-  void set(const TrainerModule& module, const std::shared_ptr<TrainedModule>& by);
+  void set(const TrainerModule& module, const std::shared_ptr<Preparation>& by);
   /// nullptr if no Trainer has prepared the module, or if the Trainer has another module now.
-  std::shared_ptr<TrainedModule> get() const;
+  std::shared_ptr<Preparation> get() const;
 
  private:
   const TrainerModule* module_ = nullptr;
-  std::weak_ptr<TrainedModule> by_;
+  std::weak_ptr<Preparation> by_;
 };
 }  // namespace trainer
 

@@ -17,16 +17,17 @@ class Run;
 
 // Why: docs/decisions/0149-a-trainer-learns-of-a-step-late.md.
 
-/// An optimizer in a run, with its schedulers. On a device under loss scaling, it is known whether a step was made only
-/// when the next one begins, or when somebody asks; the step count and the schedules that follow it wait for that.
-class TrainedOptimizer {
+/// The updates that one optimizer makes in a run, and the schedules that follow them. On a device under loss scaling,
+/// it is known whether a step was made only when the next one begins, or when somebody asks; the step count and the
+/// schedules wait for that.
+class ScheduledUpdates {
  public:
   struct Schedule {
     LRSchedulerConfig config;
     Scheduler scheduler;
     bool plateau;
   };
-  TrainedOptimizer(Run& run, Optimization& optimization, std::shared_ptr<torch::optim::Optimizer> own,
+  ScheduledUpdates(Run& run, Optimization& optimization, std::shared_ptr<torch::optim::Optimizer> own,
                    Optimizer prepared)
       : optimization(&optimization), own(std::move(own)), prepared(std::move(prepared)), run_(&run) {}
   /// Number of updates made. The host waits if the last step is not known yet.
@@ -48,7 +49,7 @@ class TrainedOptimizer {
   std::vector<Schedule> schedules = {};
   int64_t steps = 0;                 // counted steps
   int64_t plateau_steps = 0;         // counted steps when the plateau schedules last looked
-  bool updated = false;              // an update was made in this batch, and the schedules have not followed yet
+  bool made_update = false;          // an update was made in this batch, and the schedules have not followed yet
   bool pending = false;              // the last step is not counted yet
   bool schedulers_deferred = false;  // schedules wait until the last step is known
 
@@ -60,14 +61,14 @@ class TrainedOptimizer {
 
 // Why: docs/decisions/0118-a-module-goes-from-one-trainer-to-another.md.
 
-/// The module that a Trainer has prepared, and its optimizers. The module keeps a reference to this object, so that
-/// another Trainer can take the module over.
-struct TrainedModule {
+/// What a Trainer has prepared: the model of a module, and its optimizers. The module keeps a reference to this object,
+/// so that another Trainer can take the module over.
+struct Preparation {
   const TrainerModule* module = nullptr;  ///< module that `model` was made from
   Model<torch::nn::Module> model = {};
-  std::vector<std::unique_ptr<TrainedOptimizer>> optimizers = {};
-  std::vector<ModuleOptimizer> handles = {};  ///< handles of `optimizers`
-  std::vector<Scheduler> schedulers = {};     ///< schedulers of all optimizers
+  std::vector<std::unique_ptr<ScheduledUpdates>> updates = {};  ///< those of each optimizer
+  std::vector<ModuleOptimizer> handles = {};                    ///< handles of the optimizers
+  std::vector<Scheduler> schedulers = {};                       ///< schedulers of all optimizers
 
   /// Waits until it is known whether the last step of each optimizer was made, and counts it.
   void wait_for_steps();

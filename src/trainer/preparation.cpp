@@ -1,4 +1,4 @@
-#include "trained_module.h"
+#include "preparation.h"
 
 #include <algorithm>
 #include <string>
@@ -15,41 +15,41 @@ PreparedBy::~PreparedBy() {
   if (const auto by = get()) by->drop();
 }
 
-void PreparedBy::set(const TrainerModule& module, const std::shared_ptr<TrainedModule>& by) {
+void PreparedBy::set(const TrainerModule& module, const std::shared_ptr<Preparation>& by) {
   module_ = &module;
   by_ = by;
 }
 
-std::shared_ptr<TrainedModule> PreparedBy::get() const {
+std::shared_ptr<Preparation> PreparedBy::get() const {
   auto by = by_.lock();
   return by && by->module == module_ ? by : nullptr;
 }
 
-void TrainedOptimizer::note_step() {
+void ScheduledUpdates::note_step() {
   pending = true;
   if (found_inf_is_ready(prepared)) wait_for_step();
 }
 
-void TrainedOptimizer::wait_for_step() {
+void ScheduledUpdates::wait_for_step() {
   if (!std::exchange(pending, false)) return;
   const bool schedules_due = std::exchange(schedulers_deferred, false);
   const bool made = !prepared.step_was_skipped();
   if (made) ++steps, ++run_->progress.global_step;
   if (schedules_due) step_due_schedules(made, /*epoch_ends=*/false);
-  else updated = updated || made;
+  else made_update = made_update || made;
 }
 
-void TrainedOptimizer::step_schedules(bool epoch_ends) {
+void ScheduledUpdates::step_schedules(bool epoch_ends) {
   if (epoch_ends) wait_for_step();  // so that schedules step in order
   const auto follows = [](const Schedule& one) {
     return !one.plateau && one.config.interval == ScheduleInterval("step");
   };
   schedulers_deferred = pending && std::ranges::any_of(schedules, follows);
   if (schedulers_deferred) when_found_inf_is_ready(prepared, [this] { wait_for_step(); });
-  step_due_schedules(std::exchange(updated, false), epoch_ends);
+  step_due_schedules(std::exchange(made_update, false), epoch_ends);
 }
 
-void TrainedOptimizer::step_due_schedules(bool after_update, bool epoch_ends) {
+void ScheduledUpdates::step_due_schedules(bool after_update, bool epoch_ends) {
   for (const auto& schedule : schedules) {
     if (schedule.plateau) continue;
     const auto frequency = schedule.config.frequency;
@@ -62,27 +62,27 @@ void TrainedOptimizer::step_due_schedules(bool after_update, bool epoch_ends) {
   }
 }
 
-void TrainedModule::wait_for_steps() {
-  for (const auto& trained : optimizers) trained->wait_for_step();
+void Preparation::wait_for_steps() {
+  for (const auto& one : updates) one->wait_for_step();
 }
 
-int64_t TrainedModule::pending_steps() const {
-  return std::ranges::count_if(optimizers, [](const auto& trained) { return trained->pending; });
+int64_t Preparation::pending_steps() const {
+  return std::ranges::count_if(updates, [](const auto& one) { return one->pending; });
 }
 
-void TrainedModule::drop_optimizers() {
+void Preparation::drop_optimizers() {
   handles.clear();
   schedulers.clear();
-  optimizers.clear();
+  updates.clear();
 }
 
-void TrainedModule::drop() {
+void Preparation::drop() {
   drop_optimizers();  // they would keep the model
   module = nullptr;
   model = {};
 }
 
-const Model<torch::nn::Module>& TrainedModule::required_model(const char* call) const {
+const Model<torch::nn::Module>& Preparation::required_model(const char* call) const {
   if (model) return model;
   throw UsageError("MU446", std::string(call) +
                                 " was called before the first run, which prepares the module, or after another Trainer "
@@ -90,7 +90,7 @@ const Model<torch::nn::Module>& TrainedModule::required_model(const char* call) 
                                 "again");
 }
 
-void TrainedModule::release() {
+void Preparation::release() {
   drop_optimizers();  // they would keep the model
   runtime::release_model(model);
   drop();
@@ -114,17 +114,17 @@ void Optimizers::add_scheduler(LRSchedulerConfig config) {
 }
 
 at::Tensor ModuleOptimizer::step(const Closure& closure) const {
-  return trained_->optimization->step(*trained_, closure);
+  return updates_->optimization->step(*updates_, closure);
 }
-void ModuleOptimizer::zero_grad(bool set_to_none) const { trained_->prepared.zero_grad(set_to_none); }
-int64_t ModuleOptimizer::steps() const { return trained_->made_steps(); }
+void ModuleOptimizer::zero_grad(bool set_to_none) const { updates_->prepared.zero_grad(set_to_none); }
+int64_t ModuleOptimizer::steps() const { return updates_->made_steps(); }
 std::vector<torch::optim::OptimizerParamGroup>& ModuleOptimizer::param_groups() const {
-  trained_->step_deferred_schedulers();
-  return trained_->own->param_groups();
+  updates_->step_deferred_schedulers();
+  return updates_->own->param_groups();
 }
 torch::optim::Optimizer& ModuleOptimizer::inner() const {
-  trained_->wait_for_step();
-  return *trained_->own;
+  updates_->wait_for_step();
+  return *updates_->own;
 }
 
 ToggledOptimizer::ToggledOptimizer(const ModuleOptimizer& one, const std::vector<ModuleOptimizer>& all) {
