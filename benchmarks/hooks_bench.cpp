@@ -23,7 +23,7 @@ int run(const std::string& name, const std::string& hook, int64_t columns, int s
   options.power_sgd.start_iteration = warm_up;
   muster::parallel::ReplicatedModel replicated(*net, group, options);
   torch::optim::AdamW adamw(net->parameters(), torch::optim::AdamWOptions(1e-5));
-  muster::optim::FusedOptimizer optimizer(adamw, {&replicated});
+  muster::optim::FusedStep optimizer(adamw, {&replicated});
   std::atomic<int64_t> bytes = 0;
   group.observe([&bytes](const muster::comm::OperationEvent& event) { bytes += event.bytes; });
   const auto batch = bench::make_input(name, group.rank());

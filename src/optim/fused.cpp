@@ -76,43 +76,43 @@ bool DirectStepWatch::any_changed(const std::vector<ParameterEntry>& entries) co
 
 namespace lib = torch::optim;
 
-FusedOptimizer::FusedOptimizer(lib::Optimizer& inner, std::vector<FlatParameters*> flat_parameters)
+FusedStep::FusedStep(lib::Optimizer& inner, std::vector<FlatParameters*> flat_parameters)
     : inner_(&inner), flat_parameters_(std::move(flat_parameters)), rule_(update_rule_of(inner)) {
   refresh_entries();
 }
 
-void FusedOptimizer::add_flat_parameters(FlatParameters& flat_parameters) {
+void FusedStep::add_flat_parameters(FlatParameters& flat_parameters) {
   flat_parameters_.push_back(&flat_parameters);
   entries_.clear();
   refresh_entries();
 }
 
-void FusedOptimizer::note_backward() {
+void FusedStep::note_backward() {
   if (stepping_ || another_steps_) return;
   refresh_entries();
   watch_.note(entries_, rule_ == UpdateRule::sgd || rule_ == UpdateRule::unfused);
 }
 
-void FusedOptimizer::note_load() {
+void FusedStep::note_load() {
   watch_.clear();
   reload_states();
 }
 
-void FusedOptimizer::before_another_step() {
+void FusedStep::before_another_step() {
   refuse_direct_step();
   another_steps_ = true;
 }
 
-void FusedOptimizer::after_another_step() {
+void FusedStep::after_another_step() {
   another_steps_ = false;
   if (entries_current() && watch_.any_changed(entries_)) watch_.clear();
 }
 
-void FusedOptimizer::require_full_parameters() const {
+void FusedStep::require_full_parameters() const {
   if (!fused()) require_whole_parameters();
 }
 
-void FusedOptimizer::require_whole_parameters() const {
+void FusedStep::require_whole_parameters() const {
   if (std::all_of(entries_.begin(), entries_.end(), [](const ParameterEntry& entry) { return entry.whole; })) return;
   const auto why = rule_ == UpdateRule::unfused
                        ? class_name(*inner_) + " needs full parameters, since it " + why_full(*inner_)
@@ -126,7 +126,7 @@ void FusedOptimizer::require_whole_parameters() const {
           "strategy that keeps parameters whole (\"ddp\")");
 }
 
-at::Tensor FusedOptimizer::step_inner(const lib::Optimizer::LossClosure& closure) {
+at::Tensor FusedStep::step_inner(const lib::Optimizer::LossClosure& closure) {
   require_whole_parameters();
   auto loss = inner_->step(closure);
   reload_states();
@@ -134,7 +134,7 @@ at::Tensor FusedOptimizer::step_inner(const lib::Optimizer::LossClosure& closure
 }
 
 /// Returns false, with nothing changed, if fused kernels cannot make this step.
-bool FusedOptimizer::step_fused(const std::optional<at::Tensor>& found_inf) {
+bool FusedStep::step_fused(const std::optional<at::Tensor>& found_inf) {
   at::NoGradGuard no_grad;
   // The aliases that are updated have their own version counters; count_step() marks the parameters.
   at::AutoDispatchBelowADInplaceOrView below;
@@ -159,7 +159,7 @@ bool FusedOptimizer::step_fused(const std::optional<at::Tensor>& found_inf) {
   return true;
 }
 
-std::vector<std::pair<FlatParameters*, std::vector<at::Tensor>>> FusedOptimizer::updated_parameters() const {
+std::vector<std::pair<FlatParameters*, std::vector<at::Tensor>>> FusedStep::updated_parameters() const {
   std::vector<std::pair<FlatParameters*, std::vector<at::Tensor>>> all;
   for (auto* owner : flat_parameters_) {
     std::vector<at::Tensor> updated;
@@ -170,7 +170,7 @@ std::vector<std::pair<FlatParameters*, std::vector<at::Tensor>>> FusedOptimizer:
   return all;
 }
 
-void FusedOptimizer::count_step() {
+void FusedStep::count_step() {
   bool first = false;
   for (auto& entry : entries_) {
     if (!entry.active) continue;
@@ -187,7 +187,7 @@ void FusedOptimizer::count_step() {
   if (first) plan_.reset();
 }
 
-at::Tensor FusedOptimizer::step(const lib::Optimizer::LossClosure& closure) {
+at::Tensor FusedStep::step(const lib::Optimizer::LossClosure& closure) {
   refuse_direct_step();
   // A line search moves parameters between calls of the closure.
   const auto stepping = c10::make_scope_exit([this, before = std::exchange(stepping_, true)] { stepping_ = before; });
@@ -205,7 +205,7 @@ at::Tensor FusedOptimizer::step(const lib::Optimizer::LossClosure& closure) {
   return loss;
 }
 
-bool FusedOptimizer::takes_found_inf() {
+bool FusedStep::takes_found_inf() {
   if (rule_ == UpdateRule::unfused || rule_ == UpdateRule::elementwise) return false;
   const at::NoGradGuard no_grad;
   const at::AutoDispatchBelowADInplaceOrView below;
@@ -218,7 +218,7 @@ bool FusedOptimizer::takes_found_inf() {
   return fits && (plan_ || attach_states(rule_, *inner_, entries_));
 }
 
-void FusedOptimizer::step_unless(const at::Tensor& found_inf) {
+void FusedStep::step_unless(const at::Tensor& found_inf) {
   refuse_direct_step();
   const auto stepping = c10::make_scope_exit([this, before = std::exchange(stepping_, true)] { stepping_ = before; });
   TORCH_INTERNAL_ASSERT(step_fused(found_inf), "takes_found_inf() said so");
@@ -228,7 +228,7 @@ void FusedOptimizer::step_unless(const at::Tensor& found_inf) {
   watch_.clear();
 }
 
-void FusedOptimizer::undo_step_count() {
+void FusedStep::undo_step_count() {
   if (rule_ != UpdateRule::sgd)
     for (auto* impl : counted_)
       if (const auto found = inner_->state().find(impl); found != inner_->state().end())
@@ -237,7 +237,7 @@ void FusedOptimizer::undo_step_count() {
   reload_states();
 }
 
-void FusedOptimizer::zero_grad(bool set_to_none) {
+void FusedStep::zero_grad(bool set_to_none) {
   refuse_direct_step();
   for (auto& entry : entries_) {
     if (entry.owner) {
@@ -252,7 +252,7 @@ void FusedOptimizer::zero_grad(bool set_to_none) {
   watch_.clear();
 }
 
-void FusedOptimizer::refuse_direct_step() {
+void FusedStep::refuse_direct_step() {
   if (stepping_ || another_steps_) return;
   bool stepped = false;
   if (entries_current()) {
@@ -271,7 +271,7 @@ void FusedOptimizer::refuse_direct_step() {
                                 "parameters only after that step");
 }
 
-std::string FusedOptimizer::describe() const {
+std::string FusedStep::describe() const {
   const auto* way = rule_ == UpdateRule::elementwise ? ", by its update()" : fused() ? ", fused" : ", by its own step";
   return class_name(*inner_) + way;
 }
@@ -299,13 +299,13 @@ bool has_kernel(const at::Tensor& parameter) {
 
 }  // namespace
 
-int64_t FusedOptimizer::revision() const {
+int64_t FusedStep::revision() const {
   int64_t sum = 0;
   for (const auto* owner : flat_parameters_) sum += owner->revision();
   return sum;
 }
 
-bool FusedOptimizer::entries_current() const {
+bool FusedStep::entries_current() const {
   if (revision() != revision_) return false;
   size_t at = 0;
   for (const auto& group : inner_->param_groups())
@@ -316,7 +316,7 @@ bool FusedOptimizer::entries_current() const {
   return at == entries_.size();
 }
 
-void FusedOptimizer::refresh_entries() {
+void FusedStep::refresh_entries() {
   if (!entries_.empty() && entries_current()) return;
   auto before = std::move(entries_);
   entries_.clear();
@@ -338,7 +338,7 @@ void FusedOptimizer::refresh_entries() {
 }
 
 /// Keeps the memory of states whose parameters have not moved.
-void FusedOptimizer::keep_states(const std::vector<ParameterEntry>& before) {
+void FusedStep::keep_states(const std::vector<ParameterEntry>& before) {
   std::unordered_map<const c10::TensorImpl*, const ParameterEntry*> known;
   for (const auto& entry : before) known[entry.impl] = &entry;
   for (auto& entry : entries_) {
@@ -349,7 +349,7 @@ void FusedOptimizer::keep_states(const std::vector<ParameterEntry>& before) {
   }
 }
 
-void FusedOptimizer::fill_entry(ParameterEntry& entry) const {
+void FusedStep::fill_entry(ParameterEntry& entry) const {
   for (auto* owner : flat_parameters_) {
     entry.local = owner->find(entry.parameter);
     if (!entry.local) continue;
@@ -369,7 +369,7 @@ void FusedOptimizer::fill_entry(ParameterEntry& entry) const {
 
 /// Copies the gradient into the parameter's strides if they differ. Returns false if only the optimizer's own step can
 /// use it.
-bool FusedOptimizer::align_gradient(ParameterEntry& entry) const {
+bool FusedStep::align_gradient(ParameterEntry& entry) const {
   const auto& gradient = entry.impl->grad();
   const auto& parameter = entry.parameter;
   if (gradient.layout() != at::kStrided || gradient.scalar_type() != parameter.scalar_type() ||
@@ -380,7 +380,7 @@ bool FusedOptimizer::align_gradient(ParameterEntry& entry) const {
   return true;
 }
 
-bool FusedOptimizer::can_step_fused(ParameterEntry& entry) {
+bool FusedStep::can_step_fused(ParameterEntry& entry) {
   entry.restrided_grad.reset();
   const bool active = entry.owner ? entry.owner->has_gradient(entry.parameter) : entry.impl->grad().defined();
   if (active != entry.active) {
@@ -402,7 +402,7 @@ bool FusedOptimizer::can_step_fused(ParameterEntry& entry) {
   return true;
 }
 
-bool FusedOptimizer::can_step_fused() {
+bool FusedStep::can_step_fused() {
   refresh_entries();
   const auto& groups = inner_->param_groups();
   if (state_sets_.size() != groups.size()) plan_.reset();
@@ -418,7 +418,7 @@ bool FusedOptimizer::can_step_fused() {
 }
 
 /// Reads LibTorch's state objects after a step that this class did not make.
-void FusedOptimizer::reload_states() {
+void FusedStep::reload_states() {
   plan_.reset();
   if (rule_ == UpdateRule::unfused) return;
   for (auto& entry : entries_) {

@@ -137,7 +137,7 @@ class DirectStepWatch {
   std::vector<Sample> samples_;
 };
 
-/// Steps a LibTorch optimizer with LibTorch's fused kernels, using the optimizer's own options and state objects.
+/// The step of a LibTorch optimizer by LibTorch's fused kernels, with the optimizer's own options and state objects.
 ///
 /// SGD, Adam, AdamW, Adagrad and RMSprop (exactly these types, not classes derived from them) run fused: one call per
 /// group and per contiguous range of memory, every element in the kernel's vectorized loop. Optimizers derived from
@@ -154,14 +154,14 @@ class DirectStepWatch {
 ///
 /// Thread safety: one thread at a time.
 /// Why: docs/decisions/0041-the-reducer-and-the-fused-step.md.
-class FusedOptimizer {
+class FusedStep {
  public:
   /// Borrows both arguments. `flat_parameters` are searched in order; a parameter that none of them holds is updated in
   /// place.
   /// Requires: the optimizer and the flat parameters outlive this object.
-  explicit FusedOptimizer(torch::optim::Optimizer& inner, std::vector<FlatParameters*> flat_parameters = {});
-  FusedOptimizer(FusedOptimizer&&) noexcept = default;
-  FusedOptimizer& operator=(FusedOptimizer&&) noexcept = default;
+  explicit FusedStep(torch::optim::Optimizer& inner, std::vector<FlatParameters*> flat_parameters = {});
+  FusedStep(FusedStep&&) noexcept = default;
+  FusedStep& operator=(FusedStep&&) noexcept = default;
 
   /// Adds the flat parameters of a model that is prepared after its optimizer.
   void add_flat_parameters(FlatParameters& flat_parameters);

@@ -93,7 +93,7 @@ void PreparedOptimizer::join_other_ranks(const std::vector<at::Tensor>* of) {
   models_.join_other_ranks(of, context_.before_reduction);
 }
 
-void PreparedOptimizer::for_each_other(const std::function<void(optim::FusedOptimizer&)>& f) const {
+void PreparedOptimizer::for_each_other(const std::function<void(optim::FusedStep&)>& f) const {
   for (const auto& entry : *context_.optimizers)
     if (const auto other = entry.lock(); other && other.get() != this) f(other->fused_);
 }
@@ -103,9 +103,9 @@ bool PreparedOptimizer::evaluates_closure() const {
 }
 
 at::Tensor PreparedOptimizer::update(const torch::optim::Optimizer::LossClosure& closure, const at::Tensor& flag) {
-  const auto after = c10::make_scope_exit(
-      [this] { for_each_other([](optim::FusedOptimizer& other) { other.after_another_step(); }); });
-  for_each_other([](optim::FusedOptimizer& other) { other.before_another_step(); });
+  const auto after =
+      c10::make_scope_exit([this] { for_each_other([](optim::FusedStep& other) { other.after_another_step(); }); });
+  for_each_other([](optim::FusedStep& other) { other.before_another_step(); });
   if (decision_.pending()) {
     decision_.note_update();
     fused_.step_unless(flag);

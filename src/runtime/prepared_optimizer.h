@@ -149,11 +149,11 @@ class PreparedOptimizer : public std::enable_shared_from_this<PreparedOptimizer>
   void announce(const char* what, const std::function<State::Map()>& arguments) const;
   /// Makes the update. A device that decides about it skips it if `flag` is set.
   at::Tensor update(const torch::optim::Optimizer::LossClosure& closure, const at::Tensor& flag);
-  void for_each_other(const std::function<void(optim::FusedOptimizer&)>& f) const;
+  void for_each_other(const std::function<void(optim::FusedStep&)>& f) const;
 
   std::shared_ptr<torch::optim::Optimizer> inner_;
   OptimizerContext context_;
-  optim::FusedOptimizer fused_;
+  optim::FusedStep fused_;
   OptimizerModels models_;
   int64_t bound_generation_ = -1;       // generation of the registry when the parameters were last bound
   std::optional<LossScaling> scaling_;  // set if losses are scaled

@@ -24,7 +24,7 @@ using testing::Maker;
 struct OnDevice {
   std::vector<at::Tensor> parameters;
   std::unique_ptr<lib::Optimizer> inner;
-  FusedOptimizer optimizer;
+  FusedStep optimizer;
 
   explicit OnDevice(const Maker& make) : parameters(made()), inner(make({parameters})), optimizer(*inner) {}
 

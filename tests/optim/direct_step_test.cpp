@@ -47,7 +47,7 @@ TEST(DirectStep, IsRefusedAtTheNextCall) {
     for (const int steps_before : {0, 1, 2}) {
       const auto parameters = odd_parameters(at::kFloat);
       const auto inner = make(parameters);
-      FusedOptimizer optimizer(*inner);
+      FusedStep optimizer(*inner);
       for (int i = 0; i < steps_before; ++i) {
         set_gradients(parameters, 10 + i);
         optimizer.note_backward();
@@ -68,7 +68,7 @@ TEST(DirectStep, EditsAfterOurStepAreFine) {
   for (const auto& [name, make] : every_optimizer()) {
     const auto parameters = odd_parameters(at::kFloat);
     const auto inner = make(parameters);
-    FusedOptimizer optimizer(*inner);
+    FusedStep optimizer(*inner);
     for (int i = 0; i < 3; ++i) {
       optimizer.refuse_direct_step();
       set_gradients(parameters, 30 + i);
@@ -86,7 +86,7 @@ TEST(DirectStep, EditsAfterOurStepAreFine) {
 TEST(DirectStep, LoadedStateIsNoStep) {
   const auto parameters = odd_parameters(at::kDouble), others = copies(parameters);
   lib::AdamW inner(parameters, lib::AdamWOptions(0.1)), other(others, lib::AdamWOptions(0.1));
-  FusedOptimizer optimizer(inner);
+  FusedStep optimizer(inner);
   for (int i = 0; i < 3; ++i) {
     set_gradients(parameters, 40 + i);
     set_gradients(others, 40 + i);

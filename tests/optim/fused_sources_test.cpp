@@ -74,7 +74,7 @@ TEST(Fused, TellsTheSourceBeforeAndAfterPiecesAreWritten) {
   FlatMemory memory(parameters);
   parameters[1].mutable_grad().reset();
   torch::optim::SGD sgd(parameters, torch::optim::SGDOptions(0.5));
-  FusedOptimizer optimizer(sgd, {&memory});
+  FusedStep optimizer(sgd, {&memory});
   parameters[0].grad().fill_(2);
   optimizer.step();
   EXPECT_EQ(memory.events, (std::vector<std::string>{"begin " + std::to_string(5.0), "end 1 " + std::to_string(2.0)}));
@@ -90,7 +90,7 @@ TEST(Fused, FlatMemoryGivesTheSameBits) {
       const auto parameters = odd_parameters(dtype), others = copies(parameters), before = copies(parameters);
       const auto inner = make({parameters}), other_inner = make({others});
       FlatMemory memory(parameters);
-      FusedOptimizer flat(*inner, {&memory}), loose(*other_inner);
+      FusedStep flat(*inner, {&memory}), loose(*other_inner);
       for (int i = 0; i < 5; ++i) {
         set_gradients(others, 190 + i);
         for (size_t k = 0; k < parameters.size(); ++k) parameters[k].grad().copy_(others[k].grad());
@@ -110,7 +110,7 @@ TEST(Fused, FlatMemoryGivesTheSameBits) {
 TEST(Fused, ASourceMayComeAfterTheFirstStep) {
   const auto parameters = odd_parameters(at::kDouble), others = copies(parameters);
   lib::AdamW inner(parameters, lib::AdamWOptions(0.1)), peer(others, lib::AdamWOptions(0.1));
-  FusedOptimizer optimizer(inner);
+  FusedStep optimizer(inner);
   std::unique_ptr<FlatMemory> memory;
   for (int i = 0; i < 4; ++i) {
     set_gradients(others, 200 + i);
@@ -149,13 +149,13 @@ TEST(Fused, PartsOfParametersAreUpdatedOnlyByElementwiseRules) {
   auto parameter = torch::ones({128}).requires_grad_();
   HalfMemory memory(parameter);
   lib::AdamW adamw({parameter}, lib::AdamWOptions(0.1).weight_decay(0.0));
-  FusedOptimizer optimizer(adamw, {&memory});
+  FusedStep optimizer(adamw, {&memory});
   optimizer.step();
   EXPECT_TRUE(torch::allclose(memory.piece_.value, torch::full({64}, 0.9)));
   EXPECT_TRUE(torch::equal(parameter.detach(), torch::ones({128})));
 
   Lion lion({lib::OptimizerParamGroup({parameter})}, 0.25);
-  FusedOptimizer second(lion, {&memory});
+  FusedStep second(lion, {&memory});
   const auto before = memory.piece_.value.clone();
   second.step();
   EXPECT_TRUE(torch::equal(memory.piece_.value, before * (1 - 0.25 * 0.02) - 0.25));
@@ -170,7 +170,7 @@ TEST(Fused, WhatNeedsWholeParametersIsRefusedByName) {
   HalfMemory memory(parameter);
   lib::LBFGS lbfgs({parameter}, lib::LBFGSOptions(0.1));
   MyAdam derived({parameter}, lib::AdamOptions(0.1));
-  FusedOptimizer first(lbfgs, {&memory}), second(derived, {&memory}), whole(lbfgs);
+  FusedStep first(lbfgs, {&memory}), second(derived, {&memory}), whole(lbfgs);
   const auto why = muster::testing::thrown([&] { first.require_full_parameters(); });
   EXPECT_EQ(why.rfind("MU134: LBFGS needs full parameters, since it takes dot products", 0), 0u) << why;
   EXPECT_EQ(muster::testing::thrown_id([&] { first.step(); }), "MU134");

@@ -28,7 +28,7 @@ using testing::set_gradients;
 struct Pair {
   std::vector<at::Tensor> mine, theirs;
   std::unique_ptr<lib::Optimizer> inner, peer;
-  FusedOptimizer optimizer;
+  FusedStep optimizer;
 
   Pair(const Maker& make, std::vector<at::Tensor> parameters)
       : mine(std::move(parameters)), theirs(copies(mine)), inner(make({mine})), peer(make({theirs})),
@@ -76,7 +76,7 @@ TEST(Fused, GroupsHaveTheirOwnOptions) {
     };
     const auto inner = make(split(parameters)), peer = make(split(others));
     for (auto* one : {inner.get(), peer.get()}) one->param_groups()[1].options().set_lr(0.003);
-    FusedOptimizer optimizer(*inner);
+    FusedStep optimizer(*inner);
     for (int i = 0; i < 3; ++i) {
       set_gradients(parameters, 120 + i);
       set_gradients(others, 120 + i);
@@ -107,11 +107,11 @@ TEST(Fused, StateIsTakenOverAndShown) {
   for (const auto& [name, make] : every_rule()) {
     const auto parameters = odd_parameters(at::kDouble), others = copies(parameters);
     const auto inner = make({parameters}), peer = make({others});
-    std::unique_ptr<FusedOptimizer> optimizer;
+    std::unique_ptr<FusedStep> optimizer;
     for (int i = 0; i < 6; ++i) {
       set_gradients(parameters, 140 + i);
       set_gradients(others, 140 + i);
-      if (i == 2) optimizer = std::make_unique<FusedOptimizer>(*inner);
+      if (i == 2) optimizer = std::make_unique<FusedStep>(*inner);
       i < 2 ? inner->step() : optimizer->step();
       peer->step();
     }
@@ -130,7 +130,7 @@ TEST(Fused, StateIsTakenOverAndShown) {
 TEST(Fused, StateHasTheParametersShapeAndStrides) {
   const auto parameters = odd_parameters(at::kFloat);
   lib::AdamW inner(parameters, lib::AdamWOptions(0.1));
-  FusedOptimizer optimizer(inner);
+  FusedStep optimizer(inner);
   set_gradients(parameters, 160);
   optimizer.step();
   for (const auto& parameter : parameters) {
@@ -191,7 +191,7 @@ void expect_same_in_pieces(const Maker& make, at::ScalarType dtype) {
   std::vector<at::Tensor> whole{all.clone().requires_grad_()}, cut;
   for (const auto& piece : all.split_with_sizes(sizes)) cut.push_back(piece.clone().requires_grad_());
   const auto one = make({whole}), other = make({cut});
-  FusedOptimizer of_one(*one), of_other(*other);
+  FusedStep of_one(*one), of_other(*other);
   for (int i = 0; i < 4; ++i) {
     const auto gradient = torch::randn({count}).to(dtype);
     whole[0].mutable_grad() = gradient.clone();
@@ -228,7 +228,7 @@ TEST(Fused, ClosureRunsWithGradients) {
     loss.backward();
     return loss;
   };
-  FusedOptimizer first(lbfgs), second(sgd);
+  FusedStep first(lbfgs), second(sgd);
   torch::NoGradGuard no_grad;
   EXPECT_NEAR(second.step(closure).item<double>(), 280.0, 1e-3);
   EXPECT_NEAR(parameter[69].item<double>(), 1.6, 1e-6);
@@ -241,7 +241,7 @@ TEST(Fused, ClosureRunsWithGradients) {
 TEST(Fused, AStepMarksParametersAsModified) {
   auto parameter = torch::ones({64}).requires_grad_();
   lib::SGD sgd({parameter}, lib::SGDOptions(0.1));
-  FusedOptimizer optimizer(sgd);
+  FusedStep optimizer(sgd);
   const auto loss = (parameter * parameter).sum();
   parameter.mutable_grad() = torch::ones({64});
   optimizer.step();
@@ -251,7 +251,7 @@ TEST(Fused, AStepMarksParametersAsModified) {
 TEST(Fused, GradientsAreNotKeptAlive) {
   auto parameter = torch::ones({128}).requires_grad_();
   lib::AdamW inner({parameter}, lib::AdamWOptions(0.1));
-  FusedOptimizer optimizer(inner);
+  FusedStep optimizer(inner);
   parameter.mutable_grad() = torch::ones({128});
   const c10::Storage storage = parameter.grad().storage();
   optimizer.step();

@@ -76,7 +76,7 @@ std::vector<std::string> names_of(const State& state) {
   return names;
 }
 
-void step_fused(FusedOptimizer& optimizer, const Parameters& parameters, uint64_t seed) {
+void step_fused(FusedStep& optimizer, const Parameters& parameters, uint64_t seed) {
   optimizer.note_backward();
   testing::set_gradients(parameters, seed);
   optimizer.step();
@@ -102,12 +102,12 @@ TEST(OptimizerState, GoesOnToTheBitAfterALoad) {
   for (const auto& one : cases()) {
     const auto parameters = testing::odd_parameters(at::kFloat);
     const auto inner = one.make(parameters);
-    FusedOptimizer whole(*inner);
+    FusedStep whole(*inner);
     for (uint64_t step = 0; step < 3; ++step) step_fused(whole, parameters, step);
 
     const auto others = testing::copies(parameters);
     const auto other_inner = one.make(others);
-    FusedOptimizer resumed(*other_inner);
+    FusedStep resumed(*other_inner);
     step_fused(resumed, others, 99);  // what was there before must not count
     {
       const at::NoGradGuard no_grad;

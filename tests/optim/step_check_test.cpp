@@ -87,7 +87,7 @@ at::Tensor stepped(const RuleCase& rule, const std::vector<int64_t>& sizes, Layo
   for (const auto& part : values.to(dtype, /*non_blocking=*/false, /*copy=*/true).split_with_sizes(sizes))
     parameters.push_back(laid_out(part, layout).detach().requires_grad_());
   const auto inner = rule.make({parameters});
-  FusedOptimizer optimizer(*inner);
+  FusedStep optimizer(*inner);
   for (const auto& gradient : gradients) {
     const auto parts = gradient.to(dtype).split_with_sizes(sizes);
     for (size_t i = 0; i < parameters.size(); ++i) parameters[i].mutable_grad() = laid_out(parts[i], layout);

@@ -85,7 +85,7 @@ class Job {
                                                                       : strategy == "zero2" ? ShardStage::gradients
                                                                                             : ShardStage::full,
                                                              .unit_min_elements = 1});
-    optimizer_ = std::make_unique<optim::FusedOptimizer>(sgd_, std::vector<optim::FlatParameters*>{model_.get()});
+    optimizer_ = std::make_unique<optim::FusedStep>(sgd_, std::vector<optim::FlatParameters*>{model_.get()});
   }
 
   void act(Action action) {
@@ -214,7 +214,7 @@ class Job {
   int64_t count_ = 0;  // backwards so far
   torch::optim::SGD sgd_, plain_sgd_;
   std::unique_ptr<ManagedModel> model_;
-  std::unique_ptr<optim::FusedOptimizer> optimizer_;
+  std::unique_ptr<optim::FusedStep> optimizer_;
 };
 
 TEST(BackwardWatch, EverySequenceOfBackwardsHasTheGradientsOfOneProcess) {

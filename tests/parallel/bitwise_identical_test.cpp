@@ -52,7 +52,7 @@ std::vector<at::Tensor> trained(const Way& way, int world, Backwards how) {
     const auto net = make_net(Kind::mlp, at::kFloat, 3);
     const auto model = managed(way, *net, group);
     torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
-    optim::FusedOptimizer optimizer(sgd, {model.get()});
+    optim::FusedStep optimizer(sgd, {model.get()});
     for (int step = 0; step < 6; ++step) {
       compute(*model, *net, how, step, group.rank());
       optimizer.step();

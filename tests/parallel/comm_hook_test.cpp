@@ -278,7 +278,7 @@ TEST(CommHook, PowerSgdTrains) {
     const auto net = make_wide(at::kFloat);
     ReplicatedModel replicated(*net, group, {.comm_hook = "powersgd", .power_sgd = {.start_iteration = 5}});
     torch::optim::SGD sgd(net->parameters(), 0.1);
-    optim::FusedOptimizer optimizer(sgd, {&replicated});
+    optim::FusedStep optimizer(sgd, {&replicated});
     const auto input = draw_part(*net, 16, 0, group.rank(), at::kFloat), target = torch::sin(input.narrow(1, 0, 40));
     double first = 0, last = 0;
     for (int step = 0; step < 120; ++step) {

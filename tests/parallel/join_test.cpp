@@ -33,7 +33,7 @@ std::vector<at::Tensor> train_joined(const Communicator& group, models::Kind kin
   const auto replicated =
       std::make_shared<ReplicatedModel>(*net, group, DdpOptions{.bucket_cap_mb = 0.004, .first_bucket_mb = 0.001});
   lib::SGD inner(net->parameters(), sgd());
-  optim::FusedOptimizer optimizer(inner, {replicated.get()});
+  optim::FusedStep optimizer(inner, {replicated.get()});
   auto loop = [&] {
     for (int step = 0; step < lengths[group.rank()]; ++step) {
       models::backward(

@@ -20,7 +20,7 @@ TEST(LocalSgd, AveragesParametersEveryFewSteps) {
     std::shared_ptr<Net> alone[2] = {make_net(Kind::mlp, at::kDouble, 3), make_net(Kind::mlp, at::kDouble, 3)};
     ReplicatedModel replicated(*net, group);
     torch::optim::SGD sgd(net->parameters(), 0.1);
-    optim::FusedOptimizer optimizer(sgd, {&replicated});
+    optim::FusedStep optimizer(sgd, {&replicated});
     LocalSGD local(*net, replicated, group, {.local_sgd_steps = 3});
     for (int step = 0; step < 7; ++step) {
       backward(replicated, loss_of(run(replicated, *net, draw_part(*net, 4, step, group.rank(), at::kDouble))));

@@ -98,7 +98,7 @@ TEST(NestedBackward, ShardedGradientsTrainAsOneProcess) {
         Layers net(where), alone(where);
         ShardedModel model(net, group, {.stage = stage, .unit_min_elements = 1});
         torch::optim::SGD sgd(net.parameters(), 0.1), plain(alone.parameters(), 0.1);
-        optim::FusedOptimizer optimizer(sgd, {&model});
+        optim::FusedStep optimizer(sgd, {&model});
         for (int i = 0; i < 2; ++i) {
           optimizer.zero_grad();
           plain.zero_grad();

@@ -47,7 +47,7 @@ struct Small {
   nn::Sequential net = make();
   ShardedModel model;
   torch::optim::AdamW adam{net->parameters(), adamw()};
-  optim::FusedOptimizer optimizer;
+  optim::FusedStep optimizer;
 };
 
 bool same(const Values& a, const Values& b) {

@@ -64,7 +64,7 @@ struct Training {
   Net net = make_net();
   ShardedModel model;
   torch::optim::AdamW adam{net->parameters(), adamw()};
-  optim::FusedOptimizer optimizer;
+  optim::FusedStep optimizer;
   Values seen;
   int steps = 0;
 };

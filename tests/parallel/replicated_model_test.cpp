@@ -111,7 +111,7 @@ TEST(ReplicatedModel, AccumulatesLocallyAndReducesTheSumOnce) {
     const auto net = make_net(Kind::mlp, at::kDouble, 3), alone = make_net(Kind::mlp, at::kDouble, 3);
     ReplicatedModel replicated(*net, group);
     lib::SGD sgd(net->parameters(), lib::SGDOptions(0.1));
-    optim::FusedOptimizer optimizer(sgd, {&replicated});
+    optim::FusedStep optimizer(sgd, {&replicated});
     Trace trace(group);
     for (int window = 0; window < 3; ++window) {
       const auto before = trace.count("all_reduce");

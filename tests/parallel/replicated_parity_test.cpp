@@ -45,7 +45,7 @@ std::vector<at::Tensor> train_on_ranks(const Job& job, const Communicator& group
   const auto net = make_net(job.kind, job.dtype, 40 + static_cast<uint64_t>(group.rank()));
   ReplicatedModel replicated(*net, group, {.bucket_cap_mb = 0.004, .first_bucket_mb = 0.001});
   const auto inner = make_optimizer(job, net->parameters());
-  optim::FusedOptimizer optimizer(*inner, {&replicated});
+  optim::FusedStep optimizer(*inner, {&replicated});
   for (int step = 0; step < job.steps; ++step) {
     backward(replicated, loss_of(run(replicated, *net, draw_part(*net, kPart, step, group.rank(), job.dtype))));
     optimizer.step();
@@ -61,7 +61,7 @@ std::vector<at::Tensor> train_split(const Job& job, int parts) {
   const auto net = make_net(job.kind, job.dtype, 40);
   SingleDeviceModel single(*net);
   const auto inner = make_optimizer(job, net->parameters());
-  optim::FusedOptimizer optimizer(*inner, {&single});
+  optim::FusedStep optimizer(*inner, {&single});
   for (int step = 0; step < job.steps; ++step) {
     std::vector<at::Tensor> start, kept;
     for (const auto& buffer : net->buffers()) start.push_back(buffer.clone());
@@ -175,7 +175,7 @@ std::vector<at::Tensor> train_big_batch(Kind kind, const Communicator& group) {
   const auto net = make_net(kind, at::kDouble, 40);
   ReplicatedModel replicated(*net, group);
   lib::SGD inner(net->parameters(), lib::SGDOptions(0.05));
-  optim::FusedOptimizer optimizer(inner, {&replicated});
+  optim::FusedStep optimizer(inner, {&replicated});
   const int64_t share = 12 / group.size();
   for (int step = 0; step < 5; ++step) {
     const auto batch = draw_part(*net, 12, step, 0, at::kDouble);

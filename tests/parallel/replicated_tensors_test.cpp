@@ -198,7 +198,7 @@ TEST(ReplicatedModel, OptimizersMayComeBeforeOrAfter) {
       if (before) make();
       replicated = std::make_unique<ReplicatedModel>(*net, group);
       if (!before) make();
-      optim::FusedOptimizer optimizer(*adamw, {replicated.get()});
+      optim::FusedStep optimizer(*adamw, {replicated.get()});
       for (int step = 0; step < 3; ++step) {
         backward(*replicated, loss_of(run(*replicated, *net, draw_part(*net, 4, step, group.rank(), at::kFloat))));
         optimizer.note_backward();
@@ -217,7 +217,7 @@ TEST(ReplicatedModel, OtherOptimizersRunTheirOwnStep) {
     ReplicatedModel replicated(*net, group);
     lib::RMSprop mine(net->parameters(), lib::RMSpropOptions(0.01)),
         theirs(alone->parameters(), lib::RMSpropOptions(0.01));
-    optim::FusedOptimizer optimizer(mine, {&replicated});
+    optim::FusedStep optimizer(mine, {&replicated});
     for (int step = 0; step < 3; ++step) {
       backward(replicated, loss_of(run(replicated, *net, draw_part(*net, 4, step, group.rank(), at::kDouble))));
       optimizer.step();
@@ -237,7 +237,7 @@ TEST(ReplicatedModel, LocalGradientsCanBeStepped) {
     const auto net = make_net(Kind::mlp, at::kDouble, 3), alone = make_net(Kind::mlp, at::kDouble, 3);
     ReplicatedModel replicated(*net, group);
     lib::SGD mine(net->parameters(), lib::SGDOptions(0.1)), theirs(alone->parameters(), lib::SGDOptions(0.1));
-    optim::FusedOptimizer optimizer(mine, {&replicated});
+    optim::FusedStep optimizer(mine, {&replicated});
     replicated.set_gradient_sync(false);
     backward(replicated, loss_of(run(replicated, *net, draw_part(*net, 4, 0, group.rank(), at::kDouble))));
     optimizer.step();

@@ -71,7 +71,7 @@ TEST(ShardedCosts, SendsTheElementsOfTheTable) {
           const GatheredElements once(*net, world);
           torch::optim::AdamW adam(net->parameters(), adamw());
           ShardedModel model(*net, group, options);
-          optim::FusedOptimizer optimizer(adam, {&model});
+          optim::FusedStep optimizer(adam, {&model});
           Traffic traffic;
           traffic.watch(group);
           const bool full = options.stage == ShardStage::full;
@@ -158,7 +158,7 @@ TEST(ShardedCosts, HoldsTheBytesOfTheFormulas) {
         Wide net;
         torch::optim::AdamW adam(net->parameters(), adamw());
         ShardedModel model(*net, group, options);
-        optim::FusedOptimizer optimizer(adam, {&model});
+        optim::FusedStep optimizer(adam, {&model});
         const auto batch = [&](bool last) {
           model.set_gradient_sync(last);
           model.enter_forward();

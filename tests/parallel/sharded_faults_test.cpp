@@ -21,7 +21,7 @@ TEST(ShardedFaults, StaysUsableAfterExceptionsInForwardAndBackward) {
       auto net = make_net();
       ShardedModel model(*net, group, options);
       torch::optim::AdamW adam(net->parameters(), adamw());
-      optim::FusedOptimizer optimizer(adam, {&model});
+      optim::FusedStep optimizer(adam, {&model});
       for (int s = 0; s < 3; ++s) {
         auto words = words_of(s, group.rank());
         EXPECT_THROW(

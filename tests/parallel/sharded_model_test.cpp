@@ -32,11 +32,10 @@ TEST(ShardedModel, SameBitsAsTheReducer) {
         replicated_adam(replicated_net->parameters(), adamw());
     ShardedModel sharded(*sharded_net, group);
     ReplicatedModel replicated(*replicated_net, group);
-    optim::FusedOptimizer sharded_optimizer(sharded_adam, {&sharded}),
-        replicated_optimizer(replicated_adam, {&replicated});
+    optim::FusedStep sharded_optimizer(sharded_adam, {&sharded}), replicated_optimizer(replicated_adam, {&replicated});
     for (int s = 0; s < 10; ++s) {
       auto words = words_of(s, group.rank());
-      const auto step = [&](ManagedModel& model, Net& net, optim::FusedOptimizer& optimizer) {
+      const auto step = [&](ManagedModel& model, Net& net, optim::FusedStep& optimizer) {
         auto loss = loss_of(forward(model, net, words), words);
         backward(model, loss);
         optimizer.step();
@@ -104,7 +103,7 @@ TEST(ShardedModel, AStepMakesOlderGraphsStale) {
     auto net = make_net();
     torch::optim::AdamW adam(net->parameters(), adamw());
     ShardedModel model(*net, group);
-    optim::FusedOptimizer optimizer(adam, {&model});
+    optim::FusedStep optimizer(adam, {&model});
     auto words = words_of(0, group.rank());
     auto old = loss_of(forward(model, net, words), words);
     backward(model, loss_of(forward(model, net, words), words));
@@ -123,7 +122,7 @@ TEST(ShardedModel, SameBitsWithAnyUnits) {
       EXPECT_EQ(model.unit_names(),
                 by_mark ? (std::vector<std::string>{"root", "head"}) : std::vector<std::string>{"root"});
       torch::optim::AdamW adam(net->parameters(), adamw());
-      optim::FusedOptimizer optimizer(adam, {&model});
+      optim::FusedStep optimizer(adam, {&model});
       for (int s = 0; s < 3; ++s) {
         auto words = words_of(s, group.rank());
         backward(model, loss_of(forward(model, net, words), words));
@@ -185,7 +184,7 @@ TEST(ShardedModel, BackwardCalledDirectlyAndGradientsOfActivations) {
     auto net = make_net();
     ShardedModel model(*net, group);
     torch::optim::AdamW adam(net->parameters(), adamw());
-    optim::FusedOptimizer optimizer(adam, {&model});
+    optim::FusedStep optimizer(adam, {&model});
     for (int s = 0; s < 2; ++s) {
       auto words = words_of(s, group.rank());
       auto logits = forward(model, net, words);

@@ -187,7 +187,7 @@ inline void expect_rank_like(const Reference& reference, comm::Communicator grou
   auto weight = net->head->weight;                               // the user's own handle
   torch::optim::AdamW adam(net->parameters(), adamw());
   ShardedModel model(*net, group, options);
-  optim::FusedOptimizer optimizer(adam, {&model});
+  optim::FusedStep optimizer(adam, {&model});
   for (size_t s = 0; s < reference.losses.size(); ++s) {
     for (int m = 0; m < micro; ++m) {
       model.set_gradient_sync(m + 1 == micro);

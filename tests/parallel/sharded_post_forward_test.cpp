@@ -25,7 +25,7 @@ TEST(PostForwardShards, SpareTheOthersTheGathersOfBackwardAndGiveTheSameBits) {
       auto net = make_net();
       torch::optim::AdamW adam(net->parameters(), adamw());
       ShardedModel model(*net, group, *options);
-      optim::FusedOptimizer optimizer(adam, {&model});
+      optim::FusedStep optimizer(adam, {&model});
       const auto counter = std::make_shared<std::atomic<int64_t>>(0);
       auto& gathered = *counter;
       const auto once = GatheredElements(*net, 4).all;

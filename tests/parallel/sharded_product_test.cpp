@@ -116,7 +116,7 @@ class Split {
     for (const auto& parameter : parameters)
       copies_.push_back(padded(parameter.detach(), parameter).set_requires_grad(parameter.requires_grad()));
     optimizer_ = make_optimizer(setting, copies_, which_are_vectors(parameters));
-    fused_ = std::make_unique<optim::FusedOptimizer>(*optimizer_);
+    fused_ = std::make_unique<optim::FusedStep>(*optimizer_);
   }
 
   /// Losses by micro-batch and rank.
@@ -179,7 +179,7 @@ class Split {
   std::vector<std::shared_ptr<torch::nn::Module>> ranks_;
   Parameters copies_;
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
-  std::unique_ptr<optim::FusedOptimizer> fused_;
+  std::unique_ptr<optim::FusedStep> fused_;
 };
 
 Tensor micro_batch(const Setting& setting, ShardedModel& model, torch::nn::Module& module, int number, int rank) {
@@ -218,7 +218,7 @@ void expect_equal_to_split(const Setting& setting) {
     const auto parameters = module->parameters();  // as users hand them over: tied ones twice
     const auto optimizer = make_optimizer(setting, parameters, which_are_vectors(parameters));
     ShardedModel model(*module, group, setting.layout.options);
-    optim::FusedOptimizer fused(*optimizer, {&model});
+    optim::FusedStep fused(*optimizer, {&model});
     for (int step = 0; step < setting.steps; ++step) {
       for (int m = 0; m < setting.micro; ++m) {
         model.set_gradient_sync(setting.sync_each || m + 1 == setting.micro);

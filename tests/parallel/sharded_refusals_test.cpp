@@ -84,7 +84,7 @@ TEST(ShardedModel, GradientsThatTheProgramResetsOrAssignsAreNotOverlooked) {  //
       auto net = make_net();
       torch::optim::AdamW adam(net->parameters(), adamw());
       ShardedModel model(*net, group, options);
-      optim::FusedOptimizer optimizer(adam, {&model});
+      optim::FusedStep optimizer(adam, {&model});
       const auto pass = [&] {
         const auto words = words_of(0, group.rank());
         backward(model, loss_of(forward(model, net, words), words));

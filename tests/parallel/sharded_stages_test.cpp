@@ -33,10 +33,10 @@ TEST(ShardedStages, SameBitsAsTheReducerOfThreeRanksWithMicroBatches) {
           replicated_adam(replicated_net->parameters(), adamw());
       ShardedModel sharded(*sharded_net, group, options);
       ReplicatedModel replicated(*replicated_net, group);
-      optim::FusedOptimizer sharded_optimizer(sharded_adam, {&sharded}),
+      optim::FusedStep sharded_optimizer(sharded_adam, {&sharded}),
           replicated_optimizer(replicated_adam, {&replicated});
       for (int s = 0; s < 2; ++s) {
-        const auto step = [&](ManagedModel& model, Net& net, optim::FusedOptimizer& optimizer) {
+        const auto step = [&](ManagedModel& model, Net& net, optim::FusedStep& optimizer) {
           for (int m = 0; m < 3; ++m) {
             model.set_gradient_sync(m == 2);
             auto words = words_of(3 * s + m, group.rank());
@@ -111,10 +111,10 @@ TEST(ShardedStages, TiedFrozenNestedAndReusedModulesLikeTheReducer) {
       torch::optim::AdamW sharded_adam(mine, adamw()), replicated_adam(theirs, adamw());
       ShardedModel sharded(*sharded_net, group, options);
       ReplicatedModel replicated(*replicated_net, group, {.find_unused_parameters = true});
-      optim::FusedOptimizer sharded_optimizer(sharded_adam, {&sharded}),
+      optim::FusedStep sharded_optimizer(sharded_adam, {&sharded}),
           replicated_optimizer(replicated_adam, {&replicated});
       for (int s = 0; s < 4; ++s) {
-        const auto step = [&](ManagedModel& model, Odd& net, optim::FusedOptimizer& optimizer) {
+        const auto step = [&](ManagedModel& model, Odd& net, optim::FusedStep& optimizer) {
           auto loss = odd_loss(model, net, ids_of(s, group.rank()));
           if (s == 2)
             loss = loss + odd_loss(model, net, ids_of(s + 9, group.rank()));  // two forwards before one backward
@@ -146,7 +146,7 @@ TEST(ShardedStages, HybridShardingLikeOneProcess) {
       torch::optim::AdamW adam(net->parameters(), adamw());
       ShardedModel model(*net, shards, replicas, options);
       EXPECT_NE(model.describe().find("4 ranks (2 replicas of 2 shards)"), std::string::npos) << model.describe();
-      optim::FusedOptimizer optimizer(adam, {&model});
+      optim::FusedStep optimizer(adam, {&model});
       for (int s = 0; s < 2; ++s) {
         auto words = words_of(s, group.rank());
         backward(model, loss_of(forward(model, net, words), words));
@@ -172,7 +172,7 @@ TEST(ShardedStages, UsesLowPrecisionAndUpdatesInTheDtypeBuilt) {
       torch::optim::AdamW adam(net->parameters(), adamw());
       ShardedModel model(*net, group, {.param_dtype = "bf16", .stage = stage});
       EXPECT_EQ(net->head->weight.scalar_type(), at::kBFloat16);
-      optim::FusedOptimizer optimizer(adam, {&model});
+      optim::FusedStep optimizer(adam, {&model});
       auto masters = plain->parameters();
       for (int s = 0; s < 2; ++s) {
         // The same by hand: low copies of full values, gradients of both ranks' words, summed in float32.

@@ -79,7 +79,7 @@ torch::optim::AdamWOptions rates() { return torch::optim::AdamWOptions(1e-2).wei
 std::vector<at::Tensor> alone(int ranks, int micro) {
   auto net = drawn();
   torch::optim::AdamW adam(net->parameters(), rates());
-  optim::FusedOptimizer optimizer(adam);
+  optim::FusedStep optimizer(adam);
   for (int step = 0; step < kSteps; ++step) {
     follow_schedule(*net, step);
     std::vector<std::vector<at::Tensor>> parts;
@@ -106,7 +106,7 @@ std::vector<at::Tensor> together(const Way& way, const Communicator& group, int 
   auto net = drawn();
   const auto model = way.make(*net, group);
   torch::optim::AdamW adam(net->parameters(), rates());
-  optim::FusedOptimizer optimizer(adam, {model.get()});
+  optim::FusedStep optimizer(adam, {model.get()});
   for (int step = 0; step < kSteps; ++step) {
     follow_schedule(*net, step);
     for (int m = 0; m < micro; ++m) {
@@ -173,7 +173,7 @@ TEST(Unfreezing, TheStateOfOldParametersStays) {
     auto net = drawn();
     const auto model = replicated().make(*net, group);
     torch::optim::AdamW adam(net->second->parameters(), rates());
-    optim::FusedOptimizer optimizer(adam, {model.get()});
+    optim::FusedStep optimizer(adam, {model.get()});
     const auto pass = [&](int s) {
       backward(*model, loss_of(run(*model, *net, draw_part(*net, 4, s, group.rank(), at::kFloat))));
     };

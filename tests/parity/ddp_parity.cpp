@@ -135,7 +135,7 @@ class Case {
     if (group.rank() == 0) load(*net);
     parallel::ReplicatedModel replicated(*net, group);
     const auto inner = make_optimizer(optimizer_, net->parameters());
-    muster::optim::FusedOptimizer optimizer(*inner, {&replicated});
+    muster::optim::FusedStep optimizer(*inner, {&replicated});
     const auto example = torch::empty(net->shape, net->parameters()[0].scalar_type());
     const auto batches =
         read(folder_ + "/batches" + std::to_string(group.rank()), std::vector<at::Tensor>(kSteps, example));

@@ -70,7 +70,7 @@ torch::Tensor wave(int64_t rows, int64_t columns, double shift) {
 
 /// Steps, and prints the loss before each of them if asked.
 void train(Net& net, optim::Optimizer& optimizer, bool fused, int first, int steps, bool print) {
-  muster::optim::FusedOptimizer fast(optimizer);
+  muster::optim::FusedStep fast(optimizer);
   for (int step = first; step < first + steps; ++step) {
     const auto x = wave(10, 6, step), y = wave(10, 2, step + 0.5);
     double before = 0;
