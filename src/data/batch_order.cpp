@@ -11,101 +11,101 @@ namespace {
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-void check_world(const BatchSharding& sharding) {
-  if (sharding.world_size < 1 || sharding.rank < 0 || sharding.rank >= sharding.world_size)
-    throw ConfigError("MU107", "rank " + std::to_string(sharding.rank) + " is not in a world of " +
-                                   std::to_string(sharding.world_size));
+void check_world(const BatchSplit& split) {
+  if (split.world_size < 1 || split.rank < 0 || split.rank >= split.world_size)
+    throw ConfigError(
+        "MU107", "rank " + std::to_string(split.rank) + " is not in a world of " + std::to_string(split.world_size));
 }
 
 }  // namespace
 
-ShardPlan::ShardPlan(const BatchSharding& sharding) : sharding_(sharding) {
-  check_world(sharding);
-  if (sharding.batch_size < 1)
+SplitPlan::SplitPlan(const BatchSplit& split) : split_(split) {
+  check_world(split);
+  if (split.batch_size < 1)
     throw ConfigError("MU107",
-                      "a loader's batch_size is " + std::to_string(sharding.batch_size) + "; give one of at least 1");
-  if (sharding.world_size == 1) {
-    sharding_.split = false;
-    sharding_.even = false;
-    sharding_.filler = false;
+                      "a loader's batch_size is " + std::to_string(split.batch_size) + "; give one of at least 1");
+  if (split.world_size == 1) {
+    split_.split_batches = false;
+    split_.even = false;
+    split_.filler = false;
   }
-  if (sharding_.filler) sharding_.even = false;
-  if (sharding_.split && sharding.batch_size % sharding.world_size != 0)
-    throw ConfigError("MU107", "split_batches cannot split batches of " + std::to_string(sharding.batch_size) +
-                                   " into " + std::to_string(sharding.world_size) +
+  if (split_.filler) split_.even = false;
+  if (split_.split_batches && split.batch_size % split.world_size != 0)
+    throw ConfigError("MU107", "split_batches cannot split batches of " + std::to_string(split.batch_size) + " into " +
+                                   std::to_string(split.world_size) +
                                    " equal pieces; give a batch_size that is a multiple of the world size");
 }
 
-int64_t ShardPlan::local_batch_size() const {
-  return sharding_.split ? sharding_.batch_size / sharding_.world_size : sharding_.batch_size;
+int64_t SplitPlan::local_batch_size() const {
+  return split_.split_batches ? split_.batch_size / split_.world_size : split_.batch_size;
 }
 
-int64_t ShardPlan::step_size() const { return local_batch_size() * sharding_.world_size; }
+int64_t SplitPlan::step_size() const { return local_batch_size() * split_.world_size; }
 
-int64_t ShardPlan::batches() const {
-  const int64_t steps = (sharding_.size - sharding_.offset) / step_size();
-  const int64_t rest = (sharding_.size - sharding_.offset) % step_size();
-  if (sharding_.drop_last || rest == 0) return steps;
-  if (sharding_.even || sharding_.filler) return steps + 1;
-  return steps + (rest > sharding_.rank * piece_size(steps) ? 1 : 0);
+int64_t SplitPlan::batches() const {
+  const int64_t steps = (split_.size - split_.offset) / step_size();
+  const int64_t rest = (split_.size - split_.offset) % step_size();
+  if (split_.drop_last || rest == 0) return steps;
+  if (split_.even || split_.filler) return steps + 1;
+  return steps + (rest > split_.rank * piece_size(steps) ? 1 : 0);
 }
 
 /// The number of samples that a rank gets in this step (fewer at the end of the data).
-int64_t ShardPlan::piece_size(int64_t batch) const {
-  const int64_t left = sharding_.size - start_of(batch);
-  return sharding_.dispatch && left < step_size() ? ceil_div(left, sharding_.world_size) : local_batch_size();
+int64_t SplitPlan::piece_size(int64_t batch) const {
+  const int64_t left = split_.size - start_of(batch);
+  return split_.dispatch && left < step_size() ? ceil_div(left, split_.world_size) : local_batch_size();
 }
 
-OrderRange ShardPlan::order_range(int64_t batch) const {
+OrderRange SplitPlan::order_range(int64_t batch) const {
   const int64_t piece = piece_size(batch);
-  const int64_t start = start_of(batch) + sharding_.rank * piece;
-  const bool whole = sharding_.even || (sharding_.filler && start >= sharding_.size);
-  return {whole ? piece : std::min(piece, sharding_.size - start), start};
+  const int64_t start = start_of(batch) + split_.rank * piece;
+  const bool whole = split_.even || (split_.filler && start >= split_.size);
+  return {whole ? piece : std::min(piece, split_.size - start), start};
 }
 
-int64_t ShardPlan::total(int64_t batch, int64_t real) const {
+int64_t SplitPlan::total(int64_t batch, int64_t real) const {
   const int64_t piece = piece_size(batch);
-  if (sharding_.even) return piece * sharding_.world_size;
-  return sharding_.filler ? real + (sharding_.world_size - ceil_div(real, piece)) * piece : real;
+  if (split_.even) return piece * split_.world_size;
+  return split_.filler ? real + (split_.world_size - ceil_div(real, piece)) * piece : real;
 }
 
-StepSamples ShardPlan::samples(int64_t batch) const {
+StepSamples SplitPlan::samples(int64_t batch) const {
   const auto [count, start] = order_range(batch);
-  const int64_t left = sharding_.size - start_of(batch), real = std::min(step_size(), left);
-  const int64_t rest = sharding_.drop_last || batch + 1 < batches() ? 0 : left - real;
-  const bool every_rank = sharding_.even || sharding_.filler || left > (sharding_.world_size - 1) * piece_size(batch);
+  const int64_t left = split_.size - start_of(batch), real = std::min(step_size(), left);
+  const int64_t rest = split_.drop_last || batch + 1 < batches() ? 0 : left - real;
+  const bool every_rank = split_.even || split_.filler || left > (split_.world_size - 1) * piece_size(batch);
   return {.every_rank = every_rank,
           .local = count,
-          .local_real = std::clamp<int64_t>(sharding_.size - start, 0, count),
+          .local_real = std::clamp<int64_t>(split_.size - start, 0, count),
           .real = real,
           .left = rest,
           .total = total(batch, real)};
 }
 
-int64_t ShardPlan::padding() const {
+int64_t SplitPlan::padding() const {
   if (batches() == 0) return 0;
   const auto last = order_range(batches() - 1);
-  return std::max<int64_t>(0, last.start + last.count - sharding_.size);
+  return std::max<int64_t>(0, last.start + last.count - split_.size);
 }
 
-BatchShardPlan::BatchShardPlan(const BatchSharding& sharding) : sharding_(sharding) {
-  check_world(sharding);
-  if (sharding.filler) sharding_.even = true;  // batches stay whole, so a padded step repeats whole batches
-  if (sharding.world_size == 1) sharding_.even = false;
-  if (sharding.split && sharding.world_size > 1)
+BatchSplitPlan::BatchSplitPlan(const BatchSplit& split) : split_(split) {
+  check_world(split);
+  if (split.filler) split_.even = true;  // batches stay whole, so a padded step repeats whole batches
+  if (split.world_size == 1) split_.even = false;
+  if (split.split_batches && split.world_size > 1)
     throw ConfigError("MU107",
                       "split_batches cannot split batches that are ready-made or a batch sampler's, whose sizes vary; "
                       "make one batch per rank");
 }
 
-int64_t BatchShardPlan::batches() const {
-  const int64_t world = sharding_.world_size, left = sharding_.size - sharding_.offset;
-  if (sharding_.drop_last) return left / world;
-  return sharding_.even ? ceil_div(left, world) : ceil_div(std::max<int64_t>(0, left - sharding_.rank), world);
+int64_t BatchSplitPlan::batches() const {
+  const int64_t world = split_.world_size, left = split_.size - split_.offset;
+  if (split_.drop_last) return left / world;
+  return split_.even ? ceil_div(left, world) : ceil_div(std::max<int64_t>(0, left - split_.rank), world);
 }
 
-bool BatchShardPlan::pads() const {
-  return sharding_.even && !sharding_.drop_last && (sharding_.size - sharding_.offset) % sharding_.world_size != 0;
+bool BatchSplitPlan::pads() const {
+  return split_.even && !split_.drop_last && (split_.size - split_.offset) % split_.world_size != 0;
 }
 
 namespace {
@@ -126,7 +126,7 @@ bool IndexOrder::prepare(int64_t batch, BatchContent& content) {
   return true;
 }
 
-ComputedOrder::ComputedOrder(const ShardPlan& plan, bool shuffle, uint64_t seed, int64_t epoch)
+ComputedOrder::ComputedOrder(const SplitPlan& plan, bool shuffle, uint64_t seed, int64_t epoch)
     : IndexOrder(plan.batches()), permutation_(plan.size(), seed, epoch), plan_(plan), shuffle_(shuffle) {}
 
 StepSamples ComputedOrder::fill(int64_t batch, std::vector<int64_t>& indices) {
@@ -140,7 +140,7 @@ StepSamples ComputedOrder::fill(int64_t batch, std::vector<int64_t>& indices) {
   return plan_.samples(batch);
 }
 
-SampledOrder::SampledOrder(const ShardPlan& plan, std::shared_ptr<Sampler> sampler, int64_t dataset_size, int64_t epoch,
+SampledOrder::SampledOrder(const SplitPlan& plan, std::shared_ptr<Sampler> sampler, int64_t dataset_size, int64_t epoch,
                            int64_t first_batch)
     : IndexOrder(plan.batches()), dataset_size_(dataset_size), plan_(plan), sampler_(std::move(sampler)) {
   head_.resize(std::min(plan_.padding(), plan_.size()));
@@ -169,42 +169,41 @@ StepSamples SampledOrder::fill(int64_t batch, std::vector<int64_t>& indices) {
   return plan_.samples(batch);
 }
 
-BatchSampledOrder::BatchSampledOrder(const BatchShardPlan& plan, std::shared_ptr<BatchSampler> sampler,
+BatchSampledOrder::BatchSampledOrder(const BatchSplitPlan& plan, std::shared_ptr<BatchSampler> sampler,
                                      int64_t dataset_size, int64_t epoch, int64_t first_batch)
     : IndexOrder(plan.batches()), dataset_size_(dataset_size), plan_(plan), sampler_(std::move(sampler)) {
-  const auto& sharding = plan_.sharding();
+  const auto& split = plan_.split();
   if (plan_.pads()) {
     sampler_->start(epoch);
-    for (int64_t i = 0; i < std::min<int64_t>(sharding.world_size, sharding.size); ++i)
-      head_.push_back(sampler_->next());
+    for (int64_t i = 0; i < std::min<int64_t>(split.world_size, split.size); ++i) head_.push_back(sampler_->next());
   }
   sampler_->start(epoch);
-  const int64_t first = sharding.offset + first_batch * sharding.world_size;
+  const int64_t first = split.offset + first_batch * split.world_size;
   if (first > 0 && first_batch < plan_.batches()) sampler_->seek(first);
 }
 
 StepSamples BatchSampledOrder::fill(int64_t batch, std::vector<int64_t>& indices) {
-  const auto& sharding = plan_.sharding();
+  const auto& split = plan_.split();
   StepSamples samples;
-  for (int r = 0; r < sharding.world_size; ++r) {
-    const int64_t global = sharding.offset + batch * sharding.world_size + r;
-    const bool padding = global >= sharding.size;
+  for (int r = 0; r < split.world_size; ++r) {
+    const int64_t global = split.offset + batch * split.world_size + r;
+    const bool padding = global >= split.size;
     if (padding && head_.empty()) {
       samples.every_rank = false;
       break;
     }
-    auto next = padding ? head_[(global - sharding.size) % head_.size()] : sampler_->next();
+    auto next = padding ? head_[(global - split.size) % head_.size()] : sampler_->next();
     const auto count = static_cast<int64_t>(next.size());
     samples.total += count;
     if (!padding) samples.real += count;
-    if (r != sharding.rank) continue;
+    if (r != split.rank) continue;
     samples.local = count;
     samples.local_real = padding ? 0 : count;
     indices = std::move(next);
   }
   for (const int64_t index : indices) checked(index, dataset_size_);
-  if (batch + 1 == plan_.batches() && !sharding.drop_last)
-    for (int64_t global = sharding.offset + (batch + 1) * sharding.world_size; global < sharding.size; ++global)
+  if (batch + 1 == plan_.batches() && !split.drop_last)
+    for (int64_t global = split.offset + (batch + 1) * split.world_size; global < split.size; ++global)
       samples.left += static_cast<int64_t>(sampler_->next().size());
   return samples;
 }
@@ -220,19 +219,19 @@ bool seen(const std::atomic<bool>* stop) { return stop && stop->load(std::memory
 
 StreamOrder::StreamOrder(std::shared_ptr<BatchMaker> maker, Settings settings)
     : maker_(std::move(maker)), reader_(maker_->stream()), settings_(std::move(settings)) {
-  const auto& sharding = settings_.sharding;
-  const ShardPlan plan(sharding);
+  const auto& split = settings_.split;
+  const SplitPlan plan(split);
   step_size_ = plan.step_size();
-  from_ = sharding.dispatch ? 0 : sharding.rank * plan.local_batch_size();
-  to_ = sharding.dispatch ? step_size_ : from_ + plan.local_batch_size();
-  if (plan.pads()) head_size_ = sharding.dispatch ? sharding.world_size : to_;
+  from_ = split.dispatch ? 0 : split.rank * plan.local_batch_size();
+  to_ = split.dispatch ? step_size_ : from_ + plan.local_batch_size();
+  if (plan.pads()) head_size_ = split.dispatch ? split.world_size : to_;
 }
 
-ShardPlan StreamOrder::plan(int rank, const Step& step) const {
-  auto sharding = settings_.sharding;
-  sharding.rank = rank;
-  sharding.size = start_of(step.number) + step.real;
-  return ShardPlan(sharding);
+SplitPlan StreamOrder::plan(int rank, const Step& step) const {
+  auto split = settings_.split;
+  split.rank = rank;
+  split.size = start_of(step.number) + step.real;
+  return SplitPlan(split);
 }
 
 bool StreamOrder::has_part(int rank, const Step& step) const { return step.number < plan(rank, step).batches(); }
@@ -291,7 +290,7 @@ void StreamOrder::read_step(int64_t number, const std::atomic<bool>* stop) {
   while (position_ < start + to_ && !seen(stop) && read_one(*step.kept)) {}
   skip_to(start + step_size_, stop);
   step.real = std::clamp<int64_t>(position_ - start, 0, step_size_);
-  if (step.real == 0 || (settings_.sharding.drop_last && step.real < step_size_)) return;
+  if (step.real == 0 || (settings_.split.drop_last && step.real < step_size_)) return;
   step.state = maker_->state();
   next_ = std::move(step);
 }
@@ -312,8 +311,8 @@ void StreamOrder::take_part(int rank, BatchContent& content) const {
 }
 
 bool StreamOrder::prepare(int64_t batch, BatchContent& content) {
-  const auto& sharding = settings_.sharding;
-  const int64_t parts = sharding.dispatch ? sharding.world_size : 1;
+  const auto& split = settings_.split;
+  const int64_t parts = split.dispatch ? split.world_size : 1;
   if (batch % parts == 0) {
     if (!started_ && !start(content.stop)) return false;
     if (failed_) std::rethrow_exception(std::exchange(failed_, nullptr));
@@ -325,8 +324,8 @@ bool StreamOrder::prepare(int64_t batch, BatchContent& content) {
       failed_ = std::current_exception();
     }
   }
-  const int rank = sharding.dispatch ? static_cast<int>((batch + 1) % parts) : sharding.rank;
-  if (!sharding.dispatch && !has_part(rank, *now_)) return false;
+  const int rank = split.dispatch ? static_cast<int>((batch + 1) % parts) : split.rank;
+  if (!split.dispatch && !has_part(rank, *now_)) return false;
   take_part(rank, content);
   const auto all = plan(0, *now_).samples(now_->number);
   content.samples = has_part(rank, *now_) ? plan(rank, *now_).samples(now_->number)
@@ -340,34 +339,31 @@ bool StreamOrder::prepare(int64_t batch, BatchContent& content) {
 namespace {
 
 /// Each step as one batch of a single rank, never padded.
-ShardPlan plan_of_steps(const BatchSharding& sharding, int64_t offset) {
-  return ShardPlan({.batch_size = ShardPlan(sharding).step_size(),
-                    .drop_last = sharding.drop_last,
-                    .offset = offset,
-                    .size = sharding.size});
+SplitPlan plan_of_steps(const BatchSplit& split, int64_t offset) {
+  return SplitPlan(
+      {.batch_size = SplitPlan(split).step_size(), .drop_last = split.drop_last, .offset = offset, .size = split.size});
 }
 
 }  // namespace
 
-DispatchedOrder::DispatchedOrder(const BatchSharding& sharding, int64_t first_step, const Whole& whole)
-    : sharding_(sharding) {
+DispatchedOrder::DispatchedOrder(const BatchSplit& split, int64_t first_step, const Whole& whole) : split_(split) {
   // The order in use is made second: a sampler can have only one position.
-  const auto from_begin = plan_of_steps(sharding, 0);
-  if (ShardPlan(sharding).pads() && from_begin.batches() > 0) whole(from_begin, 0)->fill(0, head_);
-  whole_ = whole(plan_of_steps(sharding, sharding.offset), first_step);
+  const auto from_begin = plan_of_steps(split, 0);
+  if (SplitPlan(split).pads() && from_begin.batches() > 0) whole(from_begin, 0)->fill(0, head_);
+  whole_ = whole(plan_of_steps(split, split.offset), first_step);
 }
 
-ShardPlan DispatchedOrder::plan(int rank) const {
-  auto sharding = sharding_;
-  sharding.rank = rank;
-  return ShardPlan(sharding);
+SplitPlan DispatchedOrder::plan(int rank) const {
+  auto split = split_;
+  split.rank = rank;
+  return SplitPlan(split);
 }
 
 bool DispatchedOrder::prepare(int64_t batch, BatchContent& content) {
-  const int64_t step = batch / sharding_.world_size;
-  if (batch % sharding_.world_size == 0 && !whole_->prepare(step, step_)) return false;
+  const int64_t step = batch / split_.world_size;
+  if (batch % split_.world_size == 0 && !whole_->prepare(step, step_)) return false;
   content.indices.clear();
-  const auto own = plan(static_cast<int>((batch + 1) % sharding_.world_size));
+  const auto own = plan(static_cast<int>((batch + 1) % split_.world_size));
   content.last = step + 1 >= own.batches();
   content.none = step >= own.batches();
   if (content.none) {

@@ -18,8 +18,8 @@ namespace muster::data {
 
 // Why: docs/decisions/0010-own-order-for-every-world.md.
 
-/// How a job's samples are distributed over the ranks.
-struct BatchSharding {
+/// How the samples of a pass are split into batches of the ranks.
+struct BatchSplit {
   int64_t batch_size = 1;
   bool dispatch = false;  ///< an incomplete last step is split evenly over the ranks, with padding
   bool drop_last = false;
@@ -29,8 +29,8 @@ struct BatchSharding {
   /// is resumed with another step size: its steps begin where the saved steps ended.
   int64_t offset = 0;
   int rank = 0;
-  int64_t size = 0;  ///< samples in a pass; for BatchShardPlan, batches
-  bool split = false;
+  int64_t size = 0;  ///< samples in a pass; for BatchSplitPlan, batches
+  bool split_batches = false;
   int world_size = 1;
 };
 
@@ -42,23 +42,23 @@ struct OrderRange {
 
 /// Maps each batch of a rank to its range in the order of the pass: Accelerate's BatchSamplerShard and, with dispatch,
 /// DataLoaderDispatcher in closed form. A world of one never pads.
-class ShardPlan {
+class SplitPlan {
  public:
   /// Throws: ConfigError (MU107) if the batch size is below one, or split into pieces of unequal size.
-  explicit ShardPlan(const BatchSharding& sharding);
+  explicit SplitPlan(const BatchSplit& split);
   /// Number of batches of this rank.
   int64_t batches() const;
   OrderRange order_range(int64_t batch) const;
   StepSamples samples(int64_t batch) const;
   /// Position of a step's first sample in the order of the pass.
-  int64_t start_of(int64_t step) const { return sharding_.offset + step * step_size(); }
+  int64_t start_of(int64_t step) const { return split_.offset + step * step_size(); }
   /// Number of samples in a full batch of this rank.
   int64_t local_batch_size() const;
   /// Number of samples in a full step of all ranks.
   int64_t step_size() const;
-  int64_t size() const { return sharding_.size; }
+  int64_t size() const { return split_.size; }
   /// Whether an incomplete last step is padded.
-  bool pads() const { return (sharding_.even || sharding_.filler) && !sharding_.drop_last; }
+  bool pads() const { return (split_.even || split_.filler) && !split_.drop_last; }
   /// Number of indices at or beyond size() in this rank's batches.
   int64_t padding() const;
 
@@ -67,22 +67,22 @@ class ShardPlan {
   /// Number of samples in the batches of all ranks, of which `real` are in the pass.
   int64_t total(int64_t batch, int64_t real) const;
 
-  BatchSharding sharding_;
+  BatchSplit split_;
 };
 
-/// As ShardPlan, for whole batches of a batch sampler: world_size batches make a step.
-class BatchShardPlan {
+/// As SplitPlan, for whole batches of a batch sampler: world_size batches make a step.
+class BatchSplitPlan {
  public:
-  /// Throws: ConfigError (MU107) with split.
-  explicit BatchShardPlan(const BatchSharding& sharding);
+  /// Throws: ConfigError (MU107) with split_batches.
+  explicit BatchSplitPlan(const BatchSplit& split);
   /// Number of batches of this rank.
   int64_t batches() const;
   /// Whether the last step is completed with batches from the start of the pass.
   bool pads() const;
-  const BatchSharding& sharding() const { return sharding_; }
+  const BatchSplit& split() const { return split_; }
 
  private:
-  BatchSharding sharding_;
+  BatchSplit split_;
 };
 
 /// The samples of one batch.
@@ -121,13 +121,13 @@ class IndexOrder : public BatchOrder {
 /// The order 0, 1, 2, ... or a permutation of it.
 class ComputedOrder : public IndexOrder {
  public:
-  ComputedOrder(const ShardPlan& plan, bool shuffle, uint64_t seed, int64_t epoch);
+  ComputedOrder(const SplitPlan& plan, bool shuffle, uint64_t seed, int64_t epoch);
   bool random_access() const override { return true; }
   StepSamples fill(int64_t batch, std::vector<int64_t>& indices) override;
 
  private:
   Permutation permutation_;
-  ShardPlan plan_;
+  SplitPlan plan_;
   bool shuffle_;
 };
 
@@ -135,7 +135,7 @@ class ComputedOrder : public IndexOrder {
 /// Throws: UsageError (MU109) for an index outside the dataset.
 class SampledOrder : public IndexOrder {
  public:
-  SampledOrder(const ShardPlan& plan, std::shared_ptr<Sampler> sampler, int64_t dataset_size, int64_t epoch,
+  SampledOrder(const SplitPlan& plan, std::shared_ptr<Sampler> sampler, int64_t dataset_size, int64_t epoch,
                int64_t first_batch);
   bool random_access() const override { return false; }
   StepSamples fill(int64_t batch, std::vector<int64_t>& indices) override;
@@ -144,7 +144,7 @@ class SampledOrder : public IndexOrder {
   int64_t cursor_ = 0;
   int64_t dataset_size_;
   std::vector<int64_t> head_;  // indices that padding repeats
-  ShardPlan plan_;
+  SplitPlan plan_;
   std::shared_ptr<Sampler> sampler_;
 };
 
@@ -152,7 +152,7 @@ class SampledOrder : public IndexOrder {
 /// Throws: UsageError (MU109) for an index outside the dataset.
 class BatchSampledOrder : public IndexOrder {
  public:
-  BatchSampledOrder(const BatchShardPlan& plan, std::shared_ptr<BatchSampler> sampler, int64_t dataset_size,
+  BatchSampledOrder(const BatchSplitPlan& plan, std::shared_ptr<BatchSampler> sampler, int64_t dataset_size,
                     int64_t epoch, int64_t first_batch);
   bool random_access() const override { return false; }
   StepSamples fill(int64_t batch, std::vector<int64_t>& indices) override;
@@ -160,20 +160,20 @@ class BatchSampledOrder : public IndexOrder {
  private:
   int64_t dataset_size_;
   std::vector<std::vector<int64_t>> head_;
-  BatchShardPlan plan_;
+  BatchSplitPlan plan_;
   std::shared_ptr<BatchSampler> sampler_;
 };
 
 // Why: docs/decisions/0032-streams.md.
 
-/// The samples of a stream, distributed as by ShardPlan although the end is not known in advance: reading is one step
+/// The samples of a stream, distributed as by SplitPlan although the end is not known in advance: reading is one step
 /// ahead, and the first samples are kept if the last step may need padding. Every rank reads the stream and skips the
-/// samples of other ranks. With BatchSharding::dispatch this rank reads for all ranks: batch `step * world + i` is rank
+/// samples of other ranks. With BatchSplit::dispatch this rank reads for all ranks: batch `step * world + i` is rank
 /// i + 1's part of the step, and this rank's part comes last.
 class StreamOrder : public BatchOrder {
  public:
   struct Settings {
-    BatchSharding sharding;  ///< sharding of the pass; its size is not used
+    BatchSplit split;  ///< split of the pass; its size is not used
     int64_t first_step = 0;
     EpochRandom random;
     std::string state;  ///< state of a stateful stream at the first step
@@ -189,8 +189,8 @@ class StreamOrder : public BatchOrder {
     int64_t real = 0;
     std::string state;
   };
-  int64_t start_of(int64_t step) const { return settings_.sharding.offset + step * step_size_; }
-  ShardPlan plan(int rank, const Step& step) const;
+  int64_t start_of(int64_t step) const { return settings_.split.offset + step * step_size_; }
+  SplitPlan plan(int rank, const Step& step) const;
   bool has_part(int rank, const Step& step) const;
   bool start(const std::atomic<bool>* stop);
   void read_step(int64_t number, const std::atomic<bool>* stop);
@@ -217,15 +217,15 @@ class StreamOrder : public BatchOrder {
 class DispatchedOrder : public BatchOrder {
  public:
   /// Makes the order of a pass in which one rank gets everything, from batch `first` on.
-  using Whole = std::function<std::shared_ptr<IndexOrder>(const ShardPlan&, int64_t first)>;
-  DispatchedOrder(const BatchSharding& sharding, int64_t first_step, const Whole& whole);
+  using Whole = std::function<std::shared_ptr<IndexOrder>(const SplitPlan&, int64_t first)>;
+  DispatchedOrder(const BatchSplit& split, int64_t first_step, const Whole& whole);
   bool random_access() const override { return false; }
   bool prepare(int64_t batch, BatchContent& content) override;
 
  private:
-  ShardPlan plan(int rank) const;
+  SplitPlan plan(int rank) const;
 
-  BatchSharding sharding_;
+  BatchSplit split_;
   std::vector<int64_t> head_;  // indices that padding repeats
   BatchContent step_;          // samples of all ranks in the current step
   std::shared_ptr<IndexOrder> whole_;

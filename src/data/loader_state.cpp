@@ -13,29 +13,30 @@
 #include "hook/random_scope.h"
 #include "muster/base/error.h"
 #include "muster/comm/communicator.h"
-#include "muster/data/shard_spec.h"
+#include "muster/data/sample_split.h"
 #include "muster/track/trace.h"
 
 // Why: docs/decisions/0030-the-loader.md.
 namespace muster::data {
 namespace {
 
-BatchSharding sharding_of(const DataLoaderOptions& options, const ShardSpec& shard, int64_t size, int64_t offset = 0) {
+BatchSplit batch_split_of(const DataLoaderOptions& options, const SampleSplit& split, int64_t size,
+                          int64_t offset = 0) {
   return {.batch_size = options.batch_size,
-          .dispatch = shard.world_size > 1 && shard.dispatch_batches.value_or(options.dispatch_batches),
+          .dispatch = split.world_size > 1 && split.dispatch_batches.value_or(options.dispatch_batches),
           .drop_last = options.drop_last,
-          .even = shard.even_batches.value_or(options.even_batches),
-          .filler = shard.filler_batches,
+          .even = split.even_batches.value_or(options.even_batches),
+          .filler = split.filler_batches,
           .offset = offset,
-          .rank = shard.rank,
+          .rank = split.rank,
           .size = size,
-          .split = shard.split_batches.value_or(options.split_batches),
-          .world_size = shard.world_size};
+          .split_batches = split.split_batches.value_or(options.split_batches),
+          .world_size = split.world_size};
 }
 
-uint64_t seed_of(const DataLoaderOptions& options, const ShardSpec& shard) {
+uint64_t seed_of(const DataLoaderOptions& options, const SampleSplit& split) {
   if (options.seed) return *options.seed;
-  return shard.seed ? *shard.seed : at::globalContext().defaultGenerator(at::kCPU).current_seed();
+  return split.seed ? *split.seed : at::globalContext().defaultGenerator(at::kCPU).current_seed();
 }
 
 void check_ready_batches(const DataLoaderOptions& options, bool has_order) {
@@ -49,9 +50,9 @@ void check_ready_batches(const DataLoaderOptions& options, bool has_order) {
 }
 
 /// `by_batch`: batches are ready-made, or come from a batch sampler.
-void check_source(const DataLoaderOptions& options, const ShardSpec& shard, bool is_stream, bool has_order,
+void check_source(const DataLoaderOptions& options, const SampleSplit& split, bool is_stream, bool has_order,
                   bool by_batch) {
-  const bool dispatch = shard.dispatch_batches.value_or(options.dispatch_batches);
+  const bool dispatch = split.dispatch_batches.value_or(options.dispatch_batches);
   if (is_stream && (options.shuffle || has_order))
     throw ConfigError(
         "MU107",
@@ -61,10 +62,10 @@ void check_source(const DataLoaderOptions& options, const ShardSpec& shard, bool
                       "a loader with a batch sampler, or of ready-made batches, has dispatch_batches = true, but rank "
                       "0 cuts what it reads into equal parts, and these batches stay whole; leave dispatch_batches "
                       "out");
-  if (dispatch && shard.world_size > 1 && !shard.group)
+  if (dispatch && split.world_size > 1 && !split.group)
     throw ConfigError("MU107",
                       "dispatch_batches needs the group of ranks that rank 0 reads for; prepare the loader, or give "
-                      "ShardSpec a group");
+                      "SampleSplit a group");
 }
 
 void check(const DataLoaderOptions& options, bool has_sampler, bool has_batch_sampler) {
@@ -89,7 +90,7 @@ struct LoaderState::Impl {
   std::shared_ptr<Progress> progress = std::make_shared<Progress>();
   std::optional<AnySampler> sampler;
   uint64_t seed = 0;
-  ShardSpec shard;
+  SampleSplit split;
 
   BatchSampler* batch_sampler() const { return sampler ? sampler->batch_sampler().get() : nullptr; }
   const ReadyBatchEnds* ready() const { return maker->ready_batches(); }
@@ -106,34 +107,34 @@ struct LoaderState::Impl {
   bool streams() const { return maker->stream() != nullptr; }
   /// Samples in a pass; -1 if unknown.
   int64_t samples() const { return sampler && sampler->sampler() ? sampler->sampler()->size() : maker->size(); }
-  ShardPlan plan(int64_t offset) const {
-    return ShardPlan(sharding_of(options, shard, std::max<int64_t>(0, samples()), offset));
+  SplitPlan plan(int64_t offset) const {
+    return SplitPlan(batch_split_of(options, split, std::max<int64_t>(0, samples()), offset));
   }
-  ShardPlan plan() const { return plan(progress->offset); }
-  BatchShardPlan batch_plan(int64_t offset) const {
-    return BatchShardPlan(sharding_of(options, shard, whole_batches(), offset));
+  SplitPlan plan() const { return plan(progress->offset); }
+  BatchSplitPlan batch_plan(int64_t offset) const {
+    return BatchSplitPlan(batch_split_of(options, split, whole_batches(), offset));
   }
-  BatchShardPlan batch_plan() const { return batch_plan(progress->offset); }
+  BatchSplitPlan batch_plan() const { return batch_plan(progress->offset); }
   bool sized() const { return by_batch() || samples() >= 0; }
   int64_t batches(int64_t offset) const { return by_batch() ? batch_plan(offset).batches() : plan(offset).batches(); }
   int64_t batches() const { return batches(progress->offset); }
   /// The unit of positions over all ranks is a sample or a batch: how many of them a step and a pass have.
-  int64_t step() const { return by_batch() ? shard.world_size : plan().step_size(); }
+  int64_t step() const { return by_batch() ? split.world_size : plan().step_size(); }
   int64_t total() const { return by_batch() ? whole_batches() : samples(); }
-  EpochRandom random() const { return {options.rank_in_sample_seed ? mix(seed, shard.rank) : seed, progress->epoch}; }
+  EpochRandom random() const { return {options.rank_in_sample_seed ? mix(seed, split.rank) : seed, progress->epoch}; }
   void seek(int64_t batch, int64_t offset) const;
   std::shared_ptr<BatchOrder> order() const;
   /// The indices of the samples that this plan distributes, from batch `first` on.
-  std::shared_ptr<IndexOrder> indices(const ShardPlan& sharded, int64_t first) const;
+  std::shared_ptr<IndexOrder> indices(const SplitPlan& split_plan, int64_t first) const;
 };
 
 std::shared_ptr<BatchOrder> LoaderState::Impl::order() const {
   const int64_t epoch = progress->epoch, first = progress->next_start, offset = progress->next_offset;
   if (streams()) {
-    const auto sharding = sharding_of(options, shard, 0, offset);
+    const auto batch_split = batch_split_of(options, split, 0, offset);
     return std::make_shared<StreamOrder>(
         maker, StreamOrder::Settings{
-                   .sharding = sharding, .first_step = first, .random = random(), .state = progress->next_state});
+                   .split = batch_split, .first_step = first, .random = random(), .state = progress->next_state});
   }
   if (by_batch()) {
     std::shared_ptr<BatchSampler> batches;
@@ -141,33 +142,33 @@ std::shared_ptr<BatchOrder> LoaderState::Impl::order() const {
     else batches = sampler->batch_sampler();
     return std::make_shared<BatchSampledOrder>(batch_plan(offset), std::move(batches), maker->size(), epoch, first);
   }
-  const auto sharding = sharding_of(options, shard, samples(), offset);
-  if (sharding.dispatch)
+  const auto batch_split = batch_split_of(options, split, samples(), offset);
+  if (batch_split.dispatch)
     return std::make_shared<DispatchedOrder>(
-        sharding, first, [&](const ShardPlan& whole, int64_t start) { return indices(whole, start); });
-  return indices(ShardPlan(sharding), first);
+        batch_split, first, [&](const SplitPlan& whole, int64_t start) { return indices(whole, start); });
+  return indices(SplitPlan(batch_split), first);
 }
 
-std::shared_ptr<IndexOrder> LoaderState::Impl::indices(const ShardPlan& sharded, int64_t first) const {
+std::shared_ptr<IndexOrder> LoaderState::Impl::indices(const SplitPlan& split_plan, int64_t first) const {
   if (sampler)
-    return std::make_shared<SampledOrder>(sharded, sampler->sampler(), maker->size(), progress->epoch, first);
-  return std::make_shared<ComputedOrder>(sharded, options.shuffle, seed, progress->epoch);
+    return std::make_shared<SampledOrder>(split_plan, sampler->sampler(), maker->size(), progress->epoch, first);
+  return std::make_shared<ComputedOrder>(split_plan, options.shuffle, seed, progress->epoch);
 }
 
 LoaderState::LoaderState(std::shared_ptr<BatchMaker> maker, std::optional<AnySampler> sampler,
-                         const DataLoaderOptions& options, const ShardSpec* given)
+                         const DataLoaderOptions& options, const SampleSplit* given)
     : impl_(std::make_unique<Impl>()) {
-  const ShardSpec shard = given ? *given : ShardSpec();
+  const SampleSplit split = given ? *given : SampleSplit();
   impl_->maker = std::move(maker);
   impl_->options = options;
-  if (shard.in_order) impl_->options.shuffle = false;
+  if (split.in_order) impl_->options.shuffle = false;
   impl_->sampler = std::move(sampler);
-  impl_->seed = seed_of(options, shard);
-  impl_->shard = shard;
-  impl_->progress->warns_of_repeats = shard.rank == 0 && shard.world_size > 1 && !shard.filler_batches;
+  impl_->seed = seed_of(options, split);
+  impl_->split = split;
+  impl_->progress->warns_of_repeats = split.rank == 0 && split.world_size > 1 && !split.filler_batches;
   check(options, impl_->sampler && impl_->sampler->sampler(), impl_->batch_sampler());
   if (impl_->ready()) check_ready_batches(options, impl_->sampler.has_value());
-  check_source(options, shard, impl_->streams(), impl_->sampler.has_value(), impl_->by_batch());
+  check_source(options, split, impl_->streams(), impl_->sampler.has_value(), impl_->by_batch());
   impl_->batches();
   // This takes some 20 ms once per process, and the first batch should not wait for it.
   hook::install_random_key();
@@ -176,11 +177,11 @@ LoaderState::LoaderState(std::shared_ptr<BatchMaker> maker, std::optional<AnySam
 
 LoaderState::~LoaderState() = default;
 
-std::shared_ptr<LoaderState> LoaderState::distributed(const ShardSpec& shard) const {
-  auto state = std::make_shared<LoaderState>(impl_->maker, impl_->sampler, impl_->options, &shard);
-  if (shard.group && shard.world_size > 1) {
+std::shared_ptr<LoaderState> LoaderState::distributed(const SampleSplit& split) const {
+  auto state = std::make_shared<LoaderState>(impl_->maker, impl_->sampler, impl_->options, &split);
+  if (split.group && split.world_size > 1) {
     const std::string ranks_must_share = state->describe_order() + ", " + std::to_string(epoch());
-    state->impl_->seed = shared_seed(*shard.group, ranks_must_share, state->impl_->seed);
+    state->impl_->seed = shared_seed(*split.group, ranks_must_share, state->impl_->seed);
   }
   const auto& from = *impl_->progress;
   state->load_position({.dataset = from.next_state,
@@ -214,22 +215,23 @@ std::unique_ptr<Pass> LoaderState::begin_pass() {
   auto& p = *impl_;
   if (p.progress->running) p.progress->running->end();
   p.began = std::chrono::steady_clock::now();
-  if (p.shard.group && p.shard.world_size > 1)
-    synchronize_generators(*p.shard.group, p.shard.device, p.shard.synced_generators);
-  if (!p.copying) p.copying = device::stream_from_pool(p.shard.device);
+  if (p.split.group && p.split.world_size > 1)
+    synchronize_generators(*p.split.group, p.split.device, p.split.synced_generators);
+  if (!p.copying) p.copying = device::stream_from_pool(p.split.device);
   PassPlan plan{.copying = p.copying,
                 .makers = {},
                 .options = p.options,
                 .order = p.order(),
-                .pinned = p.options.pin_memory && device::uses_pinned_memory(p.shard.device),
+                .pinned = p.options.pin_memory && device::uses_pinned_memory(p.split.device),
                 .random = p.random(),
-                .shard = p.shard};
+                .split = p.split};
   if (p.options.workers == 0) plan.makers.push_back(p.maker);
   for (int i = 0; i < p.options.workers; ++i) plan.makers.push_back(p.maker->for_worker());
   std::unique_ptr<Pass> pass;
-  if (sharding_of(p.options, p.shard, 0).dispatch) pass = std::make_unique<DispatchedPass>(std::move(plan), p.progress);
+  if (batch_split_of(p.options, p.split, 0).dispatch)
+    pass = std::make_unique<DispatchedPass>(std::move(plan), p.progress);
   else pass = std::make_unique<RunningPass>(std::move(plan), p.progress);
-  return p.shard.trace ? std::make_unique<TracedPass>(std::move(pass), p.shard.trace) : std::move(pass);
+  return p.split.trace ? std::make_unique<TracedPass>(std::move(pass), p.split.trace) : std::move(pass);
 }
 
 int64_t LoaderState::batch_size() const { return impl_->by_batch() ? 0 : impl_->plan().local_batch_size(); }
@@ -241,12 +243,12 @@ const DataLoaderOptions& LoaderState::options() const { return impl_->options; }
 int64_t LoaderState::num_yielded() const { return impl_->progress->position; }
 const StepSamples& LoaderState::samples() const { return impl_->progress->samples; }
 void LoaderState::set_epoch(int64_t epoch) { impl_->progress->epoch = epoch; }
-void LoaderState::set_even_batches(std::optional<bool> even) { impl_->shard.even_batches = even; }
-const ShardSpec& LoaderState::shard() const { return impl_->shard; }
+void LoaderState::set_even_batches(std::optional<bool> even) { impl_->split.even_batches = even; }
+const SampleSplit& LoaderState::sample_split() const { return impl_->split; }
 bool LoaderState::streams() const { return impl_->streams(); }
 int64_t LoaderState::total_batch_size() const { return impl_->by_batch() ? 0 : impl_->plan().step_size(); }
 
-int LoaderState::rank() const { return impl_->shard.rank; }
+int LoaderState::rank() const { return impl_->split.rank; }
 int64_t LoaderState::remainder() const {
   if (impl_->options.drop_last || impl_->by_batch() || !impl_->sized()) return -1;
   return (impl_->samples() - impl_->progress->offset) % total_batch_size();
@@ -321,13 +323,13 @@ void LoaderState::load_position(const LoaderPosition& saved) {
 std::string LoaderState::describe_order() const {
   const auto& p = *impl_;
   const auto& o = p.options;
-  const auto sharding = sharding_of(o, p.shard, 0);
+  const auto batch_split = batch_split_of(o, p.split, 0);
   return std::string(p.order_name()) + ", samples " + std::to_string(p.total()) + ", batch_size " +
-         std::to_string(o.batch_size) + (sharding.drop_last ? ", drop_last" : "") +
-         (sharding.filler ? ", filler_batches"
-          : sharding.even ? ", even_batches"
-                          : "") +
-         (sharding.split ? ", split_batches" : "") + (sharding.dispatch ? ", dispatch_batches" : "") +
+         std::to_string(o.batch_size) + (batch_split.drop_last ? ", drop_last" : "") +
+         (batch_split.filler ? ", filler_batches"
+          : batch_split.even ? ", even_batches"
+                             : "") +
+         (batch_split.split_batches ? ", split_batches" : "") + (batch_split.dispatch ? ", dispatch_batches" : "") +
          (o.seed ? ", seed " + std::to_string(*o.seed) : "");
 }
 
@@ -337,17 +339,17 @@ std::string LoaderState::describe() const {
   std::string text = p.order_name();
   if (!p.sampler && o.shuffle) text += ", seed " + std::to_string(p.seed);
   text += p.maker->size() < 0 ? ", unknown length" : ", " + std::to_string(p.maker->size()) + " samples";
-  if (!p.by_batch()) text += ", batch " + std::to_string(batch_size()) + " x " + counted(p.shard.world_size, "rank");
+  if (!p.by_batch()) text += ", batch " + std::to_string(batch_size()) + " x " + counted(p.split.world_size, "rank");
   if (p.sized()) text += ", " + std::to_string(size()) + " batches";
   const bool pads =
       p.by_batch() ? p.batch_plan().pads() : p.plan().pads() && (!p.sized() || p.samples() % total_batch_size() != 0);
   text += o.drop_last                      ? ", incomplete step dropped"
-          : pads && p.shard.filler_batches ? ", last step filled up"
+          : pads && p.split.filler_batches ? ", last step filled up"
           : pads                           ? ", last step padded"
                                            : "";
-  if (sharding_of(o, p.shard, 0).dispatch) text += ", read by rank 0";
+  if (batch_split_of(o, p.split, 0).dispatch) text += ", read by rank 0";
   return text + ", " + (o.workers == 0 ? "made by the caller" : counted(o.workers, "worker")) + ", to " +
-         p.shard.device.str();
+         p.split.device.str();
 }
 
 }  // namespace muster::data

@@ -148,11 +148,11 @@ BatchBox* OpenPass::finish() {
 }
 
 RunningPass::RunningPass(PassPlan plan, std::shared_ptr<Progress> progress)
-    : OpenPass(std::move(progress)), mover_(plan.shard.device, plan.copying, plan.pinned, plan.shard.non_blocking),
+    : OpenPass(std::move(progress)), mover_(plan.split.device, plan.copying, plan.pinned, plan.split.non_blocking),
       plan_(std::move(plan)) {
   if (plan_.options.workers == 0) return;
   const WorkerQueue::Settings settings{.capacity = std::max<int64_t>(1, plan_.options.prefetch) * plan_.options.workers,
-                                       .device = plan_.shard.device,
+                                       .device = plan_.split.device,
                                        .first = position(),
                                        .pinned = plan_.pinned,
                                        .random = plan_.random,
@@ -240,13 +240,13 @@ Message failure_of(const std::exception& error) {
 }  // namespace
 
 DispatchedPass::DispatchedPass(PassPlan plan, const std::shared_ptr<Progress>& progress)
-    : OpenPass(progress), group_(plan.shard.group->internal("batches that rank 0 reads")), maker_(plan.makers.front()),
-      mover_(plan.shard.device, plan.copying, plan.pinned, plan.shard.non_blocking) {
+    : OpenPass(progress), group_(plan.split.group->internal("batches that rank 0 reads")), maker_(plan.makers.front()),
+      mover_(plan.split.device, plan.copying, plan.pinned, plan.split.non_blocking) {
   if (group_.rank() != 0) return;
   read_ = std::make_shared<Progress>();
   read_->epoch = progress->epoch;
   read_->next_start = position() * group_.size();
-  plan.shard.device = at::kCPU;
+  plan.split.device = at::kCPU;
   plan.pinned = false;
   reading_ = std::make_unique<RunningPass>(std::move(plan), read_);
 }

@@ -15,7 +15,7 @@
 #include "muster/comm/communicator.h"
 #include "muster/data/detail/batch_maker.h"
 #include "muster/data/detail/loader_state.h"
-#include "muster/data/shard_spec.h"
+#include "muster/data/sample_split.h"
 #include "worker_queue.h"
 
 namespace muster::data {
@@ -74,9 +74,9 @@ struct Progress {
   int64_t epoch = 0;
   bool last = false;        ///< the current batch is the last one of the pass
   int64_t next_start = 0;   ///< first batch of the next pass
-  int64_t next_offset = 0;  ///< BatchSharding::offset of the next pass
+  int64_t next_offset = 0;  ///< BatchSplit::offset of the next pass
   std::string next_state;   ///< state of a stateful stream at next_start; empty: skip to it
-  int64_t offset = 0;       ///< BatchSharding::offset of the pass of `position`
+  int64_t offset = 0;       ///< BatchSplit::offset of the pass of `position`
   int64_t position = 0;
   OpenPass* running = nullptr;
   StepSamples samples;            ///< sample counts of the current or last batch
@@ -116,7 +116,7 @@ struct PassPlan {
   std::shared_ptr<BatchOrder> order;
   bool pinned = false;
   EpochRandom random;
-  ShardSpec shard;
+  SampleSplit split;
 };
 
 /// A pass over the batches of this rank from progress.next_start on.
@@ -147,7 +147,7 @@ class RunningPass : public OpenPass {
 class DispatchedPass : public OpenPass {
  public:
   /// On ranks other than 0, only the maker of `plan` is used, for the type of the batch.
-  /// Requires: plan.shard.group is set, and the pass begins at the same batch on all ranks.
+  /// Requires: plan.split.group is set, and the pass begins at the same batch on all ranks.
   DispatchedPass(PassPlan plan, const std::shared_ptr<Progress>& progress);
   ~DispatchedPass() override;
   /// Collective.

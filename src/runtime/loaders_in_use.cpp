@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "muster/data/shard_spec.h"
+#include "muster/data/sample_split.h"
 
 namespace muster::runtime {
 namespace {
@@ -10,9 +10,9 @@ namespace {
 /// Whether every rank's batch has equally many samples.
 bool is_equal(const data::LoaderState& loader) {
   const auto& options = loader.options();
-  if (loader.shard().filler_batches) return loader.shard().world_size == 1;
-  const bool even = loader.shard().even_batches.value_or(options.even_batches);
-  return loader.total_batch_size() > 0 && (even || options.drop_last || loader.shard().world_size == 1);
+  if (loader.sample_split().filler_batches) return loader.sample_split().world_size == 1;
+  const bool even = loader.sample_split().even_batches.value_or(options.even_batches);
+  return loader.total_batch_size() > 0 && (even || options.drop_last || loader.sample_split().world_size == 1);
 }
 
 }  // namespace
@@ -35,7 +35,7 @@ LoadersInUse::Evenness LoadersInUse::set_even(std::optional<bool> even) const {
   Evenness before;
   for (const auto& entry : loaders_)
     if (auto loader = entry.lock(); loader && even) {
-      before.emplace_back(loader, loader->shard().even_batches);
+      before.emplace_back(loader, loader->sample_split().even_batches);
       loader->set_even_batches(even);
     }
   return before;

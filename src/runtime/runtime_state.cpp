@@ -22,7 +22,7 @@
 #include "muster/base/error.h"
 #include "muster/base/format.h"
 #include "muster/checkpoint/weights.h"
-#include "muster/data/shard_spec.h"
+#include "muster/data/sample_split.h"
 #include "muster/parallel/capabilities.h"
 #include "muster/parallel/managed_model.h"
 #include "muster/precision/options.h"
@@ -334,7 +334,7 @@ std::optional<SchedulerPreparation::LoopSteps> RuntimeState::loop_steps() const 
   return SchedulerPreparation::LoopSteps{.epochs = *epochs_, .in_epoch = accumulation_->scheduler_steps_of(*batches)};
 }
 
-data::ShardSpec RuntimeState::prepare_loader(const data::LoaderState& loader) {
+data::SampleSplit RuntimeState::prepare_loader(const data::LoaderState& loader) {
   placement_.require_launched();
   const auto& options = loader.options();
   uint64_t seed = options.seed.value_or(seed_.value_or(at::detail::getDefaultCPUGenerator().current_seed()));
@@ -395,10 +395,10 @@ Optimizer prepare_optimizer(RuntimeState& state, std::shared_ptr<torch::optim::O
   return state.prepare_optimizer(std::move(optimizer));
 }
 
-std::shared_ptr<const data::ShardSpec> prepare_loader(RuntimeState& state, const data::LoaderState& loader) {
-  auto shard = std::make_shared<data::ShardSpec>(state.prepare_loader(loader));
-  if (!state.next_move_to_device()) shard->device = at::kCPU;
-  return shard;
+std::shared_ptr<const data::SampleSplit> prepare_loader(RuntimeState& state, const data::LoaderState& loader) {
+  auto split = std::make_shared<data::SampleSplit>(state.prepare_loader(loader));
+  if (!state.next_move_to_device()) split->device = at::kCPU;
+  return split;
 }
 
 void keep_loader(RuntimeState& state, const std::shared_ptr<data::LoaderState>& loader, std::optional<int64_t> place) {

@@ -78,7 +78,7 @@ class RuntimeState : public std::enable_shared_from_this<RuntimeState> {
   void add_error_context(c10::Error& error) const;
   /// Throws: UsageError (MU172) before launch().
   SchedulerPreparation scheduler_preparation();
-  data::ShardSpec prepare_loader(const data::LoaderState& loader);
+  data::SampleSplit prepare_loader(const data::LoaderState& loader);
   /// Whether each module or loader prepared next is moved to the device; those after the end of the list are.
   void set_move_to_device(std::deque<bool> moves) { move_to_device_ = std::move(moves); }
   bool next_move_to_device();

@@ -1,6 +1,6 @@
 #include <gtest/gtest.h>
 
-#include "muster/data/shard_spec.h"
+#include "muster/data/sample_split.h"
 #include "muster/testing/gtest.h"
 #include "streams.h"
 

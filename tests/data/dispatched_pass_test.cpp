@@ -9,7 +9,7 @@
 #include <torch/data/example.h>
 
 #include "data/pass.h"
-#include "muster/data/shard_spec.h"
+#include "muster/data/sample_split.h"
 #include "muster/testing/gtest.h"
 #include "muster/testing/thrown.h"
 #include "streams.h"

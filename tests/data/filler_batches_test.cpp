@@ -10,7 +10,7 @@
 
 #include "data/batch_order.h"
 #include "datasets.h"
-#include "muster/data/shard_spec.h"
+#include "muster/data/sample_split.h"
 #include "muster/testing/gtest.h"
 #include "muster/testing/world.h"
 #include "streams.h"

@@ -15,8 +15,8 @@ TEST(SampledOrder, ResumesAtEveryBatch) {
   for (const bool even : {true, false})
     for (const bool split : {true, false})
       for (int rank = 0; rank < 3; ++rank) {
-        const ShardPlan plan(
-            {.batch_size = 6, .even = even, .rank = rank, .size = 32, .split = split, .world_size = 3});
+        const SplitPlan plan(
+            {.batch_size = 6, .even = even, .rank = rank, .size = 32, .split_batches = split, .world_size = 3});
         Batches whole;
         SampledOrder order(plan, std::make_shared<Stepped>(32), 32, 4, 0);
         for (int64_t b = 0; b < plan.batches(); ++b) order.fill(b, whole.emplace_back());

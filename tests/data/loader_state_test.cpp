@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "muster/data/shard_spec.h"
+#include "muster/data/sample_split.h"
 #include "muster/testing/thrown.h"
 #include "streams.h"
 

@@ -19,7 +19,7 @@
 #include "device/order.h"
 #include "device/sync_point_filter.h"
 #include "muster/data/loader.h"
-#include "muster/data/shard_spec.h"
+#include "muster/data/sample_split.h"
 #include "muster/sim/sim.h"
 #include "muster/testing/compare.h"
 #include "muster/testing/thrown.h"
@@ -77,7 +77,7 @@ struct Use {
   int workers = 0;
   bool side_stream = true;
   int keeps = 0;  ///< so many batches are used again later
-  ShardSpec shard = {};
+  SampleSplit split = {};
 };
 
 /// Work on batches that are dropped while it is queued. Rows are of rank 1 or 2.
@@ -110,10 +110,10 @@ at::Tensor result_of(const Data& data, at::Device device, const Use& use) {
   c10::OptionalStreamGuard on_stream;
   if (use.side_stream && !device.is_cpu())
     on_stream.reset_stream(c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device, false));
-  auto shard = use.shard;
-  shard.device = device;
+  auto split = use.split;
+  split.device = device;
   const DataLoaderOptions options{.batch_size = 4, .seed = 5, .shuffle = true, .workers = use.workers};
-  const auto loader = DataLoader(data, options).distributed(shard);
+  const auto loader = DataLoader(data, options).distributed(split);
   Work work(device);
   for (int pass = 0; pass < 2; ++pass) {
     for (const auto& batch : loader) {
@@ -277,7 +277,7 @@ TEST_F(BatchesOnDevice, ThatRankZeroReadsHaveTheBitsOfTheCpu) {
         comm::run_thread_world(static_cast<int>(devices.size()), {}, [&](const comm::Communicator& group) {
           const auto rank = static_cast<size_t>(group.rank());
           results[rank] = result_of(Rows(), devices[rank],
-                                    {.shard = {.dispatch_batches = true,
+                                    {.split = {.dispatch_batches = true,
                                                .group = std::make_shared<const comm::Communicator>(group),
                                                .rank = group.rank(),
                                                .world_size = group.size()}});

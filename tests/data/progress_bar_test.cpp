@@ -9,7 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "muster/data/combined.h"
-#include "muster/data/shard_spec.h"
+#include "muster/data/sample_split.h"
 #include "streams.h"
 
 namespace muster::bars {

@@ -9,7 +9,7 @@
 
 #include "data/batch_order.h"
 #include "datasets.h"
-#include "muster/data/shard_spec.h"
+#include "muster/data/sample_split.h"
 #include "muster/testing/thrown.h"
 
 namespace muster {

@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "datasets.h"
-#include "muster/data/shard_spec.h"
+#include "muster/data/sample_split.h"
 #include "muster/testing/thrown.h"
 
 namespace muster {
@@ -81,7 +81,7 @@ TEST(WeightedRandomSampler, IsAFunctionOfSeedAndEpochAndSeeks) {
   }
 }
 
-TEST(WeightedRandomSampler, ShardsAsAnySampler) {
+TEST(WeightedRandomSampler, SplitsAsAnySampler) {
   const auto data = data::testing::numbers(8);
   const std::vector<double> weights(8, 1.0);
   std::set<int64_t> all;

@@ -6,7 +6,7 @@
 
 #include "data/random.h"
 #include "datasets.h"
-#include "muster/data/shard_spec.h"
+#include "muster/data/sample_split.h"
 #include "muster/testing/gtest.h"
 #include "muster/testing/thrown.h"
 

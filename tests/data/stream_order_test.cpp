@@ -6,7 +6,7 @@
 #include <torch/types.h>
 
 #include "data/batch_order.h"
-#include "muster/data/shard_spec.h"
+#include "muster/data/sample_split.h"
 #include "muster/testing/thrown.h"
 #include "streams.h"
 
@@ -22,7 +22,7 @@ using testing::stream_cases;
 
 class IterableCase : public ::testing::TestWithParam<int> {};
 
-TEST_P(IterableCase, IsShardedAsTheReferenceDoes) {
+TEST_P(IterableCase, IsSplitAsTheReferenceDoes) {
   const auto& c = stream_cases("iterable_shard_cases")[GetParam()];
   SCOPED_TRACE(c.dump());
   const int world = c.at("world_size");
@@ -30,10 +30,10 @@ TEST_P(IterableCase, IsShardedAsTheReferenceDoes) {
     auto options = testing::options_of(c);
     options.workers = workers;
     for (int rank = 0; rank < world; ++rank) {
-      const ShardSpec shard{.rank = rank, .world_size = world};
+      const SampleSplit one{.rank = rank, .world_size = world};
       const auto expected = c.at("ranks")[rank].get<Batches>();
-      EXPECT_EQ(run(DataLoader(Counted{c.at("dataset_len")}, options).distributed(shard)), expected) << "rank " << rank;
-      const auto known = DataLoader(Seekable{c.at("dataset_len")}, options).distributed(shard);
+      EXPECT_EQ(run(DataLoader(Counted{c.at("dataset_len")}, options).distributed(one)), expected) << "rank " << rank;
+      const auto known = DataLoader(Seekable{c.at("dataset_len")}, options).distributed(one);
       EXPECT_EQ(run(known), expected) << "with everything a stream may have, rank " << rank;
       EXPECT_EQ(known.size(), static_cast<int64_t>(expected.size()));
     }
@@ -56,10 +56,10 @@ TEST(StreamOrder, DealsAsMapStyleDataIsDealt) {
           for (int rank = 0; rank < 3; ++rank) {
             const DataLoaderOptions options{
                 .batch_size = 3, .drop_last = drop, .even_batches = even, .split_batches = split};
-            const ShardSpec shard{.rank = rank, .world_size = 3};
+            const SampleSplit one{.rank = rank, .world_size = 3};
             const auto numbers = testing::numbers(n);
-            auto mapped = DataLoader(numbers, options).distributed(shard);
-            auto streamed = DataLoader(Counted{n}, options).distributed(shard);
+            auto mapped = DataLoader(numbers, options).distributed(one);
+            auto streamed = DataLoader(Counted{n}, options).distributed(one);
             std::vector<std::tuple<int64_t, int64_t, int64_t, bool>> expected, found;
             for (auto& batch : mapped)
               expected.emplace_back(batch.numel(), mapped.local_real_samples(), mapped.real_samples(),

@@ -166,7 +166,7 @@ struct Gated {
 TEST(WorkerQueue, AWaitForABatchHasATimeOut) {
   Gated::Gate gate;
   const auto maker = std::make_shared<DatasetBatchMaker<Gated, at::Tensor>>(std::make_shared<Gated>(Gated{&gate}));
-  const auto order = std::make_shared<ComputedOrder>(ShardPlan({.size = 4}), false, 0, 0);
+  const auto order = std::make_shared<ComputedOrder>(SplitPlan({.size = 4}), false, 0, 0);
   WorkerQueue queue({.first = 0, .random = EpochRandom(0, 0), .timeout = std::chrono::milliseconds(20)}, order,
                     {maker});
   try {
@@ -204,7 +204,7 @@ std::unique_ptr<WorkerQueue> queue_over(const Late& late, std::chrono::milliseco
   auto queue = std::make_unique<WorkerQueue>(
       WorkerQueue::Settings{
           .first = 0, .patience = std::chrono::milliseconds(20), .random = EpochRandom(0, 0), .timeout = timeout},
-      std::make_shared<ComputedOrder>(ShardPlan({.size = 4}), false, 0, 0),
+      std::make_shared<ComputedOrder>(SplitPlan({.size = 4}), false, 0, 0),
       std::vector<std::shared_ptr<BatchMaker>>{maker});
   while (!*late.inside) std::this_thread::yield();
   return queue;

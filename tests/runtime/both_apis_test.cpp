@@ -10,7 +10,7 @@
 
 #include "muster/accelerator.h"
 #include "muster/base/error.h"
-#include "muster/data/shard_spec.h"
+#include "muster/data/sample_split.h"
 #include "muster/fabric.h"
 #include "muster/runtime/callback.h"
 #include "muster/schedule/schedulers.h"
@@ -118,7 +118,7 @@ TEST(BothApis, FabricTakesTheOptionsOfAccelerator) {
     at::globalContext().setDeterministicAlgorithms(false, false);
     Fabric fabric({.dispatch_batches = true, .synced_generators = {.cpu = true}});
     auto loader = fabric.setup_dataloaders(DataLoader(Numbers(), kBatches));
-    EXPECT_EQ(loader.shard().dispatch_batches, true);
+    EXPECT_EQ(loader.sample_split().dispatch_batches, true);
     torch::manual_seed(static_cast<uint64_t>(fabric.global_rank()));
     const auto pass = loader.begin();
     const auto drawn = fabric.all_gather(torch::rand({2}));

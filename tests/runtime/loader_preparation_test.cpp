@@ -6,7 +6,7 @@
 #include <torch/torch.h>
 
 #include "muster/accelerator.h"
-#include "muster/data/shard_spec.h"
+#include "muster/data/sample_split.h"
 #include "muster/fabric.h"
 #include "muster/testing/thrown.h"
 #include "runtime/ranks.h"
@@ -21,10 +21,10 @@ DataLoader<torch::Tensor> counting(int64_t size, DataLoaderOptions options = {.b
 TEST(LoaderPreparation, TakesOptionsForOneLoader) {
   Accelerator accelerator({.even_batches = false});
   const auto loader = counting(4);
-  EXPECT_FALSE(prepare_loader(accelerator, loader).shard().even_batches.value());
-  EXPECT_TRUE(prepare_loader(accelerator, loader, {.even_batches = true}).shard().even_batches.value());
-  EXPECT_EQ(prepare_loader(accelerator, loader, {.move_to_device = false}).shard().device, at::kCPU);
-  EXPECT_EQ(prepare_loader(accelerator, loader).shard().device, accelerator.device());
+  EXPECT_FALSE(prepare_loader(accelerator, loader).sample_split().even_batches.value());
+  EXPECT_TRUE(prepare_loader(accelerator, loader, {.even_batches = true}).sample_split().even_batches.value());
+  EXPECT_EQ(prepare_loader(accelerator, loader, {.move_to_device = false}).sample_split().device, at::kCPU);
+  EXPECT_EQ(prepare_loader(accelerator, loader).sample_split().device, accelerator.device());
   EXPECT_EQ(
       testing::thrown_id([&] { prepare_loader(accelerator, loader, {.even_batches = true, .filler_batches = true}); }),
       "MU432");

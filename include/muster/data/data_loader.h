@@ -131,10 +131,10 @@ class DataLoader {
   /// The end of a pass.
   std::default_sentinel_t end() const noexcept { return {}; }
 
-  /// Returns a new loader over this rank's shard of the data, at this loader's epoch and position.
-  /// Collective: if shard.group is set; all ranks then use rank 0's seed.
+  /// Returns a new loader over this rank's part of the data, at this loader's epoch and position.
+  /// Collective: if split.group is set; all ranks then use rank 0's seed.
   /// Throws: ConfigError (MU107) if split_batches cannot divide the batch size, (MU115) if the ranks' loaders differ.
-  DataLoader distributed(const data::ShardSpec& shard) const { return DataLoader(state_->distributed(shard)); }
+  DataLoader distributed(const data::SampleSplit& split) const { return DataLoader(state_->distributed(split)); }
 
   /// The exact number of batches in a pass on this rank. Throws: UsageError (MU113) for a stream of unknown length.
   int64_t size() const { return state_->size(); }
@@ -178,8 +178,8 @@ class DataLoader {
 
   /// The options with which the loader was made.
   const DataLoaderOptions& options() const { return state_->options(); }
-  /// The part of the data that this loader returns.
-  const data::ShardSpec& shard() const { return state_->shard(); }
+  /// How the data are split over ranks, and which part this loader returns.
+  const data::SampleSplit& sample_split() const { return state_->sample_split(); }
   /// One line: order, sizes, world size, workers, device.
   std::string describe() const { return state_->describe(); }
   /// The state that all copies of this loader share.

@@ -4,6 +4,6 @@
 /// fabric.h include this header.
 #include "muster/data/data_loader.h"
 #include "muster/data/dataset.h"
+#include "muster/data/sample_split.h"
 #include "muster/data/sampler.h"
-#include "muster/data/shard_spec.h"
 #include "muster/data/stream.h"

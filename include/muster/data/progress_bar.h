@@ -28,7 +28,7 @@ void set(muster::Progress& progress, std::string_view name, double value);
 void set(muster::Progress& progress, std::string_view name, std::string_view text);
 void skip(muster::Progress& progress, int64_t count);
 
-/// This rank's number, from the shard of the (first) loader.
+/// This rank's number, from the split of the (first) loader.
 template <class L>
 int rank_of(const L& loader) {
   if constexpr (requires { loader.state(); }) return loader.state()->rank();

@@ -30,9 +30,9 @@ struct PrepareLoaderOptions {
 };
 
 namespace runtime {
-/// How prepare_loader() shards a loader. Collective: as prepare_loader().
-std::shared_ptr<const data::ShardSpec> shard_of(RuntimeState& state, const data::LoaderState& loader,
-                                                const PrepareLoaderOptions& options);
+/// How prepare_loader() splits the samples of a loader. Collective: as prepare_loader().
+std::shared_ptr<const data::SampleSplit> split_of(RuntimeState& state, const data::LoaderState& loader,
+                                                  const PrepareLoaderOptions& options);
 }  // namespace runtime
 
 /// Prepares a loader, given by its type-erased state, as Runtime::prepare() does. Collective.
@@ -43,7 +43,7 @@ std::shared_ptr<data::LoaderState> prepare_loader(const Runtime& runtime, const 
 template <class Batch>
 DataLoader<Batch> prepare_loader(const Runtime& runtime, const DataLoader<Batch>& loader,
                                  const PrepareLoaderOptions& options = {}) {
-  auto prepared = loader.distributed(*runtime::shard_of(runtime::state_of(runtime), *loader.state(), options));
+  auto prepared = loader.distributed(*runtime::split_of(runtime::state_of(runtime), *loader.state(), options));
   runtime::keep_loader(runtime::state_of(runtime), prepared.state(), options.place);
   return prepared;
 }

@@ -44,7 +44,7 @@ class AnySampler {
 
 namespace muster::data {
 
-struct ShardSpec;
+struct SampleSplit;
 
 /// Sample counts of the current batch and its step. A sample is real unless it is padding: a repeated sample that fills
 /// up the step.
@@ -84,11 +84,11 @@ class LoaderState {
  public:
   /// Throws: ConfigError (MU107) for options that are invalid or contradict each other.
   LoaderState(std::shared_ptr<BatchMaker> maker, std::optional<AnySampler> sampler, const DataLoaderOptions& options,
-              const ShardSpec* shard = nullptr);
+              const SampleSplit* split = nullptr);
   ~LoaderState();
 
-  /// Collective: if shard.group is set.
-  std::shared_ptr<LoaderState> distributed(const ShardSpec& shard) const;
+  /// Collective: if split.group is set.
+  std::shared_ptr<LoaderState> distributed(const SampleSplit& split) const;
   std::unique_ptr<Pass> begin_pass();
 
   /// When the running or the last pass began.
@@ -110,9 +110,9 @@ class LoaderState {
   const StepSamples& samples() const;
   void seek(int64_t batch);
   void set_epoch(int64_t epoch);
-  /// Replaces ShardSpec::even_batches from the next pass on.
+  /// Replaces SampleSplit::even_batches from the next pass on.
   void set_even_batches(std::optional<bool> even);
-  const ShardSpec& shard() const;
+  const SampleSplit& sample_split() const;
   int64_t size() const;
   /// Whether the data come from a stream.
   bool streams() const;

@@ -281,7 +281,7 @@ Optimizer prepare_optimizer(RuntimeState& state, std::shared_ptr<torch::optim::O
 Scheduler prepare_scheduler(RuntimeState& state, std::shared_ptr<muster::LRScheduler> scheduler);
 Scheduler prepare_scheduler(RuntimeState& state, std::shared_ptr<torch::optim::LRScheduler> scheduler);
 Scheduler prepare_scheduler(RuntimeState& state, std::shared_ptr<torch::optim::ReduceLROnPlateauScheduler> scheduler);
-std::shared_ptr<const data::ShardSpec> prepare_loader(RuntimeState& state, const data::LoaderState& loader);
+std::shared_ptr<const data::SampleSplit> prepare_loader(RuntimeState& state, const data::LoaderState& loader);
 void keep_loader(RuntimeState& state, const std::shared_ptr<data::LoaderState>& loader,
                  std::optional<int64_t> place = 0);
 

@@ -63,9 +63,9 @@ void expect_gathered(const json& c, const std::vector<Part>& parts) {
   EXPECT_EQ(gathered, c.at("gathered_for_metrics").get<Batches>());
 }
 
-class ShardingCase : public ::testing::TestWithParam<int> {};
+class SplitCase : public ::testing::TestWithParam<int> {};
 
-TEST_P(ShardingCase, IsDealtAsTheReferenceDoes) {
+TEST_P(SplitCase, IsDealtAsTheReferenceDoes) {
   const auto& c = cases("cases")[GetParam()];
   SCOPED_TRACE(c.dump());
   const int world = c.at("world_size");
@@ -74,12 +74,12 @@ TEST_P(ShardingCase, IsDealtAsTheReferenceDoes) {
   const DataLoader sampled(data, SequentialSampler(static_cast<int64_t>(data.size())), options_of(c));
   std::vector<Part> parts;
   for (int rank = 0; rank < world; ++rank) {
-    const ShardSpec shard{.rank = rank, .world_size = world};
-    auto loader = whole.distributed(shard);
+    const SampleSplit split{.rank = rank, .world_size = world};
+    auto loader = whole.distributed(split);
     const auto expected = c.at("ranks")[rank].get<Batches>();
     parts.push_back(run_part(loader));
     EXPECT_EQ(parts.back().batches, expected) << "rank " << rank;
-    EXPECT_EQ(run(sampled.distributed(shard)), expected) << "through a sampler, rank " << rank;
+    EXPECT_EQ(run(sampled.distributed(split)), expected) << "through a sampler, rank " << rank;
     // The reference's length counts a last piece that ranks without one never get.
     const bool over_reports = c.at("split_batches") && !c.at("even_batches") && !c.at("drop_last");
     if (!over_reports) {
@@ -92,7 +92,7 @@ TEST_P(ShardingCase, IsDealtAsTheReferenceDoes) {
   expect_gathered(c, parts);
 }
 
-INSTANTIATE_TEST_SUITE_P(Vectors, ShardingCase, ::testing::Range(0, static_cast<int>(cases("cases").size())));
+INSTANTIATE_TEST_SUITE_P(Vectors, SplitCase, ::testing::Range(0, static_cast<int>(cases("cases").size())));
 
 class InvalidCase : public ::testing::TestWithParam<int> {};
 
@@ -151,24 +151,24 @@ TEST_P(DynamicCase, IsDealtAsTheReferenceDoes) {
 INSTANTIATE_TEST_SUITE_P(Vectors, DynamicCase,
                          ::testing::Range(0, static_cast<int>(cases("dynamic_batch_cases").size())));
 
-TEST(Sharding, VectorsAreAllThere) {
+TEST(SampleSplit, VectorsAreAllThere) {
   EXPECT_EQ(cases("cases").size(), 600u);
   EXPECT_EQ(cases("invalid_cases").size(), 54u);
   EXPECT_EQ(cases("dynamic_batch_cases").size(), 24u);
 }
 
-TEST(Sharding, BatchSamplersCannotBeSplit) {
+TEST(SampleSplit, BatchSamplersCannotBeSplit) {
   const auto data = numbers(4);
   const DataLoader whole(data, ListedBatches({{0, 1}, {2}}));
   EXPECT_THROW((void)whole.distributed({.split_batches = true, .world_size = 2}), ConfigError);
 }
 
-TEST(Sharding, ARankOutsideTheWorldIsRefused) {
+TEST(SampleSplit, ARankOutsideTheWorldIsRefused) {
   const auto data = numbers(4);
   EXPECT_THROW((void)DataLoader(data).distributed({.rank = 2, .world_size = 2}), ConfigError);
 }
 
-TEST(Sharding, RealSamplesOfBatchSamplersLeaveOutPadding) {
+TEST(SampleSplit, RealSamplesOfBatchSamplersLeaveOutPadding) {
   const auto data = numbers(6);
   for (int rank = 0; rank < 2; ++rank) {
     auto loader =

@@ -17,8 +17,8 @@ class Trace;
 
 namespace muster::data {
 
-/// How a loader is sharded for one rank of a job.
-struct ShardSpec {
+/// How the samples of a loader are split over the ranks of a job, and what one rank does with its part.
+struct SampleSplit {
   at::Device device = at::kCPU;               ///< device that batches are moved to ahead of use
   std::optional<bool> dispatch_batches = {};  ///< unset: as in the loader's options
   std::optional<bool> even_batches = {};      ///< unset: as in the loader's options
@@ -38,5 +38,5 @@ struct ShardSpec {
 }  // namespace muster::data
 
 namespace muster {
-using data::ShardSpec;
+using data::SampleSplit;
 }
