@@ -8,6 +8,7 @@
 #include <ATen/ops/empty.h>
 
 #include "agreement.h"
+#include "base/log.h"
 #include "base/shown.h"
 #include "comm/error_text.h"
 #include "comm/operation.h"
