@@ -1,7 +1,6 @@
 #include "accelerate_names.h"
 
 #include <algorithm>
-#include <deque>
 
 #include "base/spelling.h"
 
@@ -20,6 +19,23 @@ std::string followed_as(const ForeignWord& one) {
     case Follow::in_code: break;
   }
   return text;
+}
+
+/// A section of the file, and the prefix of its keys outside of it.
+constexpr std::pair<std::string_view, std::string_view> kSections[] = {{"deepspeed_config", ""},
+                                                                       {"dynamo_config", "dynamo_"},
+                                                                       {"fp8_config", "fp8_"},
+                                                                       {"fsdp_config", "fsdp_"},
+                                                                       {"megatron_lm_config", "megatron_lm_"},
+                                                                       {"mpirun_config", ""},
+                                                                       {"parallelism_config", "parallelism_config_"}};
+
+std::string_view section_of(const ForeignWord& one) {
+  if (one.group == Group::deepspeed) return "deepspeed_config";
+  if (one.word.starts_with("mpirun_")) return "mpirun_config";
+  for (const auto& [section, prefix] : kSections)
+    if (!prefix.empty() && one.word.starts_with(prefix)) return section;
+  return "";
 }
 
 }  // namespace
@@ -90,27 +106,6 @@ std::string variable_of_accelerate(const ForeignWord& one) {
     default: return "";
   }
 }
-
-namespace {
-
-/// A section of the file, and the prefix of its keys outside of it.
-constexpr std::pair<std::string_view, std::string_view> kSections[] = {{"deepspeed_config", ""},
-                                                                       {"dynamo_config", "dynamo_"},
-                                                                       {"fp8_config", "fp8_"},
-                                                                       {"fsdp_config", "fsdp_"},
-                                                                       {"megatron_lm_config", "megatron_lm_"},
-                                                                       {"mpirun_config", ""},
-                                                                       {"parallelism_config", "parallelism_config_"}};
-
-std::string_view section_of(const ForeignWord& one) {
-  if (one.group == Group::deepspeed) return "deepspeed_config";
-  if (one.word.starts_with("mpirun_")) return "mpirun_config";
-  for (const auto& [section, prefix] : kSections)
-    if (!prefix.empty() && one.word.starts_with(prefix)) return section;
-  return "";
-}
-
-}  // namespace
 
 std::vector<std::string> accelerate_sections() {
   std::vector<std::string> names;

@@ -1,7 +1,6 @@
 #include "format/convert.h"
 
 #include <cstdio>
-#include <filesystem>
 
 #include <CLI/App.hpp>
 #include <CLI/Config.hpp>

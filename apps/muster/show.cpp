@@ -11,7 +11,6 @@
 #include "commands.h"
 #include "format/json.h"
 #include "format/stored_content.h"
-#include "muster/base/error.h"
 #include "parse.h"
 
 namespace muster::cli {

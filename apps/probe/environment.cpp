@@ -3,8 +3,6 @@
 #include <dlfcn.h>
 
 #include <cstdio>
-#include <string>
-#include <vector>
 
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>

@@ -1,7 +1,6 @@
 // What a GPU punishes sometimes is punished under some seed; what is right is right under all.
 #include <exception>
 
-#include "muster/testing/thrown.h"
 #include "simulated.h"
 
 namespace muster::sim {

@@ -37,11 +37,8 @@ void copy_bytes(const std::vector<ByteCopy>& copies);
 /// them.
 bool is_plain(const at::Tensor& tensor);
 
-}  // namespace muster::checkpoint
-
-/// Transfers of tensor bytes between a device and the host through pinned memory.
-/// Why: docs/decisions/0145-checkpoints-through-pinned-memory.md.
-namespace muster::checkpoint {
+// Transfers of tensor bytes between a device and the host through pinned memory.
+// Why: docs/decisions/0145-checkpoints-through-pinned-memory.md.
 
 /// Whether the tensor is on a device whose bytes are transferred through pinned memory.
 bool is_on_device(const at::Tensor& tensor);

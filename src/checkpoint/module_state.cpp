@@ -115,6 +115,14 @@ void check_fit(const Fitting& fitting, bool strict, std::string_view what) {
                                        (strict ? prefix_hint(fitting) : ""));
 }
 
+void append(NamedTensors& weights, const torch::nn::Module& module, const std::string& prefix) {
+  for (const auto& entry : module.named_parameters(/*recurse=*/false))
+    if (entry.value().defined()) weights.emplace_back(prefix + entry.key(), entry.value());
+  for (const auto& entry : module.named_buffers(/*recurse=*/false))
+    if (entry.value().defined()) weights.emplace_back(prefix + entry.key(), entry.value());
+  for (const auto& child : module.named_children()) append(weights, *child.value(), prefix + child.key() + ".");
+}
+
 }  // namespace
 
 State state_dict(const torch::nn::Module& module) {
@@ -189,18 +197,6 @@ void copy_values(const std::vector<std::pair<at::Tensor, at::Tensor>>& pairs) {
     else if (!to.is_inference()) to.unsafeGetTensorImpl()->bump_version();
   }
 }
-
-namespace {
-
-void append(NamedTensors& weights, const torch::nn::Module& module, const std::string& prefix) {
-  for (const auto& entry : module.named_parameters(/*recurse=*/false))
-    if (entry.value().defined()) weights.emplace_back(prefix + entry.key(), entry.value());
-  for (const auto& entry : module.named_buffers(/*recurse=*/false))
-    if (entry.value().defined()) weights.emplace_back(prefix + entry.key(), entry.value());
-  for (const auto& child : module.named_children()) append(weights, *child.value(), prefix + child.key() + ".");
-}
-
-}  // namespace
 
 NamedTensors weights_of(const torch::nn::Module& module) {
   NamedTensors weights;

@@ -52,6 +52,16 @@ std::optional<ElementType> stored_type(at::ScalarType scalar) {
   return std::nullopt;
 }
 
+bool can_be_tied(const at::Tensor& tensor) {
+  return tensor.defined() && tensor.has_storage() && !tensor.is_meta() && tensor.numel() > 0;
+}
+
+/// Compares without data pointers: a sharded model has none between steps.
+bool start_at_one_place(const at::Tensor& a, const at::Tensor& b) {
+  return a.storage().unsafeGetStorageImpl() == b.storage().unsafeGetStorageImpl() &&
+         a.storage_offset() == b.storage_offset();
+}
+
 }  // namespace
 
 std::optional<at::ScalarType> scalar_type(ElementType type) {
@@ -97,20 +107,6 @@ std::string description(const at::Tensor& tensor) {
   text << (type ? format::name_of(*type) : c10::toString(tensor.scalar_type())) << ' ' << tensor.sizes();
   return text.str();
 }
-
-namespace {
-
-bool can_be_tied(const at::Tensor& tensor) {
-  return tensor.defined() && tensor.has_storage() && !tensor.is_meta() && tensor.numel() > 0;
-}
-
-/// Compares without data pointers: a sharded model has none between steps.
-bool start_at_one_place(const at::Tensor& a, const at::Tensor& b) {
-  return a.storage().unsafeGetStorageImpl() == b.storage().unsafeGetStorageImpl() &&
-         a.storage_offset() == b.storage_offset();
-}
-
-}  // namespace
 
 bool are_tied(const at::Tensor& a, const at::Tensor& b) {
   return can_be_tied(a) && can_be_tied(b) && start_at_one_place(a, b) && a.scalar_type() == b.scalar_type() &&

@@ -64,6 +64,17 @@ auto exchanged(const Outcome& own, Exchange&& exchange) {
   return all;
 }
 
+std::vector<std::string> split(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);) lines.push_back(line);
+  return lines;
+}
+
+std::string line_or_none(const std::vector<std::string>& lines, std::size_t i) {
+  return i < lines.size() ? lines[i] : formatted("nothing more ({} in all)", lines.size());
+}
+
 }  // namespace
 
 void raise_failure(const Failure& failure) {
@@ -123,21 +134,6 @@ bool any_rank(const Communicator& group, std::string label, bool mine) {
   scalars.run();
   return scalars.result(0) > 0;
 }
-
-namespace {
-
-std::vector<std::string> split(const std::string& text) {
-  std::vector<std::string> lines;
-  std::istringstream stream(text);
-  for (std::string line; std::getline(stream, line);) lines.push_back(line);
-  return lines;
-}
-
-std::string line_or_none(const std::vector<std::string>& lines, std::size_t i) {
-  return i < lines.size() ? lines[i] : formatted("nothing more ({} in all)", lines.size());
-}
-
-}  // namespace
 
 void require_same_lines(const Communicator& group, const std::vector<std::string>& lines,
                         const DisagreementText& text) {

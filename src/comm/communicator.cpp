@@ -19,12 +19,9 @@
 #include "operation.h"
 
 namespace muster::comm {
-namespace {
 
 constexpr std::array kDtypes{at::kDouble, at::kFloat, at::kHalf, at::kBFloat16, at::kLong,
                              at::kInt,    at::kShort, at::kChar, at::kByte,     at::kBool};
-
-}  // namespace
 
 bool takes_dtype(at::ScalarType dtype) { return std::ranges::find(kDtypes, dtype) != kDtypes.end(); }
 

@@ -63,6 +63,11 @@ FoundBackend from_object(const std::string& name, const ObjectFile& opened) {
   return {std::make_shared<const BackendEntry>(std::move(entry)), note};
 }
 
+c10::intrusive_ptr<c10d::Backend> required(c10::intrusive_ptr<c10d::Backend> made) {
+  if (made) return made;
+  throw ConfigError("MU560", "the factory returned none; let it return a c10d::Backend on every rank, or throw");
+}
+
 }  // namespace
 
 FoundBackend find_device_backend(const DeviceBackend& wanted, c10::DeviceType device) {
@@ -176,15 +181,6 @@ BackendPtr make_on_all_ranks(const BackendAgreement& agreement, const std::funct
   const auto [id, text] = split_message(outcome, "MU575");
   throw CommError(id, text);
 }
-
-namespace {
-
-c10::intrusive_ptr<c10d::Backend> required(c10::intrusive_ptr<c10d::Backend> made) {
-  if (made) return made;
-  throw ConfigError("MU560", "the factory returned none; let it return a c10d::Backend on every rank, or throw");
-}
-
-}  // namespace
 
 BackendPtr CustomBackend::make(const std::string& name, int rank, int size) const {
   return make_on_all_ranks(agreement(name, rank, size, "group " + name),

@@ -56,11 +56,7 @@ void ConvertedOperation::finish(const Operation& operation, bool has_result) con
     at::Tensor(operation.out).copy_(converted_.out);
 }
 
-namespace {
-
 constexpr device::SyncPoint kEnded{"watch: whether the device has ended an operation"};
-
-}  // namespace
 
 PendingOperation::PendingOperation(const Operation& operation)
     : header_(make_header(operation, nullptr, 0)), asked_(std::chrono::steady_clock::now()) {}
@@ -127,13 +123,9 @@ void PendingOperations::clear() {
   operations_.clear();
 }
 
-namespace {
-
 constexpr device::SyncPoint kOwnDevice{"collectives: the backend is called on the device of the tensors"};
 constexpr device::SyncPoint kResult{"collectives: the current stream reads after the operation"};
 constexpr device::SyncPoint kFinished{"collectives: another stream reads after a mean"};
-
-}  // namespace
 
 DeviceWork::DeviceWork(Operation operation, int size) : operation_(std::move(operation)), size_(size) {}
 

@@ -89,6 +89,13 @@ at::Device device_of(const Operation& operation) {
   return tensor.defined() ? tensor.device() : at::Device(at::kCPU);
 }
 
+constexpr std::chrono::milliseconds kDrain(5000);  ///< time that operations have to end when their group is destroyed
+
+GroupIdentity with_flight_recorder(GroupIdentity identity, bool has_device) {
+  if (has_device && !identity.flight_recorder) identity.flight_recorder = std::make_shared<FlightRecorder>();
+  return identity;
+}
+
 }  // namespace
 
 Staging::Staging(const Operation& operation, int rank, const device::Stream& stream)
@@ -141,17 +148,6 @@ bool Work::is_completed() const {
   base::Lock lock(state_->waiting->mutex());
   return state_->done;
 }
-
-namespace {
-
-constexpr std::chrono::milliseconds kDrain(5000);  ///< time that operations have to end when their group is destroyed
-
-GroupIdentity with_flight_recorder(GroupIdentity identity, bool has_device) {
-  if (has_device && !identity.flight_recorder) identity.flight_recorder = std::make_shared<FlightRecorder>();
-  return identity;
-}
-
-}  // namespace
 
 Group::Group(GroupIdentity identity, std::unique_ptr<Collectives> collectives,
              std::unique_ptr<DeviceCollectives> device_collectives)
@@ -465,12 +461,8 @@ void Group::stage(Operation& operation) {
   operation.staging = std::make_shared<Staging>(operation, rank_, staging_stream_);
 }
 
-namespace {
-
 // In hours. Much longer timeouts would overflow a clock that counts nanoseconds.
 constexpr std::chrono::milliseconds kLongestTimeout = std::chrono::hours(200'000);
-
-}  // namespace
 
 void check_timeouts(const GroupOptions& options) {
   for (const auto limit : {options.rendezvous_timeout, options.timeout})

@@ -430,13 +430,9 @@ class Pairwise::PieceBroadcast {
 
 void Pairwise::broadcast_pieces(const Call& call) { PieceBroadcast(*this, call).run(); }
 
-namespace {
-
 // A rank's piece is reduced chunk by chunk: while one chunk, still in cache, is reduced, the next one is in transit and
 // the result of the last one is sent on. Scratch memory holds at most kWindow chunks per peer.
 constexpr int64_t kWindow = 4;
-
-}  // namespace
 
 /// One reduction of pieces while it runs.
 class Pairwise::PieceReduction {

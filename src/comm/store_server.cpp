@@ -68,6 +68,9 @@ std::invoke_result_t<F> call_in_time(std::chrono::milliseconds limit, F call) {
 /// Milliseconds by which an answer may come later than the store's timeout.
 constexpr std::chrono::milliseconds kLateAnswer{2000};
 
+using Bytes = std::vector<std::uint8_t>;
+using std::chrono::milliseconds;
+
 }  // namespace
 
 /// A store whose calls take at most its timeout (or a longer one given to wait()) plus kLateAnswer. c10d's client has
@@ -112,13 +115,6 @@ class BoundedStore final : public c10d::Store {
   base::Mutex mutex_;
   bool is_silent_ MUSTER_GUARDED_BY(mutex_) = false;  // the mutex guards the calls, too
 };
-
-namespace {
-
-using Bytes = std::vector<std::uint8_t>;
-using std::chrono::milliseconds;
-
-}  // namespace
 
 BoundedStore::BoundedStore(c10::intrusive_ptr<c10d::Store> store, std::string place)
     : c10d::Store(store->getTimeout()), store_(std::move(store)), place_(std::move(place)) {}

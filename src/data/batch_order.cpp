@@ -17,6 +17,24 @@ void check_world(const BatchSplit& split) {
         "MU107", "rank " + std::to_string(split.rank) + " is not in a world of " + std::to_string(split.world_size));
 }
 
+int64_t checked(int64_t index, int64_t size) {
+  if (index >= 0 && index < size) return index;
+  throw UsageError("MU109", "the sampler gave index " + std::to_string(index) + ", but the dataset has " +
+                                std::to_string(size) + " samples; make it give indices from 0 to " +
+                                std::to_string(size - 1));
+}
+
+/// Number of samples skipped between two checks of the stop flag.
+constexpr int64_t kSkippedAtOnce = 4096;
+
+bool seen(const std::atomic<bool>* stop) { return stop && stop->load(std::memory_order_relaxed); }
+
+/// Each step as one batch of a single rank, never padded.
+SplitPlan plan_of_steps(const BatchSplit& split, int64_t offset) {
+  return SplitPlan(
+      {.batch_size = SplitPlan(split).step_size(), .drop_last = split.drop_last, .offset = offset, .size = split.size});
+}
+
 }  // namespace
 
 SplitPlan::SplitPlan(const BatchSplit& split) : split_(split) {
@@ -108,17 +126,6 @@ bool BatchSplitPlan::pads() const {
   return split_.even && !split_.drop_last && (split_.size - split_.offset) % split_.world_size != 0;
 }
 
-namespace {
-
-int64_t checked(int64_t index, int64_t size) {
-  if (index >= 0 && index < size) return index;
-  throw UsageError("MU109", "the sampler gave index " + std::to_string(index) + ", but the dataset has " +
-                                std::to_string(size) + " samples; make it give indices from 0 to " +
-                                std::to_string(size - 1));
-}
-
-}  // namespace
-
 bool IndexOrder::prepare(int64_t batch, BatchContent& content) {
   if (batch >= batches_) return false;
   content.samples = fill(batch, content.indices);
@@ -207,15 +214,6 @@ StepSamples BatchSampledOrder::fill(int64_t batch, std::vector<int64_t>& indices
       samples.left += static_cast<int64_t>(sampler_->next().size());
   return samples;
 }
-
-namespace {
-
-/// Number of samples skipped between two checks of the stop flag.
-constexpr int64_t kSkippedAtOnce = 4096;
-
-bool seen(const std::atomic<bool>* stop) { return stop && stop->load(std::memory_order_relaxed); }
-
-}  // namespace
 
 StreamOrder::StreamOrder(std::shared_ptr<BatchMaker> maker, Settings settings)
     : maker_(std::move(maker)), reader_(maker_->stream()), settings_(std::move(settings)) {
@@ -335,16 +333,6 @@ bool StreamOrder::prepare(int64_t batch, BatchContent& content) {
   content.state = now_->state;
   return true;
 }
-
-namespace {
-
-/// Each step as one batch of a single rank, never padded.
-SplitPlan plan_of_steps(const BatchSplit& split, int64_t offset) {
-  return SplitPlan(
-      {.batch_size = SplitPlan(split).step_size(), .drop_last = split.drop_last, .offset = offset, .size = split.size});
-}
-
-}  // namespace
 
 DispatchedOrder::DispatchedOrder(const BatchSplit& split, int64_t first_step, const Whole& whole) : split_(split) {
   // The order in use is made second: a sampler can have only one position.

@@ -38,6 +38,13 @@ constexpr device::SyncPoint kReuse{"batches: pinned memory is written again afte
 /// allocator.
 constexpr std::size_t kMostKept = 8;
 
+void warn_of_repeats(const StepSamples& step) {
+  log::warning(step.total - step.real, " of the last step's ", step.total,
+               " samples are repeated, so that all ranks get equal batches. gather_for_metrics and a "
+               "collector leave them out; gradients and sums by reduce or gather count them. With even_batches = false "
+               "or drop_last = true there are none");
+}
+
 }  // namespace
 
 DeviceMover::DeviceMover(at::Device device, device::Stream stream, bool pinned, bool non_blocking)
@@ -88,17 +95,6 @@ std::unique_ptr<BatchBox> DeviceMover::take() {
   kept_.pop_front();
   return box;
 }
-
-namespace {
-
-void warn_of_repeats(const StepSamples& step) {
-  log::warning(step.total - step.real, " of the last step's ", step.total,
-               " samples are repeated, so that all ranks get equal batches. gather_for_metrics and a "
-               "collector leave them out; gradients and sums by reduce or gather count them. With even_batches = false "
-               "or drop_last = true there are none");
-}
-
-}  // namespace
 
 OpenPass::OpenPass(std::shared_ptr<Progress> progress)
     : epoch_(progress->epoch), position_(progress->next_start), progress_(std::move(progress)) {

@@ -39,11 +39,8 @@ void synchronize(at::Device device);
 /// Whether copies to this device benefit from pinned host memory.
 bool uses_pinned_memory(at::Device device);
 
-}  // namespace muster::device
-
-/// Queries CUDA's driver. Neither Muster nor every LibTorch links the driver's library, so it is opened when first
-/// needed.
-namespace muster::device {
+// Queries of CUDA's driver. Neither Muster nor every LibTorch links the driver's library, so it is opened when first
+// needed.
 
 /// The CUDA version that the driver supports, such as "12.8". nullopt where there is no driver.
 std::optional<std::string> cuda_version_of_driver();

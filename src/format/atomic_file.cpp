@@ -145,14 +145,10 @@ void sync_folder(const fs::path& folder) {
                                        std::generic_category().message(error) + ")");
 }
 
-namespace {
-
 /// Bytes per write. Bytes read for a checksum are still in the processor's cache when the kernel copies them; and in
 /// one large write the kernel uses the largest pages it has, which are cheaper to write and to map.
 constexpr std::size_t kBytesPerWrite = std::size_t{4} << 20;
 constexpr std::size_t kPiecesPerWrite = 1024;  // limit on pieces per write
-
-}  // namespace
 
 BlockFile::BlockFile(std::unique_ptr<OutputFile> file, std::uint64_t bytes) : file_(std::move(file)) {
   file_->reserve(bytes);

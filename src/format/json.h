@@ -1,6 +1,5 @@
 #pragma once  // for other rooms
 
-#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>

@@ -1,7 +1,6 @@
 #pragma once  // for other rooms
 
 #include <cstdint>
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>

@@ -56,11 +56,7 @@ Environment rank_environment(const Environment& parent, const Job& job, int loca
 
 std::string new_job_name() { return std::to_string(getpid()) + "-" + random_word(12); }
 
-namespace {
-
 constexpr int kPortOfSeveralNodes = 29400;  // default port of torchrun's c10d rendezvous
-
-}  // namespace
 
 void check_nodes(const Nodes& nodes) {
   using log::str;

@@ -142,11 +142,7 @@ std::size_t whole_records(std::string_view bytes) {
   return end;
 }
 
-namespace {
-
 constexpr uint64_t kSpillPiece = uint64_t{1} << 20;  // bytes that are read from the file at a time
-
-}  // namespace
 
 RecordQueue::~RecordQueue() { end_spill(); }
 

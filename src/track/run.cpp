@@ -14,7 +14,6 @@
 #include "base/log.h"
 #include "base/shown.h"
 #include "file_trackers.h"
-#include "mlflow_server.h"
 #include "mlflow_tracker.h"
 #include "muster/base/environment.h"
 #include "muster/base/error.h"

@@ -102,6 +102,16 @@ void add_callback(State& callbacks, const Callback& callback, State own) {
   callbacks.set(callback.state_key(), std::move(own));
 }
 
+/// The state at this path of names; nullptr if there is none.
+const State* inside(const State& state, std::initializer_list<std::string_view> names) {
+  const State* found = &state;
+  for (const auto name : names) {
+    found = found->find(name);
+    if (!found) return nullptr;
+  }
+  return found;
+}
+
 }  // namespace
 
 bool is_interrupted_checkpoint(const Runtime& runtime, const fs::path& folder) {
@@ -350,20 +360,6 @@ fs::path Checkpoints::resolved(const std::string& ckpt_path, bool required) cons
     log::warning("ckpt_path is \"", ckpt_path, "\", and there is no such checkpoint: training starts from scratch");
   return {};
 }
-
-namespace {
-
-/// The state at this path of names; nullptr if there is none.
-const State* inside(const State& state, std::initializer_list<std::string_view> names) {
-  const State* found = &state;
-  for (const auto name : names) {
-    found = found->find(name);
-    if (!found) return nullptr;
-  }
-  return found;
-}
-
-}  // namespace
 
 bool is_lightning_file(const std::filesystem::path& checkpoint) {
   std::error_code ignored;

@@ -1,4 +1,3 @@
-#include <utility>
 
 #include <torch/csrc/autograd/anomaly_mode.h>
 

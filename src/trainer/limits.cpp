@@ -1,7 +1,5 @@
 #include "limits.h"
 
-#include <utility>
-
 #include "muster/base/error.h"
 #include "muster/base/format.h"
 #include "muster/trainer/callbacks.h"

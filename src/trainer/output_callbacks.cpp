@@ -40,6 +40,12 @@ int64_t total_of(const Trainer& trainer, Stage stage) {
   return total;
 }
 
+int64_t flops_of(Trainer& trainer, TrainerModule& module, const std::function<void(TrainerModule&)>& example) {
+  const KeptRandomStates kept(trainer.runtime());
+  const auto scope = evaluation(trainer.model());
+  return measure_flops([&] { runtime::in_forward_scope(*trainer.model().prepared(), [&] { example(module); }); });
+}
+
 }  // namespace
 
 TrainerProgressBar::TrainerProgressBar(TrainerProgressBarOptions options) : options_(std::move(options)) {
@@ -230,16 +236,6 @@ std::string ModuleSummary::text() const {
   if (flops > 0) line(shown(flops), "Total FLOPs");
   return text;
 }
-
-namespace {
-
-int64_t flops_of(Trainer& trainer, TrainerModule& module, const std::function<void(TrainerModule&)>& example) {
-  const KeptRandomStates kept(trainer.runtime());
-  const auto scope = evaluation(trainer.model());
-  return measure_flops([&] { runtime::in_forward_scope(*trainer.model().prepared(), [&] { example(module); }); });
-}
-
-}  // namespace
 
 ModelSummary::ModelSummary(ModelSummaryOptions options) : options_(std::move(options)) {
   check_depth(options_.max_depth);

@@ -1,7 +1,6 @@
 #include "muster/trainer/trainer.h"
 
 #include "core.h"
-#include "muster/base/error.h"
 #include "options/trainer_fields.h"
 
 namespace muster {

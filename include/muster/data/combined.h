@@ -4,7 +4,6 @@
 #include <array>
 #include <cstddef>
 #include <iterator>
-#include <optional>
 #include <tuple>
 #include <utility>
 #include <variant>

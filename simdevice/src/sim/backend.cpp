@@ -1,14 +1,12 @@
 #include "muster/sim/backend.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <numeric>
 #include <thread>
 #include <utility>
-#include <vector>
 
 #include <ATen/ops/maximum.h>
 #include <ATen/ops/minimum.h>

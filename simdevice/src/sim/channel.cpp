@@ -8,10 +8,8 @@
 #include <cerrno>
 #include <cstring>
 #include <fstream>
-#include <new>
 #include <system_error>
 #include <utility>
-#include <vector>
 
 #include <ATen/ops/from_blob.h>
 

@@ -1,5 +1,4 @@
 #include <deque>
-#include <memory>
 #include <tuple>
 #include <utility>
 #include <vector>

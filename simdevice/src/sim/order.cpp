@@ -4,14 +4,10 @@
 #include <execinfo.h>
 
 #include <algorithm>
-#include <cstdint>
 #include <cstdio>
-#include <map>
-#include <memory>
 #include <sstream>
 #include <string_view>
 #include <utility>
-#include <vector>
 
 #include <torch/csrc/autograd/function.h>
 
@@ -103,6 +99,10 @@ bool is_passed_over(std::string_view name) {
          std::any_of(std::begin(kSpaces), std::end(kSpaces), [&](auto s) { return qualified(name).starts_with(s); });
 }
 
+std::shared_ptr<const Origin> origin_here(const std::string& what) {
+  return std::make_shared<const Origin>(Origin{what, CallSite::here()});
+}
+
 }  // namespace
 
 CallSite CallSite::here() {
@@ -123,14 +123,6 @@ std::string CallSite::text() const {
   if (!node_.empty()) text += (text.empty() ? "" : ", ") + std::string("in ") + node_;
   return text.empty() ? "an unknown place" : text;
 }
-
-namespace {
-
-std::shared_ptr<const Origin> origin_here(const std::string& what) {
-  return std::make_shared<const Origin>(Origin{what, CallSite::here()});
-}
-
-}  // namespace
 
 uint64_t Clock::tick(size_t stream) {
   if (times_.size() <= stream) times_.resize(stream + 1);

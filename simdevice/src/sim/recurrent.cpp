@@ -1,7 +1,6 @@
 // LibTorch calls these fused cells if an LSTM or a GRU is on an accelerator. They get products without biases. The CPU
 // rounds products and biases together, so its numbers differ by rounding.
 #include <tuple>
-#include <vector>
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>

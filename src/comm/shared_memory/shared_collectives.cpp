@@ -465,12 +465,8 @@ void SharedCollectives::broadcast(const Call& call) {
 // write to each other's memory, nothing is copied afterwards either.
 // Why: docs/decisions/0110-gradients-in-memory-that-ranks-share.md and 0116-results-that-peers-write.md.
 
-namespace {
-
 /// Bytes of each rank that are reduced at once. Several such parts fit into a core's second-level cache.
 constexpr int64_t kPartBytes = 128 << 10;
-
-}  // namespace
 
 void SharedCollectives::allocate_buffer(const Call& call) {
   exchange_headers(call);

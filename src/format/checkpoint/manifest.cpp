@@ -8,7 +8,6 @@
 #include "base/listing.h"
 #include "base/shown.h"
 #include "format/checksum.h"
-#include "format/safetensors.h"
 #include "muster/base/error.h"
 
 namespace muster::format {

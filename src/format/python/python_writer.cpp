@@ -167,12 +167,6 @@ class PickleText {
   std::string text_;
 };
 
-}  // namespace
-
-std::string write_pickle(const PythonFile& content) { return PickleText(content).write(); }
-
-namespace {
-
 /// The size of the whole archive in bytes.
 std::uint64_t archive_bytes(const std::string& folder, const PythonFile& content, std::uint64_t pickle_bytes) {
   ZipLayout layout;
@@ -188,6 +182,8 @@ std::uint64_t archive_bytes(const std::string& folder, const PythonFile& content
 }
 
 }  // namespace
+
+std::string write_pickle(const PythonFile& content) { return PickleText(content).write(); }
 
 void write_python_file(AtomicFile& file, const PythonFile& content, std::string_view stem,
                        const std::function<std::string_view(std::size_t)>& bytes_of) {

@@ -8,7 +8,6 @@
 #include <cstdio>
 #include <regex>
 #include <set>
-#include <string>
 #include <system_error>
 #include <thread>
 #include <utility>
