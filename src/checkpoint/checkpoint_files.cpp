@@ -32,16 +32,6 @@ void refuse_storage(std::string_view id, std::string_view function, const std::s
   throw CheckpointError("MU314", failed + "; nothing was loaded. See to the storage, and load again");
 }
 
-}  // namespace muster::checkpoint
-
-namespace muster {
-
-void CheckpointStorage::begin(const PendingCheckpoint&) {}
-void CheckpointStorage::discard(const PendingCheckpoint&) {}
-
-}  // namespace muster
-
-namespace muster::checkpoint {
 namespace {
 
 namespace fs = std::filesystem;
@@ -118,3 +108,10 @@ std::shared_ptr<const CheckpointFiles> open_checkpoint_files(const fs::path& pat
 }
 
 }  // namespace muster::checkpoint
+
+namespace muster {
+
+void CheckpointStorage::begin(const PendingCheckpoint&) {}
+void CheckpointStorage::discard(const PendingCheckpoint&) {}
+
+}  // namespace muster

@@ -17,7 +17,12 @@ namespace muster {
 class BatchSampler;
 class Sampler;
 
-namespace data {
+}  // namespace muster
+
+namespace muster::data {
+
+struct SampleSplit;
+
 /// Any sampler, as a value or in a shared_ptr.
 class AnySampler {
  public:
@@ -38,13 +43,6 @@ class AnySampler {
   std::shared_ptr<BatchSampler> batch_sampler_;
   std::shared_ptr<Sampler> sampler_;
 };
-}  // namespace data
-
-}  // namespace muster
-
-namespace muster::data {
-
-struct SampleSplit;
 
 /// Sample counts of the current batch and its step. A sample is real unless it is padding: a repeated sample that fills
 /// up the step.
