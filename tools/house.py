@@ -14,6 +14,7 @@ HERE = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(HERE / "tests/rooms"))
 from cpp_text import without_comments  # noqa: E402
 
+USERS = ("apps", "simdevice", "tests")  # the folders whose programs use what stands in include and src
 INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
 FRAME = re.compile(r"^\s*(?:#\s*(?:include|pragma)\b|namespace\b.*\{$|\}\s*//\s*namespace|using namespace\b)")
 CLASS = re.compile(r"^(\s*)(?:class|struct) (?:\[\[.*?\]\] )?([\w:]+)(?: final)?(?:\s*:[^;{]*)? \{$", re.MULTILINE)
@@ -22,8 +23,8 @@ MEMBER = re.compile(r"^\s*(?!return|using|friend|static|typedef|template|case|go
 FUNCTION = re.compile(r"^\s*(?!return|else|if|for|while|switch|throw|using|static_assert|case)[\w:<>,&*~\s\[\]()\"]*?(~?\w+|operator\S+)\([^;{]*\)[^;{=]*(?:=\s*(?:0|default)\s*;|[;{])", re.MULTILINE)
 
 
-def files(root):
-    return {path.relative_to(root): path.read_text() for folder in ("include", "src") for path in sorted((root / folder).rglob("*"))
+def files(root, folders=("include", "src")):
+    return {path.relative_to(root): path.read_text() for folder in folders for path in sorted((root / folder).rglob("*"))
             if path.suffix in (".h", ".cpp")}
 
 
@@ -80,10 +81,10 @@ def types_in_detail(texts):
     return count
 
 
-def users(texts):
-    """How many files include each private header."""
+def users(texts, others):
+    """How many files include each header, without its own source. A test or a program (`others`) counts: it needs the header."""
     count = collections.Counter()
-    for path, text in texts.items():
+    for path, text in [*texts.items(), *others.items()]:
         for name in set(INCLUDE.findall(text)):
             for header in (pathlib.Path("include", name), pathlib.Path("src", name), path.parent / name):
                 if header in texts and header.with_suffix(".cpp").name != path.name:
@@ -92,12 +93,12 @@ def users(texts):
     return count
 
 
-def figures(texts):
-    """How many there are, by name, and the classes that stand in several sources."""
+def figures(texts, others):
+    """How many there are, by name, and the classes that stand in several sources. `others`: tests and programs, which only use headers."""
     lines = [line for text in texts.values() for line in text.splitlines()]
     headers = [path for path in texts if path.parts[0] == "include"]
     several = sorted(name for (_, name), sources in sources_of_classes(texts).items() if len(sources) > 1)
-    one_user = [path for path, count in users(texts).items() if count == 1 and ("detail" in path.parts or path.parts[0] == "src")]
+    one_user = [path for path, count in users(texts, others).items() if count == 1 and ("detail" in path.parts or path.parts[0] == "src")]
     found = {"files in include and src": len(texts), "lines": len(lines), "mean lines of a file": round(len(lines) / len(texts)),
              "installed headers": len(headers), "of these in detail": sum("detail" in path.parts for path in headers),
              "types of namespace muster defined in detail": types_in_detail(texts),
@@ -107,8 +108,9 @@ def figures(texts):
 
 
 def main():
-    texts = files(pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else HERE)
-    found, several = figures(texts)
+    root = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else HERE
+    texts = files(root)
+    found, several = figures(texts, files(root, USERS))
     every = list(classes(texts))
     for what, place in (("functions", 1), ("members", 2), ("flags", 3)):
         largest = max(every, key=lambda one: one[place])

@@ -20,7 +20,7 @@ BESIDE = {"sim": "simdevice"}  # rooms beside the house, which no other room inc
 TORCH = re.compile(r"^(torch|ATen|c10|caffe2)/")
 FORBIDDEN_WORDS = {"utils", "util", "helper", "helpers", "manager", "common", "misc"}
 FILE_LINES, TEST_LINES, FUNCTION_LINES, ROOM_LIST_LINES = 800, 400, 60, 20  # a file of 800 lines holds one class
-FIGURES = {"installed headers": 128, "types of namespace muster defined in detail": 0, "classes in several sources": 0, "private headers with one user": 29}
+FIGURES = {"installed headers": 128, "types of namespace muster defined in detail": 0, "classes in several sources": 0, "private headers with one user": 9}
 FOR_OTHERS = "#pragma once  // for other rooms\n"
 OPTIONS = re.compile(r"muster/\w+/(?:\w+_)?options\.h")  # the structs of options that users name stand beside what they are for, and belong to room options
 FACES = {"version.h": "base"}  # of the headers directly in include/muster: the room, where its name does not say it
@@ -276,7 +276,8 @@ def apis_add_no_logic(tree):
 
 def the_house_gets_no_worse(tree):
     """What tools/house.py counts. Who makes one of these smaller writes the new number here."""
-    found, _ = house.figures({path: text for path, text in tree.files.items() if path.parts[0] != "apps" and tree.room_of(path) not in BESIDE})
+    found, _ = house.figures({path: text for path, text in tree.files.items() if path.parts[0] != "apps" and tree.room_of(path) not in BESIDE},
+                             house.files(tree.root, house.USERS))
     for name, limit in FIGURES.items():
         if found[name] > limit:
             yield f"{name}: {found[name]}; the limit is {limit}, and `python3 tools/house.py` says what is counted"
