@@ -63,15 +63,10 @@ RawOptions accelerate_values(const std::string& path, const std::vector<options:
 }
 
 RawOptions extract_accelerate(RawOptions& texts, const std::vector<options::Description>& known) {
-  const auto is_ours = [&](const std::string& name) {
-    return std::any_of(known.begin(), known.end(), [&](const auto& option) {
-      return option.name == name || std::count(option.aliases.begin(), option.aliases.end(), name) > 0;
-    });
-  };
   RawOptions theirs;
   for (auto at = texts.begin(); at != texts.end();) {
     const auto name = accelerate_name_of_key(at->first);
-    if (is_ours(at->first) || !find_accelerate_name(name)) {
+    if (options::find_option(known, at->first) || !find_accelerate_name(name)) {
       ++at;
       continue;
     }

@@ -1,6 +1,8 @@
 #include "config_file.h"
 
 #include <algorithm>
+#include <iterator>
+#include <string_view>
 
 #include "base/listing.h"
 #include "deepspeed_file.h"
@@ -13,12 +15,6 @@ namespace {
 
 using options::File;
 using options::RawOptions;
-
-bool is_option(const std::vector<options::Description>& known, const std::string& key) {
-  return std::any_of(known.begin(), known.end(), [&](const auto& option) {
-    return option.name == key || std::count(option.aliases.begin(), option.aliases.end(), key) > 0;
-  });
-}
 
 [[noreturn]] void refuse_file(const RawOptions& outside, const std::string& path, const std::string& section) {
   std::vector<std::string> keys;
@@ -34,7 +30,7 @@ bool is_option(const std::vector<options::Description>& known, const std::string
 void refuse_options_outside(const RawOptions& outside, const std::string& section,
                             const std::vector<options::Description>& known) {
   for (const auto& [key, found] : outside)
-    if (is_option(known, key))
+    if (options::find_option(known, key))
       throw ConfigError("MU304", found.place + ": option '" + key + "' stands outside of section `" + section +
                                      "`, which alone is read; indent it below `" + section + ":`");
 }
@@ -43,10 +39,10 @@ void refuse_options_outside(const RawOptions& outside, const std::string& sectio
 FileKind kind_of(const File& file, const std::string& path, const std::string& section) {
   const auto sections = file.sections();
   if (std::find(sections.begin(), sections.end(), section) != sections.end()) return FileKind::muster;
-  const auto has = [&](const char* key) { return file.outside().contains(key); };
+  const auto has = [&](std::string_view key) { return file.outside().contains(std::string(key)); };
   if (has("compute_environment") || has("distributed_type")) return FileKind::accelerate;
-  for (const auto* key : {"trainer", "fit", "validate", "test", "predict"})
-    if (has(key)) return FileKind::lightning;
+  if (has("trainer") || std::any_of(std::begin(trainer::kSubcommands), std::end(trainer::kSubcommands), has))
+    return FileKind::lightning;
   refuse_file(file.outside(), path, section);
 }
 
@@ -63,15 +59,11 @@ ConfigFile read_ours(const File& file, const std::string& path, const std::strin
   return result;
 }
 
-File file_of(const std::string& section, RawOptions texts) {
-  return File::parse(section + ":\n", "", section).changed(section, [&](RawOptions& all) { all = std::move(texts); });
-}
-
 ConfigFile read_lightning(const std::string& path, const std::vector<options::FileValue>& values,
                           const std::string& section, const std::vector<options::Description>& known) {
   auto request = trainer::translate_lightning(values, known);
   ConfigFile result{.path = path, .kind = FileKind::lightning};
-  result.file = file_of(section, std::move(request.options));
+  result.file = File::of_section(section, std::move(request.options));
   if (!request.of_program.empty())
     result.notes.push_back(path + ": of a file of LightningCLI, `trainer` is followed; left to the program: " +
                            joined(request.of_program, {}, kMostListed));
@@ -95,7 +87,7 @@ ConfigFile read_config(const std::string& path, const std::string& section,
   }
   ConfigFile result{.path = path, .kind = FileKind::accelerate};
   result.accelerate = accelerate_values(path, options::parse_file_values(text, path));
-  result.file = file_of(section, {});
+  result.file = File::of_section(section, {});
   return result;
 }
 
@@ -114,7 +106,7 @@ Translated translated_config(const ConfigFile& config, const RawOptions& flags, 
   RawOptions in_file;
   for (auto& [name, found] : request.options) (is_flag(found) ? result.from_flags : in_file)[name] = std::move(found);
   const auto known = run_option_table().descriptions();
-  const auto file = config.path.empty() ? file_of(section, {}) : config.file;
+  const auto file = config.path.empty() ? File::of_section(section, {}) : config.file;
   result.file = file.changed(section, [&](RawOptions& texts) {
     for (auto& [name, found] : in_file) {
       const auto set = options::without_aliases(known, texts);

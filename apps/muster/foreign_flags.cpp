@@ -2,34 +2,23 @@
 
 #include <algorithm>
 
+#include "base/options_text.h"
 #include "muster/base/error.h"
 #include "options/words.h"
 
 namespace muster::cli {
 namespace {
 
-/// The option's name: "log_dir" for "--log-dir=x".
-std::string name_in(const std::string& flag) {
-  auto name = flag.substr(0, flag.find('='));
-  name.erase(0, std::min(name.find_first_not_of('-'), name.size()));
-  std::replace(name.begin(), name.end(), '-', '_');
-  return name;
-}
-
-std::string name_of(const std::string& flag) {
-  auto name = flag.substr(2);
-  std::replace(name.begin(), name.end(), '-', '_');
-  return name;
-}
+using options::name_of_flag;
 
 const options::Description* option_of(const std::string& word, const std::vector<options::Description>& known) {
   if (!word.starts_with("--")) return nullptr;
-  auto name = name_in(word);
+  const auto name = name_of_flag(word);
   for (const auto& option : known) {
-    const bool negated = option.is_switch && name == "no_" + name_of(option.flag());
+    const auto own = name_of_flag(option.flag());
+    const bool negated = option.is_switch && name == "no_" + own;
     if (option.code_only) continue;
-    if (negated || name == name_of(option.flag()) ||
-        std::find(option.aliases.begin(), option.aliases.end(), name) != option.aliases.end())
+    if (negated || name == own || std::find(option.aliases.begin(), option.aliases.end(), name) != option.aliases.end())
       return &option;
   }
   return nullptr;
@@ -44,7 +33,7 @@ bool places_ranks(const options::Description& option) {
 
 }  // namespace
 
-std::string our_name_for(const std::string& flag) { return options::spelling_here(name_in(flag)); }
+std::string our_name_for(const std::string& flag) { return options::spelling_here(name_of_flag(flag)); }
 
 Split split_command(const Arguments& command, bool bare, const std::vector<options::Description>& known) {
   Split split;

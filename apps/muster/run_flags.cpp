@@ -23,10 +23,6 @@ namespace {
 
 using options::Description;
 
-bool has_name(const Description& option, const std::string& name) {
-  return option.name == name || std::find(option.aliases.begin(), option.aliases.end(), name) != option.aliases.end();
-}
-
 void add_spelling(std::vector<std::string>& all, std::string word, char from, char to) {
   std::replace(word.begin(), word.end(), from, to);
   word.insert(0, "--");
@@ -97,9 +93,7 @@ std::vector<Description> options_of_program() {
   const auto ours = run_option_table().descriptions();
   std::vector<Description> all;
   for (const auto& option : runtime::program_options())
-    if (!option.code_only &&
-        std::none_of(ours.begin(), ours.end(), [&](const auto& own) { return has_name(own, option.name); }))
-      all.push_back(option);
+    if (!option.code_only && !options::find_option(ours, option.name)) all.push_back(option);
   return all;
 }
 
@@ -159,10 +153,7 @@ void refuse_flag(const std::string& flag, std::string_view command, std::vector<
   for (const auto& option : all_options()) known.push_back(option.flag());
   const auto nearest = nearest_name(flag.substr(0, flag.find('=')), known);
   const auto called = "muster " + std::string(command);
-  auto word = flag.substr(0, flag.find('='));
-  word.erase(0, std::min(word.find_first_not_of('-'), word.size()));
-  std::replace(word.begin(), word.end(), '-', '_');
-  const bool is_accelerates = command == "run" && find_accelerate_name(word);
+  const bool is_accelerates = command == "run" && find_accelerate_name(options::name_of_flag(flag));
   throw UsageError("MU006", called + " knows no flag '" + flag + "'" +
                                 (!here.empty()      ? "; here it is " + here
                                  : !nearest.empty() ? "; nearest is '" + nearest + "'"

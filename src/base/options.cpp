@@ -128,9 +128,8 @@ std::vector<std::string> names_of(const std::vector<Description>& table) {
 }
 
 bool describes(const std::vector<Description>& table, const std::string& key) {
-  return std::any_of(table.begin(), table.end(), [&](const Description& option) {
-    return !option.code_only && (option.name == key || std::count(option.aliases.begin(), option.aliases.end(), key));
-  });
+  return std::any_of(table.begin(), table.end(),
+                     [&](const Description& option) { return !option.code_only && option.is_named(key); });
 }
 
 void require_known(const std::vector<Description>& table, const std::string& section, const RawOptions& texts) {
@@ -171,6 +170,16 @@ std::string Description::flag() const {
   std::replace_if(
       result.begin(), result.end(), [](char c) { return c == '_' || c == '.'; }, '-');
   return result;
+}
+
+bool Description::is_named(std::string_view word) const {
+  return name == word || std::find(aliases.begin(), aliases.end(), word) != aliases.end();
+}
+
+const Description* find_option(const std::vector<Description>& table, std::string_view name) {
+  const auto found =
+      std::find_if(table.begin(), table.end(), [&](const auto& option) { return option.is_named(name); });
+  return found == table.end() ? nullptr : &*found;
 }
 
 RawOptions without_aliases(const std::vector<Description>& table, const RawOptions& texts) {

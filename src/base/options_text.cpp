@@ -86,6 +86,13 @@ std::string variable_of(const std::string& name) {
   return result;
 }
 
+std::string name_of_flag(const std::string& flag) {
+  auto name = flag.substr(0, flag.find('='));
+  name.erase(0, std::min(name.find_first_not_of('-'), name.size()));
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+}
+
 RawOptions split_pairs(const std::string& text, const std::string& place, const std::string& prefix,
                        const char* error) {
   RawOptions texts;

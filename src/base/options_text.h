@@ -36,6 +36,9 @@ inline constexpr const char* kLineVariable = "MUSTER_OPTIONS";
 /// The environment variable of a program's option: MUSTER_FSDP_STAGE for "fsdp.stage".
 std::string variable_of(const std::string& name);
 
+/// The option's name in a flag, with or without a value: "log_dir" for "--log-dir=x".
+std::string name_of_flag(const std::string& flag);
+
 /// Reads "precision=bf16,fsdp.stage=full" (a word without '=' continues the list before it; quotes as in
 /// split_items()), or a line of YAML or JSON: {precision: bf16, fsdp: {stage: full, unit_classes: [Block, Head]}}.
 /// `place` names the source in messages, unless the line itself says where a value was set.

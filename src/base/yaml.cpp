@@ -110,6 +110,12 @@ File File::parse(const std::string& text, const std::string& name, const std::st
   return result;
 }
 
+File File::of_section(const std::string& name, RawOptions texts) {
+  File result;
+  result.sections_.emplace(name, std::move(texts));
+  return result;
+}
+
 const RawOptions& File::section(const std::string& name) const {
   static const RawOptions empty;
   auto found = sections_.find(name);

@@ -32,10 +32,8 @@ std::string spelling_here(std::string_view flag) {
 
 std::vector<std::string> foreign_variables(const Description& option) {
   std::vector<std::string> names;
-  for (const auto& word : foreign_words(Place::variable)) {
-    const bool is_alias = std::ranges::find(option.aliases, word.text) != option.aliases.end();
-    if (word.follow == Follow::option && (word.text == option.name || is_alias)) names.emplace_back(word.word);
-  }
+  for (const auto& word : foreign_words(Place::variable))
+    if (word.follow == Follow::option && option.is_named(word.text)) names.emplace_back(word.word);
   return names;
 }
 

@@ -17,8 +17,6 @@ using options::FileValue;
 using options::Found;
 using options::RawOptions;
 
-constexpr std::string_view kSubcommands[] = {"fit", "validate", "test", "predict"};
-
 /// Units of Python's timedelta, in milliseconds.
 constexpr std::pair<std::string_view, double> kUnits[] = {{"weeks", 6048e5}, {"days", 864e5},  {"hours", 36e5},
                                                           {"minutes", 6e4},  {"seconds", 1e3}, {"milliseconds", 1}};
@@ -45,13 +43,6 @@ void add_part(std::string unit, const Found& part, Found& sum) {
   sum.text = options::Value<Time>::write(time + Time(std::llround(count * known->second)));
 }
 
-const options::Description* option_named(const std::vector<options::Description>& known, const std::string& name) {
-  const auto found = std::find_if(known.begin(), known.end(), [&](const auto& option) {
-    return option.name == name || std::count(option.aliases.begin(), option.aliases.end(), name) > 0;
-  });
-  return found == known.end() ? nullptr : &*found;
-}
-
 class LightningTranslator {
  public:
   LightningTranslator(const std::vector<options::Description>& known, LightningDefaults defaults)
@@ -68,9 +59,7 @@ class LightningTranslator {
   void take(const FileValue& value) {
     auto key = value.key;
     const auto first = key.substr(0, key.find('.'));
-    if (std::find(std::begin(kSubcommands), std::end(kSubcommands), first) != std::end(kSubcommands) &&
-        key.size() > first.size())
-      key = key.substr(first.size() + 1);
+    if (is_subcommand(first) && key.size() > first.size()) key = key.substr(first.size() + 1);
     if (key.starts_with("trainer.")) return take_argument(key.substr(8), value);
     name_once(result_.of_program, key.substr(0, key.find('.')));
   }
@@ -85,8 +74,8 @@ class LightningTranslator {
       if (value.form != options::ValueForm::none) of_strategy_[name.substr(9)] = value.found;
       return;
     }
-    const auto* whole = option_of(name);  // "grad_scaler.init_scale" is a single name
-    const auto* option = whole ? whole : option_of(first);
+    const auto* whole = trainer_argument(known_, name);  // "grad_scaler.init_scale" is a single name
+    const auto* option = whole ? whole : trainer_argument(known_, first);
     const auto* in_code = options::find_foreign_word(options::Place::trainer, first);
     if (!option && !in_code) refuse_argument(first, value);
     if (value.form == options::ValueForm::none) return set_none(option, value);
@@ -96,12 +85,6 @@ class LightningTranslator {
     if (option && !option->code_only && is_plain) return set(*option, value.found);
     const bool idle = in_code && options::asks_for_nothing(*in_code, value.found.text);
     if (!idle) name_once(result_.without_effect, "trainer." + first);
-  }
-
-  const options::Description* option_of(const std::string& argument) const {
-    if (const auto* option = option_named(known_, "trainer." + argument)) return option;
-    if (argument == "callbacks") return nullptr;
-    return option_named(known_, argument);
   }
 
   [[noreturn]] void refuse_argument(const std::string& name, const FileValue& value) const {
@@ -116,7 +99,7 @@ class LightningTranslator {
   }
 
   void set_none(const options::Description* option, const FileValue& value) {
-    if (defaults_ == LightningDefaults::count && option && option->type.ends_with("none"))
+    if (defaults_ == LightningDefaults::count && option && option->may_be_none())
       result_.options[option->name] = {"none", value.found.place};
   }
 
@@ -148,7 +131,7 @@ class LightningTranslator {
       if (key == "init_args.timeout") result_.options["timeout"] = found;
       else if (key.starts_with("init_args.timeout.")) add_part(key.substr(18), found, times_["timeout"]);
       else if (shards) fields[argument] = {found.text, found.place + ": " + argument, found.is_list};
-      else if (option_named(known_, "ddp." + argument)) result_.options["ddp." + argument] = found;
+      else if (options::find_option(known_, "ddp." + argument)) result_.options["ddp." + argument] = found;
       else name_once(result_.without_effect, "trainer.strategy." + argument);
     }
     for (auto& [field, found] : strategy::own_sharding_fields(fields)) result_.options["fsdp." + field] = found;
@@ -161,6 +144,17 @@ class LightningTranslator {
 };
 
 }  // namespace
+
+bool is_subcommand(std::string_view word) {
+  return std::find(std::begin(kSubcommands), std::end(kSubcommands), word) != std::end(kSubcommands);
+}
+
+const options::Description* trainer_argument(const std::vector<options::Description>& known,
+                                             const std::string& argument) {
+  if (const auto* option = options::find_option(known, "trainer." + argument)) return option;
+  if (argument == "callbacks") return nullptr;
+  return options::find_option(known, argument);
+}
 
 LightningRequest translate_lightning(const std::vector<FileValue>& values,
                                      const std::vector<options::Description>& known, LightningDefaults defaults) {

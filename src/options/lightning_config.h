@@ -1,12 +1,21 @@
 #pragma once  // for other rooms
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/yaml.h"
 #include "muster/base/detail/options.h"
 
 namespace muster::trainer {
+
+/// The subcommands of LightningCLI, indexed by Stage.
+inline constexpr std::string_view kSubcommands[] = {"fit", "validate", "test", "predict"};
+bool is_subcommand(std::string_view word);
+
+/// The option that an argument of Lightning's Trainer sets, by its name without "trainer."; nullptr if there is none.
+const options::Description* trainer_argument(const std::vector<options::Description>& known,
+                                             const std::string& argument);
 
 /// The contents of a LightningCLI file.
 struct LightningRequest {

@@ -157,16 +157,12 @@ void fold_into_fsdp(RawOptions& texts) {
   }
 }
 
-bool has_name(const Description& option, const std::string& name) {
-  return option.name == name || std::count(option.aliases.begin(), option.aliases.end(), name) > 0;
-}
-
 /// `others`, followed by those options of a program that are not among them.
 std::vector<Description> with_others(std::vector<Description> others) {
   const auto count = static_cast<std::ptrdiff_t>(others.size());
   for (const auto& option : program_options())
     if (std::none_of(others.begin(), others.begin() + count,
-                     [&](const auto& other) { return has_name(other, option.name); }))
+                     [&](const auto& other) { return other.is_named(option.name); }))
       others.push_back(option);
   return others;
 }
@@ -202,12 +198,9 @@ RawOptions of_other_tools(const Environment& variables, const std::vector<Descri
 /// may be given.
 void refuse_names_of_launchers(const RawOptions& texts, const std::vector<Description>& known) {
   const auto ours = run_option_table().descriptions();
-  const auto is_among = [](const auto& options, const std::string& key) {
-    return std::any_of(options.begin(), options.end(), [&](const auto& option) { return has_name(option, key); });
-  };
   for (const auto& [key, found] : texts) {
-    if (is_among(known, key)) continue;
-    if (is_among(ours, key) && key != "options")
+    if (options::find_option(known, key)) continue;
+    if (options::find_option(ours, key) && key != "options")
       throw ConfigError("MU306", found.place + ": option '" + key +
                                      "' is one of `muster run`, which has not started this program; start it by "
                                      "`muster run`, or take the option out there");

@@ -1,7 +1,6 @@
 #include "options/strategy_request.h"
 
 #include <algorithm>
-#include <tuple>
 
 #include "base/listing.h"
 #include "base/options_text.h"
@@ -27,9 +26,7 @@ FieldTexts of_variables(const Environment& variables) {
 template <class Field>
 const Field* field_named(const std::vector<Field>& fields, const std::string& name) {
   const auto found = std::find_if(fields.begin(), fields.end(), [&](const Field& field) {
-    const auto& [own, aliases] = std::tie(field.description.name, field.description.aliases);
-    return !field.description.code_only &&
-           (own == name || std::find(aliases.begin(), aliases.end(), name) != aliases.end());
+    return !field.description.code_only && field.description.is_named(name);
   });
   return found == fields.end() ? nullptr : &*found;
 }

@@ -19,6 +19,7 @@
 #include "muster/base/error.h"
 #include "muster/cluster/cluster.h"
 #include "muster/trainer/trainer.h"
+#include "options/lightning_config.h"
 
 namespace muster::trainer {
 namespace {
@@ -36,7 +37,7 @@ constexpr const char* kNoFolders[] = {"", "best", "hpc", "last", "none"};
 std::vector<std::string> commands_of(const MainProgram& program) {
   std::vector<std::string> names;
   for (std::size_t stage = 0; stage < program.runs.size(); ++stage)
-    if (program.runs[stage]) names.emplace_back(kMainCommands[stage]);
+    if (program.runs[stage]) names.emplace_back(kSubcommands[stage]);
   return names;
 }
 
@@ -80,21 +81,17 @@ class CallReader {
     problems_.insert(problems_.end(), problems.begin(), problems.end());
   }
 
-  bool has_command() const {
-    return std::find(std::begin(kMainCommands), std::end(kMainCommands), line_.command) != std::end(kMainCommands);
-  }
-
   MainCall help() {
-    const auto command = has_command() ? line_.command : "";
+    const auto command = is_subcommand(line_.command) ? line_.command : "";
     call_.output = main_help(name_, command, program_, trainer_arguments(program_.trainer));
     call_.exit_code = 0;
     return std::move(call_);
   }
 
   bool take_command() {
-    const auto* const found = std::find(std::begin(kMainCommands), std::end(kMainCommands), line_.command);
-    if (found != std::end(kMainCommands)) {
-      call_.stage = static_cast<Stage>(found - std::begin(kMainCommands));
+    if (is_subcommand(line_.command)) {
+      const auto* const found = std::find(std::begin(kSubcommands), std::end(kSubcommands), line_.command);
+      call_.stage = static_cast<Stage>(found - std::begin(kSubcommands));
       return true;
     }
     problems_.push_back((line_.command.empty() ? "a command is missing behind the program's name"
@@ -147,7 +144,7 @@ class CallReader {
     const bool is_one = problems_.size() == 1;
     auto text = "nothing has run, since the call of " + name_ + " is wrong:";
     for (const auto& problem : problems_) text += (is_one ? " " : "\n  - ") + problem;
-    const auto help = name_ + (has_command() ? " " + line_.command : "") + " --help";
+    const auto help = name_ + (is_subcommand(line_.command) ? " " + line_.command : "") + " --help";
     call_.error = std::string(id) + ": " + text + "\n(all options: " + help + "; more: muster explain " + id + ")";
     call_.exit_code = kUsage;
     return std::move(call_);
@@ -158,7 +155,8 @@ class CallReader {
     lines.insert(lines.end(), of_trainer.begin(), of_trainer.end());
     const auto add_fields = [&](const std::string& section, const std::vector<OptionField>& fields) {
       for (const auto& field : fields)
-        lines.push_back({section + "." + field.name, field.write(), field.is_list, field.may_be_none});
+        lines.push_back({section + "." + field.description.name, field.write(), field.description.takes_list,
+                         field.description.may_be_none()});
     };
     add_fields("model", program_.model);
     add_fields("data", program_.data);
@@ -273,7 +271,7 @@ std::string section(const std::string& title, const std::string& rows) {
 std::string commands_help(const MainProgram& program) {
   std::string rows;
   for (std::size_t stage = 0; stage < program.runs.size(); ++stage)
-    if (program.runs[stage]) rows += row(std::string(kMainCommands[stage]), kCommandHelp[stage]);
+    if (program.runs[stage]) rows += row(std::string(kSubcommands[stage]), kCommandHelp[stage]);
   return rows;
 }
 
@@ -289,21 +287,12 @@ std::string general_options() {
              "folder are defaults [null]");
 }
 
-std::string fields_help(const std::string& prefix, const std::vector<OptionField>& fields) {
+std::string options_help(const std::vector<options::Description>& described) {
   std::string rows;
-  for (const auto& field : fields) {
-    const auto key = prefix + "." + field.name;
-    rows += row("--" + key, field.type + " [" + field.write() + "] {" + options::variable_of(key) + "}");
-  }
-  return rows;
-}
-
-std::string arguments_help(const std::vector<options::Description>& arguments) {
-  std::string rows;
-  for (const auto& argument : arguments)
-    rows += row("--trainer." + argument.name,
-                argument.help + (argument.unit.empty() ? "" : " (" + argument.unit + ")") + " [" +
-                    argument.default_text + "]" + (argument.variable.empty() ? "" : " {" + argument.variable + "}"));
+  for (const auto& option : described)
+    rows += row("--" + option.name, option.help + (option.unit.empty() ? "" : " (" + option.unit + ")") + " [" +
+                                        option.default_text + "]" +
+                                        (option.variable.empty() ? "" : " {" + option.variable + "}"));
   return rows;
 }
 
@@ -334,9 +323,9 @@ std::string main_help(const std::string& name, const std::string& command, const
       "variable more than a file.\n";
   if (!has_command) text += section("Commands", commands_help(program));
   text += section("Options", general_options());
-  text += section("Options of the module", fields_help("model", program.model));
-  text += section("Options of the data", fields_help("data", program.data));
-  if (has_command) text += section("Arguments of the Trainer", arguments_help(trainer_arguments));
+  text += section("Options of the module", options_help(own_options("model", program.model)));
+  text += section("Options of the data", options_help(own_options("data", program.data)));
+  if (has_command) text += section("Arguments of the Trainer", options_help(trainer_arguments));
   else text += "\nArguments of the Trainer, such as --trainer.max_epochs 3: " + name + " COMMAND --help\n";
   return text;
 }

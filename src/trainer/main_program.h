@@ -3,7 +3,6 @@
 #include <map>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "base/yaml.h"
@@ -38,9 +37,6 @@ struct MainLine {
 /// dashes, so -1 is a value.
 MainLine split_line(const std::vector<std::string>& words);
 
-/// Names of the subcommands, indexed by Stage.
-inline constexpr std::string_view kMainCommands[] = {"fit", "validate", "test", "predict"};
-
 /// The values from the command line, its files and the environment. Among files, and among flags, the last one wins.
 struct MainSources {
   options::RawOptions trainer_file = {};   ///< Trainer options from files, by the names of program options
@@ -50,6 +46,9 @@ struct MainSources {
   std::vector<std::string> problems = {};  ///< unknown keys and flags, and similar errors
 };
 MainSources read_main_sources(const MainLine& line, const MainProgram& program, const Environment& variables);
+
+/// The options of one section by their full names, with the present values as defaults: "model.lr".
+std::vector<options::Description> own_options(const std::string& section, const std::vector<OptionField>& fields);
 
 /// Puts the values of one section ("model") into its fields. Returns the errors.
 std::vector<std::string> apply_fields(const std::string& section, const std::vector<OptionField>& fields,
@@ -86,7 +85,7 @@ struct TrainerRequest {
 TrainerRequest trainer_request(const TrainerOptions& defaults, const MainSources& sources,
                                const Environment& variables);
 
-/// The arguments of section `trainer`, by their names there, with the program's defaults.
+/// The arguments of section `trainer`, such as "trainer.max_epochs", with the program's defaults.
 std::vector<options::Description> trainer_arguments(const TrainerOptions& defaults);
 
 /// The options of TrainerOptions that belong to the runtime, by the runtime's names.

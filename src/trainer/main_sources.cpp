@@ -67,6 +67,7 @@ class LineReader {
   std::size_t at_ = 0;
 };
 
+using options::Description;
 using options::FileValue;
 using options::RawOptions;
 using options::ValueForm;
@@ -82,18 +83,13 @@ bool is_among(const Names& names, std::string_view name) {
 }
 
 const OptionField* field_of(const std::vector<OptionField>& fields, const std::string& name) {
-  const auto found = std::find_if(fields.begin(), fields.end(), [&](const auto& field) { return field.name == name; });
+  const auto found =
+      std::find_if(fields.begin(), fields.end(), [&](const auto& field) { return field.description.name == name; });
   return found == fields.end() ? nullptr : &*found;
 }
 
-const options::Description* trainer_option(const std::string& name) {
-  for (const auto& option : runtime::program_options())
-    if (option.name == "trainer." + name || option.name == name || is_among(option.aliases, name)) return &option;
-  return nullptr;
-}
-
 /// The options that text can set.
-const std::vector<options::Description>& settable_options() {
+const std::vector<Description>& settable_options() {
   static const auto all = [] {
     auto options = runtime::program_options();
     std::erase_if(options, [](const auto& option) { return option.code_only; });
@@ -104,12 +100,13 @@ const std::vector<options::Description>& settable_options() {
 
 class SourceReader {
  public:
-  SourceReader(const MainLine& line, const MainProgram& program) : line_(line), program_(program) {}
+  SourceReader(const MainLine& line, const MainProgram& program)
+      : line_(line), model_(own_options("model", program.model)), data_(own_options("data", program.data)) {}
 
   MainSources read(const Environment& variables) {
     for (const auto& path : line_.config) take_file(path);
-    take_variables(variables, "model", program_.model);
-    take_variables(variables, "data", program_.data);
+    take_variables(variables, "model", model_);
+    take_variables(variables, "data", data_);
     for (const auto& flag : line_.flags) take_flag(flag);
     return std::move(sources_);
   }
@@ -129,7 +126,7 @@ class SourceReader {
 
   void take_key(FileValue value, std::vector<FileValue>& of_trainer) {
     auto dot = value.key.find('.');
-    if (is_among(kMainCommands, value.key.substr(0, dot))) {
+    if (is_subcommand(value.key.substr(0, dot))) {
       if (dot == std::string::npos || value.key.substr(0, dot) != line_.command) return;
       value.key.erase(0, dot + 1);
       dot = value.key.find('.');
@@ -184,13 +181,12 @@ class SourceReader {
   }
 
   void take_variables(const Environment& variables, const std::string& section,
-                      const std::vector<OptionField>& fields) {
+                      const std::vector<Description>& described) {
     std::vector<std::string> known;
-    for (const auto& field : fields) {
-      const auto key = section + "." + field.name;
-      known.push_back(options::variable_of(key));
-      if (const auto text = variables.find(known.back()))
-        sources_.own[key] = {key, {*text, "variable " + known.back()}, ValueForm::plain};
+    for (const auto& option : described) {
+      known.push_back(option.variable);
+      if (const auto text = variables.find(option.variable))
+        sources_.own[option.name] = {option.name, {*text, "variable " + option.variable}, ValueForm::plain};
     }
     for (const auto& [name, text] : variables.variables())
       if (name.starts_with(options::variable_of(section) + "_") && !text.empty() && !is_among(known, name))
@@ -203,13 +199,13 @@ class SourceReader {
     if (section == "trainer" && !rest.empty()) return take_trainer_flag(rest, flag);
     const bool is_own = (section == "model" || section == "data") && !rest.empty();
     if (!is_own && !is_among(kTopKeys, flag.name)) return refuse_flag(flag);
-    const auto* field = is_own ? field_of(section == "model" ? program_.model : program_.data, rest) : nullptr;
-    if (const auto text = text_of(flag, field && field->is_switch))
+    const auto* option = options::find_option(section == "model" ? model_ : data_, flag.name);
+    if (const auto text = text_of(flag, option && option->is_switch))
       sources_.own[flag.name] = {flag.name, {*text, flag.place}, ValueForm::plain};
   }
 
   void take_trainer_flag(const std::string& name, const LineFlag& flag) {
-    const auto* option = trainer_option(name);
+    const auto* option = trainer_argument(runtime::program_options(), name);
     const auto text = text_of(flag, !option || option->is_switch);
     if (!text) return;
     const auto form = *text == "null" ? ValueForm::none : ValueForm::plain;
@@ -225,8 +221,8 @@ class SourceReader {
 
   void refuse_flag(const LineFlag& flag) {
     std::vector<std::string> known{"ckpt_path", "config", "help", "print_config", "seed_everything"};
-    for (const auto& field : program_.model) known.push_back("model." + field.name);
-    for (const auto& field : program_.data) known.push_back("data." + field.name);
+    for (const auto* described : {&model_, &data_})
+      for (const auto& option : *described) known.push_back(option.name);
     for (const auto& option : settable_options())
       if (option.name.starts_with("trainer.")) known.push_back(option.name);
     auto nearest = nearest_name(flag.name, known);
@@ -236,7 +232,7 @@ class SourceReader {
   }
 
   const MainLine& line_;
-  const MainProgram& program_;
+  const std::vector<Description> model_, data_;
   MainSources sources_;
 };
 
@@ -245,7 +241,7 @@ std::string owner_of(const std::string& section) { return section == "model" ? "
 std::string unknown_option(const std::string& section, const std::string& name, const FileValue& value,
                            const std::vector<OptionField>& fields) {
   std::vector<std::string> names;
-  for (const auto& field : fields) names.push_back(field.name);
+  for (const auto& field : fields) names.push_back(field.description.name);
   const auto first = name.substr(0, name.find('.'));
   const bool is_class = first == "class_path" || first == "init_args";
   return value.found.place + ": " + owner_of(section) + " has no option '" + name + "'" + known_names(name, names) +
@@ -255,13 +251,14 @@ std::string unknown_option(const std::string& section, const std::string& name, 
 
 /// Reads the value into the field. Returns the expected form if it does not fit, otherwise "".
 std::string read_value(const OptionField& field, const FileValue& value) {
+  const auto& option = field.description;
   switch (value.form) {
     case ValueForm::none:
-      if (field.is_list || field.may_be_none) return field.read(field.is_list ? "" : "none");
-      return "a value, " + field.type + ",";
-    case ValueForm::nested: return "one value, " + field.type + ",";
+      if (option.takes_list || option.may_be_none()) return field.read(option.takes_list ? "" : "none");
+      return "a value, " + option.type + ",";
+    case ValueForm::nested: return "one value, " + option.type + ",";
     case ValueForm::list:
-      if (!field.is_list) return "one value, " + field.type + ", and no list";
+      if (!option.takes_list) return "one value, " + option.type + ", and no list";
       break;
     case ValueForm::plain: break;
   }
@@ -277,6 +274,18 @@ std::string read_items(const std::string& text, std::vector<std::string>& items)
 
 std::string write_items(const std::vector<std::string>& items) {
   return options::Value<std::vector<std::string>>::write(items);
+}
+
+std::vector<Description> own_options(const std::string& section, const std::vector<OptionField>& fields) {
+  std::vector<Description> described;
+  for (const auto& field : fields) {
+    auto& option = described.emplace_back(field.description);
+    option.name = section + "." + option.name;
+    option.help = option.type;
+    option.default_text = field.write();
+    option.variable = options::variable_of(option.name);
+  }
+  return described;
 }
 
 MainLine split_line(const std::vector<std::string>& words) { return LineReader(words).read(); }

@@ -64,10 +64,6 @@ std::string name_in_section(const std::string& name) {
   return name.starts_with("trainer.") ? name.substr(8) : name;
 }
 
-options::File file_of(const RawOptions& texts) {
-  return options::File::parse("trainer:\n", "", "trainer").changed("trainer", [&](RawOptions& all) { all = texts; });
-}
-
 class RequestReader {
  public:
   RequestReader(const TrainerOptions& defaults, const Environment& variables) : variables_(variables) {
@@ -79,9 +75,11 @@ class RequestReader {
     leave_ranks_to_launcher(in_file);
     attempt([&] {
       const auto line = options::read_line(variables_.find(options::kLineVariable).value_or(""));
-      given_ = runtime::find_given_options(
-          {.flag_line = sources.trainer_flags, .line = line, .variables = variables_, .file = file_of(in_file)},
-          "trainer");
+      given_ = runtime::find_given_options({.flag_line = sources.trainer_flags,
+                                            .line = line,
+                                            .variables = variables_,
+                                            .file = options::File::of_section("trainer", std::move(in_file))},
+                                           "trainer");
     });
     read_own();
     check_those_of_runtime();
@@ -176,7 +174,7 @@ class RequestReader {
 
   void add_line(const Description& option, const std::string& text) {
     request_.config.push_back(
-        {.key = "trainer." + name_in_section(option.name), .text = text, .may_be_none = option.type.ends_with("none")});
+        {.key = "trainer." + name_in_section(option.name), .text = text, .may_be_none = option.may_be_none()});
   }
 
   RawOptions given_;
@@ -198,7 +196,7 @@ std::vector<Description> trainer_arguments(const TrainerOptions& defaults) {
   for (auto option : runtime::program_options()) {
     if (option.code_only || !(is_of_runtime(option.name) || option.name.starts_with("trainer."))) continue;
     if (const auto text = texts.find(option.name); text != texts.end()) option.default_text = text->second;
-    option.name = name_in_section(option.name);
+    option.name = "trainer." + name_in_section(option.name);
     all.push_back(std::move(option));
   }
   std::ranges::sort(all, {}, &Description::name);

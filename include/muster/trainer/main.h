@@ -18,7 +18,6 @@
 #include "muster/trainer/data_module.h"
 #include "muster/trainer/detail/main_call.h"
 #include "muster/trainer/detail/members.h"
-#include "muster/trainer/detail/option_field.h"
 #include "muster/trainer/load_from_checkpoint.h"
 #include "muster/trainer/module.h"
 #include "muster/trainer/trainer.h"
@@ -128,7 +127,10 @@ void add_fields(std::vector<OptionField>& all, const std::string& prefix, S& val
       const auto full = prefix + std::string(name);
       if constexpr (!is_option_value<V>) add_fields(all, full + ".", field);
       else
-        all.push_back({full, type_of_field<V>(), option_list<V>, std::same_as<V, bool>, option_optional<V>,
+        all.push_back({{.name = full,
+                        .takes_list = option_list<V>,
+                        .type = type_of_field<V>(),
+                        .is_switch = std::same_as<V, bool>},
                        [&field](const std::string& text) { return read_field(text, field); },
                        [&field] { return write_field(field); }});
     };

@@ -41,6 +41,8 @@ class File {
   std::vector<std::string> sections() const;
   /// The top-level keys that were not read, with their places and empty texts.
   const RawOptions& outside() const noexcept { return outside_; }
+  /// A file with these values in one section.
+  static File of_section(const std::string& name, RawOptions texts);
   /// Returns a copy in which `change` has changed one section.
   File changed(const std::string& section, const std::function<void(RawOptions&)>& change) const;
 
@@ -98,7 +100,14 @@ struct Description {
   bool code_only = false;                     ///< cannot be set by text: a callback, a predicate, a type
 
   std::string flag() const;
+  /// Whether this is the option's name or an alias.
+  bool is_named(std::string_view word) const;
+  /// Whether "none" leaves the value unset.
+  bool may_be_none() const { return type.ends_with("none"); }
 };
+
+/// The option with this name or alias; nullptr if there is none.
+const Description* find_option(const std::vector<Description>& table, std::string_view name);
 
 /// One field of `Struct`. An option that only code can set is never read, and is written as "".
 template <class Struct>

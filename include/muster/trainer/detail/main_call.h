@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/detail/options.h"
 #include "muster/base/environment.h"
-#include "muster/trainer/detail/option_field.h"
 #include "muster/trainer/options.h"
 
 /// The part of trainer_main() that does not depend on types of the program.
@@ -18,6 +18,17 @@ namespace muster {
 class Trainer;
 
 namespace trainer {
+
+/// One field of a plain struct, which outlives it.
+struct OptionField {
+  options::Description description;  ///< named as in its section: "rate"; in a nested struct, "sizes.in"
+  std::function<std::string(const std::string&)> read;  ///< into the struct, as options::Value<T>::read
+  std::function<std::string()> write;
+};
+
+/// A list as one text: as options::split_items() reads it, optionally in brackets.
+std::string read_items(const std::string& text, std::vector<std::string>& items);
+std::string write_items(const std::vector<std::string>& items);
 
 /// The description of a program with trainer_main().
 struct MainProgram {
