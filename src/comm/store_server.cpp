@@ -9,6 +9,7 @@
 #include <chrono>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <future>
 #include <map>
 #include <memory>
@@ -68,9 +69,6 @@ std::invoke_result_t<F> call_in_time(std::chrono::milliseconds limit, F call) {
 /// Milliseconds by which an answer may come later than the store's timeout.
 constexpr std::chrono::milliseconds kLateAnswer{2000};
 
-using Bytes = std::vector<std::uint8_t>;
-using std::chrono::milliseconds;
-
 }  // namespace
 
 /// A store whose calls take at most its timeout (or a longer one given to wait()) plus kLateAnswer. c10d's client has
@@ -78,132 +76,41 @@ using std::chrono::milliseconds;
 /// Throws, from all functions: std::runtime_error if the server has not answered by then, and in every later call.
 /// Thread-safe; calls are made one after the other.
 /// Why: docs/decisions/0165-one-deadline-for-the-rendezvous.md.
-class BoundedStore final : public c10d::Store {
+class BoundedStore final : public ForwardingStore {
  public:
   /// `place` tells where the store is; used in messages.
-  BoundedStore(c10::intrusive_ptr<c10d::Store> store, std::string place);
+  BoundedStore(c10::intrusive_ptr<c10d::Store> store, std::string place)
+      : ForwardingStore(std::move(store)), place_(std::move(place)) {}
 
-  c10::intrusive_ptr<c10d::Store> clone() override;
-  using c10d::Store::set;
-  void set(const std::string& key, const std::vector<std::uint8_t>& value) override;
-  using c10d::Store::compareSet;
-  std::vector<std::uint8_t> compareSet(const std::string& key, const std::vector<std::uint8_t>& expected,
-                                       const std::vector<std::uint8_t>& desired) override;
-  std::vector<std::uint8_t> get(const std::string& key) override;
-  int64_t add(const std::string& key, int64_t value) override;
-  bool deleteKey(const std::string& key) override;
-  bool check(const std::vector<std::string>& keys) override;
-  int64_t getNumKeys() override;
-  void wait(const std::vector<std::string>& keys) override;
-  void wait(const std::vector<std::string>& keys, const std::chrono::milliseconds& timeout) override;
-  void setTimeout(const std::chrono::milliseconds& timeout) override;
-  void append(const std::string& key, const std::vector<std::uint8_t>& value) override;
-  std::vector<std::vector<std::uint8_t>> multiGet(const std::vector<std::string>& keys) override;
-  void multiSet(const std::vector<std::string>& keys, const std::vector<std::vector<std::uint8_t>>& values) override;
-  bool hasExtendedApi() const override;
-  void queuePush(const std::string& key, const std::vector<std::uint8_t>& value) override;
-  std::vector<std::uint8_t> queuePop(const std::string& key, bool block) override;
-  int64_t queueLen(const std::string& key) override;
+  c10::intrusive_ptr<c10d::Store> clone() override {
+    return c10::make_intrusive<BoundedStore>(call([](auto& store) { return store.clone(); }), place_);
+  }
+
+  // The timeout is this store's own, since several may share a server's store.
+  const std::chrono::milliseconds& getTimeout() const noexcept override { return timeout_; }
+  void setTimeout(const std::chrono::milliseconds& timeout) override {
+    const base::Lock lock(mutex_);
+    timeout_ = timeout;
+    if (!is_silent_) store_->setTimeout(timeout);
+  }
 
  private:
-  /// Calls `function` with the store. It may wait for `waits`, or for the timeout if that is longer.
-  template <class F>
-  auto call(F function, std::chrono::milliseconds waits = {});
+  void run(std::function<void(c10d::Store&)> function, std::chrono::milliseconds waits) override {
+    const base::Lock lock(mutex_);
+    const auto limit = std::max(waits, timeout_) + kLateAnswer;
+    if (!is_silent_) try {
+        return call_in_time(limit, [store = store_, function = std::move(function)] { function(*store); });
+      } catch (const LateCall&) {
+        is_silent_ = true;
+      }
+    throw std::runtime_error(formatted(
+        "the store at {} has stopped answering: the process that holds it is stopped, or its host is gone", place_));
+  }
 
-  const c10::intrusive_ptr<c10d::Store> store_;
   const std::string place_;
   base::Mutex mutex_;
   bool is_silent_ MUSTER_GUARDED_BY(mutex_) = false;  // the mutex guards the calls, too
 };
-
-BoundedStore::BoundedStore(c10::intrusive_ptr<c10d::Store> store, std::string place)
-    : c10d::Store(store->getTimeout()), store_(std::move(store)), place_(std::move(place)) {}
-
-// Everything that a call uses is copied into it, because a call that is late is left running.
-template <class F>
-auto BoundedStore::call(F function, milliseconds waits) {
-  const base::Lock lock(mutex_);
-  const auto limit = std::max(waits, timeout_) + kLateAnswer;
-  if (!is_silent_) try {
-      return call_in_time(limit, [store = store_, function = std::move(function)] { return function(*store); });
-    } catch (const LateCall&) {
-      is_silent_ = true;
-    }
-  throw std::runtime_error(formatted(
-      "the store at {} has stopped answering: the process that holds it is stopped, or its host is gone", place_));
-}
-
-c10::intrusive_ptr<c10d::Store> BoundedStore::clone() {
-  return c10::make_intrusive<BoundedStore>(call([](auto& store) { return store.clone(); }), place_);
-}
-
-void BoundedStore::set(const std::string& key, const Bytes& value) {
-  call([=](auto& store) { store.set(key, value); });
-}
-
-Bytes BoundedStore::compareSet(const std::string& key, const Bytes& expected, const Bytes& desired) {
-  return call([=](auto& store) { return store.compareSet(key, expected, desired); });
-}
-
-Bytes BoundedStore::get(const std::string& key) {
-  return call([=](auto& store) { return store.get(key); });
-}
-
-int64_t BoundedStore::add(const std::string& key, int64_t value) {
-  return call([=](auto& store) { return store.add(key, value); });
-}
-
-bool BoundedStore::deleteKey(const std::string& key) {
-  return call([=](auto& store) { return store.deleteKey(key); });
-}
-
-bool BoundedStore::check(const std::vector<std::string>& keys) {
-  return call([=](auto& store) { return store.check(keys); });
-}
-
-int64_t BoundedStore::getNumKeys() {
-  return call([](auto& store) { return store.getNumKeys(); });
-}
-
-void BoundedStore::wait(const std::vector<std::string>& keys) {
-  call([=](auto& store) { store.wait(keys); });
-}
-
-void BoundedStore::wait(const std::vector<std::string>& keys, const milliseconds& timeout) {
-  call([=](auto& store) { store.wait(keys, timeout); }, timeout);
-}
-
-void BoundedStore::setTimeout(const milliseconds& timeout) {
-  const base::Lock lock(mutex_);
-  timeout_ = timeout;
-  if (!is_silent_) store_->setTimeout(timeout);
-}
-
-void BoundedStore::append(const std::string& key, const Bytes& value) {
-  call([=](auto& store) { store.append(key, value); });
-}
-
-std::vector<Bytes> BoundedStore::multiGet(const std::vector<std::string>& keys) {
-  return call([=](auto& store) { return store.multiGet(keys); });
-}
-
-void BoundedStore::multiSet(const std::vector<std::string>& keys, const std::vector<Bytes>& values) {
-  call([=](auto& store) { store.multiSet(keys, values); });
-}
-
-bool BoundedStore::hasExtendedApi() const { return store_->hasExtendedApi(); }
-
-void BoundedStore::queuePush(const std::string& key, const Bytes& value) {
-  call([=](auto& store) { store.queuePush(key, value); });
-}
-
-Bytes BoundedStore::queuePop(const std::string& key, bool block) {
-  return call([=](auto& store) { return store.queuePop(key, block); });
-}
-
-int64_t BoundedStore::queueLen(const std::string& key) {
-  return call([=](auto& store) { return store.queueLen(key); });
-}
 
 /// Looks for c10d's store at an address before c10d's client is made, because the client starts its timeout again with
 /// every attempt and waits forever for a server that is silent. The probe sends what that client sends first (a ping),

@@ -135,10 +135,72 @@ cluster::Signature signature_of(const cluster::Secret& secret, const std::string
 
 }  // namespace
 
+void ForwardingStore::run(std::function<void(c10d::Store&)> function, std::chrono::milliseconds) { function(*store_); }
+
+void ForwardingStore::set(const std::string& key, const Bytes& value) {
+  call([=](auto& store) { store.set(key, value); });
+}
+
+Bytes ForwardingStore::compareSet(const std::string& key, const Bytes& expected, const Bytes& desired) {
+  return call([=](auto& store) { return store.compareSet(key, expected, desired); });
+}
+
+Bytes ForwardingStore::get(const std::string& key) {
+  return call([=](auto& store) { return store.get(key); });
+}
+
+int64_t ForwardingStore::add(const std::string& key, int64_t value) {
+  return call([=](auto& store) { return store.add(key, value); });
+}
+
+bool ForwardingStore::deleteKey(const std::string& key) {
+  return call([=](auto& store) { return store.deleteKey(key); });
+}
+
+bool ForwardingStore::check(const std::vector<std::string>& keys) {
+  return call([=](auto& store) { return store.check(keys); });
+}
+
+int64_t ForwardingStore::getNumKeys() {
+  return call([](auto& store) { return store.getNumKeys(); });
+}
+
+void ForwardingStore::wait(const std::vector<std::string>& keys) {
+  call([=](auto& store) { store.wait(keys); });
+}
+
+void ForwardingStore::wait(const std::vector<std::string>& keys, const std::chrono::milliseconds& timeout) {
+  call([=](auto& store) { store.wait(keys, timeout); }, timeout);
+}
+
+void ForwardingStore::append(const std::string& key, const Bytes& value) {
+  call([=](auto& store) { store.append(key, value); });
+}
+
+std::vector<Bytes> ForwardingStore::multiGet(const std::vector<std::string>& keys) {
+  return call([=](auto& store) { return store.multiGet(keys); });
+}
+
+void ForwardingStore::multiSet(const std::vector<std::string>& keys, const std::vector<Bytes>& values) {
+  call([=](auto& store) { store.multiSet(keys, values); });
+}
+
+void ForwardingStore::queuePush(const std::string& key, const Bytes& value) {
+  call([=](auto& store) { store.queuePush(key, value); });
+}
+
+Bytes ForwardingStore::queuePop(const std::string& key, bool block) {
+  return call([=](auto& store) { return store.queuePop(key, block); });
+}
+
+int64_t ForwardingStore::queueLen(const std::string& key) {
+  return call([=](auto& store) { return store.queueLen(key); });
+}
+
 bool is_signed(const Bytes& value) noexcept { return value.size() >= kAdded && text_of(value).starts_with(kMark); }
 
 SignedStore::SignedStore(c10::intrusive_ptr<c10d::Store> store, cluster::Secret secret)
-    : store_(std::move(store)), secret_(std::move(secret)) {}
+    : ForwardingStore(std::move(store)), secret_(std::move(secret)) {}
 
 Bytes SignedStore::with_signature(const std::string& key, const Bytes& value) const {
   const auto signature = signature_of(secret_, key, text_of(value));
@@ -182,24 +244,6 @@ Bytes SignedStore::compareSet(const std::string& key, const Bytes& expected, con
 
 Bytes SignedStore::get(const std::string& key) { return checked(key, store_->get(key)); }
 
-int64_t SignedStore::add(const std::string& key, int64_t value) { return store_->add(key, value); }
-
-bool SignedStore::deleteKey(const std::string& key) { return store_->deleteKey(key); }
-
-bool SignedStore::check(const std::vector<std::string>& keys) { return store_->check(keys); }
-
-int64_t SignedStore::getNumKeys() { return store_->getNumKeys(); }
-
-void SignedStore::wait(const std::vector<std::string>& keys) { store_->wait(keys); }
-
-void SignedStore::wait(const std::vector<std::string>& keys, const std::chrono::milliseconds& timeout) {
-  store_->wait(keys, timeout);
-}
-
-const std::chrono::milliseconds& SignedStore::getTimeout() const noexcept { return store_->getTimeout(); }
-
-void SignedStore::setTimeout(const std::chrono::milliseconds& timeout) { store_->setTimeout(timeout); }
-
 std::vector<Bytes> SignedStore::multiGet(const std::vector<std::string>& keys) {
   auto values = store_->multiGet(keys);
   for (std::size_t i = 0; i < values.size(); ++i) values[i] = checked(keys.at(i), values[i]);
@@ -217,7 +261,5 @@ void SignedStore::queuePush(const std::string& key, const Bytes& value) {
 }
 
 Bytes SignedStore::queuePop(const std::string& key, bool block) { return checked(key, store_->queuePop(key, block)); }
-
-int64_t SignedStore::queueLen(const std::string& key) { return store_->queueLen(key); }
 
 }  // namespace muster::comm

@@ -3,7 +3,12 @@
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
 #include <string>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
@@ -57,6 +62,56 @@ class StoreFile {
   int64_t turn_ = 0;
 };
 
+/// A store that hands every call on to another one. A store derived from it overrides the calls that it changes, or
+/// run(), by which all others are made.
+class ForwardingStore : public c10d::Store {
+ public:
+  using Bytes = std::vector<std::uint8_t>;
+
+  explicit ForwardingStore(c10::intrusive_ptr<c10d::Store> store)
+      : c10d::Store(store->getTimeout()), store_(std::move(store)) {}
+
+  using c10d::Store::set;
+  void set(const std::string& key, const Bytes& value) override;
+  using c10d::Store::compareSet;
+  Bytes compareSet(const std::string& key, const Bytes& expected, const Bytes& desired) override;
+  Bytes get(const std::string& key) override;
+  int64_t add(const std::string& key, int64_t value) override;
+  bool deleteKey(const std::string& key) override;
+  bool check(const std::vector<std::string>& keys) override;
+  int64_t getNumKeys() override;
+  void wait(const std::vector<std::string>& keys) override;
+  void wait(const std::vector<std::string>& keys, const std::chrono::milliseconds& timeout) override;
+  const std::chrono::milliseconds& getTimeout() const noexcept override { return store_->getTimeout(); }
+  void setTimeout(const std::chrono::milliseconds& timeout) override { store_->setTimeout(timeout); }
+  void append(const std::string& key, const Bytes& value) override;
+  std::vector<Bytes> multiGet(const std::vector<std::string>& keys) override;
+  void multiSet(const std::vector<std::string>& keys, const std::vector<Bytes>& values) override;
+  bool hasExtendedApi() const override { return store_->hasExtendedApi(); }
+  void queuePush(const std::string& key, const Bytes& value) override;
+  Bytes queuePop(const std::string& key, bool block) override;
+  int64_t queueLen(const std::string& key) override;
+
+ protected:
+  /// Calls `function`, which owns everything that it uses, with the store. `waits`: a timeout that the call itself has.
+  virtual void run(std::function<void(c10d::Store&)> function, std::chrono::milliseconds waits);
+
+  /// Returns what `function` returns when run() calls it. It must own everything that it uses.
+  template <class F>
+  std::invoke_result_t<F, c10d::Store&> call(F function, std::chrono::milliseconds waits = {}) {
+    using Result = std::invoke_result_t<F, c10d::Store&>;
+    if constexpr (std::is_void_v<Result>) {
+      run(std::move(function), waits);
+    } else {
+      const auto result = std::make_shared<std::optional<Result>>();  // shared, since run() may leave the call running
+      run([=](c10d::Store& store) { *result = function(store); }, waits);
+      return std::move(**result);
+    }
+  }
+
+  const c10::intrusive_ptr<c10d::Store> store_;
+};
+
 /// Whether a value was written by a SignedStore.
 bool is_signed(const std::vector<std::uint8_t>& value) noexcept;
 
@@ -67,37 +122,29 @@ bool is_signed(const std::vector<std::uint8_t>& value) noexcept;
 /// Throws, from all functions that return a value: CommError (MU067) if it does not carry the job's signature.
 /// Thread safety: that of the store.
 /// Why: docs/decisions/0043-who-may-join.md.
-class SignedStore final : public c10d::Store {
+class SignedStore final : public ForwardingStore {
  public:
   /// Requires: the secret is not empty.
   SignedStore(c10::intrusive_ptr<c10d::Store> store, cluster::Secret secret);
 
   c10::intrusive_ptr<c10d::Store> clone() override;
   using c10d::Store::set;
-  void set(const std::string& key, const std::vector<std::uint8_t>& value) override;
+  void set(const std::string& key, const Bytes& value) override;
   using c10d::Store::compareSet;
-  std::vector<std::uint8_t> compareSet(const std::string& key, const std::vector<std::uint8_t>& expected,
-                                       const std::vector<std::uint8_t>& desired) override;
-  std::vector<std::uint8_t> get(const std::string& key) override;
-  int64_t add(const std::string& key, int64_t value) override;
-  bool deleteKey(const std::string& key) override;
-  bool check(const std::vector<std::string>& keys) override;
-  int64_t getNumKeys() override;
-  void wait(const std::vector<std::string>& keys) override;
-  void wait(const std::vector<std::string>& keys, const std::chrono::milliseconds& timeout) override;
-  const std::chrono::milliseconds& getTimeout() const noexcept override;
-  void setTimeout(const std::chrono::milliseconds& timeout) override;
-  std::vector<std::vector<std::uint8_t>> multiGet(const std::vector<std::string>& keys) override;
-  void multiSet(const std::vector<std::string>& keys, const std::vector<std::vector<std::uint8_t>>& values) override;
-  void queuePush(const std::string& key, const std::vector<std::uint8_t>& value) override;
-  std::vector<std::uint8_t> queuePop(const std::string& key, bool block) override;
-  int64_t queueLen(const std::string& key) override;
+  Bytes compareSet(const std::string& key, const Bytes& expected, const Bytes& desired) override;
+  Bytes get(const std::string& key) override;
+  // A signature covers a whole value, so c10d's own append() is used, which sets it as a whole.
+  void append(const std::string& key, const Bytes& value) override { c10d::Store::append(key, value); }
+  bool hasExtendedApi() const override { return false; }
+  std::vector<Bytes> multiGet(const std::vector<std::string>& keys) override;
+  void multiSet(const std::vector<std::string>& keys, const std::vector<Bytes>& values) override;
+  void queuePush(const std::string& key, const Bytes& value) override;
+  Bytes queuePop(const std::string& key, bool block) override;
 
  private:
-  std::vector<std::uint8_t> with_signature(const std::string& key, const std::vector<std::uint8_t>& value) const;
-  std::vector<std::uint8_t> checked(const std::string& key, const std::vector<std::uint8_t>& value) const;
+  Bytes with_signature(const std::string& key, const Bytes& value) const;
+  Bytes checked(const std::string& key, const Bytes& value) const;
 
-  c10::intrusive_ptr<c10d::Store> store_;
   cluster::Secret secret_;
 };
 
