@@ -19,13 +19,6 @@ namespace {
 
 constexpr std::string_view kBatchCount = "num_batches_tracked";
 
-std::string joined(const std::vector<std::string>& words) {
-  constexpr std::size_t kShown = 20, kLongest = 400;  // limits on names in a message, and on the bytes of a name
-  std::string text;
-  for (std::size_t i = 0; i < std::min(words.size(), kShown); ++i) text += (i ? ", " : " ") + shown(words[i], kLongest);
-  return words.size() > kShown ? text + " and " + std::to_string(words.size() - kShown) + " more" : text;
-}
-
 std::string shape_text(const at::Tensor& tensor) {
   std::ostringstream text;
   text << tensor.sizes();
@@ -103,18 +96,6 @@ std::string prefix_hint(const Fitting& fitting) {
              : "";
 }
 
-void check_fit(const Fitting& fitting, bool strict, std::string_view what) {
-  std::string problems;
-  if (!fitting.different.empty()) problems += "; shapes or kinds differ:" + joined(fitting.different);
-  if (strict && !fitting.report.missing_keys.empty())
-    problems += "; the state lacks:" + joined(fitting.report.missing_keys);
-  if (strict && !fitting.report.unexpected_keys.empty())
-    problems += "; only the state has:" + joined(fitting.report.unexpected_keys);
-  if (!problems.empty())
-    throw CheckpointError("MU228", std::string(what) + " does not fit the module, nothing was loaded" + problems +
-                                       (strict ? prefix_hint(fitting) : ""));
-}
-
 void append(NamedTensors& weights, const torch::nn::Module& module, const std::string& prefix) {
   for (const auto& entry : module.named_parameters(/*recurse=*/false))
     if (entry.value().defined()) weights.emplace_back(prefix + entry.key(), entry.value());
@@ -134,7 +115,11 @@ State state_dict(const torch::nn::Module& module) {
 StateDictFit fit_state_dict(const torch::nn::Module& module, const State& state, const LoadStateDictOptions& options,
                             std::string_view what) {
   Fitting fitting = fit(weights_of(module), state.map(), options.prefix);
-  check_fit(fitting, options.strict, what);
+  const auto problems =
+      checkpoint::mismatch("state", "shapes or kinds differ", fitting.different, fitting.report, options.strict);
+  if (!problems.empty())
+    throw CheckpointError("MU228", std::string(what) + " does not fit the module, nothing was loaded" + problems +
+                                       (options.strict ? prefix_hint(fitting) : ""));
   return fitting;
 }
 

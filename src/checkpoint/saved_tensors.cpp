@@ -1,5 +1,6 @@
 #include "checkpoint/saved_tensors.h"
 
+#include <algorithm>
 #include <array>
 #include <sstream>
 #include <unordered_map>
@@ -106,6 +107,23 @@ std::string description(const at::Tensor& tensor) {
   std::ostringstream text;
   text << (type ? format::name_of(*type) : c10::toString(tensor.scalar_type())) << ' ' << tensor.sizes();
   return text.str();
+}
+
+std::string list_of(const std::vector<std::string>& names) {
+  constexpr std::size_t kShown = 20, kLongest = 400;  // limits on names in a message, and on the bytes of a name
+  std::string text;
+  for (std::size_t i = 0; i < std::min(names.size(), kShown); ++i) text += (i ? ", " : " ") + shown(names[i], kLongest);
+  return names.size() > kShown ? text + " and " + std::to_string(names.size() - kShown) + " more" : text;
+}
+
+std::string mismatch(const std::string& source, const std::string& differ, const std::vector<std::string>& different,
+                     const IncompatibleKeys& names, bool strict) {
+  std::string problems;
+  if (!different.empty()) problems += "; " + differ + ":" + list_of(different);
+  if (strict && !names.missing_keys.empty()) problems += "; the " + source + " lacks:" + list_of(names.missing_keys);
+  if (strict && !names.unexpected_keys.empty())
+    problems += "; only the " + source + " has:" + list_of(names.unexpected_keys);
+  return problems;
 }
 
 bool are_tied(const at::Tensor& a, const at::Tensor& b) {

@@ -27,6 +27,14 @@ std::vector<int64_t> shape_of(const format::TensorSpec& entry, const std::string
 /// Type and shape: "F32 [2, 3]".
 std::string description(const at::Tensor& tensor);
 
+/// The first names for the end of a message: " a, b and 3 more".
+std::string list_of(const std::vector<std::string>& names);
+
+/// What keeps the values of `source` from being loaded, for the end of a message: "; <differ>: a; the <source> lacks:
+/// b; only the <source> has: c". Empty if they fit; names that one side lacks count only if `strict`.
+std::string mismatch(const std::string& source, const std::string& differ, const std::vector<std::string>& different,
+                     const IncompatibleKeys& names, bool strict);
+
 /// Whether both are the same view of the same memory. Always false for tensors without elements.
 bool are_tied(const at::Tensor& a, const at::Tensor& b);
 

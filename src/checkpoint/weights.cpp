@@ -161,13 +161,6 @@ using checkpoint::StoredTensor;
 using checkpoint::Transfer;
 using checkpoint::WeightSource;
 
-std::string list_of(const std::vector<std::string>& words) {
-  constexpr std::size_t kShown = 20, kLongest = 400;  // limits on names in a message, and on the bytes of a name
-  std::string text;
-  for (std::size_t i = 0; i < std::min(words.size(), kShown); ++i) text += (i ? ", " : " ") + shown(words[i], kLongest);
-  return words.size() > kShown ? text + " and " + std::to_string(words.size() - kShown) + " more" : text;
-}
-
 /// Destinations of the stored tensors, determined before anything is written.
 struct Matches {
   std::vector<std::string> different;
@@ -210,16 +203,6 @@ Matches match(const NamedTensors& destinations, const WeightSource& source) {
   for (const auto& [name, stored] : source.tensors)
     if (!used.contains(name)) matches.report.unexpected_keys.push_back(name);
   return matches;
-}
-
-void check(const Matches& matches, const std::filesystem::path& path, bool strict) {
-  std::string problems;
-  if (!matches.different.empty()) problems += "; shape or dtype differs:" + list_of(matches.different);
-  if (strict && !matches.report.missing_keys.empty())
-    problems += "; the file lacks:" + list_of(matches.report.missing_keys);
-  if (strict && !matches.report.unexpected_keys.empty())
-    problems += "; only the file has:" + list_of(matches.report.unexpected_keys);
-  if (!problems.empty()) throw CheckpointError("MU204", path.string() + " does not fit, nothing was loaded" + problems);
 }
 
 void fill_by_copy(const std::vector<std::pair<const StoredTensor*, at::Tensor>>& pairs) {
@@ -269,7 +252,7 @@ const at::Tensor& LoadedWeights::at(const std::string& name) const {
   if (found != tensors.end() && found->first == name) return found->second;
   std::vector<std::string> names;
   for (const auto& [known, tensor] : tensors) names.push_back(known);
-  throw CheckpointError("MU204", "no tensor is named " + in_quotes(name) + "; there are:" + list_of(names));
+  throw CheckpointError("MU204", "no tensor is named " + in_quotes(name) + "; there are:" + checkpoint::list_of(names));
 }
 
 LoadedWeights load_file(const std::filesystem::path& path, const LoadFileOptions& options) {
@@ -294,7 +277,9 @@ IncompatibleKeys load_into(const NamedTensors& destinations, const std::filesyst
                            const LoadIntoOptions& options) {
   const WeightSource source = checkpoint::open_weights(path);
   const Matches matches = match(destinations, source);
-  check(matches, path, options.strict);
+  const auto problems =
+      checkpoint::mismatch("file", "shape or dtype differs", matches.different, matches.report, options.strict);
+  if (!problems.empty()) throw CheckpointError("MU204", path.string() + " does not fit, nothing was loaded" + problems);
   for (const auto& [stored, destination] : matches.pairs) checkpoint::check_booleans(*stored);
   fill(matches);
   return matches.report;
