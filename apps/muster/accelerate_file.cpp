@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "accelerate_names.h"
-#include "base/listing.h"
+#include "base/text.h"
 #include "key_hint.h"
 #include "muster/base/error.h"
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "base/spelling.h"
+#include "base/text.h"
 
 namespace muster::cli {
 namespace {

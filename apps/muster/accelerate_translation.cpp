@@ -4,9 +4,8 @@
 
 #include "accelerate_file.h"
 #include "accelerate_names.h"
-#include "base/listing.h"
 #include "base/options_text.h"
-#include "base/spelling.h"
+#include "base/text.h"
 #include "muster/base/error.h"
 #include "options/launcher_fields.h"
 #include "options/program_options.h"

@@ -4,7 +4,7 @@
 #include <iterator>
 #include <string_view>
 
-#include "base/listing.h"
+#include "base/text.h"
 #include "deepspeed_file.h"
 #include "muster/base/error.h"
 #include "options/launcher_fields.h"

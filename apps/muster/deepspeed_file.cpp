@@ -1,11 +1,10 @@
 #include "deepspeed_file.h"
 
-#include <charconv>
 #include <set>
 #include <sstream>
 
 #include "accelerate_file.h"
-#include "base/spelling.h"
+#include "base/text.h"
 #include "base/yaml.h"
 #include "deepspeed_names.h"
 #include "key_hint.h"
@@ -21,14 +20,9 @@ using options::ValueForm;
 
 constexpr const char* kFileOfDeepspeed = "deepspeed_config_file";
 
-bool is_number(const std::string& text, double& value) {
-  const auto end = std::from_chars(text.data(), text.data() + text.size(), value).ptr;
-  return !text.empty() && end == text.data() + text.size();
-}
-
 bool are_equal(const std::string& one, const std::string& other) {
-  double number = 0, another = 0;
-  return (is_number(one, number) && is_number(other, another)) ? number == another : say_the_same(one, other);
+  const auto number = parse_number<double>(one), another = parse_number<double>(other);
+  return number && another ? *number == *another : say_the_same(one, other);
 }
 
 /// Whether the value switches its section off.

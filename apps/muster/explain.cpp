@@ -1,7 +1,6 @@
 #include <cstdio>
 
-#include "base/listing.h"
-#include "base/spelling.h"
+#include "base/text.h"
 #include "commands.h"
 #include "error_pages.h"
 #include "muster/base/error.h"

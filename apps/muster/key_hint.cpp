@@ -1,6 +1,6 @@
 #include "key_hint.h"
 
-#include "base/listing.h"
+#include "base/text.h"
 
 namespace muster::cli {
 

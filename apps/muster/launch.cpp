@@ -4,7 +4,7 @@
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
 
-#include "base/listing.h"
+#include "base/text.h"
 #include "cluster/listening_socket.h"
 #include "commands.h"
 #include "launch_call.h"

@@ -9,7 +9,7 @@
 
 #include "accelerate_file.h"
 #include "accelerate_names.h"
-#include "base/spelling.h"
+#include "base/text.h"
 #include "foreign_flags.h"
 #include "options/launcher_fields.h"
 

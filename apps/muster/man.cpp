@@ -1,6 +1,6 @@
 #include <cstdio>
 
-#include "base/spelling.h"
+#include "base/text.h"
 #include "command_flags.h"
 #include "commands.h"
 #include "muster/base/error.h"

@@ -13,8 +13,8 @@
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
 
-#include "base/listing.h"
 #include "base/log.h"
+#include "base/text.h"
 #include "cluster/listening_socket.h"
 #include "cluster/secret.h"
 #include "commands.h"

@@ -9,8 +9,8 @@
 #include <CLI/Formatter.hpp>
 
 #include "accelerate_names.h"
-#include "base/listing.h"
 #include "base/options_text.h"
+#include "base/text.h"
 #include "foreign_flags.h"
 #include "launcher/devices.h"
 #include "muster/base/error.h"

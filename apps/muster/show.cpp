@@ -6,8 +6,7 @@
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
 
-#include "base/listing.h"
-#include "base/shown.h"
+#include "base/text.h"
 #include "commands.h"
 #include "format/json.h"
 #include "format/stored_content.h"

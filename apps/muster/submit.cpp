@@ -10,7 +10,7 @@
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
 
-#include "base/listing.h"
+#include "base/text.h"
 #include "commands.h"
 #include "hand_in.h"
 #include "job.h"

@@ -6,7 +6,7 @@
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
 
-#include "base/shown.h"
+#include "base/text.h"
 #include "commands.h"
 #include "muster/base/error.h"
 #include "parse.h"

@@ -11,7 +11,7 @@
 #include <ATen/detail/CUDAHooksInterface.h>
 #include <torch/version.h>
 
-#include "base/listing.h"
+#include "base/text.h"
 #include "base/variables.h"
 #include "comm/object_file.h"
 #include "device/device.h"

@@ -6,7 +6,7 @@
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 
-#include "base/listing.h"
+#include "base/text.h"
 #include "muster/base/error.h"
 
 namespace muster::log {

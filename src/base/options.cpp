@@ -5,21 +5,18 @@
 #include <optional>
 
 #include "base/options_text.h"
-#include "listing.h"
 #include "muster/base/error.h"
 #include "muster/base/time_span.h"
-#include "spelling.h"
+#include "text.h"
 
 namespace muster::options {
 namespace {
 
 template <class T>
 bool read_number(std::string_view text, T& value) {
-  T number{};
-  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || end != text.data() + text.size() || text.empty()) return false;
-  value = number;
-  return true;
+  const auto number = parse_number<T>(text);
+  if (number) value = *number;
+  return number.has_value();
 }
 
 /// Milliseconds per unit; 0 for an unknown unit.

@@ -5,7 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "base/spelling.h"
+#include "base/text.h"
 #include "muster/base/error.h"
 
 namespace muster::options {

@@ -15,7 +15,7 @@
 
 #include "base/descriptor.h"
 #include "base/options_text.h"
-#include "base/spelling.h"
+#include "base/text.h"
 #include "muster/base/error.h"
 
 namespace muster::options {

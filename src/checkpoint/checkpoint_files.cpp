@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "base/mutex.h"
-#include "base/shown.h"
+#include "base/text.h"
 #include "format/atomic_folder.h"
 #include "format/manifest.h"
 #include "muster/base/error.h"

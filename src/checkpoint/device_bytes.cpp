@@ -12,7 +12,7 @@
 #include <ATen/ops/empty_like.h>
 #include <c10/core/InferenceMode.h>
 
-#include "base/shown.h"
+#include "base/text.h"
 #include "device/device.h"
 #include "muster/base/error.h"
 

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <sstream>
 #include <string>
 #include <vector>
 
@@ -7,7 +6,7 @@
 #include <ATen/core/grad_mode.h>
 #include <torch/nn/module.h>
 
-#include "base/shown.h"
+#include "base/text.h"
 #include "checkpoint/saved_tensors.h"
 #include "device_bytes.h"
 #include "muster/base/error.h"
@@ -18,12 +17,6 @@ namespace muster {
 namespace {
 
 constexpr std::string_view kBatchCount = "num_batches_tracked";
-
-std::string shape_text(const at::Tensor& tensor) {
-  std::ostringstream text;
-  text << tensor.sizes();
-  return text.str();
-}
 
 /// Destinations of the values, determined before anything is copied.
 struct Fitting : StateDictFit {
@@ -49,7 +42,8 @@ void pair_up(Fitting& fitting, const std::string& name, const at::Tensor& to, co
   if (from.layout() != at::kStrided || !converts(from.scalar_type(), to.scalar_type()))
     fitting.different.push_back(in_quotes(name) + " (state: " + from.toString() + ", module: " + to.toString() + ")");
   else if (!scalar && from.sizes() != to.sizes())
-    fitting.different.push_back(in_quotes(name) + " (state: " + shape_text(from) + ", module: " + shape_text(to) + ")");
+    fitting.different.push_back(in_quotes(name) + " (state: " + shape_text(from.sizes()) +
+                                ", module: " + shape_text(to.sizes()) + ")");
   else fitting.pairs.emplace_back(to, scalar ? from.squeeze(0) : from);
 }
 

@@ -13,9 +13,8 @@
 #include <ATen/ops/from_blob.h>
 #include <c10/core/ScalarType.h>
 
-#include "base/listing.h"
 #include "base/log.h"
-#include "base/shown.h"
+#include "base/text.h"
 #include "checkpoint/python_content.h"
 #include "format/atomic_file.h"
 #include "format/input_file.h"

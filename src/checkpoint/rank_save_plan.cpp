@@ -10,7 +10,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 
-#include "base/shown.h"
+#include "base/text.h"
 #include "checkpoint/device_bytes.h"
 #include "checkpoint/saved_tensors.h"
 #include "checkpoint/state_json.h"

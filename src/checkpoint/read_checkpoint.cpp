@@ -4,8 +4,7 @@
 
 #include <ATen/ops/empty.h>
 
-#include "base/listing.h"
-#include "base/shown.h"
+#include "base/text.h"
 #include "checkpoint/checkpoint_files.h"
 #include "checkpoint/device_bytes.h"
 #include "checkpoint/saved_tensors.h"

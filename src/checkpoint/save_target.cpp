@@ -1,13 +1,12 @@
 #include "save_target.h"
 
-#include <charconv>
 #include <optional>
 #include <set>
 #include <system_error>
 #include <utility>
 
 #include "base/log.h"
-#include "base/shown.h"
+#include "base/text.h"
 #include "checkpoint_files.h"
 #include "format/input_file.h"
 #include "format/manifest.h"
@@ -30,10 +29,8 @@ std::optional<std::int64_t> number_in(std::string_view name) {
   if (!name.starts_with(kNumberedName)) return std::nullopt;
   const std::string_view digits = name.substr(kNumberedName.size());
   if (digits.empty() || digits.size() > kMostDigits || (digits[0] == '0' && digits.size() > 1)) return std::nullopt;
-  std::int64_t number = 0;
-  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
-  if (error != std::errc() || end != digits.data() + digits.size() || number < 0) return std::nullopt;
-  return number;
+  const auto number = parse_number<std::int64_t>(digits);
+  return number >= 0 ? number : std::nullopt;
 }
 
 /// Why this folder must not be removed; empty for a checkpoint of Muster without foreign files.

@@ -7,7 +7,7 @@
 
 #include <c10/core/ScalarType.h>
 
-#include "base/shown.h"
+#include "base/text.h"
 #include "muster/base/error.h"
 
 namespace muster::checkpoint {

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <optional>
 
-#include "base/shown.h"
+#include "base/text.h"
 #include "format/checksum.h"
 #include "muster/base/error.h"
 

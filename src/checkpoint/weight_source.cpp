@@ -8,7 +8,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 
-#include "base/shown.h"
+#include "base/text.h"
 #include "checkpoint/saved_tensors.h"
 #include "format/checksum.h"
 #include "format/weight_set.h"

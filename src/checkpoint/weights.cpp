@@ -10,7 +10,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 
-#include "base/shown.h"
+#include "base/text.h"
 #include "checkpoint/device_bytes.h"
 #include "checkpoint/saved_tensors.h"
 #include "checkpoint/weight_source.h"

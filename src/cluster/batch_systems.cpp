@@ -7,7 +7,7 @@
 
 #include "base/log.h"
 #include "base/run_program.h"
-#include "base/spelling.h"
+#include "base/text.h"
 #include "base/variables.h"
 #include "cluster/reading.h"
 #include "muster/base/error.h"
@@ -27,11 +27,6 @@ namespace {
 
 constexpr std::string_view kListBlanks = " \t";
 
-bool read_digits(std::string_view text, int& value) {
-  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  return error == std::errc() && end == text.data() + text.size() && value >= 0;
-}
-
 }  // namespace
 
 int tasks_on_node(std::string_view text, int node, std::string_view variable) {
@@ -41,14 +36,15 @@ int tasks_on_node(std::string_view text, int node, std::string_view variable) {
     size_t comma = rest.find(',');
     auto entry = trimmed(rest.substr(0, comma), kListBlanks);
     rest = comma == std::string_view::npos ? std::string_view() : rest.substr(comma + 1);
-    int tasks = 0, nodes = 1;
+    int nodes = 1;
     size_t open = entry.find("(x");
     if (open != std::string_view::npos) {
-      if (entry.back() != ')' || !read_digits(entry.substr(open + 2, entry.size() - open - 3), nodes))
-        refuse(variable, text, wanted);
+      nodes =
+          entry.back() == ')' ? parse_number<int>(entry.substr(open + 2, entry.size() - open - 3)).value_or(-1) : -1;
       entry = entry.substr(0, open);
     }
-    if (!read_digits(entry, tasks)) refuse(variable, text, wanted);
+    const int tasks = parse_number<int>(entry).value_or(-1);
+    if (tasks < 0 || nodes < 0) refuse(variable, text, wanted);
     passed += nodes;
     if (node < passed) return tasks;
   }

@@ -1,7 +1,7 @@
 #include "muster/cluster/cluster.h"
 
-#include "base/listing.h"
 #include "base/log.h"
+#include "base/text.h"
 #include "base/variables.h"
 #include "muster/base/error.h"
 #include "reading.h"

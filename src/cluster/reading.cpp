@@ -1,9 +1,7 @@
 #include "cluster/reading.h"
 
-#include <charconv>
-
 #include "base/log.h"
-#include "base/spelling.h"
+#include "base/text.h"
 #include "base/variables.h"
 #include "muster/base/error.h"
 
@@ -14,13 +12,11 @@ using log::str;
 std::optional<int> read_number(const Environment& variables, std::string_view name, int low, int high) {
   auto text = variables.find(name);
   if (!text) return std::nullopt;
-  int value = 0;
-  auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), value);
-  if (error != std::errc() || *end != '\0')
-    throw ConfigError("MU021", str("variable ", name, " is '", *text, "', but a whole number is wanted"));
-  if (value < low || value > high)
+  const auto value = parse_number<int>(*text);
+  if (!value) throw ConfigError("MU021", str("variable ", name, " is '", *text, "', but a whole number is wanted"));
+  if (*value < low || *value > high)
     throw ConfigError("MU021",
-                      str("variable ", name, " is ", value, ", but a number from ", low, " to ", high, " is wanted"));
+                      str("variable ", name, " is ", *value, ", but a number from ", low, " to ", high, " is wanted"));
   return value;
 }
 

@@ -14,7 +14,7 @@
 
 #include "base/log.h"
 #include "base/random_word.h"
-#include "base/spelling.h"
+#include "base/text.h"
 #include "base/variables.h"
 #include "muster/base/error.h"
 

@@ -6,7 +6,7 @@
 
 #include <ATen/ops/tensor.h>
 
-#include "base/shown.h"
+#include "base/text.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
 

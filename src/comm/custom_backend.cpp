@@ -11,7 +11,7 @@
 #include <ATen/ops/zeros.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
-#include "base/listing.h"
+#include "base/text.h"
 #include "comm/collectives.h"
 #include "comm/error_text.h"
 #include "comm/header.h"

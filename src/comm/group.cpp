@@ -9,7 +9,7 @@
 
 #include "agreement.h"
 #include "base/log.h"
-#include "base/shown.h"
+#include "base/text.h"
 #include "comm/error_text.h"
 #include "comm/operation.h"
 #include "device/order.h"

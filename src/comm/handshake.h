@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "base/shown.h"
+#include "base/text.h"
 #include "cluster/secret.h"
 #include "error_text.h"
 #include "muster/base/error.h"

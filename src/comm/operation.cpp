@@ -2,8 +2,7 @@
 
 #include <array>
 
-#include "base/listing.h"
-#include "base/spelling.h"
+#include "base/text.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
 

@@ -5,8 +5,8 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
-#include "base/listing.h"
 #include "base/log.h"
+#include "base/text.h"
 #include "cluster/report.h"
 #include "cluster/secret.h"
 #include "comm/custom_backend.h"

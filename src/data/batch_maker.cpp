@@ -4,7 +4,7 @@
 
 #include <c10/util/Exception.h>
 
-#include "base/shown.h"
+#include "base/text.h"
 #include "muster/base/error.h"
 
 namespace muster::data {

@@ -4,7 +4,7 @@
 
 #include <ATen/Context.h>
 
-#include "base/shown.h"
+#include "base/text.h"
 #include "data/batch_order.h"
 #include "data/pass.h"
 #include "data/random.h"

@@ -15,7 +15,7 @@
 
 #include "base/log.h"
 #include "base/mutex.h"
-#include "base/shown.h"
+#include "base/text.h"
 #include "muster/base/error.h"
 
 namespace muster::data {

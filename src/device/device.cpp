@@ -8,7 +8,7 @@
 #include <ATen/DeviceAccelerator.h>
 
 #include "base/accelerator_name.h"
-#include "base/listing.h"
+#include "base/text.h"
 #include "muster/base/error.h"
 
 namespace muster::device {

@@ -10,8 +10,7 @@
 #include <ATen/core/CachingHostAllocator.h>
 #include <c10/core/CachingDeviceAllocator.h>
 
-#include "base/shown.h"
-#include "base/spelling.h"
+#include "base/text.h"
 #include "device/device.h"
 #include "muster/base/format.h"
 

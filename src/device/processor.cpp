@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cctype>
 #include <cerrno>
-#include <charconv>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -15,6 +14,7 @@
 #include <ATen/ops/sin.h>
 #include <ATen/ops/zeros.h>
 
+#include "base/text.h"
 #include "muster/base/format.h"
 
 #if defined(__x86_64__) || defined(__i386__)
@@ -42,11 +42,6 @@ std::string first_line(const std::string& path) {
   std::string line;
   std::getline(file, line);
   return line;
-}
-
-bool read_core(std::string_view text, int& core) {
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), core);
-  return error == std::errc() && end == text.data() + text.size() && core >= 0 && core < kMostCores;
 }
 
 /// Groups the cores by physical processor. A processor may run several hardware threads, each of which Linux lists as a
@@ -108,8 +103,8 @@ Cores read_cores(std::string_view list) {
     const auto range = list.substr(0, comma);
     const auto dash = range.find('-');
     const auto first = range.substr(0, dash), last = dash == std::string_view::npos ? first : range.substr(dash + 1);
-    int from = 0, to = 0;
-    if (!read_core(first, from) || !read_core(last, to) || to < from) return {};
+    const int from = parse_number<int>(first).value_or(-1), to = parse_number<int>(last).value_or(-1);
+    if (from < 0 || to < from || to >= kMostCores) return {};
     for (int core = from; core <= to; ++core) cores.push_back(core);
     list.remove_prefix(std::min(comma + 1, list.size()));
   }

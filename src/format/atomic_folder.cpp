@@ -15,7 +15,7 @@
 #include "atomic_file.h"
 #include "base/log.h"
 #include "base/random_word.h"
-#include "base/shown.h"
+#include "base/text.h"
 #include "muster/base/error.h"
 
 namespace muster::format {

@@ -6,8 +6,7 @@
 #include <system_error>
 #include <tuple>
 
-#include "base/listing.h"
-#include "base/shown.h"
+#include "base/text.h"
 #include "format/checkpoint/stored_checkpoint.h"
 #include "format/stored_content.h"
 #include "format/weight_set.h"

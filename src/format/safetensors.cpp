@@ -10,8 +10,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "base/listing.h"
-#include "base/shown.h"
+#include "base/text.h"
 #include "muster/base/error.h"
 
 namespace muster::format {

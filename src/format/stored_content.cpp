@@ -5,7 +5,7 @@
 #include <iterator>
 #include <map>
 
-#include "base/shown.h"
+#include "base/text.h"
 #include "format/checkpoint/stored_checkpoint.h"
 #include "manifest.h"
 #include "muster/base/error.h"

@@ -13,7 +13,7 @@
 #include <torch/library.h>
 
 #include "base/mutex.h"
-#include "base/spelling.h"
+#include "base/text.h"
 #include "muster/base/error.h"
 
 namespace muster::hook {

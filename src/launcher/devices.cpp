@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cctype>
-#include <charconv>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
@@ -12,10 +11,9 @@
 #include <sstream>
 
 #include "base/accelerator_name.h"
-#include "base/listing.h"
 #include "base/log.h"
 #include "base/run_program.h"
-#include "base/spelling.h"
+#include "base/text.h"
 #include "muster/base/error.h"
 
 namespace muster::launcher {
@@ -26,11 +24,6 @@ using log::str;
 /// Limit on ranks per core. A larger number is a typing error: each rank is a process with its own threads and sockets.
 constexpr int kMostPerCore = 128;
 
-bool read_digits(std::string_view text, int& value) {
-  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  return !text.empty() && error == std::errc() && end == text.data() + text.size();
-}
-
 [[noreturn]] void refuse(const DeviceRequest& request, const std::string& reason) {
   throw ConfigError("MU030", str(request.place, " is '", request.devices, "': ", reason));
 }
@@ -39,8 +32,8 @@ DeviceChoice choose_processes(const DeviceRequest& request) {
   DeviceChoice choice;
   if (request.devices == "auto") return choice;
   std::string where = request.accelerator == "cpu" ? "on the CPU" : "no accelerator was found, and on the CPU";
-  if (!read_digits(request.devices, choice.count) || choice.count < 1)
-    refuse(request, where + " it must be a positive number of processes, or auto (1)");
+  choice.count = parse_number<int>(request.devices).value_or(0);
+  if (choice.count < 1) refuse(request, where + " it must be a positive number of processes, or auto (1)");
   if (const int most = kMostPerCore * count_cores(); choice.count > most)
     refuse(request, str("on ", count_cores(), " cores at most ", most, " processes are started"));
   return choice;
@@ -49,7 +42,8 @@ DeviceChoice choose_processes(const DeviceRequest& request) {
 /// The launcher cannot count the devices of a backend that the program loads.
 DeviceChoice choose_xla_processes(const DeviceRequest& request) {
   DeviceChoice choice;
-  if (!read_digits(request.devices, choice.count) || choice.count < 1)
+  choice.count = parse_number<int>(request.devices).value_or(0);
+  if (choice.count < 1)
     throw ConfigError("MU497", str("--accelerator is '", request.accelerator, "': ", no_xla_device(request.accelerator),
                                    ", and give their number: --devices 4"));
   return choice;
@@ -60,9 +54,8 @@ std::vector<int> read_indices(const DeviceRequest& request) {
   std::string_view rest = request.devices;
   while (!rest.empty()) {
     size_t comma = rest.find(',');
-    int index = 0;
-    if (!read_digits(rest.substr(0, comma), index) || index < 0)
-      refuse(request, "a list must hold whole numbers from 0, such as 0,2");
+    const int index = parse_number<int>(rest.substr(0, comma)).value_or(-1);
+    if (index < 0) refuse(request, "a list must hold whole numbers from 0, such as 0,2");
     if (index >= request.present)
       refuse(request, str("there is no device ", index, "; this node has ", request.present));
     if (std::find(indices.begin(), indices.end(), index) != indices.end())
@@ -91,8 +84,7 @@ bool is_amd_gpu(const std::filesystem::path& node) {
 /// True for "nvidia0", false for "nvidiactl".
 bool is_nvidia_device(const std::filesystem::path& file) {
   const auto name = file.filename().string();
-  int index = 0;
-  return name.starts_with("nvidia") && read_digits(std::string_view(name).substr(6), index);
+  return name.starts_with("nvidia") && parse_number<int>(std::string_view(name).substr(6));
 }
 
 /// Looks for NVIDIA's driver on a server, in a container, in WSL and on Jetson, and for AMD's driver.
@@ -115,8 +107,8 @@ std::vector<std::string> read_visible(const std::string& variable, const std::st
   std::istringstream rest(list + ",");
   for (std::string part; std::getline(rest, part, ',');) {
     const std::string entry(trimmed(part));
-    if (int index = 0; entry == "-1") break;
-    else if (!is_uuid(entry) && !read_digits(entry, index))
+    if (entry == "-1") break;
+    if (!is_uuid(entry) && !parse_number<int>(entry))
       throw ConfigError("MU573", str(variable, " is '", list, "', in which '", entry,
                                      "' is neither an index, such as 0, nor a UUID that begins with GPU- or MIG-; the "
                                      "driver would leave out this entry and all behind it"));
@@ -141,8 +133,8 @@ DeviceChoice choose_devices(const DeviceRequest& request) {
     choice.count = static_cast<int>(choice.indices.size());
     return choice;
   }
-  if (!read_digits(request.devices, choice.count) || choice.count < 1)
-    refuse(request, "it must be a positive count, a list of indices such as 0,2, or auto");
+  choice.count = parse_number<int>(request.devices).value_or(0);
+  if (choice.count < 1) refuse(request, "it must be a positive count, a list of indices such as 0,2, or auto");
   if (choice.count > request.present) refuse(request, str("this node has ", request.present, " accelerators"));
   return choice;
 }

@@ -1,7 +1,7 @@
 #include "restarts.h"
 
 #include "base/log.h"
-#include "base/shown.h"
+#include "base/text.h"
 
 namespace muster::launcher {
 namespace {

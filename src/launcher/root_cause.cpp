@@ -6,7 +6,7 @@
 #include <tuple>
 
 #include "base/log.h"
-#include "base/shown.h"
+#include "base/text.h"
 
 namespace muster::launcher {
 namespace {

@@ -7,7 +7,7 @@
 #include <ATen/ops/zeros_like.h>
 #include <torch/serialize/archive.h>
 
-#include "base/listing.h"
+#include "base/text.h"
 #include "muster/base/error.h"
 #include "optim/flat.h"
 

@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <sstream>
 
-#include "base/spelling.h"
+#include "base/text.h"
 #include "options/words.h"
 
 namespace muster::options {

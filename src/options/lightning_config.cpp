@@ -4,8 +4,8 @@
 #include <chrono>
 #include <cmath>
 
-#include "base/listing.h"
 #include "base/options_text.h"
+#include "base/text.h"
 #include "muster/base/error.h"
 #include "options/strategy_request.h"
 #include "options/words.h"

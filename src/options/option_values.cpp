@@ -2,7 +2,7 @@
 #include <charconv>
 #include <string>
 
-#include "base/listing.h"
+#include "base/text.h"
 #include "muster/base/error.h"
 #include "muster/device/options.h"
 #include "muster/format/options.h"

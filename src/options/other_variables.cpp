@@ -1,8 +1,7 @@
 #include <algorithm>
 
-#include "base/listing.h"
 #include "base/options_text.h"
-#include "base/spelling.h"
+#include "base/text.h"
 #include "base/variables.h"
 #include "options/launcher_fields.h"
 #include "options/program_options.h"

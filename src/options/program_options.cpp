@@ -5,7 +5,7 @@
 #include <optional>
 
 #include "base/options_text.h"
-#include "base/spelling.h"
+#include "base/text.h"
 #include "base/variables.h"
 #include "muster/base/error.h"
 #include "options/launcher_fields.h"

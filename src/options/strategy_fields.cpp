@@ -6,9 +6,8 @@
 #include <map>
 #include <string>
 
-#include "base/listing.h"
 #include "base/options_text.h"
-#include "base/spelling.h"
+#include "base/text.h"
 #include "muster/base/error.h"
 #include "options/strategy_request.h"
 

@@ -4,8 +4,7 @@
 #include <utility>
 #include <variant>
 
-#include "base/listing.h"
-#include "base/spelling.h"
+#include "base/text.h"
 #include "muster/base/error.h"
 #include "muster/parallel/options.h"
 #include "muster/strategy/options.h"

@@ -2,9 +2,8 @@
 
 #include <algorithm>
 
-#include "base/listing.h"
 #include "base/options_text.h"
-#include "base/spelling.h"
+#include "base/text.h"
 #include "muster/base/error.h"
 #include "options/strategy_fields.h"
 

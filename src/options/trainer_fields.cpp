@@ -7,9 +7,8 @@
 #include <optional>
 #include <utility>
 
-#include "base/listing.h"
 #include "base/options_text.h"
-#include "base/spelling.h"
+#include "base/text.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
 #include "muster/runtime/options.h"

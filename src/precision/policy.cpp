@@ -9,7 +9,7 @@
 #include <ATen/ops/ones.h>
 #include <torch/nn/module.h>
 
-#include "base/listing.h"
+#include "base/text.h"
 #include "emulation.h"
 #include "muster/base/error.h"
 #include "muster/precision/plugin.h"

@@ -2,9 +2,8 @@
 #include <memory>
 #include <utility>
 
-#include "base/listing.h"
 #include "base/log.h"
-#include "base/shown.h"
+#include "base/text.h"
 #include "checkpoint/python_content.h"
 #include "comm/agreement.h"
 #include "format/checksum.h"

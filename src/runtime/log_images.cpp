@@ -2,7 +2,7 @@
 
 #include <torch/types.h>
 
-#include "base/listing.h"
+#include "base/text.h"
 #include "muster/base/error.h"
 #include "muster/runtime/init_trackers.h"
 #include "track/png.h"

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <unordered_set>
 
-#include "base/shown.h"
+#include "base/text.h"
 #include "device/memory.h"
 #include "muster/base/format.h"
 #include "muster/optim/optimizer_state.h"

@@ -7,7 +7,7 @@
 #include <c10/core/InferenceMode.h>
 #include <c10/util/ScopeExit.h>
 
-#include "base/listing.h"
+#include "base/text.h"
 #include "comm/agreement.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"

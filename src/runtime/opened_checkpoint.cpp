@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "base/log.h"
-#include "base/shown.h"
+#include "base/text.h"
 #include "base/variables.h"
 #include "job_state.h"
 #include "muster/base/environment.h"

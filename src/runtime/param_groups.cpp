@@ -8,8 +8,7 @@
 
 #include <torch/optim/lbfgs.h>
 
-#include "base/listing.h"
-#include "base/shown.h"
+#include "base/text.h"
 #include "comm/agreement.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"

@@ -2,7 +2,7 @@
 
 #include <deque>
 
-#include "base/shown.h"
+#include "base/text.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
 #include "muster/data/sample_split.h"

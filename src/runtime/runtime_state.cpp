@@ -11,7 +11,7 @@
 #include <torch/utils.h>
 
 #include "base/log.h"
-#include "base/shown.h"
+#include "base/text.h"
 #include "base/variables.h"
 #include "comm/agreement.h"
 #include "device/device.h"

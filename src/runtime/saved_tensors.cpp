@@ -5,8 +5,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 
-#include "base/listing.h"
-#include "base/shown.h"
+#include "base/text.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
 #include "muster/checkpoint/state_dict.h"

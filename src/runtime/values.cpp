@@ -7,7 +7,7 @@
 #include <ATen/ops/empty.h>
 #include <torch/types.h>
 
-#include "base/shown.h"
+#include "base/text.h"
 #include "comm/agreement.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"

@@ -5,7 +5,7 @@
 #include <set>
 #include <utility>
 
-#include "base/listing.h"
+#include "base/text.h"
 #include "muster/base/error.h"
 
 namespace muster {

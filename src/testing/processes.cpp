@@ -27,7 +27,7 @@
 #include <vector>
 
 #include "base/descriptor.h"
-#include "base/shown.h"
+#include "base/text.h"
 #include "muster/base/environment.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"

@@ -2,7 +2,7 @@
 #include <string>
 
 #include "base/mutex.h"
-#include "base/shown.h"
+#include "base/text.h"
 #include "comm/thread_world.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"

@@ -13,7 +13,7 @@
 #include <utility>
 
 #include "base/log.h"
-#include "base/shown.h"
+#include "base/text.h"
 #include "muster/base/error.h"
 
 namespace muster::track {

@@ -9,7 +9,7 @@
 #include <system_error>
 #include <utility>
 
-#include "base/shown.h"
+#include "base/text.h"
 #include "track/curl_library.h"
 #endif
 

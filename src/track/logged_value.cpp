@@ -6,7 +6,7 @@
 #include <limits>
 
 #include "base/log.h"
-#include "base/shown.h"
+#include "base/text.h"
 #include "muster/base/error.h"
 
 namespace muster {

@@ -6,7 +6,7 @@
 #include <system_error>
 
 #include "base/log.h"
-#include "base/shown.h"
+#include "base/text.h"
 #include "mlflow_server.h"
 
 namespace muster::track {

@@ -16,7 +16,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/random_word.h"
-#include "base/shown.h"
+#include "base/text.h"
 #include "muster/base/error.h"
 #include "track/append_file.h"
 #include "track/crc32c.h"

@@ -4,8 +4,7 @@
 #include <cctype>
 #include <charconv>
 
-#include "base/shown.h"
-#include "base/spelling.h"
+#include "base/text.h"
 #include "muster/base/error.h"
 
 namespace muster::track {

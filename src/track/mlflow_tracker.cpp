@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "base/log.h"
-#include "base/shown.h"
+#include "base/text.h"
 #include "mlflow_server.h"
 #include "muster/base/error.h"
 #include "quiet_thread.h"

@@ -4,15 +4,13 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cstdlib>
 #include <exception>
 #include <system_error>
 #include <utility>
 
-#include "base/listing.h"
 #include "base/log.h"
-#include "base/shown.h"
+#include "base/text.h"
 #include "file_trackers.h"
 #include "mlflow_tracker.h"
 #include "muster/base/environment.h"
@@ -40,12 +38,8 @@ void check_inside(const char* option, const std::string& value) {
 }
 
 /// N of "version_N"; -1 for any other name.
-int64_t number_in(const std::string& name) {
-  int64_t number = -1;
-  if (!name.starts_with(kStart)) return -1;
-  const auto* end = name.data() + name.size();
-  const auto [rest, error] = std::from_chars(name.data() + kStart.size(), end, number);
-  return error == std::errc() && rest == end ? number : -1;
+int64_t number_in(std::string_view name) {
+  return name.starts_with(kStart) ? parse_number<int64_t>(name.substr(kStart.size())).value_or(-1) : -1;
 }
 
 int64_t next_version(const fs::path& folder) {

@@ -8,7 +8,7 @@
 
 #include "append_file.h"
 #include "base/log.h"
-#include "base/shown.h"
+#include "base/text.h"
 #include "mlflow_delivery.h"
 #include "mlflow_run.h"
 #include "mlflow_server.h"

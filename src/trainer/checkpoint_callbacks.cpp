@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "base/listing.h"
 #include "base/log.h"
+#include "base/text.h"
 #include "checkpoints.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"

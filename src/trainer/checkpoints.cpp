@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <chrono>
 #include <initializer_list>
 #include <string_view>
@@ -13,6 +12,7 @@
 #include <c10/util/ScopeExit.h>
 
 #include "base/log.h"
+#include "base/text.h"
 #include "muster/base/error.h"
 #include "muster/checkpoint/checkpoint.h"
 #include "muster/checkpoint/state_dict.h"
@@ -74,11 +74,8 @@ fs::path newest_of(const Runtime& runtime, std::vector<Candidate> all) {
 int64_t hpc_number(const fs::path& folder) {
   static constexpr std::string_view kStart = "hpc_ckpt_";
   const auto name = folder.stem().string();
-  int64_t number = 0;
   if (folder.extension() != ".ckpt" || !name.starts_with(kStart)) return 0;
-  const auto* end = name.data() + name.size();
-  const auto [rest, problem] = std::from_chars(name.data() + kStart.size(), end, number);
-  return problem == std::errc() && rest == end ? number : 0;
+  return parse_number<int64_t>(std::string_view(name).substr(kStart.size())).value_or(0);
 }
 
 /// The checkpoint that a signal caused last; empty if the folder has none.

@@ -4,8 +4,8 @@
 #include <utility>
 #include <vector>
 
-#include "base/listing.h"
 #include "base/log.h"
+#include "base/text.h"
 #include "comm/agreement.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"

@@ -10,8 +10,8 @@
 
 #include <torch/utils.h>
 
-#include "base/listing.h"
 #include "base/options_text.h"
+#include "base/text.h"
 #include "base/yaml.h"
 #include "cluster/report.h"
 #include "main_program.h"

@@ -2,9 +2,8 @@
 #include <cstddef>
 #include <utility>
 
-#include "base/listing.h"
 #include "base/options_text.h"
-#include "base/spelling.h"
+#include "base/text.h"
 #include "main_program.h"
 #include "muster/base/error.h"
 #include "options/lightning_config.h"

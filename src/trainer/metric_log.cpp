@@ -2,7 +2,7 @@
 #include <functional>
 #include <tuple>
 
-#include "base/listing.h"
+#include "base/text.h"
 #include "log_book.h"
 #include "muster/base/error.h"
 

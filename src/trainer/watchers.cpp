@@ -5,7 +5,7 @@
 
 #include <c10/util/ScopeExit.h>
 
-#include "base/listing.h"
+#include "base/text.h"
 #include "muster/trainer/callbacks.h"
 
 namespace muster::trainer {

@@ -4,8 +4,7 @@
 #include <bit>
 #include <cstring>
 
-#include "base/listing.h"
-#include "base/shown.h"
+#include "base/text.h"
 #include "muster/base/error.h"
 
 namespace muster {

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "base/listing.h"
+#include "base/text.h"
 
 namespace muster {
 namespace {

@@ -1,6 +1,6 @@
 #include <gtest/gtest.h>
 
-#include "base/listing.h"
+#include "base/text.h"
 
 namespace muster {
 namespace {

@@ -1,10 +1,10 @@
-#include "base/listing.h"
-
 #include <map>
 #include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
+
+#include "base/text.h"
 
 namespace muster {
 namespace {

@@ -1,6 +1,6 @@
 #include <gtest/gtest.h>
 
-#include "base/shown.h"
+#include "base/text.h"
 
 namespace muster {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "base/spelling.h"
+#include "base/text.h"
 
 namespace muster {
 namespace {

@@ -1,6 +1,6 @@
-#include "base/shown.h"
-
 #include <gtest/gtest.h>
+
+#include "base/text.h"
 
 namespace muster {
 namespace {

@@ -5,8 +5,7 @@
 #include <regex>
 #include <tuple>
 
-#include "base/listing.h"
-#include "base/shown.h"
+#include "base/text.h"
 #include "format/checksum.h"
 #include "muster/base/error.h"
 

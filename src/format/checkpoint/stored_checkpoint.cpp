@@ -7,8 +7,7 @@
 #include <string>
 #include <utility>
 
-#include "base/listing.h"
-#include "base/shown.h"
+#include "base/text.h"
 #include "format/checksum.h"
 #include "format/manifest.h"
 #include "muster/base/error.h"

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <map>
 
-#include "base/shown.h"
+#include "base/text.h"
 #include "format/little_endian.h"
 #include "format/python/pickle_graph.h"
 #include "format/stored_content.h"

@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <bit>
 
-#include "base/shown.h"
+#include "base/text.h"
 #include "format/little_endian.h"
 #include "muster/base/error.h"
 #include "pickle_graph.h"

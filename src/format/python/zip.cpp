@@ -5,7 +5,7 @@
 #include <cstring>
 #include <unordered_set>
 
-#include "base/shown.h"
+#include "base/text.h"
 #include "format/little_endian.h"
 #include "muster/base/error.h"
 

@@ -14,8 +14,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "base/listing.h"
-#include "base/shown.h"
+#include "base/text.h"
 #include "format/atomic_folder.h"
 #include "format/input_file.h"
 #include "format/python_file.h"

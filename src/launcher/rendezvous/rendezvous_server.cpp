@@ -10,7 +10,7 @@
 #include <system_error>
 
 #include "base/log.h"
-#include "base/shown.h"
+#include "base/text.h"
 #include "muster/base/error.h"
 
 namespace muster::launcher {

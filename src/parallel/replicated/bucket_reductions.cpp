@@ -9,7 +9,7 @@
 #include <ATen/ops/mul.h>
 #include <ATen/ops/zeros.h>
 
-#include "base/listing.h"
+#include "base/text.h"
 #include "muster/base/error.h"
 
 namespace muster::parallel {

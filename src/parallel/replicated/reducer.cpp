@@ -5,7 +5,7 @@
 #include <ATen/ops/mul.h>
 #include <c10/util/ScopeExit.h>
 
-#include "base/listing.h"
+#include "base/text.h"
 #include "muster/base/error.h"
 #include "parallel/local.h"
 

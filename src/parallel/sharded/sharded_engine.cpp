@@ -9,8 +9,7 @@
 #include <ATen/core/grad_mode.h>
 #include <c10/util/ScopeExit.h>
 
-#include "base/listing.h"
-#include "base/shown.h"
+#include "base/text.h"
 #include "comm/agreement.h"
 #include "comm/shared_tensor.h"
 #include "muster/base/error.h"

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <utility>
 
-#include "base/listing.h"
+#include "base/text.h"
 #include "muster/base/error.h"
 
 namespace muster::parallel {

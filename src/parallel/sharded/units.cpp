@@ -17,8 +17,8 @@
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/instancenorm.h>
 
-#include "base/listing.h"
 #include "base/mutex.h"
+#include "base/text.h"
 #include "muster/base/error.h"
 #include "muster/parallel/wrap.h"
 

@@ -1,17 +1,23 @@
 #pragma once  // for other rooms
 
 #include <algorithm>
+#include <charconv>
+#include <chrono>
 #include <concepts>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <iterator>
 #include <limits>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
+/// Text that people read and write. In messages: lists, names from outside, quantities.
 namespace muster {
 
 /// Length at which a message cuts a list of names that come from outside, in bytes.
@@ -75,5 +81,55 @@ std::string nearest_name(std::string_view word, const std::vector<std::string>& 
 /// The end of a message about an unknown name: "; nearest is 'devices'; the known ones are accelerator, devices", or
 /// only the latter.
 std::string known_names(std::string_view word, const std::vector<std::string>& known);
+
+/// Length at which a message cuts a name that came from outside, in bytes.
+inline constexpr std::size_t kMostShown = 120;
+
+/// Text that came from outside (a file, another rank), made safe for a message or a terminal. Anything that could
+/// control a terminal or hide or reorder text is escaped: control characters, line ends, direction marks, bytes that
+/// are not UTF-8. Backslashes are escaped too, so that no text can imitate an escape. Text longer than `most` is cut at
+/// a whole character and ends with "...".
+std::string shown(std::string_view text, std::size_t most = kMostShown);
+/// The text of shown() in single quotes.
+std::string in_quotes(std::string_view text, std::size_t most = kMostShown);
+
+/// A size in bytes as text: "900 B", "8.2 KiB", "264.1 MiB".
+std::string size_text(std::uint64_t bytes);
+/// A time in seconds as text: "1.5 s".
+std::string seconds_text(std::chrono::duration<double> time);
+/// A number with its noun: "1 rank", "2 ranks".
+std::string counted(std::int64_t count, std::string_view what);
+
+/// Message text for a thrown object that is not a std::exception.
+inline constexpr const char* kNoStdException = "an exception that is not a std::exception";
+
+}  // namespace muster
+
+/// In options, files and variables: words, booleans and numbers.
+namespace muster {
+
+/// The text with its ASCII letters in lower case.
+std::string lower_case(std::string text);
+/// The text with its ASCII letters in upper case.
+std::string upper_case(std::string text);
+
+/// The text without these characters at its beginning and end; a view into it.
+std::string_view trimmed(std::string_view text, std::string_view blanks = " \t\n");
+
+/// The number that the whole text is, without blanks or a plus sign; nullopt for any other text.
+template <class T>
+std::optional<T> parse_number(std::string_view text) {
+  T number{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (text.empty() || error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return number;
+}
+
+/// The only parser of booleans, for options, files and variables alike: true, yes, on, 1, y, t; false, no, off, 0, n,
+/// f; in any case. These are the words of YAML 1.1 and of Accelerate. nullopt for any other text.
+std::optional<bool> read_bool(std::string_view text);
+
+/// Whether both texts are equal, or mean the same boolean.
+bool say_the_same(std::string_view one, std::string_view other);
 
 }  // namespace muster

@@ -1,11 +1,60 @@
-#include "shown.h"
+#include "text.h"
 
+#include <cctype>
 #include <cstdio>
-#include <iterator>
+#include <cstdlib>
+#include <initializer_list>
+#include <numeric>
 
 #include "muster/base/format.h"
+#include "muster/base/word.h"
 
 namespace muster {
+
+// No program calls this, but some compilers emit the call.
+void this_is_none_of_the_known_words() { std::abort(); }
+
+namespace {
+
+std::string plain(std::string_view word) {
+  std::string result;
+  for (const char c : word) result += c == '-' ? '_' : static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return result;
+}
+
+/// The edit distance: how many letters to insert, remove or replace.
+std::size_t letters_between(const std::string& from, const std::string& to) {
+  std::vector<std::size_t> row(to.size() + 1);
+  std::iota(row.begin(), row.end(), std::size_t{0});
+  for (std::size_t i = 0; i < from.size(); ++i) {
+    auto diagonal = std::exchange(row[0], i + 1);
+    for (std::size_t j = 0; j < to.size(); ++j) {
+      const auto replaced = diagonal + (from[i] == to[j] ? 0 : 1);
+      diagonal = std::exchange(row[j + 1], std::min({replaced, row[j + 1] + 1, row[j] + 1}));
+    }
+  }
+  return row.back();
+}
+
+}  // namespace
+
+std::string nearest_name(std::string_view word, const std::vector<std::string>& known) {
+  const auto wanted = plain(word);
+  std::string nearest;
+  auto least = wanted.size() / 3 + 2;
+  for (const auto& name : known)
+    if (const auto letters = letters_between(wanted, plain(name)); letters < least) {
+      least = letters;
+      nearest = name;
+    }
+  return nearest;
+}
+
+std::string known_names(std::string_view word, const std::vector<std::string>& known) {
+  const auto nearest = nearest_name(word, known);
+  return (nearest.empty() ? "" : "; nearest is '" + nearest + "'") + known_ones(known);
+}
+
 namespace {
 
 /// One character of UTF-8, or one byte that is not part of one.
@@ -82,6 +131,36 @@ std::string seconds_text(std::chrono::duration<double> time) { return formatted(
 
 std::string counted(std::int64_t count, std::string_view what) {
   return formatted("{} {}{}", count, what, count == 1 ? "" : "s");
+}
+
+std::string lower_case(std::string text) {
+  std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return std::tolower(c); });
+  return text;
+}
+
+std::string upper_case(std::string text) {
+  std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return std::toupper(c); });
+  return text;
+}
+
+std::string_view trimmed(std::string_view text, std::string_view blanks) {
+  const auto first = text.find_first_not_of(blanks);
+  return first == std::string_view::npos ? std::string_view()
+                                         : text.substr(first, text.find_last_not_of(blanks) - first + 1);
+}
+
+std::optional<bool> read_bool(std::string_view text) {
+  const auto word = lower_case(std::string(text));
+  const auto is_one_of = [&](std::initializer_list<std::string_view> words) {
+    return std::find(words.begin(), words.end(), word) != words.end();
+  };
+  if (is_one_of({"true", "yes", "on", "1", "y", "t"})) return true;
+  if (is_one_of({"false", "no", "off", "0", "n", "f"})) return false;
+  return {};
+}
+
+bool say_the_same(std::string_view one, std::string_view other) {
+  return one == other || (read_bool(one) && read_bool(one) == read_bool(other));
 }
 
 }  // namespace muster
