@@ -182,22 +182,10 @@ class StreamBatchMaker final : public BatchMaker {
   bool make(const BatchRequest& request, BatchBox& box) override {
     auto& batch = static_cast<SendableBox<Batch>&>(box).batch;
     const auto& records = static_cast<const RecordsOf<raw_of_t<S>>&>(*request.records).list;
-    tree::StackPlace place{.count = static_cast<int64_t>(records.size()), .pinned = request.pinned};
-    for (; place.index < place.count; ++place.index) {
-      if (request.stop && request.stop->load(std::memory_order_relaxed)) return false;
-      const int64_t index = request.indices[place.index];
-      try {
-        auto random = request.random.at(index);
-        request.random.seed_operators(index);
-        decltype(auto) sample = transformed(std::as_const(*stream_), records[place.index], random);
-        using Sample = std::remove_cvref_t<decltype(sample)>;
-        if (!batch) emplace_like(batch, sample);
-        tree::collate_into<Sample>(*batch, sample, place);
-      } catch (...) {
-        throw_dataset_error(index, false);
-      }
-    }
-    return true;
+    return collate_samples(request, records.size(), batch, [&](int64_t i, int64_t index) -> decltype(auto) {
+      auto random = request.random.at(index);
+      return transformed(std::as_const(*stream_), records[i], random);
+    });
   }
 
   std::string state() const override {

@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <concepts>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -73,9 +74,6 @@ class StreamReader {
   virtual int64_t skip(int64_t n) = 0;
 };
 
-class Records;
-class StreamReader;
-
 /// A request for one batch.
 struct BatchRequest {
   Indices indices;  ///< indices of the samples; for a stream: their positions in the pass
@@ -134,6 +132,27 @@ void emplace_like(std::optional<Batch>& batch, const Sample& sample) {
   else batch.emplace(sample);
 }
 
+/// Makes a batch of `count` samples, of which `sample_at(i, index)` returns sample i. Returns false if `stop` was set.
+/// Throws: DatasetError.
+template <class Batch, class SampleAt>
+bool collate_samples(const BatchRequest& request, std::size_t count, std::optional<Batch>& batch, SampleAt sample_at) {
+  tree::StackPlace place{.count = static_cast<int64_t>(count), .pinned = request.pinned};
+  for (; place.index < place.count; ++place.index) {
+    if (request.stop && request.stop->load(std::memory_order_relaxed)) return false;
+    const int64_t index = request.indices[place.index];
+    try {
+      request.random.seed_operators(index);
+      decltype(auto) sample = sample_at(place.index, index);
+      using Sample = std::remove_cvref_t<decltype(sample)>;
+      if (!batch) emplace_like(batch, sample);
+      tree::collate_into<Sample>(*batch, sample, place);
+    } catch (...) {
+      throw_dataset_error(index, false);
+    }
+  }
+  return true;
+}
+
 template <class D, class Batch>
 class DatasetBatchMaker final : public BatchMaker {
  public:
@@ -148,7 +167,9 @@ class DatasetBatchMaker final : public BatchMaker {
   bool make(const BatchRequest& request, BatchBox& box) override {
     auto& batch = static_cast<BatchBoxOf<Batch>&>(box).batch;
     if constexpr (fetch_kind<D>() == FetchKind::sample) {
-      return make_by_sample(request, batch);
+      return collate_samples(request, request.indices.size(), batch, [&](int64_t, int64_t index) -> decltype(auto) {
+        return sample_of(static_cast<Access&>(*dataset_), index, request.random);
+      });
     } else {
       try {
         request.random.seed_operators(request.indices.empty() ? 0 : request.indices.front());
@@ -178,24 +199,6 @@ class DatasetBatchMaker final : public BatchMaker {
 
  private:
   using Access = std::conditional_t<shareable<D, Batch>(), const D, D>;
-
-  bool make_by_sample(const BatchRequest& request, std::optional<Batch>& batch) {
-    tree::StackPlace place{.count = static_cast<int64_t>(request.indices.size()), .pinned = request.pinned};
-    for (; place.index < place.count; ++place.index) {
-      const int64_t index = request.indices[place.index];
-      if (request.stop && request.stop->load(std::memory_order_relaxed)) return false;
-      try {
-        request.random.seed_operators(index);
-        decltype(auto) sample = sample_of(static_cast<Access&>(*dataset_), index, request.random);
-        using Sample = std::remove_cvref_t<decltype(sample)>;
-        if (!batch) emplace_like(batch, sample);
-        tree::collate_into<Sample>(*batch, sample, place);
-      } catch (...) {
-        throw_dataset_error(index, false);
-      }
-    }
-    return true;
-  }
 
   void make_whole(const BatchRequest& request, std::optional<Batch>& batch) {
     auto& dataset = static_cast<Access&>(*dataset_);
