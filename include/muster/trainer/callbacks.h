@@ -249,48 +249,83 @@ class LambdaCallback : public Callback {
   explicit LambdaCallback(LambdaHooks hooks) : hooks_(std::move(hooks)) {}
 
   void setup(Trainer& t, TrainerModule& m, Stage stage) override;
-  void teardown(Trainer& t, TrainerModule& m, Stage stage) override;
-  void on_fit_start(Trainer& t, TrainerModule& m) override;
-  void on_fit_end(Trainer& t, TrainerModule& m) override;
-  void on_sanity_check_start(Trainer& t, TrainerModule& m) override;
-  void on_sanity_check_end(Trainer& t, TrainerModule& m) override;
-  void on_train_start(Trainer& t, TrainerModule& m) override;
-  void on_train_end(Trainer& t, TrainerModule& m) override;
-  void on_train_epoch_start(Trainer& t, TrainerModule& m) override;
-  void on_train_epoch_end(Trainer& t, TrainerModule& m) override;
-  void on_train_batch_start(Trainer& t, TrainerModule& m, const BatchView& batch, BatchPlace place) override;
+  void teardown(Trainer& t, TrainerModule& m, Stage stage) override { call(hooks_.teardown, t, m, stage); }
+  void on_fit_start(Trainer& t, TrainerModule& m) override { call(hooks_.on_fit_start, t, m); }
+  void on_fit_end(Trainer& t, TrainerModule& m) override { call(hooks_.on_fit_end, t, m); }
+  void on_sanity_check_start(Trainer& t, TrainerModule& m) override { call(hooks_.on_sanity_check_start, t, m); }
+  void on_sanity_check_end(Trainer& t, TrainerModule& m) override { call(hooks_.on_sanity_check_end, t, m); }
+  void on_train_start(Trainer& t, TrainerModule& m) override { call(hooks_.on_train_start, t, m); }
+  void on_train_end(Trainer& t, TrainerModule& m) override { call(hooks_.on_train_end, t, m); }
+  void on_train_epoch_start(Trainer& t, TrainerModule& m) override { call(hooks_.on_train_epoch_start, t, m); }
+  void on_train_epoch_end(Trainer& t, TrainerModule& m) override { call(hooks_.on_train_epoch_end, t, m); }
+  void on_train_batch_start(Trainer& t, TrainerModule& m, const BatchView& batch, BatchPlace place) override {
+    call(hooks_.on_train_batch_start, t, m, batch, place);
+  }
   void on_train_batch_end(Trainer& t, TrainerModule& m, const StepOutput& output, const BatchView& batch,
-                          BatchPlace place) override;
-  void on_validation_start(Trainer& t, TrainerModule& m) override;
-  void on_validation_end(Trainer& t, TrainerModule& m) override;
-  void on_validation_epoch_start(Trainer& t, TrainerModule& m) override;
-  void on_validation_epoch_end(Trainer& t, TrainerModule& m) override;
-  void on_validation_batch_start(Trainer& t, TrainerModule& m, const BatchView& batch, BatchPlace place) override;
+                          BatchPlace place) override {
+    call(hooks_.on_train_batch_end, t, m, output, batch, place);
+  }
+  void on_validation_start(Trainer& t, TrainerModule& m) override { call(hooks_.on_validation_start, t, m); }
+  void on_validation_end(Trainer& t, TrainerModule& m) override { call(hooks_.on_validation_end, t, m); }
+  void on_validation_epoch_start(Trainer& t, TrainerModule& m) override {
+    call(hooks_.on_validation_epoch_start, t, m);
+  }
+  void on_validation_epoch_end(Trainer& t, TrainerModule& m) override { call(hooks_.on_validation_epoch_end, t, m); }
+  void on_validation_batch_start(Trainer& t, TrainerModule& m, const BatchView& batch, BatchPlace place) override {
+    call(hooks_.on_validation_batch_start, t, m, batch, place);
+  }
   void on_validation_batch_end(Trainer& t, TrainerModule& m, const StepOutput& output, const BatchView& batch,
-                               BatchPlace place) override;
-  void on_test_start(Trainer& t, TrainerModule& m) override;
-  void on_test_end(Trainer& t, TrainerModule& m) override;
-  void on_test_epoch_start(Trainer& t, TrainerModule& m) override;
-  void on_test_epoch_end(Trainer& t, TrainerModule& m) override;
-  void on_test_batch_start(Trainer& t, TrainerModule& m, const BatchView& batch, BatchPlace place) override;
+                               BatchPlace place) override {
+    call(hooks_.on_validation_batch_end, t, m, output, batch, place);
+  }
+  void on_test_start(Trainer& t, TrainerModule& m) override { call(hooks_.on_test_start, t, m); }
+  void on_test_end(Trainer& t, TrainerModule& m) override { call(hooks_.on_test_end, t, m); }
+  void on_test_epoch_start(Trainer& t, TrainerModule& m) override { call(hooks_.on_test_epoch_start, t, m); }
+  void on_test_epoch_end(Trainer& t, TrainerModule& m) override { call(hooks_.on_test_epoch_end, t, m); }
+  void on_test_batch_start(Trainer& t, TrainerModule& m, const BatchView& batch, BatchPlace place) override {
+    call(hooks_.on_test_batch_start, t, m, batch, place);
+  }
   void on_test_batch_end(Trainer& t, TrainerModule& m, const StepOutput& output, const BatchView& batch,
-                         BatchPlace place) override;
-  void on_predict_start(Trainer& t, TrainerModule& m) override;
-  void on_predict_end(Trainer& t, TrainerModule& m) override;
-  void on_predict_epoch_start(Trainer& t, TrainerModule& m) override;
-  void on_predict_epoch_end(Trainer& t, TrainerModule& m) override;
-  void on_predict_batch_start(Trainer& t, TrainerModule& m, const BatchView& batch, BatchPlace place) override;
+                         BatchPlace place) override {
+    call(hooks_.on_test_batch_end, t, m, output, batch, place);
+  }
+  void on_predict_start(Trainer& t, TrainerModule& m) override { call(hooks_.on_predict_start, t, m); }
+  void on_predict_end(Trainer& t, TrainerModule& m) override { call(hooks_.on_predict_end, t, m); }
+  void on_predict_epoch_start(Trainer& t, TrainerModule& m) override { call(hooks_.on_predict_epoch_start, t, m); }
+  void on_predict_epoch_end(Trainer& t, TrainerModule& m) override { call(hooks_.on_predict_epoch_end, t, m); }
+  void on_predict_batch_start(Trainer& t, TrainerModule& m, const BatchView& batch, BatchPlace place) override {
+    call(hooks_.on_predict_batch_start, t, m, batch, place);
+  }
   void on_predict_batch_end(Trainer& t, TrainerModule& m, const StepOutput& output, const BatchView& batch,
-                            BatchPlace place) override;
-  void on_before_zero_grad(Trainer& t, TrainerModule& m, ModuleOptimizer& optimizer) override;
-  void on_before_backward(Trainer& t, TrainerModule& m, const at::Tensor& loss) override;
-  void on_after_backward(Trainer& t, TrainerModule& m) override;
-  void on_before_optimizer_step(Trainer& t, TrainerModule& m, ModuleOptimizer& optimizer) override;
-  void on_exception(Trainer& t, TrainerModule& m, const std::exception_ptr& error) override;
-  void on_save_checkpoint(Trainer& t, TrainerModule& m, State& checkpoint) override;
-  void on_load_checkpoint(Trainer& t, TrainerModule& m, State& checkpoint) override;
+                            BatchPlace place) override {
+    call(hooks_.on_predict_batch_end, t, m, output, batch, place);
+  }
+  void on_before_zero_grad(Trainer& t, TrainerModule& m, ModuleOptimizer& optimizer) override {
+    call(hooks_.on_before_zero_grad, t, m, optimizer);
+  }
+  void on_before_backward(Trainer& t, TrainerModule& m, const at::Tensor& loss) override {
+    call(hooks_.on_before_backward, t, m, loss);
+  }
+  void on_after_backward(Trainer& t, TrainerModule& m) override { call(hooks_.on_after_backward, t, m); }
+  void on_before_optimizer_step(Trainer& t, TrainerModule& m, ModuleOptimizer& optimizer) override {
+    call(hooks_.on_before_optimizer_step, t, m, optimizer);
+  }
+  void on_exception(Trainer& t, TrainerModule& m, const std::exception_ptr& error) override {
+    call(hooks_.on_exception, t, m, error);
+  }
+  void on_save_checkpoint(Trainer& t, TrainerModule& m, State& checkpoint) override {
+    call(hooks_.on_save_checkpoint, t, m, checkpoint);
+  }
+  void on_load_checkpoint(Trainer& t, TrainerModule& m, State& checkpoint) override {
+    call(hooks_.on_load_checkpoint, t, m, checkpoint);
+  }
 
  private:
+  template <class F, class... A>
+  static void call(const F& hook, A&&... arguments) {
+    if (hook) hook(std::forward<A>(arguments)...);
+  }
+
   LambdaHooks hooks_;
 };
 
