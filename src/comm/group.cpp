@@ -235,18 +235,18 @@ void Group::execute(Operation& operation, Clock::time_point asked, Clock::time_p
   } catch (const CommError& error) {
     fail({error.id(), error.message(), -1});
   } catch (const std::exception& error) {
-    fail({"MU061",
-          formatted("{} failed on rank {} of group {}: {}", describe(operation), rank_, shown_name_,
-                    short_error_text(error.what(), 500)),
-          -1});
+    fail(unexpected(operation, "failed", short_error_text(error.what(), 500)));
   } catch (...) {
-    fail({"MU061",
-          formatted("{} failed on rank {} of group {}: {}", describe(operation), rank_, shown_name_, kNoStdException),
-          -1});
+    fail(unexpected(operation, "failed", kNoStdException));
   }
   attached_.take(operation);
   identity_.report.succeeded(asked);
   notify_observers(operation, asked);
+}
+
+Group::Failure Group::unexpected(const Operation& operation, std::string_view what, std::string_view reason) const {
+  return {"MU061", formatted("{} {} on rank {} of group {}: {}", describe(operation), what, rank_, shown_name_, reason),
+          -1};
 }
 
 void Group::fail(const Failure& seen) {
@@ -380,10 +380,7 @@ std::shared_ptr<DeviceWork> Group::start_on_device(Operation operation) {
     notify_observers(operation, asked);
     return work;
   } catch (const std::exception& error) {
-    fail({"MU061",
-          formatted("{} could not start on rank {} of group {}: {}", describe(operation), rank_, shown_name_,
-                    short_error_text(error.what(), 500)),
-          -1});
+    fail(unexpected(operation, "could not start", short_error_text(error.what(), 500)));
   }
 }
 

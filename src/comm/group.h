@@ -167,6 +167,7 @@ class Group : public DeviceWatchdog::Watched {
   void drain_device(TimePoint until) noexcept;
   void abort_device() noexcept;
   Failure explain(const Operation& operation, const TransportFailure& failure, Clock::time_point begin) const;
+  Failure unexpected(const Operation& operation, std::string_view what, std::string_view reason) const;
   void check_alive();
   void require_same_process() const;
   /// Called instead of the usual destruction for what belongs to the process from which this one was forked.
