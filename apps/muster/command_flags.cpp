@@ -1,6 +1,5 @@
 #include "command_flags.h"
 
-#include "accelerate_names.h"
 #include "commands.h"
 #include "error_pages.h"
 

@@ -10,6 +10,7 @@
 #include "launch_call.h"
 #include "launcher/run.h"
 #include "muster/base/error.h"
+#include "parse.h"
 
 namespace muster::cli {
 namespace {
@@ -55,8 +56,7 @@ int launch(const Arguments& arguments) {
   try {
     program = parse_launch(app, arguments, "launch");
   } catch (const CLI::CallForHelp&) {
-    std::string text = app.help(), options = "[OPTIONS]";
-    std::puts(text.replace(text.find(options), options.size(), options + " PROGRAM [ARGUMENTS]").c_str());
+    print_help_with_program(app);
     return 0;
   }
   const auto call = launch_sources(flags);

@@ -43,6 +43,11 @@ bool parse(CLI::App& app, const Arguments& arguments) {
   return false;
 }
 
+void print_help_with_program(const CLI::App& app) {
+  std::string text = app.help(), options = "[OPTIONS]";
+  std::puts(text.replace(text.find(options), options.size(), options + " PROGRAM [ARGUMENTS]").c_str());
+}
+
 std::vector<options::Description> described(const CLI::App& app) {
   std::vector<options::Description> flags;
   for (const auto* option : app.get_options())

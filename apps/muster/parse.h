@@ -15,6 +15,9 @@ namespace muster::cli {
 /// Throws: UsageError MU006.
 bool parse(CLI::App& app, const Arguments& arguments);
 
+/// Prints the help of a subcommand that is followed by a program and its arguments.
+void print_help_with_program(const CLI::App& app);
+
 /// The flags of an application, except --help. A flag without a value has its negation `!--no-...` among its names, and
 /// default_str("true") if it is on.
 std::vector<options::Description> described(const CLI::App& app);

@@ -10,6 +10,7 @@
 #include "config_file.h"
 #include "foreign_flags.h"
 #include "options/launcher_fields.h"
+#include "parse.h"
 #include "run_flags.h"
 
 namespace muster::cli {
@@ -93,8 +94,7 @@ int run(const Arguments& arguments) {
     parse_flags(app, words, "run");
     program = program_of(app, words);
   } catch (const CLI::CallForHelp&) {
-    std::string text = app.help(), options = "[OPTIONS]";
-    std::puts(text.replace(text.find(options), options.size(), options + " PROGRAM [ARGUMENTS]").c_str());
+    print_help_with_program(app);
     return 0;
   }
   return muster::run(run_options(given_options(all_sources(flags))), program);

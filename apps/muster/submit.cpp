@@ -249,8 +249,7 @@ bool parse_submit(CLI::App& app, const Arguments& arguments) {
   try {
     app.parse(Arguments(arguments.rbegin(), arguments.rend()));
   } catch (const CLI::CallForHelp&) {
-    std::string text = app.help(), options = "[OPTIONS]";
-    std::puts(text.replace(text.find(options), options.size(), options + " PROGRAM [ARGUMENTS]").c_str());
+    print_help_with_program(app);
     return false;
   } catch (const CLI::ParseError& error) {
     throw UsageError("MU006", std::string(error.what()) + " (see " + app.get_name() + " --help)");

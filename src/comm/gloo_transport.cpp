@@ -16,7 +16,6 @@
 #include "comm/header.h"
 #include "comm/wait_policy.h"
 #include "muster/base/environment.h"
-#include "muster/base/format.h"
 
 namespace muster::comm {
 

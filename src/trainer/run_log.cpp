@@ -1,7 +1,6 @@
 #include "run_log.h"
 
 #include <algorithm>
-#include <variant>
 
 #include "base/log.h"
 #include "muster/base/error.h"
