@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "base/text.h"
 #include "command_flags.h"
 #include "commands.h"
 #include "muster/base/error.h"
@@ -30,18 +31,12 @@ std::string without_quotes(std::string text) {
   return text;
 }
 
-std::string join_words(const std::vector<std::string>& words) {
-  std::string result;
-  for (const auto& word : words) result += (result.empty() ? "" : " ") + word;
-  return result;
-}
-
 std::string bash_words(std::string_view command) {
   auto words = command_words(command);
   for (const auto& option : command_flags(command))
     for (auto& word : offered(option)) words.push_back(std::move(word));
   words.emplace_back("--help");
-  return join_words(words);
+  return joined_by(" ", words);
 }
 
 std::string bash_script() {
@@ -51,7 +46,8 @@ std::string bash_script() {
       "# bash completion of muster; to load it: source <(muster completion bash)\n_muster() {\n"
       "  local current=\"${COMP_WORDS[COMP_CWORD]}\" words=\"\"\n"
       "  if [ \"$COMP_CWORD\" -eq 1 ]; then\n    COMPREPLY=($(compgen -W \"" +
-      join_words(names) + " --help --version\" -- \"$current\"))\n    return\n  fi\n  case \"${COMP_WORDS[1]}\" in\n";
+      joined_by(" ", names) +
+      " --help --version\" -- \"$current\"))\n    return\n  fi\n  case \"${COMP_WORDS[1]}\" in\n";
   for (const auto& command : commands())
     text += "    " + std::string(command.name) + ") words=\"" + bash_words(command.name) + "\" ;;\n";
   return text +
@@ -79,7 +75,7 @@ std::string zsh_script() {
       "  )\n  if (( CURRENT == 2 )); then _describe command commands; compadd -- --help --version; return; fi\n"
       "  local command=$words[2]\n  shift words; (( CURRENT-- ))\n  case $command in\n";
   for (const auto& command : commands()) {
-    const auto words = join_words(command_words(command.name));
+    const auto words = joined_by(" ", command_words(command.name));
     text += "    " + std::string(command.name) + ")\n      _arguments '--help[print the help]'" +
             zsh_flags(command.name) + " \\\n        '*:word:" + (words.empty() ? "_files" : "(" + words + ")") +
             "' ;;\n";
@@ -97,7 +93,8 @@ std::string fish_script() {
     text += "complete -c muster -n __fish_use_subcommand -f -a " + name + " -d '" +
             without_quotes(escaped(std::string(command.help), "\\")) + "'\n";
     const auto here = "complete -c muster -n '__fish_seen_subcommand_from " + name + "'";
-    if (const auto words = command_words(name); !words.empty()) text += here + " -f -a '" + join_words(words) + "'\n";
+    if (const auto words = command_words(name); !words.empty())
+      text += here + " -f -a '" + joined_by(" ", words) + "'\n";
     for (const auto& option : command_flags(name))
       for (const auto& word : offered(option))
         text += here + " -l " + word.substr(2) + (option.is_switch ? "" : " -r") + " -d '" +

@@ -6,6 +6,7 @@
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
 
+#include "base/text.h"
 #include "commands.h"
 #include "config_file.h"
 #include "foreign_flags.h"
@@ -45,8 +46,7 @@ Arguments program_of(CLI::App& app, const Arguments& arguments) {
     parse_flags(app, with_values(split.ours, run_flags()), "run");
   }
   if (!split.resemble_our_flags.empty()) {
-    std::string words;
-    for (const auto& word : split.resemble_our_flags) words += (words.empty() ? "" : " ") + word;
+    const auto words = joined_by(" ", split.resemble_our_flags);
     std::fprintf(stderr, "muster: after the program, so passed on to it: %s (flags of muster run stand before it)\n",
                  words.c_str());
   }

@@ -110,9 +110,7 @@ std::string Value<std::vector<std::string>>::read(const std::string& text, std::
   return "";
 }
 std::string Value<std::vector<std::string>>::write(const std::vector<std::string>& value) {
-  std::string result;
-  for (const auto& word : value) result += (result.empty() ? "" : ",") + list_item(word);
-  return result;
+  return joined_by(",", value, list_item);
 }
 
 namespace {

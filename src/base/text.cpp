@@ -149,6 +149,15 @@ std::string_view trimmed(std::string_view text, std::string_view blanks) {
                                          : text.substr(first, text.find_last_not_of(blanks) - first + 1);
 }
 
+std::vector<std::string> split_text(std::string_view text, char mark) {
+  std::vector<std::string> parts;
+  while (!text.empty()) {
+    const auto& part = parts.emplace_back(text.substr(0, text.find(mark)));
+    text.remove_prefix(std::min(part.size() + 1, text.size()));
+  }
+  return parts;
+}
+
 std::optional<bool> read_bool(std::string_view text) {
   const auto word = lower_case(std::string(text));
   const auto is_one_of = [&](std::initializer_list<std::string_view> words) {

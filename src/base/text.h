@@ -23,21 +23,28 @@ namespace muster {
 /// Length at which a message cuts a list of names that come from outside, in bytes.
 inline constexpr std::size_t kMostListed = 2000;
 
-/// "a, b, c": the entries of a range, for a message. `word_of` converts an entry to text or to an integer. A list
-/// longer than `most` bytes is cut and ends with ", ...".
+/// The entries of a range with the separator between them. `word_of` converts an entry to text or to an integer. A list
+/// longer than `most` bytes is cut and ends with the separator and "...".
 template <class Range, class WordOf = std::identity>
-std::string joined(const Range& range, WordOf&& word_of = {},
-                   std::size_t most = std::numeric_limits<std::size_t>::max()) {
+std::string joined_by(std::string_view separator, const Range& range, WordOf&& word_of = {},
+                      std::size_t most = std::numeric_limits<std::size_t>::max()) {
   std::string text;
   bool first = true;
   for (const auto& entry : range) {
-    if (!std::exchange(first, false)) text += ", ";
+    if (!std::exchange(first, false)) text += separator;
     if (text.size() > most) return text + "...";
     const auto& word = std::invoke(word_of, entry);
     if constexpr (std::integral<std::remove_cvref_t<decltype(word)>>) text += std::to_string(word);
     else text += std::string_view(word);
   }
   return text;
+}
+
+/// "a, b, c": the entries of a range, for a message.
+template <class Range, class WordOf = std::identity>
+std::string joined(const Range& range, WordOf&& word_of = {},
+                   std::size_t most = std::numeric_limits<std::size_t>::max()) {
+  return joined_by(", ", range, std::forward<WordOf>(word_of), most);
 }
 
 /// As joined(), but "none" for an empty range.
@@ -115,6 +122,9 @@ std::string upper_case(std::string text);
 
 /// The text without these characters at its beginning and end; a view into it.
 std::string_view trimmed(std::string_view text, std::string_view blanks = " \t\n");
+
+/// The parts of a text between marks. A mark at the end begins no part, as it ends a line.
+std::vector<std::string> split_text(std::string_view text, char mark);
 
 /// The number that the whole text is, without blanks or a plus sign; nullopt for any other text.
 template <class T>

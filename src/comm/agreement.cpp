@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <exception>
-#include <sstream>
 
 #include <ATen/ops/tensor.h>
 
@@ -141,7 +140,7 @@ void require_same_lines(const Communicator& group, const std::vector<std::string
   for (const auto& line : lines) joined += line + '\n';
   const auto found = first_difference(group.internal("comparing what the ranks have built").all_gather_bytes(joined));
   if (!found) return;
-  const auto first = split(found->first), second = split(found->other);
+  const auto first = split_text(found->first, '\n'), second = split_text(found->other, '\n');
   std::size_t at = 0;
   while (at < first.size() && at < second.size() && first[at] == second[at]) ++at;
   throw ConfigError("MU150", formatted("{}: rank 0 has {}, rank {} has {}; {}", text.what, line_or_none(first, at),

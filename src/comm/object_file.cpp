@@ -4,8 +4,8 @@
 
 #include <cstring>
 #include <filesystem>
-#include <sstream>
 
+#include "base/text.h"
 #include "muster/base/environment.h"
 #include "muster/base/format.h"
 #include "muster/comm/rendezvous.h"
@@ -28,8 +28,7 @@ Places places_of(const std::string& name) {
   if (name.find('/') != std::string::npos) return {name};
   const auto file = "libmuster_" + name + ".so";
   Places places;
-  std::istringstream folders(Environment::of_process().find(kObjectFolders).value_or(""));
-  for (std::string folder; std::getline(folders, folder, ':');)
+  for (const auto& folder : split_text(Environment::of_process().find(kObjectFolders).value_or(""), ':'))
     if (!folder.empty()) places.push_back(std::filesystem::path(folder) / file);
   const auto own = own_folder();
   places.push_back(own.parent_path() / "lib" / file);

@@ -9,10 +9,10 @@
 
 #include <cerrno>
 #include <cstring>
-#include <sstream>
 #include <system_error>
 
 #include "base/log.h"
+#include "base/text.h"
 #include "base/variables.h"
 #include "muster/base/error.h"
 
@@ -163,8 +163,7 @@ std::string find_program(const std::string& name, const Environment& variables) 
     if (auto reason = check(name); !reason.empty()) refuse_program(reason);
     return name;
   }
-  std::istringstream folders(variables.find("PATH").value_or("/usr/local/bin:/usr/bin:/bin"));
-  for (std::string folder; std::getline(folders, folder, ':');) {
+  for (const auto& folder : split_text(variables.find("PATH").value_or("/usr/local/bin:/usr/bin:/bin"), ':')) {
     std::string path = (folder.empty() ? "." : folder) + "/" + name;
     if (check(path).empty()) return path;
   }

@@ -104,8 +104,7 @@ bool is_uuid(const std::string& entry) { return entry.starts_with("GPU-") || ent
 std::vector<std::string> read_visible(const std::string& variable, const std::string& list) {
   std::vector<std::string> entries;
   if (list == "NoDevFiles") return entries;  // SLURM's word for no devices
-  std::istringstream rest(list + ",");
-  for (std::string part; std::getline(rest, part, ',');) {
+  for (const auto& part : split_text(list + ",", ',')) {
     const std::string entry(trimmed(part));
     if (entry == "-1") break;
     if (!is_uuid(entry) && !parse_number<int>(entry))
@@ -181,16 +180,9 @@ namespace {
 constexpr const char* kVersionFile = "proc/driver/nvidia/version";
 constexpr std::string_view kBlanks = " \t\r\n";
 
-std::vector<std::string> split(const std::string& text, char mark) {
-  std::vector<std::string> parts;
-  std::istringstream rest(text);
-  for (std::string part; std::getline(rest, part, mark);) parts.push_back(part);
-  return parts;
-}
-
 /// The cells of a line; the header line begins with an empty cell.
 std::vector<std::string> cells_of(const std::string& line) {
-  auto cells = split(line, '\t');
+  auto cells = split_text(line, '\t');
   for (auto& cell : cells) cell = std::string(trimmed(cell, kBlanks));
   return cells;
 }
@@ -303,7 +295,7 @@ std::vector<std::string> listed_devices(const std::string& output) {
   const auto part = [](std::string_view line, size_t from, size_t to) {
     return trimmed(line.substr(from, to - from), kBlanks);
   };
-  for (const auto& whole : split(output, '\n')) {
+  for (const auto& whole : split_text(output, '\n')) {
     const auto line = trimmed(whole, kBlanks);
     const auto colon = line.find(':'), device = line.find("Device");
     if (colon == std::string_view::npos) continue;
@@ -319,7 +311,7 @@ std::vector<std::string> listed_devices(const std::string& output) {
 }
 
 std::vector<std::string> listed_links(const std::string& output) {
-  const auto pairs = pairs_of(split(output, '\n'));
+  const auto pairs = pairs_of(split_text(output, '\n'));
   std::vector<std::string> links;
   for (const auto& [link, of] : pairs) {
     const bool several = pairs.size() == 1 && of.size() > 1;

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <csignal>
-#include <sstream>
 #include <tuple>
 
 #include "base/log.h"
@@ -84,13 +83,6 @@ std::optional<RootCause> trace(const Ranks& ranks, const RankSnapshot& secondary
   else if (chain.lost->reported.left_by_exception) cause.kind = Kind::abandoned;
   else cause.kind = chain.lost->end && !chain.is_cycle ? Kind::left : Kind::silent;
   return cause;
-}
-
-std::vector<std::string> lines_of(const std::string& text) {
-  std::vector<std::string> lines;
-  std::istringstream rest(text);
-  for (std::string line; std::getline(rest, line);) lines.push_back(line);
-  return lines;
 }
 
 std::string in_step(std::int64_t steps) { return steps < 0 ? "" : str(", in step ", steps + 1); }
@@ -195,7 +187,7 @@ std::vector<std::string> describe(const RootCause& cause, const NodeLayout& layo
   if (last_lines && !(last_lines->empty() && !cause.error_message.empty()))
     result.back() += last_lines->empty() ? " It had written nothing." : " Its last lines:";
   for (const auto& line : last_lines ? *last_lines : std::deque<std::string>()) result.push_back("muster:   " + line);
-  for (const auto& line : lines_of(cause.error_message)) result.push_back("muster:   " + line);
+  for (const auto& line : split_text(cause.error_message, '\n')) result.push_back("muster:   " + line);
   return result;
 }
 

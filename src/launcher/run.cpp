@@ -10,6 +10,7 @@
 
 #include "base/log.h"
 #include "base/options_text.h"
+#include "base/text.h"
 #include "child.h"
 #include "cluster/listening_socket.h"
 #include "cluster/secret.h"
@@ -52,8 +53,7 @@ std::string digest_of(const cluster::Secret& secret, const std::vector<std::stri
 }
 
 NodeAgent::Setup agent_setup(const RunOptions& options, const Job& plan, const std::vector<std::string>& command) {
-  std::string line;
-  for (const auto& word : command) line += (line.empty() ? "" : " ") + word;
+  auto line = joined_by(" ", command);
   if (line.size() > kMostOfCommand) line = line.substr(0, kMostOfCommand) + "...";
   return {.entry = {.host = host_name(),
                     .node_rank = options.node_rank,

@@ -11,8 +11,7 @@
 
 namespace muster {
 
-Devices::Devices(std::initializer_list<int> indices) : text_() {
-  for (int index : indices) text_ += (text_.empty() ? "" : ",") + std::to_string(index);
+Devices::Devices(std::initializer_list<int> indices) : text_(joined_by(",", indices)) {
   // One index is still a list: "3," and not the count 3.
   if (indices.size() == 1) text_ += ",";
 }

@@ -12,9 +12,8 @@ namespace muster {
 namespace {
 
 std::string described(const std::vector<MeshDim>& dims) {
-  std::string text;
-  for (const auto& dim : dims) text += (text.empty() ? "" : " x ") + dim.name + " " + std::to_string(dim.size);
-  return text.empty() ? "no mesh dims" : text;
+  if (dims.empty()) return "no mesh dims";
+  return joined_by(" x ", dims, [](const MeshDim& dim) { return dim.name + " " + std::to_string(dim.size); });
 }
 
 int product(const std::vector<MeshDim>& dims) {

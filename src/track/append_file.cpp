@@ -59,20 +59,23 @@ void AppendFile::add(std::string_view record) {
   ends_.push_back(waiting_.size());
 }
 
-// Writes at a known offset, so that half-written data of an earlier call or process is overwritten.
-void AppendFile::flush() {
+std::size_t write_at(int descriptor, std::string_view bytes, uint64_t offset) noexcept {
   std::size_t done = 0;
-  int error = 0;
-  while (done < waiting_.size()) {
+  while (done < bytes.size()) {
     const auto count =
-        ::pwrite(descriptor_, waiting_.data() + done, waiting_.size() - done, static_cast<off_t>(written_ + done));
+        ::pwrite(descriptor, bytes.data() + done, bytes.size() - done, static_cast<off_t>(offset + done));
     if (count < 0 && errno == EINTR) continue;
-    if (count <= 0) {
-      error = count < 0 ? errno : ENOSPC;
-      break;
-    }
+    if (count == 0) errno = ENOSPC;
+    if (count <= 0) break;
     done += static_cast<std::size_t>(count);
   }
+  return done;
+}
+
+// Writes at a known offset, so that half-written data of an earlier call or process is overwritten.
+void AppendFile::flush() {
+  const auto done = write_at(descriptor_, waiting_, written_);
+  const int error = done < waiting_.size() ? errno : 0;
   const auto whole = std::upper_bound(ends_.begin(), ends_.end(), done);
   const std::size_t kept = whole == ends_.begin() ? 0 : *(whole - 1);
   written_ += kept;

@@ -10,6 +10,9 @@
 
 namespace muster::track {
 
+/// Writes to a file at an offset, and returns how many bytes were written; errno says why not all.
+std::size_t write_at(int descriptor, std::string_view bytes, uint64_t offset) noexcept;
+
 /// A file that grows by whole records. After a disk error it ends with a whole record, and unwritten records wait for
 /// the next flush; when a few megabytes are waiting, further records are dropped.
 /// Thread safety: one thread at a time.

@@ -15,6 +15,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/text.h"
 #include "crc32c.h"
 #include "muster/base/format.h"
 #include "record.h"
@@ -42,11 +43,7 @@ std::string cell(const LoggedValue& value) {
       value.data);
 }
 
-std::string csv_line(const std::vector<std::string>& fields) {
-  std::string line;
-  for (const auto& one : fields) line += (line.empty() ? "" : ",") + field(one);
-  return line + '\n';
-}
+std::string csv_line(const std::vector<std::string>& fields) { return joined_by(",", fields, field) + '\n'; }
 
 /// Calls f at the ends of records: line ends outside quotes.
 template <class F>
@@ -153,11 +150,7 @@ std::string json_number(double value) {
   return std::isnan(value) ? "\"NaN\"" : value > 0 ? "\"Infinity\"" : "\"-Infinity\"";
 }
 
-std::string json_list(const std::vector<double>& values) {
-  std::string text;
-  for (const double value : values) text += (text.empty() ? "" : ",") + json_number(value);
-  return "[" + text + "]";
-}
+std::string json_list(const std::vector<double>& values) { return "[" + joined_by(",", values, json_number) + "]"; }
 
 std::string json_histogram(const Histogram& of) {
   return "{\"count\":" + std::to_string(of.count) + ",\"min\":" + json_number(of.min) +

@@ -12,6 +12,7 @@
 #include <system_error>
 #include <utility>
 
+#include "append_file.h"
 #include "base/log.h"
 
 namespace muster::track {
@@ -207,16 +208,8 @@ void RecordQueue::close() {
 void RecordQueue::spill(std::string_view record) {
   if (spill_file_ < 0)
     spill_file_ = ::open(spill_path_.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
-  std::size_t done = 0;
-  while (spill_file_ >= 0 && done < record.size()) {
-    const auto count =
-        ::pwrite(spill_file_, record.data() + done, record.size() - done, static_cast<off_t>(spill_written_ + done));
-    if (count < 0 && errno == EINTR) continue;
-    if (count <= 0) break;
-    done += static_cast<std::size_t>(count);
-  }
-  if (done == record.size()) {
-    spill_written_ += done;
+  if (spill_file_ >= 0 && write_at(spill_file_, record, spill_written_) == record.size()) {
+    spill_written_ += record.size();
     return;
   }
   pushed_ -= record.size();

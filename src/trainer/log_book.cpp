@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <sstream>
 
 #include <torch/types.h>
 
+#include "base/text.h"
 #include "comm/agreement.h"
 #include "muster/base/error.h"
 #include "runtime/sum_dtype.h"
@@ -279,9 +279,7 @@ bool LogBook::exchange(const comm::Communicator& group, const Shared& mine) {
 
 /// Keeps a value that only other ranks logged.
 void LogBook::keep_foreign(const std::string& key, double value, double weight) {
-  std::vector<std::string> parts;
-  std::istringstream lines(key);
-  for (std::string line; std::getline(lines, line);) parts.push_back(line);
+  const auto parts = split_text(key, '\n');
   if (LogReduction::parse(parts.at(0)) == kMean) value /= weight;
   results_[{std::stoll(parts.at(2)), parts.at(3)}] = value;
   epoch_values_[parts.at(3)] = value;
