@@ -28,64 +28,58 @@ struct BothHook {
   void (M::*of_module)();
 };
 
-/// Hooks and options of one kind of evaluation.
+/// A hook, and the function that it calls.
+template <class F>
+struct OneHook {
+  Hook hook;
+  F function;
+};
+
+/// Hooks and options of one kind of evaluation, in the order in which it calls them.
 struct EvaluationNames {
-  Hook eval_hook;
-  void (M::*eval)();
-  BothHook start, epoch_start, epoch_end, end;
-  Hook batch_start_hook;
-  void (C::*batch_start)(Trainer&, M&, const BatchView&, BatchPlace);
+  OneHook<void (M::*)()> eval;
+  BothHook start, epoch_start;
+  OneHook<void (C::*)(Trainer&, M&, const BatchView&, BatchPlace)> batch_start;
   Hook step;
-  Hook batch_end_hook;
-  void (C::*batch_end)(Trainer&, M&, const StepOutput&, const BatchView&, BatchPlace);
-  Hook train_hook;
-  void (M::*train)();
+  OneHook<void (C::*)(Trainer&, M&, const StepOutput&, const BatchView&, BatchPlace)> batch_end;
+  BothHook epoch_end, end;
+  OneHook<void (M::*)()> train;
   const char* limit;
 };
 
 constexpr EvaluationNames kValidation = {
-    on_validation_model_eval,
-    &M::on_validation_model_eval,
-    {on_validation_start, &C::on_validation_start, &M::on_validation_start},
-    {on_validation_epoch_start, &C::on_validation_epoch_start, &M::on_validation_epoch_start},
-    {on_validation_epoch_end, &C::on_validation_epoch_end, &M::on_validation_epoch_end},
-    {on_validation_end, &C::on_validation_end, &M::on_validation_end},
-    on_validation_batch_start,
-    &C::on_validation_batch_start,
-    validation_step,
-    on_validation_batch_end,
-    &C::on_validation_batch_end,
-    on_validation_model_train,
-    &M::on_validation_model_train,
-    "limit_val_batches"};
-constexpr EvaluationNames kTest = {on_test_model_eval,
-                                   &M::on_test_model_eval,
-                                   {on_test_start, &C::on_test_start, &M::on_test_start},
-                                   {on_test_epoch_start, &C::on_test_epoch_start, &M::on_test_epoch_start},
-                                   {on_test_epoch_end, &C::on_test_epoch_end, &M::on_test_epoch_end},
-                                   {on_test_end, &C::on_test_end, &M::on_test_end},
-                                   on_test_batch_start,
-                                   &C::on_test_batch_start,
-                                   test_step,
-                                   on_test_batch_end,
-                                   &C::on_test_batch_end,
-                                   on_test_model_train,
-                                   &M::on_test_model_train,
-                                   "limit_test_batches"};
-constexpr EvaluationNames kPredict = {on_predict_model_eval,
-                                      &M::on_predict_model_eval,
-                                      {on_predict_start, &C::on_predict_start, &M::on_predict_start},
-                                      {on_predict_epoch_start, &C::on_predict_epoch_start, &M::on_predict_epoch_start},
-                                      {on_predict_epoch_end, &C::on_predict_epoch_end, &M::on_predict_epoch_end},
-                                      {on_predict_end, &C::on_predict_end, &M::on_predict_end},
-                                      on_predict_batch_start,
-                                      &C::on_predict_batch_start,
-                                      predict_step,
-                                      on_predict_batch_end,
-                                      &C::on_predict_batch_end,
-                                      on_predict_model_train,
-                                      &M::on_predict_model_train,
-                                      "limit_predict_batches"};
+    .eval = {on_validation_model_eval, &M::on_validation_model_eval},
+    .start = {on_validation_start, &C::on_validation_start, &M::on_validation_start},
+    .epoch_start = {on_validation_epoch_start, &C::on_validation_epoch_start, &M::on_validation_epoch_start},
+    .batch_start = {on_validation_batch_start, &C::on_validation_batch_start},
+    .step = validation_step,
+    .batch_end = {on_validation_batch_end, &C::on_validation_batch_end},
+    .epoch_end = {on_validation_epoch_end, &C::on_validation_epoch_end, &M::on_validation_epoch_end},
+    .end = {on_validation_end, &C::on_validation_end, &M::on_validation_end},
+    .train = {on_validation_model_train, &M::on_validation_model_train},
+    .limit = "limit_val_batches"};
+constexpr EvaluationNames kTest = {
+    .eval = {on_test_model_eval, &M::on_test_model_eval},
+    .start = {on_test_start, &C::on_test_start, &M::on_test_start},
+    .epoch_start = {on_test_epoch_start, &C::on_test_epoch_start, &M::on_test_epoch_start},
+    .batch_start = {on_test_batch_start, &C::on_test_batch_start},
+    .step = test_step,
+    .batch_end = {on_test_batch_end, &C::on_test_batch_end},
+    .epoch_end = {on_test_epoch_end, &C::on_test_epoch_end, &M::on_test_epoch_end},
+    .end = {on_test_end, &C::on_test_end, &M::on_test_end},
+    .train = {on_test_model_train, &M::on_test_model_train},
+    .limit = "limit_test_batches"};
+constexpr EvaluationNames kPredict = {
+    .eval = {on_predict_model_eval, &M::on_predict_model_eval},
+    .start = {on_predict_start, &C::on_predict_start, &M::on_predict_start},
+    .epoch_start = {on_predict_epoch_start, &C::on_predict_epoch_start, &M::on_predict_epoch_start},
+    .batch_start = {on_predict_batch_start, &C::on_predict_batch_start},
+    .step = predict_step,
+    .batch_end = {on_predict_batch_end, &C::on_predict_batch_end},
+    .epoch_end = {on_predict_epoch_end, &C::on_predict_epoch_end, &M::on_predict_epoch_end},
+    .end = {on_predict_end, &C::on_predict_end, &M::on_predict_end},
+    .train = {on_predict_model_train, &M::on_predict_model_train},
+    .limit = "limit_predict_batches"};
 
 const EvaluationNames& names_of(StepKind kind) {
   if (kind == StepKind::test) return kTest;
@@ -116,7 +110,7 @@ std::vector<Metrics> EvaluationLoop::run(StepKind kind, std::optional<int64_t> m
   const auto modes = modes_of(run_.module());
   run_.keep_modes();
   auto keeps_modes = c10::make_scope_exit([&] { restore(modes); });  // also if a hook throws
-  hooks.module(names.eval_hook, names.eval);
+  hooks.module(names.eval.hook, names.eval.function);
   const c10::NoGradGuard no_grad;
   // Not in fit(): autograd may still need tensors that evaluation makes, and collectives refuse inference tensors.
   std::optional<c10::InferenceMode> inference;
@@ -145,7 +139,7 @@ std::vector<Metrics> EvaluationLoop::run(StepKind kind, std::optional<int64_t> m
   watchers_.call(validates_training ? SavePoint::validation_end : progress.point, names.end.hook, watch);
   if (run_.inputs().sets_train_mode[static_cast<std::size_t>(kind)]) {
     keeps_modes.release();
-    hooks.module(names.train_hook, names.train);
+    hooks.module(names.train.hook, names.train.function);
   }
   run_.forget_modes();
   return log_.evaluation.results(prepared.loaders.size());
@@ -185,8 +179,8 @@ void EvaluationLoop::run_batch(StepKind kind, const StepTable& steps, void* batc
   const BatchView view(batch, steps.type);
   log_.set_batch_size(view.size());
   if (!filler) {
-    hooks.callbacks(names.batch_start_hook, names.batch_start, view, place);
-    if (steps.start) hooks.run(names.batch_start_hook, [&] { steps.start(module, batch, place); });
+    hooks.callbacks(names.batch_start.hook, names.batch_start.function, view, place);
+    if (steps.start) hooks.run(names.batch_start.hook, [&] { steps.start(module, batch, place); });
   }
   StepOutput output;
   if (filler) metrics.begin_filler();
@@ -194,8 +188,8 @@ void EvaluationLoop::run_batch(StepKind kind, const StepTable& steps, void* batc
   hooks.run(names.step, [&] { runtime::in_forward_scope(*run_.preparation->model.prepared(), forward); });
   run_.progress.validation = {.batch_idx = place.batch_idx + 1, .dataloader_idx = place.dataloader_idx};
   if (filler) return metrics.end_filler();
-  hooks.callbacks(names.batch_end_hook, names.batch_end, output, view, place);
-  if (steps.end) hooks.run(names.batch_end_hook, [&] { steps.end(module, output, batch, place); });
+  hooks.callbacks(names.batch_end.hook, names.batch_end.function, output, view, place);
+  if (steps.end) hooks.run(names.batch_end.hook, [&] { steps.end(module, output, batch, place); });
   log_.log_evaluation_step(kind, place.dataloader_idx);
   if (keep) keep(output, place.dataloader_idx);
 }
