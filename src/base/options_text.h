@@ -26,10 +26,7 @@ std::optional<std::string> unquoted(std::string_view item);
 /// The item as written in a list: quoted if needed.
 std::string list_item(std::string_view item);
 
-}  // namespace muster::options
-
-/// All options of a program in one line: the form in which a launcher forwards them to its ranks.
-namespace muster::options {
+// All options of a program in one line: the form in which a launcher forwards them to its ranks.
 
 inline constexpr const char* kLineVariable = "MUSTER_OPTIONS";
 
@@ -70,10 +67,7 @@ bool is_default(const Description& option, const std::string& text);
 /// A Markdown table of these options, for the reference page.
 std::string to_markdown(const std::vector<Description>& table);
 
-}  // namespace muster::options
-
-/// The text of a Word.
-namespace muster::options {
+// The text of a Word.
 
 /// The names as "one of a, b, c", null-terminated.
 template <class Words>

@@ -110,10 +110,7 @@ std::string counted(std::int64_t count, std::string_view what);
 /// Message text for a thrown object that is not a std::exception.
 inline constexpr const char* kNoStdException = "an exception that is not a std::exception";
 
-}  // namespace muster
-
-/// In options, files and variables: words, booleans and numbers.
-namespace muster {
+// In options, files and variables: words, booleans and numbers.
 
 /// The text with its ASCII letters in lower case.
 std::string lower_case(std::string text);

@@ -56,13 +56,10 @@ class Report {
   std::shared_ptr<Page> page_;
 };
 
-}  // namespace muster::cluster
-
-/// The end of a rank that Muster's launcher started, after an uncaught muster::Error. Such an error is not a crash, so
-/// the rank does not abort(): it exits with kUncaughtError, and the launcher prints each message once for all ranks
-/// that have it. Other exceptions end the process as usual.
-/// Why: docs/decisions/0074-an-uncaught-error-is-no-crash.md.
-namespace muster::cluster {
+// The end of a rank that Muster's launcher started, after an uncaught muster::Error. Such an error is not a crash, so
+// the rank does not abort(): it exits with kUncaughtError, and the launcher prints each message once for all ranks
+// that have it. Other exceptions end the process as usual.
+// Why: docs/decisions/0074-an-uncaught-error-is-no-crash.md.
 
 /// Exit code of a rank that ended by an uncaught muster::Error; sysexits.h ends at 78.
 inline constexpr int kUncaughtError = 79;

@@ -103,11 +103,8 @@ SequencedLoaders<Batch...> in_sequence(DataLoader<Batch>... loaders) {
   return SequencedLoaders<Batch...>(std::move(loaders)...);
 }
 
-}  // namespace muster
-
-/// combine() and combine_longest() iterate loaders in parallel; in_sequence(), which this header includes, iterates
-/// them one after the other.
-namespace muster {
+// combine() and combine_longest() iterate loaders in parallel; in_sequence(), which this header includes, iterates
+// them one after the other.
 
 /// When a pass over several loaders in parallel ends.
 enum class CombineMode {

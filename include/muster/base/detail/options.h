@@ -51,13 +51,10 @@ class File {
   RawOptions outside_;
 };
 
-}  // namespace muster::options
-
-/// Reads option structs. Each field is described once, in a table next to its struct; flags, `--help`, environment
-/// variables, the YAML file and the reference page all come from that table.
-/// Order of precedence: a flag, the flag --options, MUSTER_OPTIONS, a single variable, the file, the default. See
-/// docs/decisions/0079-options-are-described-once.md.
-namespace muster::options {
+// Reads option structs. Each field is described once, in a table next to its struct; flags, `--help`, environment
+// variables, the YAML file and the reference page all come from that table.
+// Order of precedence: a flag, the flag --options, MUSTER_OPTIONS, a single variable, the file, the default. See
+// docs/decisions/0079-options-are-described-once.md.
 
 /// Converts text to a value and back, for one type of field. `read` returns "", or for invalid `text` a description of
 /// valid text. Specialise it to use another type in option structs.

@@ -90,13 +90,10 @@ constexpr auto fields(T& t) {
   }
 }
 
-}  // namespace muster::tree
-
-/// Values made of tensors: tensors inside tuples, pairs, arrays, vectors, maps, optionals, variants,
-/// torch::data::Example, and aggregates of up to eight fields, in any nesting, without a declaration. Any other class
-/// lists its fields in one line:
-///   friend auto tensors_of(Batch& b) { return std::tie(b.image, b.boxes); }
-namespace muster::tree {
+// Values made of tensors: tensors inside tuples, pairs, arrays, vectors, maps, optionals, variants,
+// torch::data::Example, and aggregates of up to eight fields, in any nesting, without a declaration. Any other class
+// lists its fields in one line:
+//   friend auto tensors_of(Batch& b) { return std::tie(b.image, b.boxes); }
 
 template <class T>
 concept tensor = std::same_as<std::remove_cvref_t<T>, at::Tensor>;
@@ -231,10 +228,7 @@ T transform(T value, F&& f) {
   return value;
 }
 
-}  // namespace muster::tree
-
-/// The paths of the tensors in a value, as text, so that ranks can compare their values before a collective.
-namespace muster::tree {
+// The paths of the tensors in a value, as text, so that ranks can compare their values before a collective.
 
 /// One tensor, or one list of strings or numbers. Its path is made of "[1]" in a list, "[\"loss\"]" in a map and "(0)"
 /// in a tuple or struct, from the outermost in; it is "" if the whole value is the tensor or list.
