@@ -19,6 +19,18 @@ TEST(Listing, JoinsWordsAndNumbers) {
   EXPECT_EQ(joined(ages, &std::pair<const std::string, int>::second), "36, 7");
 }
 
+TEST(Listing, TakesAnySeparator) {
+  EXPECT_EQ(joined_by(" x ", std::vector<int>{3, 1}), "3 x 1");
+  EXPECT_EQ(joined_by(",", std::vector<std::string>{"", "a"}), ",a");
+}
+
+TEST(Listing, SplitsTextAtMarks) {
+  EXPECT_EQ(split_text("a\n\nb\n", '\n'), (std::vector<std::string>{"a", "", "b"}));
+  EXPECT_EQ(split_text("a.b", '.'), (std::vector<std::string>{"a", "b"}));
+  EXPECT_EQ(split_text(":", ':'), std::vector<std::string>{""});
+  EXPECT_TRUE(split_text("", ',').empty());
+}
+
 TEST(Listing, CutsLongLists) {
   const std::vector<std::string> words{"one", "two", "three", "four"};
   EXPECT_EQ(joined(words, {}, 9), "one, two, ...");

@@ -44,6 +44,12 @@ TEST(OptionsFile, ReadsOneSectionAndNamesTheRest) {
   EXPECT_TRUE(File::parse("top: 1\n", "f", "run").sections().empty());
 }
 
+TEST(OptionsFile, IsMadeOfOneSection) {
+  const auto file = File::of_section("run", {{"a", {"1", "here"}}});
+  EXPECT_EQ(file.section("run").at("a").text, "1");
+  EXPECT_EQ(File::of_section("run", {}).sections(), std::vector<std::string>{"run"});
+}
+
 TEST(OptionsFile, WhatWouldBeReadByNobodyIsMU004) {
   for (auto wrong :
        {"run: 5", "run: [a]", "run:\n  a: 1\nrun:\n  b: 1", "run:\n  a: 1\n---\nrun:\n  a: 2", "run: &x\n  deep: *x"}) {

@@ -135,6 +135,16 @@ TEST(Options, AnUnknownKeyListsTheKnownOnes) {
       "kind, seeds, rest_time");
 }
 
+TEST(Options, AreFoundByNameAliasAndFlag) {
+  const std::vector<Description> table{{.name = "nodes", .aliases = {"num_nodes"}, .type = "number or none"},
+                                       {.name = "log_dir"}};
+  EXPECT_EQ(find_option(table, "num_nodes"), &table[0]);
+  EXPECT_EQ(find_option(table, name_of_flag("--log-dir=x")), &table[1]);
+  EXPECT_EQ(find_option(table, "log-dir"), nullptr);
+  EXPECT_TRUE(table[0].may_be_none());
+  EXPECT_FALSE(table[1].may_be_none());
+}
+
 TEST(Options, TheReferenceTableHasEveryOption) {
   auto page = to_markdown(bread().descriptions());
   EXPECT_NE(page.find("| `crust` | `--crust`, `--no-crust` | `BREAD_CRUST` | true or false | `true` | leave it on |\n"),

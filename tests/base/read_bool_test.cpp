@@ -27,5 +27,11 @@ TEST(ReadBool, WordsSayTheSameIfTheirBooleansDo) {
     EXPECT_FALSE(say_the_same(one, other)) << one << " and " << other;
 }
 
+TEST(ParseNumber, TakesTheWholeText) {
+  EXPECT_EQ(parse_number<int>("-12"), -12);
+  EXPECT_EQ(parse_number<double>("1e-3"), 1e-3);
+  for (const auto* other : {"", " 1", "1 ", "+1", "1x", "99999999999"}) EXPECT_FALSE(parse_number<int>(other)) << other;
+}
+
 }  // namespace
 }  // namespace muster
