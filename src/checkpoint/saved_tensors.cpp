@@ -1,7 +1,6 @@
 #include "checkpoint/saved_tensors.h"
 
 #include <algorithm>
-#include <array>
 #include <sstream>
 #include <unordered_map>
 
@@ -15,42 +14,17 @@ namespace {
 
 using format::ElementType;
 
-struct Pair {
-  ElementType stored;
-  at::ScalarType scalar;
-};
-
-constexpr std::array<Pair, 20> kPairs{{
-    {ElementType::boolean, at::kBool},
-    {ElementType::f4, at::ScalarType::Float4_e2m1fn_x2},
-    {ElementType::u8, at::kByte},
-    {ElementType::i8, at::kChar},
-    {ElementType::f8_e5m2, at::kFloat8_e5m2},
-    {ElementType::f8_e4m3, at::kFloat8_e4m3fn},
-    {ElementType::f8_e8m0, at::ScalarType::Float8_e8m0fnu},
-    {ElementType::f8_e4m3fnuz, at::kFloat8_e4m3fnuz},
-    {ElementType::f8_e5m2fnuz, at::kFloat8_e5m2fnuz},
-    {ElementType::i16, at::kShort},
-    {ElementType::u16, at::kUInt16},
-    {ElementType::f16, at::kHalf},
-    {ElementType::bf16, at::kBFloat16},
-    {ElementType::i32, at::kInt},
-    {ElementType::u32, at::kUInt32},
-    {ElementType::f32, at::kFloat},
-    {ElementType::c64, at::kComplexFloat},
-    {ElementType::f64, at::kDouble},
-    {ElementType::i64, at::kLong},
-    {ElementType::u64, at::kUInt64},
-}};
-
 [[noreturn]] void refuse(const std::string& file, const std::string& name, const std::string& reason) {
   throw CheckpointError("MU203", file + " was not written: tensor " + in_quotes(name) + " " + reason);
 }
 
+// format::ScalarType has the numbers of c10::ScalarType.
+static_assert(static_cast<int>(at::kFloat) == static_cast<int>(format::ScalarType::float32));
+static_assert(static_cast<int>(at::kUInt64) == 29 && static_cast<int>(at::ScalarType::Float4_e2m1fn_x2) == 45);
+
 std::optional<ElementType> stored_type(at::ScalarType scalar) {
-  for (const Pair& pair : kPairs)
-    if (pair.scalar == scalar) return pair.stored;
-  return std::nullopt;
+  const auto* row = format::find_scalar_type(static_cast<format::ScalarType>(scalar));
+  return row ? row->element : std::nullopt;
 }
 
 bool can_be_tied(const at::Tensor& tensor) {
@@ -66,9 +40,8 @@ bool start_at_one_place(const at::Tensor& a, const at::Tensor& b) {
 }  // namespace
 
 std::optional<at::ScalarType> scalar_type(ElementType type) {
-  for (const Pair& pair : kPairs)
-    if (pair.stored == type) return pair.scalar;
-  return std::nullopt;
+  const auto* row = format::find_scalar_type(type);
+  return row ? std::optional(static_cast<at::ScalarType>(row->type)) : std::nullopt;
 }
 
 format::TensorSpec spec_of(const std::string& name, const at::Tensor& tensor, const std::string& file) {
