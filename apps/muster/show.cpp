@@ -77,7 +77,7 @@ void print_plain(const std::string& path, const format::StoredContent& stored,
   std::printf("\n");
 }
 
-std::string valid_text(const std::string& text) { return format::is_utf8(text) ? text : shown(text, 400); }
+std::string valid_text(const std::string& text) { return is_utf8(text) ? text : shown(text, 400); }
 
 void print_json(const std::string& path, const format::StoredContent& stored,
                 const std::vector<format::ContentLeaf>& leaves) {

@@ -137,12 +137,9 @@ std::string write_line(const RawOptions& texts) {
   for (const auto& [name, found] : texts) {
     line[name] = found.text;
     if (!found.place.empty()) places[name] = found.place;
-    try {
-      static_cast<void>(line[name].dump());
-    } catch (const nlohmann::json::type_error&) {
+    if (!is_utf8(found.text))
       throw ConfigError("MU308", found.place + ": the text of option '" + name +
                                      "' is not UTF-8, so it cannot be passed on to the ranks; write it in UTF-8");
-    }
   }
   if (!places.empty()) line[kPlaces] = places;
   return line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);

@@ -118,6 +118,15 @@ std::string shown(std::string_view text, std::size_t most) {
 
 std::string in_quotes(std::string_view text, std::size_t most) { return "'" + shown(text, most) + "'"; }
 
+bool is_utf8(std::string_view text) {
+  for (std::size_t at = 0; at < text.size();) {
+    const auto character = character_at(text, at);
+    if (!character.valid) return false;
+    at += character.bytes;
+  }
+  return true;
+}
+
 std::string size_text(std::uint64_t bytes) {
   constexpr const char* kUnits[] = {"KiB", "MiB", "GiB", "TiB"};
   if (bytes < 1024) return formatted("{} B", bytes);

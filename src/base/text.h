@@ -100,6 +100,9 @@ std::string shown(std::string_view text, std::size_t most = kMostShown);
 /// The text of shown() in single quotes.
 std::string in_quotes(std::string_view text, std::size_t most = kMostShown);
 
+/// Whether the text is well-formed UTF-8.
+bool is_utf8(std::string_view text);
+
 /// A size in bytes as text: "900 B", "8.2 KiB", "264.1 MiB".
 std::string size_text(std::uint64_t bytes);
 /// A time in seconds as text: "1.5 s".

@@ -60,7 +60,7 @@ void add_shards(RankSavePlan& result, const std::vector<TensorShard>& shards, in
     if (spec.type == format::ElementType::f4)
       throw CheckpointError("MU203", folder + " was not written: tensor " + in_quotes(shard.name) +
                                          " has pairs of 4-bit elements, which cannot be sharded; view it as bytes");
-    if (!format::is_utf8(shard.name))
+    if (!is_utf8(shard.name))
       throw CheckpointError("MU203", folder + " was not written: the name of a sharded tensor is not UTF-8");
     entry.tensor = name;
     result.tensors.emplace_back(name, shard.local.detach().reshape({-1}));

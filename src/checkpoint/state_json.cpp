@@ -42,7 +42,7 @@ class StateWriter {
       case State::Kind::integer: return state.integer();
       case State::Kind::number: return number(state.number());
       case State::Kind::text:
-        return format::is_utf8(state.text()) ? Json(state.text()) : tagged("bytes", hex_of(state.text()));
+        return is_utf8(state.text()) ? Json(state.text()) : tagged("bytes", hex_of(state.text()));
       case State::Kind::tensor:
         return tagged("tensor", state.tensor().defined() ? Json(store_(path, state.tensor())) : Json());
       case State::Kind::list: return list(state.list(), path, depth);
@@ -160,9 +160,9 @@ std::string escaped(std::string_view text, bool in_path) {
   std::string result;
   for (std::size_t i = 0; i < text.size();) {
     std::size_t length = 1;
-    while (length < 4 && !format::is_utf8(text.substr(i, length))) ++length;
+    while (length < 4 && !is_utf8(text.substr(i, length))) ++length;
     const std::string_view character = text.substr(i, length);
-    const bool is_plain = format::is_utf8(character) && character != "%" && !(in_path && character == "/");
+    const bool is_plain = is_utf8(character) && character != "%" && !(in_path && character == "/");
     if (is_plain) result += character;
     else
       ((result += '%') += kDigits[static_cast<unsigned char>(text[i]) >> 4]) +=

@@ -142,26 +142,6 @@ std::string to_text(const Json& value) {
   return out;
 }
 
-bool is_utf8(std::string_view text) {
-  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
-  for (std::size_t i = 0; i < text.size();) {
-    const unsigned char first = byte(i);
-    const std::size_t length = first < 0x80                    ? 1
-                               : first >= 0xc2 && first < 0xe0 ? 2
-                               : (first & 0xf0) == 0xe0        ? 3
-                               : first >= 0xf0 && first < 0xf5 ? 4
-                                                               : 0;
-    if (length == 0 || i + length > text.size()) return false;
-    for (std::size_t k = 1; k < length; ++k)
-      if ((byte(i + k) & 0xc0) != 0x80) return false;
-    // Overlong form, surrogate, or code point beyond the last one.
-    if ((first == 0xe0 && byte(i + 1) < 0xa0) || (first == 0xed && byte(i + 1) > 0x9f)) return false;
-    if ((first == 0xf0 && byte(i + 1) < 0x90) || (first == 0xf4 && byte(i + 1) > 0x8f)) return false;
-    i += length;
-  }
-  return true;
-}
-
 Json parse_json(std::string_view text, std::string_view file, std::string_view id) {
   JsonEvents events;
   // The parser takes a zero byte for the end and would ignore the bytes after it.

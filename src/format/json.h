@@ -45,9 +45,6 @@ inline constexpr int kMaxJsonDepth = 200;
 /// Requires: numbers are finite, nesting is at most kMaxJsonDepth, text is UTF-8.
 std::string to_text(const Json& value);
 
-/// Whether the text is well-formed UTF-8.
-bool is_utf8(std::string_view text);
-
 /// Parses JSON that may be hostile: one value, UTF-8, no duplicate name, no integer beyond 64 bits.
 /// Throws: CheckpointError with `id`: "`file`: why it is refused".
 Json parse_json(std::string_view text, std::string_view file, std::string_view id);

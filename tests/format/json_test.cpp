@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include "base/text.h"
 #include "checks.h"
 
 namespace muster::format {

@@ -3,7 +3,7 @@
 #include <limits>
 #include <map>
 
-#include "format/json.h"
+#include "base/text.h"
 #include "format/little_endian.h"
 #include "format/python_file.h"
 #include "format/zip.h"
