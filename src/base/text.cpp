@@ -158,6 +158,29 @@ std::string_view trimmed(std::string_view text, std::string_view blanks) {
                                          : text.substr(first, text.find_last_not_of(blanks) - first + 1);
 }
 
+namespace {
+
+constexpr std::string_view kHexDigits = "0123456789abcdef";
+
+}  // namespace
+
+std::string hex_text(std::string_view bytes) {
+  std::string text;
+  for (const unsigned char byte : bytes) (text += kHexDigits[byte >> 4]) += kHexDigits[byte & 15];
+  return text;
+}
+
+std::optional<std::string> bytes_of_hex(std::string_view digits) {
+  std::string bytes;
+  if (digits.size() % 2 != 0) return std::nullopt;
+  for (std::size_t i = 0; i < digits.size(); i += 2) {
+    const auto high = kHexDigits.find(digits[i]), low = kHexDigits.find(digits[i + 1]);
+    if (high == std::string_view::npos || low == std::string_view::npos) return std::nullopt;
+    bytes += static_cast<char>(high << 4 | low);
+  }
+  return bytes;
+}
+
 std::vector<std::string> split_text(std::string_view text, char mark) {
   std::vector<std::string> parts;
   while (!text.empty()) {

@@ -126,6 +126,11 @@ std::string_view trimmed(std::string_view text, std::string_view blanks = " \t\n
 /// The parts of a text between marks. A mark at the end begins no part, as it ends a line.
 std::vector<std::string> split_text(std::string_view text, char mark);
 
+/// The bytes as hexadecimal digits in lower case.
+std::string hex_text(std::string_view bytes);
+/// The bytes that these digits stand for; nullopt for other text.
+std::optional<std::string> bytes_of_hex(std::string_view digits);
+
 /// The number that the whole text is, without blanks or a plus sign; nullopt for any other text.
 template <class T>
 std::optional<T> parse_number(std::string_view text) {

@@ -13,20 +13,6 @@ namespace {
 
 using format::Json;
 constexpr int kMaxStateDepth = 64;  // limit on the nesting of a state
-constexpr std::string_view kDigits = "0123456789abcdef";
-
-std::string hex_of(std::string_view bytes) {
-  std::string text;
-  for (const char c : bytes)
-    (text += kDigits[static_cast<unsigned char>(c) >> 4]) += kDigits[static_cast<unsigned char>(c) & 15];
-  return text;
-}
-
-std::optional<char> byte_of(std::string_view two_digits) {
-  const auto high = kDigits.find(two_digits[0]), low = kDigits.find(two_digits[1]);
-  if (high == std::string_view::npos || low == std::string_view::npos) return std::nullopt;
-  return static_cast<char>(high << 4 | low);
-}
 
 class StateWriter {
  public:
@@ -42,7 +28,7 @@ class StateWriter {
       case State::Kind::integer: return state.integer();
       case State::Kind::number: return number(state.number());
       case State::Kind::text:
-        return is_utf8(state.text()) ? Json(state.text()) : tagged("bytes", hex_of(state.text()));
+        return is_utf8(state.text()) ? Json(state.text()) : tagged("bytes", hex_text(state.text()));
       case State::Kind::tensor:
         return tagged("tensor", state.tensor().defined() ? Json(store_(path, state.tensor())) : Json());
       case State::Kind::list: return list(state.list(), path, depth);
@@ -107,7 +93,7 @@ class StateReader {
     if (tag == "tensor" && value.is_null()) return at::Tensor();
     const auto* text = value.get<std::string>();
     if (tag == "tensor" && text) return find_(*text);
-    if (tag == "bytes" && text) return bytes(*text);
+    if (tag == "bytes" && text) return hexadecimal(bytes_of_hex(*text));
     if (const auto bits = tag == "number" && text ? format::from_hex(*text) : std::nullopt)
       return std::bit_cast<double>(*bits);
     refuse("has a table marked " + in_quotes(tag) + " that cannot be understood");
@@ -117,7 +103,7 @@ class StateReader {
     const auto* map = value.get<Json::Map>();
     if (!map) refuse("has a \"map\" that is not a table");
     State::Map states;
-    for (const auto& [name, item] : *map) states.emplace_back(unescaped(name), (*this)(item));
+    for (const auto& [name, item] : *map) states.emplace_back(hexadecimal(format::unescaped(name)), (*this)(item));
     try {
       return states;
     } catch (const CheckpointError& error) {
@@ -125,29 +111,9 @@ class StateReader {
     }
   }
 
-  State bytes(const std::string& digits) const {
-    std::string result;
-    for (std::size_t i = 0; i < digits.size(); i += 2) result += byte_at(digits, i);
-    return result;
-  }
-
-  char byte_at(const std::string& digits, std::size_t place) const {
-    const auto byte = place + 2 <= digits.size() ? byte_of(std::string_view(digits).substr(place, 2)) : std::nullopt;
-    if (!byte) refuse("has bytes that are not hexadecimal");
-    return *byte;
-  }
-
-  std::string unescaped(const std::string& name) const {
-    std::string result;
-    for (std::size_t i = 0; i < name.size(); ++i) {
-      if (name[i] != '%') {
-        result += name[i];
-        continue;
-      }
-      result += byte_at(name, i + 1);
-      i += 2;
-    }
-    return result;
+  std::string hexadecimal(std::optional<std::string> bytes) const {
+    if (!bytes) refuse("has bytes that are not hexadecimal");
+    return *std::move(bytes);
   }
 
   const FindTensor& find_;
@@ -164,9 +130,7 @@ std::string escaped(std::string_view text, bool in_path) {
     const std::string_view character = text.substr(i, length);
     const bool is_plain = is_utf8(character) && character != "%" && !(in_path && character == "/");
     if (is_plain) result += character;
-    else
-      ((result += '%') += kDigits[static_cast<unsigned char>(text[i]) >> 4]) +=
-          kDigits[static_cast<unsigned char>(text[i]) & 15];
+    else result += '%' + hex_text(text.substr(i, 1));
     i += is_plain ? character.size() : 1;
   }
   return result;

@@ -5,6 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/text.h"
 #include "muster/base/error.h"
 
 namespace muster::format {
@@ -140,6 +141,21 @@ std::string to_text(const Json& value) {
   std::string out;
   append(out, value);
   return out;
+}
+
+std::optional<std::string> unescaped(std::string_view name) {
+  std::string text;
+  for (std::size_t i = 0; i < name.size(); ++i) {
+    if (name[i] != '%') {
+      text += name[i];
+      continue;
+    }
+    const auto byte = bytes_of_hex(name.substr(i + 1, 2));
+    if (!byte || byte->empty()) return std::nullopt;
+    text += *byte;
+    i += 2;
+  }
+  return text;
 }
 
 Json parse_json(std::string_view text, std::string_view file, std::string_view id) {

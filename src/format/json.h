@@ -1,6 +1,7 @@
 #pragma once  // for other rooms
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -44,6 +45,9 @@ inline constexpr int kMaxJsonDepth = 200;
 /// Writes without white space. Numbers are bit-identical when read back.
 /// Requires: numbers are finite, nesting is at most kMaxJsonDepth, text is UTF-8.
 std::string to_text(const Json& value);
+
+/// A name in a state without its escapes: "%2f" stands for a byte. nullopt if one is not hexadecimal.
+std::optional<std::string> unescaped(std::string_view name);
 
 /// Parses JSON that may be hostile: one value, UTF-8, no duplicate name, no integer beyond 64 bits.
 /// Throws: CheckpointError with `id`: "`file`: why it is refused".

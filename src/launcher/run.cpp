@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <csignal>
-#include <cstdio>
 #include <utility>
 
 #include "base/log.h"
@@ -43,13 +42,8 @@ std::string host_name() {
 std::string digest_of(const cluster::Secret& secret, const std::vector<std::string>& command) {
   std::string words;
   for (const auto& word : command) words.append(word) += '\0';
-  std::string digits;
-  for (const auto byte : cluster::sign(secret, {"muster command", words})) {
-    char pair[3];
-    std::snprintf(pair, sizeof pair, "%02x", byte);
-    digits += pair;
-  }
-  return digits;
+  const auto signature = cluster::sign(secret, {"muster command", words});
+  return hex_text({reinterpret_cast<const char*>(signature.data()), signature.size()});
 }
 
 NodeAgent::Setup agent_setup(const RunOptions& options, const Job& plan, const std::vector<std::string>& command) {

@@ -88,7 +88,7 @@ class RankContent {
     if (const auto* named = mark == "map" ? content.get<Json::Map>() : nullptr) return of_map(*named);
     if (mark == "tensor" && content.is_null()) return {};
     if (mark == "tensor" && text) return tensor(*text);
-    if (mark == "bytes" && text) return PythonValue::of_text(bytes_of_hex(*text), Made::bytes);
+    if (mark == "bytes" && text) return PythonValue::of_text(hexadecimal(bytes_of_hex(*text)), Made::bytes);
     PythonValue made;
     made.kind = Made::number;
     const auto bits = mark == "number" && text ? from_hex(*text) : std::nullopt;
@@ -105,7 +105,8 @@ class RankContent {
         std::all_of(named.begin(), named.end(), [](const auto& entry) { return is_decimal_key(entry.first); });
     for (const auto& [name, part] : named)
       made.entries.emplace_back(
-          integers ? PythonValue::of_integer(std::stoll(name)) : PythonValue::of_text(unescaped(name)), value(part));
+          integers ? PythonValue::of_integer(std::stoll(name)) : PythonValue::of_text(hexadecimal(unescaped(name))),
+          value(part));
     return made;
   }
 
@@ -117,27 +118,9 @@ class RankContent {
     return made;
   }
 
-  std::string bytes_of_hex(const std::string& digits) const {
-    std::string bytes;
-    for (std::size_t i = 0; i < digits.size(); i += 2) {
-      const auto byte = i + 2 <= digits.size() ? from_hex("00000000000000" + digits.substr(i, 2)) : std::nullopt;
-      if (!byte) refuse_part(index_path_, "has bytes that are not hexadecimal");
-      bytes += static_cast<char>(*byte);
-    }
-    return bytes;
-  }
-
-  std::string unescaped(const std::string& name) const {
-    std::string text;
-    for (std::size_t i = 0; i < name.size(); ++i) {
-      if (name[i] == '%') {
-        text += bytes_of_hex(name.substr(i + 1, 2));
-        i += 2;
-      } else {
-        text += name[i];
-      }
-    }
-    return text;
+  std::string hexadecimal(std::optional<std::string> bytes) const {
+    if (!bytes) refuse_part(index_path_, "has bytes that are not hexadecimal");
+    return *std::move(bytes);
   }
 
   StoredContent& stored_;
