@@ -8,6 +8,9 @@
 
 namespace muster {
 
+/// Polynomials, with their bits in reverse order: that of zip files and PNG, and Castagnoli's.
+inline constexpr std::uint32_t kCrc32 = 0xEDB88320, kCrc32c = 0x82F63B78;
+
 inline constexpr std::size_t kCrcSlices = 16;  // bytes per round
 using CrcTables = std::array<std::array<std::uint32_t, 256>, kCrcSlices>;
 
@@ -25,7 +28,7 @@ constexpr CrcTables crc_tables(std::uint32_t polynomial) {
   return tables;
 }
 
-/// The CRC of 32 bits with this polynomial, whose bits are in reverse order. `before`: the CRC of the bytes before
+/// The CRC of 32 bits with this polynomial. `before`: the CRC of the bytes before
 /// these.
 template <std::uint32_t kPolynomial>
 std::uint32_t crc_of(std::string_view bytes, std::uint32_t before = 0) noexcept {

@@ -8,7 +8,7 @@
 namespace muster::track {
 
 /// The CRC-32C (Castagnoli) of the bytes. Source: RFC 3720, appendix B.4.
-inline uint32_t crc32c(std::string_view bytes) noexcept { return crc_of<0x82f63b78>(bytes); }
+inline uint32_t crc32c(std::string_view bytes) noexcept { return crc_of<kCrc32c>(bytes); }
 
 /// The masked CRC in TensorFlow's records: without the mask, the CRC of bytes that contain CRCs would be weak. Source:
 /// tensorflow/core/lib/hash/crc32c.h, Mask().

@@ -1,9 +1,9 @@
 #include "track/png.h"
 
 #include <algorithm>
-#include <array>
 #include <string_view>
 
+#include "base/crc.h"
 #include "base/log.h"
 #include "muster/base/error.h"
 
@@ -16,28 +16,13 @@ void put_big_endian(Bytes& bytes, uint32_t number) {
   for (const int shift : {24, 16, 8, 0}) bytes.push_back(static_cast<uint8_t>(number >> shift));
 }
 
-/// CRC of a PNG chunk. Source: PNG specification, annex D.
-uint32_t crc_of(std::span<const uint8_t> bytes) {
-  static const auto table = [] {
-    std::array<uint32_t, 256> all{};
-    for (uint32_t n = 0; n < all.size(); ++n) {
-      uint32_t c = n;
-      for (int k = 0; k < 8; ++k) c = (c & 1) != 0 ? 0xedb88320u ^ (c >> 1) : c >> 1;
-      all[n] = c;
-    }
-    return all;
-  }();
-  uint32_t crc = 0xffffffffu;
-  for (const auto byte : bytes) crc = table[(crc ^ byte) & 0xff] ^ (crc >> 8);
-  return crc ^ 0xffffffffu;
-}
-
+/// Source of the chunk and its CRC: PNG specification, 5.3 and annex D.
 void put_chunk(Bytes& file, std::string_view type, const Bytes& content) {
   put_big_endian(file, static_cast<uint32_t>(content.size()));
   const auto begin = file.size();
   file.insert(file.end(), type.begin(), type.end());
   file.insert(file.end(), content.begin(), content.end());
-  put_big_endian(file, crc_of(std::span(file).subspan(begin)));
+  put_big_endian(file, crc_of<kCrc32>({reinterpret_cast<const char*>(file.data()) + begin, file.size() - begin}));
 }
 
 /// The bytes as a zlib stream of stored blocks. Source: RFC 1950 and 1951.

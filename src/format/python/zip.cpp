@@ -12,7 +12,7 @@
 
 namespace muster::format {
 
-std::uint32_t crc32(std::string_view bytes, std::uint32_t before) { return crc_of<0xEDB88320>(bytes, before); }
+std::uint32_t crc32(std::string_view bytes, std::uint32_t before) { return crc_of<kCrc32>(bytes, before); }
 
 namespace {
 
