@@ -428,8 +428,8 @@ class Runtime {
   /// use collector(). `models`: the models that `f` trains; if none is given, all prepared models. Collective.
   /// With a sharded model, a rank whose `f` has returned also clips, steps and clears its shards as the others do; your
   /// callbacks run only on ranks that have a batch.
-  /// Throws: UsageError (MU117) for synchronised batch normalization; (MU118, MU119) if ranks run different steps or one
-  /// of them throws.
+  /// Throws: UsageError (MU117) for synchronised batch normalization; (MU118, MU119) if ranks run different steps or
+  /// one of them throws.
   template <class... M>
   void join_uneven_inputs(const std::function<void()>& f, const UnevenInputsOptions& options = {},
                           const Model<M>&... models) {

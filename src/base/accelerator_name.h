@@ -1,8 +1,5 @@
 #pragma once  // for other rooms
 
-#include <string>
-#include <string_view>
-
 #include "muster/base/error.h"
 
 namespace muster {

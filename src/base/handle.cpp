@@ -1,7 +1,5 @@
 #include "muster/base/handle.h"
 
-#include <string>
-
 #include "muster/base/error.h"
 
 namespace muster {

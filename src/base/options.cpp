@@ -1,9 +1,5 @@
 #include "muster/base/detail/options.h"
 
-#include <algorithm>
-#include <charconv>
-#include <optional>
-
 #include "base/options_text.h"
 #include "muster/base/error.h"
 #include "muster/base/time_span.h"

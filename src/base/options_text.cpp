@@ -1,6 +1,5 @@
 #include "base/options_text.h"
 
-#include <algorithm>
 #include <cctype>
 
 #include <nlohmann/json.hpp>
@@ -25,6 +24,20 @@ size_t start_of_value(std::string_view text, size_t begin, bool in_pairs) {
   const auto sign = text.find_first_of("=,", first);
   if (sign == std::string_view::npos || text[sign] == ',') return first;
   return text.find_first_not_of(" \t\n", sign + 1);
+}
+
+constexpr const char* kPlaces = "set_by";  // JSON key under which a line says where its values were set
+
+/// `found.place` is the option's name in `place`.
+void add(RawOptions& texts, const std::string& name, const Found& found, const std::string& place) {
+  if (!texts.emplace(name, Found{found.text, found.place + " of the " + place}).second)
+    throw ConfigError("MU305", "the " + place + " sets '" + found.place + "' twice; keep one of them");
+}
+
+/// Keeps quotes around an item of a list that needs them.
+std::string without_needless_quotes(std::string_view value) {
+  const auto word = unquoted(value);
+  return word && list_item(*word) == *word ? *word : std::string(value);
 }
 
 }  // namespace
@@ -61,24 +74,6 @@ std::string list_item(std::string_view item) {
   for (const char c : item) result += c == '"' ? "\"\"" : std::string(1, c);
   return result + "\"";
 }
-
-namespace {
-
-constexpr const char* kPlaces = "set_by";  // JSON key under which a line says where its values were set
-
-/// `found.place` is the option's name in `place`.
-void add(RawOptions& texts, const std::string& name, const Found& found, const std::string& place) {
-  if (!texts.emplace(name, Found{found.text, found.place + " of the " + place}).second)
-    throw ConfigError("MU305", "the " + place + " sets '" + found.place + "' twice; keep one of them");
-}
-
-/// Keeps quotes around an item of a list that needs them.
-std::string without_needless_quotes(std::string_view value) {
-  const auto word = unquoted(value);
-  return word && list_item(*word) == *word ? *word : std::string(value);
-}
-
-}  // namespace
 
 std::string variable_of(const std::string& name) {
   std::string result = "MUSTER_";

@@ -3,10 +3,6 @@
 #include <array>
 #include <cstddef>
 #include <iterator>
-#include <optional>
-#include <string>
-#include <string_view>
-#include <vector>
 
 #include "muster/base/detail/options.h"
 #include "muster/base/word.h"

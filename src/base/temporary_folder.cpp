@@ -5,7 +5,6 @@
 
 #include <cerrno>
 #include <cstdlib>
-#include <string>
 #include <system_error>
 
 #include "base/random_word.h"

@@ -3,7 +3,6 @@
 #include <cctype>
 #include <cstdio>
 #include <cstdlib>
-#include <initializer_list>
 #include <numeric>
 
 #include "muster/base/format.h"
@@ -35,6 +34,8 @@ std::size_t letters_between(const std::string& from, const std::string& to) {
   }
   return row.back();
 }
+
+constexpr std::string_view kHexDigits = "0123456789abcdef";
 
 }  // namespace
 
@@ -157,12 +158,6 @@ std::string_view trimmed(std::string_view text, std::string_view blanks) {
   return first == std::string_view::npos ? std::string_view()
                                          : text.substr(first, text.find_last_not_of(blanks) - first + 1);
 }
-
-namespace {
-
-constexpr std::string_view kHexDigits = "0123456789abcdef";
-
-}  // namespace
 
 std::string hex_text(std::string_view bytes) {
   std::string text;

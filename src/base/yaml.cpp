@@ -5,11 +5,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cctype>
 #include <cerrno>
 #include <set>
-#include <string_view>
 
 #include <yaml-cpp/yaml.h>
 
@@ -79,6 +77,29 @@ void read_section(const YAML::Node& node, const std::string& file, RawOptions& i
     else if (!into.emplace(key, Found{read_value(entry.second, where), where, entry.second.IsSequence()}).second)
       refuse_form(where, "'" + key + "' stands there twice");
   }
+}
+
+/// YAML readers in Python take these words, unquoted, for a boolean or null.
+bool is_word_of_yaml(const std::string& text) {
+  const auto word = lower_case(text);
+  for (const char* one : {"", "no", "yes", "on", "off", "y", "n", "null", "~"})
+    if (word == one) return true;
+  return false;
+}
+
+bool is_control(char c) { return static_cast<unsigned char>(c) < ' ' || c == '\x7f'; }
+
+/// Double quotes, since single quotes would fold line ends.
+std::string escaped(const std::string& text) {
+  constexpr const char* kDigits = "0123456789abcdef";
+  std::string result = "\"";
+  for (const char c : text) {
+    const auto code = static_cast<unsigned char>(c);
+    if (is_control(c)) result += {'\\', 'x', kDigits[code / 16U], kDigits[code % 16U]};
+    else if (c == '"' || c == '\\') result += {'\\', c};
+    else result += c;
+  }
+  return result + '"';
 }
 
 }  // namespace
@@ -207,33 +228,6 @@ std::vector<FileValue> parse_file_values(const std::string& text, const std::str
   }
   return std::move(reader.values);
 }
-
-namespace {
-
-/// YAML readers in Python take these words, unquoted, for a boolean or null.
-bool is_word_of_yaml(const std::string& text) {
-  const auto word = lower_case(text);
-  for (const char* one : {"", "no", "yes", "on", "off", "y", "n", "null", "~"})
-    if (word == one) return true;
-  return false;
-}
-
-bool is_control(char c) { return static_cast<unsigned char>(c) < ' ' || c == '\x7f'; }
-
-/// Double quotes, since single quotes would fold line ends.
-std::string escaped(const std::string& text) {
-  constexpr const char* kDigits = "0123456789abcdef";
-  std::string result = "\"";
-  for (const char c : text) {
-    const auto code = static_cast<unsigned char>(c);
-    if (is_control(c)) result += {'\\', 'x', kDigits[code / 16U], kDigits[code % 16U]};
-    else if (c == '"' || c == '\\') result += {'\\', c};
-    else result += c;
-  }
-  return result + '"';
-}
-
-}  // namespace
 
 std::string yaml_text(const std::string& text) {
   if (std::any_of(text.begin(), text.end(), is_control)) return escaped(text);

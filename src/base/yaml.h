@@ -1,8 +1,5 @@
 #pragma once  // for other rooms
 
-#include <string>
-#include <vector>
-
 #include "muster/base/detail/options.h"
 
 /// YAML files, apart from options::File, whose functions are in yaml.cpp too.

@@ -1,8 +1,6 @@
 #include "checkpoint_files.h"
 
 #include <map>
-#include <system_error>
-#include <utility>
 
 #include "base/mutex.h"
 #include "base/text.h"

@@ -1,10 +1,6 @@
 #pragma once
 
 #include <exception>
-#include <filesystem>
-#include <memory>
-#include <string>
-#include <string_view>
 
 #include "format/input_file.h"
 #include "muster/checkpoint/options.h"

@@ -1,13 +1,6 @@
-#include <array>
 #include <exception>
-#include <filesystem>
-#include <functional>
-#include <memory>
 #include <random>
-#include <string>
 #include <thread>
-#include <utility>
-#include <vector>
 
 #include "base/log.h"
 #include "base/mutex.h"

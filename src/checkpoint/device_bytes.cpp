@@ -1,10 +1,7 @@
 #include "device_bytes.h"
 
-#include <algorithm>
 #include <bit>
 #include <cstring>
-#include <string>
-#include <utility>
 
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>

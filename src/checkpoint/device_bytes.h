@@ -5,7 +5,6 @@
 #include <deque>
 #include <functional>
 #include <string_view>
-#include <vector>
 
 #include <ATen/core/Tensor.h>
 

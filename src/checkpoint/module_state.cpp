@@ -1,6 +1,3 @@
-#include <algorithm>
-#include <string>
-#include <vector>
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>

@@ -1,12 +1,6 @@
 #include "muster/checkpoint/python.h"
 
-#include <algorithm>
-#include <map>
-#include <memory>
 #include <set>
-#include <string>
-#include <string_view>
-#include <vector>
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>

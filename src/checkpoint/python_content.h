@@ -1,9 +1,6 @@
 #pragma once  // for other rooms
 
 #include <filesystem>
-#include <string>
-#include <string_view>
-#include <vector>
 
 #include "muster/checkpoint/options.h"
 #include "muster/tree/state.h"

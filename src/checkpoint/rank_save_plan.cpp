@@ -1,10 +1,6 @@
 #include "checkpoint/rank_save_plan.h"
 
-#include <algorithm>
-#include <array>
-#include <optional>
 #include <unordered_map>
-#include <utility>
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>

@@ -1,11 +1,5 @@
 #pragma once
 
-#include <cstdint>
-#include <filesystem>
-#include <functional>
-#include <string>
-#include <vector>
-
 #include <ATen/core/Tensor.h>
 
 #include "checkpoint/save_target.h"

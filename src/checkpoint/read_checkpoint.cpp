@@ -1,6 +1,3 @@
-#include <algorithm>
-#include <atomic>
-#include <map>
 
 #include <ATen/ops/empty.h>
 

@@ -1,9 +1,6 @@
 #include "save_target.h"
 
-#include <optional>
 #include <set>
-#include <system_error>
-#include <utility>
 
 #include "base/log.h"
 #include "base/text.h"

@@ -1,12 +1,6 @@
 #pragma once
 
-#include <cstdint>
-#include <filesystem>
 #include <functional>
-#include <map>
-#include <memory>
-#include <string>
-#include <string_view>
 
 #include "format/atomic_file.h"
 #include "format/atomic_folder.h"

@@ -1,6 +1,5 @@
 #include "checkpoint/saved_tensors.h"
 
-#include <algorithm>
 #include <sstream>
 #include <unordered_map>
 

@@ -1,10 +1,5 @@
 #pragma once
 
-#include <map>
-#include <optional>
-#include <string>
-#include <vector>
-
 #include <ATen/core/Tensor.h>
 
 #include "format/safetensors.h"

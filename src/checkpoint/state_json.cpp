@@ -2,7 +2,6 @@
 
 #include <bit>
 #include <cmath>
-#include <optional>
 
 #include "base/text.h"
 #include "format/checksum.h"

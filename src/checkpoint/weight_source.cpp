@@ -1,8 +1,6 @@
 #include "checkpoint/weight_source.h"
 
-#include <algorithm>
 #include <cstring>
-#include <utility>
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
@@ -49,6 +47,21 @@ void add_file(WeightSource& source, const std::filesystem::path& path) {
     if (!fresh)
       throw CheckpointError("MU205", "tensor " + in_quotes(place->first) + " is in two files, " +
                                          place->second.file->path().string() + " and " + path.string());
+  }
+}
+
+/// Bytes read per checksum call, so that they stay in the processor's cache.
+constexpr std::size_t kBytesPerCheck = std::size_t{256} << 10;
+
+/// Converts the error to one about a file of a checkpoint.
+template <class Action>
+auto as_file_of_checkpoint(Action&& action) {
+  try {
+    return action();
+  } catch (const CheckpointError& error) {
+    if (error.id() != "MU200") throw;
+    throw CheckpointError(
+        "MU213", error.message() + "; the checkpoint is not whole: copy it again as a whole, or load an older one");
   }
 }
 
@@ -117,25 +130,6 @@ void check_booleans(const StoredTensor& tensor) {
                                          "' is BOOL and has a byte other than 0 and 1; the file is damaged");
   }
 }
-
-namespace {
-
-/// Bytes read per checksum call, so that they stay in the processor's cache.
-constexpr std::size_t kBytesPerCheck = std::size_t{256} << 10;
-
-/// Converts the error to one about a file of a checkpoint.
-template <class Action>
-auto as_file_of_checkpoint(Action&& action) {
-  try {
-    return action();
-  } catch (const CheckpointError& error) {
-    if (error.id() != "MU200") throw;
-    throw CheckpointError(
-        "MU213", error.message() + "; the checkpoint is not whole: copy it again as a whole, or load an older one");
-  }
-}
-
-}  // namespace
 
 RankSource::RankSource(std::shared_ptr<const CheckpointFiles> files, const format::Manifest& manifest, int rank,
                        bool check_head)

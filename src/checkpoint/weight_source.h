@@ -1,13 +1,7 @@
 #pragma once
 
 #include <atomic>
-#include <cstdint>
-#include <filesystem>
-#include <map>
-#include <memory>
-#include <string>
 #include <unordered_map>
-#include <vector>
 
 #include <ATen/core/Tensor.h>
 

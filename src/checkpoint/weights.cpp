@@ -1,11 +1,6 @@
 #include "muster/checkpoint/weights.h"
 
-#include <algorithm>
-#include <array>
-#include <memory>
-#include <optional>
 #include <set>
-#include <system_error>
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>

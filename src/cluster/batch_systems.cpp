@@ -1,9 +1,5 @@
-#include <algorithm>
-#include <charconv>
-#include <chrono>
 #include <csignal>
 #include <fstream>
-#include <sstream>
 
 #include "base/log.h"
 #include "base/run_program.h"
@@ -26,6 +22,29 @@ namespace {
 }
 
 constexpr std::string_view kListBlanks = " \t";
+
+// Lightning's values, so that both libraries derive the same port from a job.
+constexpr int kFirstPort = 15000;
+constexpr int kPorts = 10000;
+constexpr int kPortWithoutJob = 12910;
+
+/// The leading digits of a job id: PBS has ids such as "1234.server" or "1234[5].server".
+std::optional<int> number_of_job(const std::optional<std::string>& id) {
+  int number = 0;
+  if (!id || std::from_chars(id->data(), id->data() + id->size(), number).ec != std::errc()) return std::nullopt;
+  return number;
+}
+
+std::optional<std::string> first_host_in_file(const Environment& variables, std::string_view name) {
+  const auto path = variables.find(name);
+  const auto hosts = path ? read_host_file(*path) : std::vector<std::string>();
+  return hosts.empty() ? std::nullopt : std::optional(hosts.front());
+}
+
+/// The first host of LSF's short list, such as "alpha 4 beta 4".
+std::optional<std::string> first_word(const std::optional<std::string>& list) {
+  return list ? std::optional(list->substr(0, list->find(' '))) : std::nullopt;
+}
 
 }  // namespace
 
@@ -74,33 +93,6 @@ std::string first_host(std::string_view list, std::string_view variable) {
   if (host.empty()) refuse(variable, list, wanted);
   return host;
 }
-
-namespace {
-
-// Lightning's values, so that both libraries derive the same port from a job.
-constexpr int kFirstPort = 15000;
-constexpr int kPorts = 10000;
-constexpr int kPortWithoutJob = 12910;
-
-/// The leading digits of a job id: PBS has ids such as "1234.server" or "1234[5].server".
-std::optional<int> number_of_job(const std::optional<std::string>& id) {
-  int number = 0;
-  if (!id || std::from_chars(id->data(), id->data() + id->size(), number).ec != std::errc()) return std::nullopt;
-  return number;
-}
-
-std::optional<std::string> first_host_in_file(const Environment& variables, std::string_view name) {
-  const auto path = variables.find(name);
-  const auto hosts = path ? read_host_file(*path) : std::vector<std::string>();
-  return hosts.empty() ? std::nullopt : std::optional(hosts.front());
-}
-
-/// The first host of LSF's short list, such as "alpha 4 beta 4".
-std::optional<std::string> first_word(const std::optional<std::string>& list) {
-  return list ? std::optional(list->substr(0, list->find(' '))) : std::nullopt;
-}
-
-}  // namespace
 
 int port_of_job(std::optional<int> job, int step) {
   return job ? kFirstPort + (*job % kPorts + step % kPorts) % kPorts : kPortWithoutJob;

@@ -45,19 +45,6 @@ void check_pair(std::string_view source, std::string_view small_name, int small,
                                  "; a rank must be below its size, and a node's size at most the world's"));
 }
 
-}  // namespace
-
-void check_ranks(const ClusterEnvironment& cluster, const RankNames& names) {
-  check_pair(names.source, names.rank, cluster.rank, names.world_size, cluster.world_size, false);
-  check_pair(names.source, names.local_rank, cluster.local_rank, names.local_world_size, cluster.local_world_size,
-             false);
-  check_pair(names.source, names.local_world_size, cluster.local_world_size, names.world_size, cluster.world_size,
-             true);
-  check_pair(names.source, names.local_rank, cluster.local_rank, names.rank, cluster.rank, true);
-}
-
-namespace {
-
 constexpr std::string_view kReader = "the program's cluster reader";
 
 void check_least(std::string_view name, int value, int least) {
@@ -81,6 +68,15 @@ void check_rendezvous(const ClusterEnvironment& cluster) {
 }
 
 }  // namespace
+
+void check_ranks(const ClusterEnvironment& cluster, const RankNames& names) {
+  check_pair(names.source, names.rank, cluster.rank, names.world_size, cluster.world_size, false);
+  check_pair(names.source, names.local_rank, cluster.local_rank, names.local_world_size, cluster.local_world_size,
+             false);
+  check_pair(names.source, names.local_world_size, cluster.local_world_size, names.world_size, cluster.world_size,
+             true);
+  check_pair(names.source, names.local_rank, cluster.local_rank, names.rank, cluster.rank, true);
+}
 
 void check_custom(const ClusterEnvironment& cluster) {
   check_least("world_size", cluster.world_size, 1);

@@ -1,11 +1,5 @@
 #pragma once  // for other rooms
 
-#include <initializer_list>
-#include <optional>
-#include <string>
-#include <string_view>
-#include <vector>
-
 #include "muster/base/environment.h"
 #include "muster/cluster/cluster.h"
 

@@ -5,8 +5,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <stdexcept>
-#include <system_error>
 
 #include <openssl/crypto.h>
 #include <openssl/evp.h>

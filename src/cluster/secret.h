@@ -3,10 +3,7 @@
 #include <array>
 #include <cstdint>
 #include <filesystem>
-#include <initializer_list>
 #include <span>
-#include <string>
-#include <string_view>
 
 #include "muster/base/environment.h"
 

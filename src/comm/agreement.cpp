@@ -1,6 +1,5 @@
 #include "agreement.h"
 
-#include <algorithm>
 #include <exception>
 
 #include <ATen/ops/tensor.h>

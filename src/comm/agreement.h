@@ -1,12 +1,8 @@
 #pragma once  // for other rooms
 
 #include <cstddef>
-#include <functional>
 #include <optional>
-#include <string>
-#include <string_view>
 #include <utility>
-#include <vector>
 
 #include "muster/comm/communicator.h"
 

@@ -1,11 +1,7 @@
 #pragma once
 
 #include <algorithm>
-#include <cstddef>
-#include <memory>
 #include <numeric>
-#include <string>
-#include <vector>
 
 #include "comm/operation.h"
 #include "muster/comm/transport.h"

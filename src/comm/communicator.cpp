@@ -1,9 +1,6 @@
 #include "muster/comm/communicator.h"
 
-#include <algorithm>
 #include <array>
-#include <cstddef>
-#include <utility>
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/grad_mode.h>

@@ -2,7 +2,6 @@
 
 #include <dlfcn.h>
 
-#include <algorithm>
 #include <cstring>
 #include <exception>
 
@@ -66,6 +65,27 @@ FoundBackend from_object(const std::string& name, const ObjectFile& opened) {
 c10::intrusive_ptr<c10d::Backend> required(c10::intrusive_ptr<c10d::Backend> made) {
   if (made) return made;
   throw ConfigError("MU560", "the factory returned none; let it return a c10d::Backend on every rank, or throw");
+}
+
+c10d::ReduceOp to_c10d(ReduceOp op) {
+  switch (op) {
+    case ReduceOp::min: return c10d::ReduceOp::MIN;
+    case ReduceOp::max: return c10d::ReduceOp::MAX;
+    case ReduceOp::product: return c10d::ReduceOp::PRODUCT;
+    case ReduceOp::sum:
+    case ReduceOp::mean: break;  // started as a sum, which finish_mean() divides: not every backend has a mean
+  }
+  return c10d::ReduceOp::SUM;
+}
+
+c10::intrusive_ptr<c10d::Work> call_reduce(c10d::Backend& backend, const Operation& operation,
+                                           std::vector<at::Tensor>& tensors) {
+  c10d::ReduceOptions how;
+  how.reduceOp = to_c10d(operation.reduce);
+  how.rootRank = operation.root;
+  // Backends may use the tensor as scratch memory on all ranks but the root.
+  if (backend.getRank() != operation.root) tensors[0] = tensors[0].clone();
+  return backend.reduce(tensors, how);
 }
 
 }  // namespace
@@ -363,31 +383,6 @@ std::unique_ptr<Collectives> make_over_backend(const CustomBackend& custom, cons
                                                int size) {
   return std::make_unique<BackendCollectives>(custom, group, rank, size);
 }
-
-namespace {
-
-c10d::ReduceOp to_c10d(ReduceOp op) {
-  switch (op) {
-    case ReduceOp::min: return c10d::ReduceOp::MIN;
-    case ReduceOp::max: return c10d::ReduceOp::MAX;
-    case ReduceOp::product: return c10d::ReduceOp::PRODUCT;
-    case ReduceOp::sum:
-    case ReduceOp::mean: break;  // started as a sum, which finish_mean() divides: not every backend has a mean
-  }
-  return c10d::ReduceOp::SUM;
-}
-
-c10::intrusive_ptr<c10d::Work> call_reduce(c10d::Backend& backend, const Operation& operation,
-                                           std::vector<at::Tensor>& tensors) {
-  c10d::ReduceOptions how;
-  how.reduceOp = to_c10d(operation.reduce);
-  how.rootRank = operation.root;
-  // Backends may use the tensor as scratch memory on all ranks but the root.
-  if (backend.getRank() != operation.root) tensors[0] = tensors[0].clone();
-  return backend.reduce(tensors, how);
-}
-
-}  // namespace
 
 bool has_backend_call(OperationKind kind) {
   switch (kind) {

@@ -1,10 +1,6 @@
 #pragma once  // for other rooms
 
 #include <chrono>
-#include <functional>
-#include <memory>
-#include <string>
-#include <vector>
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>

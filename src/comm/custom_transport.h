@@ -2,8 +2,6 @@
 
 #include <chrono>
 #include <functional>
-#include <memory>
-#include <string>
 
 #include "cluster/secret.h"
 #include "comm/collectives.h"

@@ -1,11 +1,6 @@
 #pragma once
 
-#include <chrono>
 #include <deque>
-#include <memory>
-#include <optional>
-#include <string>
-#include <vector>
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Work.hpp>

@@ -40,6 +40,22 @@ std::string what_the_backend_says(const DeviceSuspicion& suspicion) {
                                  : formatted(" (its backend {} reports that {})", suspicion.backend, suspicion.error);
 }
 
+using std::chrono::milliseconds;
+
+constexpr milliseconds kLook(200);      ///< how often a rank looks for a question
+constexpr milliseconds kAnswers(600);   ///< how long the asking rank waits for answers
+constexpr milliseconds kVerdict(1300);  ///< how long the others wait for its verdict
+constexpr milliseconds kStay(300);      ///< how long rank 0 waits until the others know
+constexpr milliseconds kStep(20);
+constexpr const char* kQuestion = "question";
+constexpr const char* kCause = "cause";
+constexpr const char* kKnown = "known";
+
+std::string answer_of(int rank) { return formatted("answer/{}", rank); }
+
+/// Thrown when this rank leaves.
+struct Left {};
+
 }  // namespace
 
 DeviceCause find_cause(const DeviceSuspicion& suspicion, int own_rank, const std::map<int, std::string>& operations) {
@@ -115,26 +131,6 @@ DeviceCause cause_of(const std::string& text) {
   if (second == std::string::npos) return {"MU564", text, -1};
   return {text.substr(0, first), text.substr(second + 1), std::stoi(text.substr(first + 1, second - first - 1))};
 }
-
-namespace {
-
-using std::chrono::milliseconds;
-
-constexpr milliseconds kLook(200);      ///< how often a rank looks for a question
-constexpr milliseconds kAnswers(600);   ///< how long the asking rank waits for answers
-constexpr milliseconds kVerdict(1300);  ///< how long the others wait for its verdict
-constexpr milliseconds kStay(300);      ///< how long rank 0 waits until the others know
-constexpr milliseconds kStep(20);
-constexpr const char* kQuestion = "question";
-constexpr const char* kCause = "cause";
-constexpr const char* kKnown = "known";
-
-std::string answer_of(int rank) { return formatted("answer/{}", rank); }
-
-/// Thrown when this rank leaves.
-struct Left {};
-
-}  // namespace
 
 std::shared_ptr<CauseExchange> CauseExchange::start(Setup setup) {
   std::shared_ptr<CauseExchange> started(new CauseExchange(std::move(setup)));

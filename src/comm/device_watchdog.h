@@ -1,13 +1,8 @@
 #pragma once
 
 #include <chrono>
-#include <map>
 #include <memory>
-#include <optional>
-#include <string>
 #include <thread>
-#include <utility>
-#include <vector>
 
 #include <c10/core/Device.h>
 #include <torch/csrc/distributed/c10d/Store.hpp>

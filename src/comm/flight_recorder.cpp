@@ -1,7 +1,6 @@
 #include "comm/flight_recorder.h"
 
 #include <algorithm>
-#include <sstream>
 
 #include "muster/base/format.h"
 

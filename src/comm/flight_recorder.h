@@ -1,10 +1,8 @@
 #pragma once
 
-#include <cstdint>
 #include <deque>
 #include <map>
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "base/mutex.h"

@@ -3,7 +3,6 @@
 #include <pthread.h>
 
 #include <atomic>
-#include <string_view>
 
 #include "muster/base/error.h"
 #include "muster/base/format.h"

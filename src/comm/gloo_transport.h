@@ -3,8 +3,6 @@
 #include <chrono>
 #include <functional>
 #include <map>
-#include <memory>
-#include <string>
 #include <thread>
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>

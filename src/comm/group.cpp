@@ -1,6 +1,5 @@
 #include "comm/group.h"
 
-#include <algorithm>
 #include <exception>
 #include <thread>
 

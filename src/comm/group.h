@@ -1,14 +1,5 @@
 #pragma once
 
-#include <atomic>
-#include <chrono>
-#include <cstdint>
-#include <memory>
-#include <optional>
-#include <string>
-#include <utility>
-#include <vector>
-
 #include "base/mutex.h"
 #include "cluster/report.h"
 #include "comm/collectives.h"

@@ -1,9 +1,6 @@
 #pragma once
 
-#include <chrono>
 #include <exception>
-#include <string>
-#include <vector>
 
 #include "base/text.h"
 #include "cluster/secret.h"

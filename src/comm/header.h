@@ -1,8 +1,5 @@
 #pragma once
 
-#include <cstdint>
-#include <string>
-
 #include <ATen/core/Tensor.h>
 
 #include "comm/operation.h"

@@ -1,14 +1,7 @@
 #pragma once
 
-#include <chrono>
-#include <cstdint>
-#include <deque>
 #include <exception>
-#include <functional>
-#include <memory>
-#include <thread>
 #include <utility>
-#include <vector>
 
 #include "comm/device_collectives.h"
 #include "comm/fork_check.h"

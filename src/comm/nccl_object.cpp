@@ -5,9 +5,7 @@
 
 #include <chrono>
 #include <numeric>
-#include <string>
 #include <utility>
-#include <vector>
 
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/cuda/CUDAFunctions.h>

@@ -1,11 +1,5 @@
 #pragma once  // for other rooms
 
-#include <cstdint>
-#include <memory>
-#include <string>
-#include <string_view>
-#include <vector>
-
 #include <ATen/core/Tensor.h>
 #include <c10/core/ScalarType.h>
 

@@ -1,6 +1,5 @@
 #include "comm/pairwise.h"
 
-#include <algorithm>
 #include <cstring>
 #include <deque>
 #include <tuple>
@@ -42,6 +41,24 @@ void reduce_in_order(const at::Tensor& target, const std::vector<at::Tensor>& te
   reduce_memory({&out, 1}, memory, static_cast<std::size_t>(target.numel()), target.scalar_type(), op);
 }
 
+/// Whether rank `from` sends rank `to` a tensor in an operation that allows different shapes.
+bool must_send_tensor(const Operation& operation, int from, int to) {
+  switch (operation.kind) {
+    case OperationKind::all_gatherv:
+    case OperationKind::all_gather_bytes:
+    case OperationKind::all_to_all: return true;
+    case OperationKind::gather:
+    case OperationKind::gather_bytes: return to == operation.root;
+    case OperationKind::scatter:
+    case OperationKind::broadcast_bytes: return from == operation.root;
+    default: return false;
+  }
+}
+
+at::Tensor empty(const Header& header) {
+  return at::empty(header.sizes(), at::TensorOptions().dtype(header.scalar_type()));
+}
+
 }  // namespace
 
 void reduce_terms(const at::Tensor& target, const std::vector<at::Tensor>& terms, int own, ReduceOp op) {
@@ -68,28 +85,6 @@ void reduce_terms(const at::Tensor& target, const std::vector<at::Tensor>& terms
 at::Tensor elements_at(const void* data, int64_t elements, const at::Tensor& like) {
   return at::from_blob(const_cast<void*>(data), {elements}, at::TensorOptions().dtype(like.scalar_type()));
 }
-
-namespace {
-
-/// Whether rank `from` sends rank `to` a tensor in an operation that allows different shapes.
-bool must_send_tensor(const Operation& operation, int from, int to) {
-  switch (operation.kind) {
-    case OperationKind::all_gatherv:
-    case OperationKind::all_gather_bytes:
-    case OperationKind::all_to_all: return true;
-    case OperationKind::gather:
-    case OperationKind::gather_bytes: return to == operation.root;
-    case OperationKind::scatter:
-    case OperationKind::broadcast_bytes: return from == operation.root;
-    default: return false;
-  }
-}
-
-at::Tensor empty(const Header& header) {
-  return at::empty(header.sizes(), at::TensorOptions().dtype(header.scalar_type()));
-}
-
-}  // namespace
 
 std::unique_ptr<Collectives> make_pairwise(std::unique_ptr<Transport> transport) {
   return std::make_unique<Pairwise>(std::move(transport));

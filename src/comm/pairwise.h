@@ -1,12 +1,7 @@
 #pragma once
 
-#include <cstdint>
-#include <functional>
-#include <memory>
 #include <optional>
-#include <string>
 #include <utility>
-#include <vector>
 
 #include <ATen/core/Tensor.h>
 

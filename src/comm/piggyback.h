@@ -2,8 +2,6 @@
 
 #include <atomic>
 #include <cstddef>
-#include <cstdint>
-#include <vector>
 
 #include "base/mutex.h"
 #include "comm/operation.h"

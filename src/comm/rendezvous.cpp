@@ -1,7 +1,5 @@
 #include "muster/comm/rendezvous.h"
 
-#include <algorithm>
-
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 

@@ -1,9 +1,6 @@
 #pragma once  // for other rooms
 
 #include <cstddef>
-#include <cstdint>
-#include <memory>
-#include <vector>
 
 #include <ATen/core/Tensor.h>
 

@@ -90,6 +90,17 @@ bool FileLock::try_lock() {
 
 void FileLock::remove() noexcept { ::unlink(path_.c_str()); }
 
+using Bytes = std::vector<std::uint8_t>;
+
+constexpr std::string_view kMark = "muster\x1b\x01";
+constexpr std::size_t kAdded = kMark.size() + cluster::kSignatureBytes;
+
+std::string_view text_of(const Bytes& bytes) { return {reinterpret_cast<const char*>(bytes.data()), bytes.size()}; }
+
+cluster::Signature signature_of(const cluster::Secret& secret, const std::string& key, std::string_view value) {
+  return cluster::sign(secret, {"muster value", key, value});
+}
+
 }  // namespace
 
 StoreFile::StoreFile(const ClusterEnvironment& cluster, double timeout_seconds) : path_(placed(cluster.store_path)) {
@@ -119,21 +130,6 @@ StoreFile::~StoreFile() {
     // The folder is gone, or others are stuck: the file stays.
   }
 }
-
-namespace {
-
-using Bytes = std::vector<std::uint8_t>;
-
-constexpr std::string_view kMark = "muster\x1b\x01";
-constexpr std::size_t kAdded = kMark.size() + cluster::kSignatureBytes;
-
-std::string_view text_of(const Bytes& bytes) { return {reinterpret_cast<const char*>(bytes.data()), bytes.size()}; }
-
-cluster::Signature signature_of(const cluster::Secret& secret, const std::string& key, std::string_view value) {
-  return cluster::sign(secret, {"muster value", key, value});
-}
-
-}  // namespace
 
 void ForwardingStore::run(std::function<void(c10d::Store&)> function, std::chrono::milliseconds) { function(*store_); }
 

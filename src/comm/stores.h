@@ -1,14 +1,10 @@
 #pragma once
 
 #include <chrono>
-#include <cstdint>
-#include <filesystem>
 #include <functional>
 #include <memory>
 #include <optional>
-#include <string>
 #include <type_traits>
-#include <utility>
 #include <vector>
 
 #include <torch/csrc/distributed/c10d/Store.hpp>

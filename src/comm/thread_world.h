@@ -1,15 +1,7 @@
 #pragma once  // for other rooms
 
-#include <chrono>
-#include <cstddef>
-#include <cstdint>
 #include <deque>
 #include <exception>
-#include <functional>
-#include <map>
-#include <memory>
-#include <string>
-#include <vector>
 
 #include "comm/shared_memory/areas.h"
 #include "comm/wait_policy.h"

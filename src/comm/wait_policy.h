@@ -1,13 +1,10 @@
 #pragma once
 
 #include <algorithm>
-#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <memory>
 #include <random>
-#include <string>
 #include <thread>
 #include <vector>
 

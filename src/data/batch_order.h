@@ -1,13 +1,6 @@
 #pragma once
 
-#include <atomic>
-#include <cstdint>
 #include <exception>
-#include <functional>
-#include <memory>
-#include <optional>
-#include <string>
-#include <vector>
 
 #include "data/random.h"
 #include "muster/data/detail/batch_maker.h"

@@ -1,7 +1,5 @@
 #include "muster/data/detail/loader_state.h"
 
-#include <algorithm>
-
 #include <ATen/Context.h>
 
 #include "base/text.h"
@@ -79,6 +77,22 @@ void check(const DataLoaderOptions& options, bool has_sampler, bool has_batch_sa
   if (has_batch_sampler && (options.batch_size != 1))
     throw ConfigError("MU107", "a loader has a batch sampler, which decides the batches; leave batch_size out");
 }
+
+/// Records in a trace how long the program waited for batches.
+class TracedPass final : public Pass {
+ public:
+  TracedPass(std::unique_ptr<Pass> pass, std::shared_ptr<Trace> trace)
+      : pass_(std::move(pass)), trace_(std::move(trace)) {}
+  BatchBox* next() override {
+    TraceScope waiting(*trace_, "waiting for data");
+    return pass_->next();
+  }
+  std::vector<int64_t> indices() const override { return pass_->indices(); }
+
+ private:
+  std::unique_ptr<Pass> pass_;
+  std::shared_ptr<Trace> trace_;
+};
 
 }  // namespace
 
@@ -190,26 +204,6 @@ std::shared_ptr<LoaderState> LoaderState::distributed(const SampleSplit& split) 
                         .seed = state->impl_->seed});
   return state;
 }
-
-namespace {
-
-/// Records in a trace how long the program waited for batches.
-class TracedPass final : public Pass {
- public:
-  TracedPass(std::unique_ptr<Pass> pass, std::shared_ptr<Trace> trace)
-      : pass_(std::move(pass)), trace_(std::move(trace)) {}
-  BatchBox* next() override {
-    TraceScope waiting(*trace_, "waiting for data");
-    return pass_->next();
-  }
-  std::vector<int64_t> indices() const override { return pass_->indices(); }
-
- private:
-  std::unique_ptr<Pass> pass_;
-  std::shared_ptr<Trace> trace_;
-};
-
-}  // namespace
 
 std::unique_ptr<Pass> LoaderState::begin_pass() {
   auto& p = *impl_;

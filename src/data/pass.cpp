@@ -1,9 +1,6 @@
 #include "pass.h"
 
-#include <algorithm>
-#include <cstddef>
 #include <exception>
-#include <utility>
 
 #include "base/log.h"
 #include "muster/base/error.h"

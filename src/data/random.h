@@ -1,8 +1,6 @@
 #pragma once  // for other rooms
 
 #include <array>
-#include <cstdint>
-#include <string>
 
 #include <ATen/core/Generator.h>
 #include <c10/core/Device.h>

@@ -3,13 +3,9 @@
 #include <dlfcn.h>
 #include <pthread.h>
 
-#include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
-#include <limits>
-#include <system_error>
-#include <utility>
 
 #include <ATen/Parallel.h>
 

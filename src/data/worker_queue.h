@@ -1,12 +1,7 @@
 #pragma once
 
 #include <chrono>
-#include <cstdint>
-#include <memory>
-#include <optional>
-#include <string>
 #include <thread>
-#include <vector>
 
 #include <ATen/core/LegacyTypeDispatch.h>
 

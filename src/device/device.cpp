@@ -2,7 +2,6 @@
 
 #include <dlfcn.h>
 
-#include <algorithm>
 #include <cctype>
 
 #include <ATen/DeviceAccelerator.h>
@@ -44,6 +43,16 @@ ParsedName parse(std::string_view name) {
 }
 
 std::string kind_name(at::DeviceType kind) { return c10::DeviceTypeName(kind, /*lower_case=*/true); }
+
+constexpr const char* kDriver = "libcuda.so.1";
+
+/// A function of the driver's library. All of these functions return 0 on success.
+template <class... Arguments>
+auto function_of_driver(const char* name, int how) {
+  using Function = int (*)(Arguments...);
+  void* library = ::dlopen(kDriver, how | RTLD_LAZY | RTLD_LOCAL);
+  return library ? reinterpret_cast<Function>(::dlsym(library, name)) : nullptr;
+}
 
 }  // namespace
 
@@ -90,20 +99,6 @@ bool uses_pinned_memory(at::Device device) {
   const auto kind = accelerator();
   return kind && device.type() == *kind && *kind != at::kMPS;
 }
-
-namespace {
-
-constexpr const char* kDriver = "libcuda.so.1";
-
-/// A function of the driver's library. All of these functions return 0 on success.
-template <class... Arguments>
-auto function_of_driver(const char* name, int how) {
-  using Function = int (*)(Arguments...);
-  void* library = ::dlopen(kDriver, how | RTLD_LAZY | RTLD_LOCAL);
-  return library ? reinterpret_cast<Function>(::dlsym(library, name)) : nullptr;
-}
-
-}  // namespace
 
 std::optional<std::string> cuda_version_of_driver() {
   int version = 0;

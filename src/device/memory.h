@@ -1,8 +1,6 @@
 #pragma once  // for other rooms
 
 #include <cstdint>
-#include <optional>
-#include <string>
 
 #include <c10/core/Device.h>
 

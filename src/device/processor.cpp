@@ -2,13 +2,10 @@
 
 #include <sched.h>
 
-#include <algorithm>
 #include <cctype>
 #include <cerrno>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
-#include <system_error>
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/sin.h>

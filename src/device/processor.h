@@ -1,9 +1,5 @@
 #pragma once  // for other rooms
 
-#include <string>
-#include <string_view>
-#include <vector>
-
 #include "muster/base/environment.h"
 
 /// The processors of this host: which cores are near a device, which of them a rank gets, and what they can do.

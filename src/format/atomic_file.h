@@ -1,11 +1,8 @@
 #pragma once  // for other rooms
 
-#include <cstddef>
-#include <cstdint>
 #include <filesystem>
 #include <memory>
 #include <span>
-#include <string_view>
 #include <vector>
 
 #include "checksum.h"

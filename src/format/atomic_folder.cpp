@@ -8,9 +8,7 @@
 
 #include <cerrno>
 #include <ctime>
-#include <system_error>
 #include <thread>
-#include <vector>
 
 #include "atomic_file.h"
 #include "base/log.h"

@@ -2,7 +2,6 @@
 
 #include <chrono>
 #include <filesystem>
-#include <string_view>
 
 #include "muster/format/options.h"
 

@@ -1,9 +1,6 @@
 #include "format/convert.h"
 
-#include <algorithm>
 #include <array>
-#include <map>
-#include <system_error>
 #include <tuple>
 
 #include "base/text.h"

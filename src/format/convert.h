@@ -1,11 +1,9 @@
 #pragma once  // for other rooms
 
 #include <cstddef>
-#include <cstdint>
 #include <filesystem>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "muster/format/options.h"

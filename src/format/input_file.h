@@ -1,12 +1,8 @@
 #pragma once  // for other rooms
 
-#include <cstddef>
-#include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <memory>
-#include <string>
-#include <string_view>
 
 #include "safetensors.h"
 

@@ -1,8 +1,5 @@
 #include "format/json.h"
 
-#include <algorithm>
-#include <charconv>
-
 #include <nlohmann/json.hpp>
 
 #include "base/text.h"

@@ -1,10 +1,5 @@
 #pragma once  // for other rooms
 
-#include <cstdint>
-#include <string>
-#include <string_view>
-#include <vector>
-
 #include "format/json.h"
 #include "format/safetensors.h"
 

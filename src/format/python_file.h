@@ -1,12 +1,5 @@
 #pragma once  // for other rooms
 
-#include <cstdint>
-#include <functional>
-#include <span>
-#include <string>
-#include <string_view>
-#include <vector>
-
 #include "format/atomic_file.h"
 #include "input_file.h"
 #include "safetensors.h"

@@ -1,10 +1,8 @@
 #include "safetensors.h"
 
-#include <algorithm>
 #include <array>
 #include <bit>
 #include <cstring>
-#include <limits>
 #include <numeric>
 #include <unordered_set>
 

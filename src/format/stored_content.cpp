@@ -1,9 +1,6 @@
 #include "stored_content.h"
 
-#include <algorithm>
 #include <cstring>
-#include <iterator>
-#include <map>
 
 #include "base/text.h"
 #include "format/checkpoint/stored_checkpoint.h"

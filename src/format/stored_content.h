@@ -1,13 +1,6 @@
 #pragma once  // for other rooms
 
-#include <cstddef>
-#include <cstdint>
-#include <filesystem>
-#include <memory>
-#include <string>
-#include <string_view>
 #include <unordered_map>
-#include <vector>
 
 #include "format/input_file.h"
 #include "format/python_file.h"

@@ -1,16 +1,9 @@
 #pragma once  // for other rooms
 
-#include <cstddef>
-#include <cstdint>
-#include <filesystem>
 #include <functional>
 #include <map>
-#include <memory>
 #include <optional>
-#include <span>
 #include <string>
-#include <string_view>
-#include <vector>
 
 #include "format/atomic_file.h"
 

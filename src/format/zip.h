@@ -1,8 +1,5 @@
 #pragma once  // for other rooms
 
-#include <cstdint>
-#include <string>
-#include <string_view>
 #include <vector>
 
 #include "input_file.h"

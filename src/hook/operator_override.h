@@ -1,9 +1,5 @@
 #pragma once  // for other rooms
 
-#include <cstdint>
-#include <memory>
-#include <string_view>
-
 #include <ATen/core/Tensor.h>
 #include <ATen/core/stack.h>
 

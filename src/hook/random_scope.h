@@ -1,7 +1,5 @@
 #pragma once  // for other rooms
 
-#include <cstdint>
-
 #include <ATen/core/Generator.h>
 
 #include "hook/interceptor.h"

@@ -1,8 +1,6 @@
 #pragma once  // for other rooms
 
-#include <cstdint>
 #include <memory>
-#include <string>
 #include <string_view>
 
 #include <ATen/core/Tensor.h>

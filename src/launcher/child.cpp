@@ -9,7 +9,6 @@
 
 #include <cerrno>
 #include <cstring>
-#include <system_error>
 
 #include "base/log.h"
 #include "base/text.h"

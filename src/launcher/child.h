@@ -3,9 +3,6 @@
 #include <sys/types.h>
 
 #include <csignal>
-#include <optional>
-#include <string>
-#include <vector>
 
 #include "base/descriptor.h"
 #include "cluster/report.h"

@@ -28,6 +28,17 @@ bool writable(int fd) {
   return poll(&entry, 1, 0) == 1 && (entry.revents & POLLOUT);
 }
 
+constexpr size_t kTailLines = 10;                 // lines kept for the message about a failure
+constexpr size_t kTailWidth = 500;                // limit on a kept line in bytes
+constexpr size_t kLongestLine = size_t{1} << 16;  // longer lines are split, so that a rank cannot fill the memory
+
+/// Recognizes a stack frame: LibTorch prints some thirty of them after the text of an exception.
+bool is_frame(std::string_view line) {
+  constexpr std::string_view kStart = "frame #";
+  return line.starts_with(kStart) && line.size() > kStart.size() && line[kStart.size()] >= '0' &&
+         line[kStart.size()] <= '9' && line.find(": ") != line.npos;
+}
+
 }  // namespace
 
 Screen::Screen(int fd) : fd_(fd), terminal_(isatty(fd) == 1) {}
@@ -69,21 +80,6 @@ void Screen::flush() {
     buffer_.erase(0, static_cast<size_t>(written));
   } while (!buffer_.empty() && writable(fd_));
 }
-
-namespace {
-
-constexpr size_t kTailLines = 10;                 // lines kept for the message about a failure
-constexpr size_t kTailWidth = 500;                // limit on a kept line in bytes
-constexpr size_t kLongestLine = size_t{1} << 16;  // longer lines are split, so that a rank cannot fill the memory
-
-/// Recognizes a stack frame: LibTorch prints some thirty of them after the text of an exception.
-bool is_frame(std::string_view line) {
-  constexpr std::string_view kStart = "frame #";
-  return line.starts_with(kStart) && line.size() > kStart.size() && line[kStart.size()] >= '0' &&
-         line[kStart.size()] <= '9' && line.find(": ") != line.npos;
-}
-
-}  // namespace
 
 void Tail::add(std::string_view line) {
   if (is_frame(line)) return;

@@ -2,13 +2,11 @@
 
 #include <sched.h>
 
-#include <algorithm>
 #include <cctype>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <map>
-#include <sstream>
 
 #include "base/accelerator_name.h"
 #include "base/log.h"

@@ -1,9 +1,6 @@
 #pragma once  // for other rooms
 
 #include <chrono>
-#include <optional>
-#include <string>
-#include <vector>
 
 #include "muster/base/environment.h"
 

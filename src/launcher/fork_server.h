@@ -2,9 +2,6 @@
 
 #include <chrono>
 #include <functional>
-#include <optional>
-#include <string>
-#include <vector>
 
 #include "base/descriptor.h"
 #include "child.h"

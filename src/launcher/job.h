@@ -1,9 +1,5 @@
 #pragma once
 
-#include <cstdint>
-#include <string>
-#include <vector>
-
 #include "cluster/listening_socket.h"
 #include "cluster/secret.h"
 #include "muster/base/environment.h"

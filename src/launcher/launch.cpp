@@ -8,10 +8,8 @@
 
 #include <algorithm>
 #include <atomic>
-#include <csignal>
 #include <cstdio>
 #include <cstdlib>
-#include <exception>
 #include <fstream>
 #include <thread>
 

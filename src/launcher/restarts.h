@@ -1,10 +1,5 @@
 #pragma once
 
-#include <chrono>
-#include <optional>
-#include <string>
-#include <vector>
-
 #include "root_cause.h"
 
 namespace muster::launcher {

@@ -1,6 +1,5 @@
 #include "root_cause.h"
 
-#include <algorithm>
 #include <csignal>
 #include <tuple>
 

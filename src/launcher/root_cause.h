@@ -1,11 +1,6 @@
 #pragma once
 
-#include <chrono>
-#include <cstdint>
 #include <deque>
-#include <optional>
-#include <string>
-#include <vector>
 
 #include "child.h"
 #include "cluster/report.h"

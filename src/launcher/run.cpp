@@ -3,10 +3,6 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <csignal>
-#include <utility>
-
 #include "base/log.h"
 #include "base/options_text.h"
 #include "base/text.h"

@@ -1,6 +1,5 @@
 #pragma once  // for other rooms
 
-#include <string>
 #include <vector>
 
 #include "muster/launcher/options.h"

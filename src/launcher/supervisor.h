@@ -2,11 +2,7 @@
 
 #include <poll.h>
 
-#include <chrono>
-#include <optional>
-#include <string>
 #include <utility>
-#include <vector>
 
 #include "child.h"
 #include "cluster/report.h"

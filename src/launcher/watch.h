@@ -2,8 +2,6 @@
 
 #include <signal.h>
 
-#include <vector>
-
 #include "base/descriptor.h"
 #include "child.h"
 #include "console.h"

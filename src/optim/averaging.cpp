@@ -67,6 +67,16 @@ optim::FlatParameters* owner_of(const std::vector<at::Tensor>& parameters) {
                    "copy_to_module() first");
 }
 
+template <class Norm>
+void collect_norm(torch::nn::Module& module,
+                  std::vector<std::pair<torch::nn::Module*, std::function<void()>>>& restore) {
+  auto* norm = dynamic_cast<Norm*>(&module);
+  if (!norm) return;
+  norm->reset_running_stats();
+  restore.emplace_back(norm, [norm, before = norm->options.momentum()] { norm->options.momentum(before); });
+  norm->options.momentum(std::nullopt);
+}
+
 }  // namespace
 
 AveragedModel::AveragedModel(torch::nn::Module& module, AveragingOptions options, optim::FlatParameters* owner)
@@ -201,20 +211,6 @@ void AveragedModel::load_state_dict(const State& state) {
   for (const auto& entry : entries_) entry.average.copy_(find(entry.name));
   n_averaged_ = count;
 }
-
-namespace {
-
-template <class Norm>
-void collect_norm(torch::nn::Module& module,
-                  std::vector<std::pair<torch::nn::Module*, std::function<void()>>>& restore) {
-  auto* norm = dynamic_cast<Norm*>(&module);
-  if (!norm) return;
-  norm->reset_running_stats();
-  restore.emplace_back(norm, [norm, before = norm->options.momentum()] { norm->options.momentum(before); });
-  norm->options.momentum(std::nullopt);
-}
-
-}  // namespace
 
 void update_bn(torch::nn::Module& module, const std::function<void()>& forward_all) {
   std::vector<std::pair<torch::nn::Module*, std::function<void()>>> restore;

@@ -1,8 +1,5 @@
 #pragma once  // for other rooms
 
-#include <optional>
-#include <vector>
-
 #include <ATen/core/Tensor.h>
 
 #include "muster/optim/clip.h"

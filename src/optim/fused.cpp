@@ -4,7 +4,6 @@
 #include <cstring>
 #include <functional>
 #include <memory>
-#include <string>
 #include <unordered_map>
 
 #include <ATen/core/LegacyTypeDispatch.h>
@@ -180,7 +179,7 @@ int64_t state_size(const ParameterEntry& entry) {
 }
 
 /// Sorts entries by the addresses of their values, so that neighbours in the values are neighbours in the states, too.
-std::vector<ParameterEntry*> in_memory_order(std::vector<ParameterEntry*> entries) {
+std::vector<ParameterEntry*> sorted_by_memory(std::vector<ParameterEntry*> entries) {
   std::stable_sort(entries.begin(), entries.end(), [](const ParameterEntry* a, const ParameterEntry* b) {
     if (!a->local || !b->local) return a->local && !b->local;
     return std::less<>{}(a->local->value.const_data_ptr(), b->local->value.const_data_ptr());
@@ -266,7 +265,7 @@ bool attach_states(UpdateRule rule, lib::Optimizer& inner, std::vector<Parameter
     std::vector<ParameterEntry*> without;
     for (auto& entry : entries)
       if (wanted(entry) && !entry.states[k].defined()) without.push_back(&entry);
-    allocate(in_memory_order(std::move(without)), k);
+    allocate(sorted_by_memory(std::move(without)), k);
     for (auto& entry : entries)
       if (wanted(entry)) take_over(rule, groups[entry.group].options(), entry, k);
   }

@@ -1,13 +1,8 @@
 #pragma once  // for other rooms
 
-#include <array>
 #include <cstddef>
-#include <cstdint>
-#include <optional>
-#include <string>
 #include <type_traits>
 #include <utility>
-#include <vector>
 
 #include <ATen/core/Tensor.h>
 #include <torch/optim/optimizer.h>

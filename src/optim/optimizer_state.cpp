@@ -2,14 +2,9 @@
 
 #include <concepts>
 #include <deque>
-#include <memory>
-#include <optional>
 #include <sstream>
-#include <string>
 #include <tuple>
 #include <type_traits>
-#include <utility>
-#include <vector>
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>

@@ -1,9 +1,7 @@
 #pragma once  // for other rooms
 
 #include <cstdint>
-#include <string_view>
 #include <unordered_set>
-#include <vector>
 
 #include <ATen/core/Tensor.h>
 #include <torch/optim/optimizer.h>

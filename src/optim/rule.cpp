@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <limits>
 #include <typeinfo>
-#include <utility>
 
 #include <ATen/Parallel.h>
 #include <ATen/core/LegacyTypeDispatch.h>

@@ -1,7 +1,5 @@
 #include "options/lightning_config.h"
 
-#include <algorithm>
-#include <chrono>
 #include <cmath>
 
 #include "base/options_text.h"

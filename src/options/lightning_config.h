@@ -1,9 +1,5 @@
 #pragma once  // for other rooms
 
-#include <string>
-#include <string_view>
-#include <vector>
-
 #include "base/yaml.h"
 #include "muster/base/detail/options.h"
 

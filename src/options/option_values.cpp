@@ -1,6 +1,3 @@
-#include <array>
-#include <charconv>
-#include <string>
 
 #include "base/text.h"
 #include "muster/base/error.h"

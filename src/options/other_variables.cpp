@@ -1,4 +1,3 @@
-#include <algorithm>
 
 #include "base/options_text.h"
 #include "base/text.h"

@@ -1,9 +1,5 @@
 #include "options/program_options.h"
 
-#include <algorithm>
-#include <chrono>
-#include <optional>
-
 #include "base/options_text.h"
 #include "base/text.h"
 #include "base/variables.h"
@@ -242,6 +238,17 @@ RawOptions given_to_program(const Environment& environment) {
   return given_options;
 }
 
+GradientAccumulationOptions accumulation_of(const AcceleratorOptions& options) {
+  auto chosen = options.gradient_accumulation;
+  if (options.gradient_accumulation_steps == 1) return chosen;
+  if (chosen.num_steps != 1 && chosen.num_steps != options.gradient_accumulation_steps)
+    throw ConfigError("MU181", "gradient_accumulation_steps is " + std::to_string(options.gradient_accumulation_steps) +
+                                   " and gradient_accumulation.num_steps " + std::to_string(chosen.num_steps) +
+                                   "; give one of them");
+  chosen.num_steps = options.gradient_accumulation_steps;
+  return chosen;
+}
+
 }  // namespace
 
 const options::Table<RuntimeOptions>& runtime_option_table() {
@@ -364,21 +371,6 @@ std::map<std::string, std::string> written_options(const RuntimeOptions& in_code
                                                    const Environment& variables) {
   return written_options(with_given_options(in_code, given_options, variables));
 }
-
-namespace {
-
-GradientAccumulationOptions accumulation_of(const AcceleratorOptions& options) {
-  auto chosen = options.gradient_accumulation;
-  if (options.gradient_accumulation_steps == 1) return chosen;
-  if (chosen.num_steps != 1 && chosen.num_steps != options.gradient_accumulation_steps)
-    throw ConfigError("MU181", "gradient_accumulation_steps is " + std::to_string(options.gradient_accumulation_steps) +
-                                   " and gradient_accumulation.num_steps " + std::to_string(chosen.num_steps) +
-                                   "; give one of them");
-  chosen.num_steps = options.gradient_accumulation_steps;
-  return chosen;
-}
-
-}  // namespace
 
 RuntimeOptions accelerate(const AcceleratorOptions& options) {
   auto result = copied_options<RuntimeOptions>(options);

@@ -1,10 +1,6 @@
 #include "options/strategy_fields.h"
 
-#include <algorithm>
-#include <array>
 #include <cctype>
-#include <map>
-#include <string>
 
 #include "base/options_text.h"
 #include "base/text.h"
@@ -64,6 +60,13 @@ ShardedField field(const char* name, T parallel::ShardedOptions::*member, const 
   auto variable = options::variable_of(std::string("fsdp.") + name);
   return options::option(name, member,
                          {.help = help, .unit = unit, .variable = std::move(variable), .tested_by = tested_by});
+}
+
+template <class Fields>
+std::vector<options::Description> descriptions_of(const Fields& fields) {
+  std::vector<options::Description> all;
+  for (const auto& one : fields) all.push_back(one.description);
+  return all;
 }
 
 }  // namespace
@@ -202,17 +205,6 @@ const std::vector<ReplicatedField>& replicated_fields() {
   };
   return fields;
 }
-
-namespace {
-
-template <class Fields>
-std::vector<options::Description> descriptions_of(const Fields& fields) {
-  std::vector<options::Description> all;
-  for (const auto& one : fields) all.push_back(one.description);
-  return all;
-}
-
-}  // namespace
 
 std::vector<options::Description> sharded_option_descriptions() { return descriptions_of(sharded_fields()); }
 std::vector<options::Description> replicated_option_descriptions() { return descriptions_of(replicated_fields()); }

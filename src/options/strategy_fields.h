@@ -1,8 +1,5 @@
 #pragma once
 
-#include <string_view>
-#include <vector>
-
 #include "muster/base/detail/options.h"
 #include "muster/parallel/options.h"
 #include "options/words.h"

@@ -1,8 +1,3 @@
-#include <algorithm>
-#include <memory>
-#include <string>
-#include <utility>
-#include <variant>
 
 #include "base/text.h"
 #include "muster/base/error.h"

@@ -1,7 +1,5 @@
 #include "options/strategy_request.h"
 
-#include <algorithm>
-
 #include "base/options_text.h"
 #include "base/text.h"
 #include "muster/base/error.h"

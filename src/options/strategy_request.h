@@ -1,10 +1,5 @@
 #pragma once  // for other rooms
 
-#include <map>
-#include <optional>
-#include <string>
-#include <vector>
-
 #include "muster/base/detail/options.h"
 #include "muster/base/environment.h"
 #include "muster/strategy/options.h"

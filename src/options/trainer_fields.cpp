@@ -1,11 +1,6 @@
 #include "options/trainer_fields.h"
 
-#include <algorithm>
 #include <cmath>
-#include <filesystem>
-#include <initializer_list>
-#include <optional>
-#include <utility>
 
 #include "base/options_text.h"
 #include "base/text.h"

@@ -1,10 +1,5 @@
 #pragma once  // for other rooms
 
-#include <functional>
-#include <map>
-#include <string>
-#include <vector>
-
 #include "muster/base/detail/options.h"
 #include "muster/base/environment.h"
 #include "muster/trainer/options.h"

@@ -1,10 +1,6 @@
 #pragma once  // for other rooms
 
-#include <cstdint>
 #include <span>
-#include <string>
-#include <string_view>
-#include <vector>
 
 #include "muster/base/detail/options.h"
 

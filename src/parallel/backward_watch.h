@@ -1,13 +1,8 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
-#include <memory>
-#include <string>
 #include <thread>
 #include <unordered_set>
-#include <utility>
-#include <vector>
 
 #include <ATen/core/Tensor.h>
 

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <exception>
 #include <iterator>
-#include <string>
-#include <utility>
 
 #include "comm/agreement.h"
 #include "muster/base/error.h"

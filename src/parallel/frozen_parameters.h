@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstddef>
-#include <vector>
 
 #include "muster/comm/communicator.h"
 #include "parallel/local.h"

@@ -1,8 +1,6 @@
 #include "parallel/join.h"
 
 #include <algorithm>
-#include <string>
-#include <utility>
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/tensor.h>

@@ -1,10 +1,5 @@
 #pragma once  // for other rooms
 
-#include <cstdint>
-#include <functional>
-#include <memory>
-#include <vector>
-
 #include <ATen/core/Tensor.h>
 
 #include "muster/comm/communicator.h"

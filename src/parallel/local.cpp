@@ -1,6 +1,5 @@
 #include "parallel/local.h"
 
-#include <sstream>
 #include <unordered_set>
 
 #include "comm/operation.h"

@@ -2,7 +2,6 @@
 
 #include <optional>
 #include <unordered_map>
-#include <vector>
 
 #include <ATen/core/Tensor.h>
 

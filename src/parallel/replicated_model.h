@@ -1,7 +1,5 @@
 #pragma once  // for other rooms
 
-#include <memory>
-
 #include "muster/comm/communicator.h"
 #include "muster/parallel/capabilities.h"
 #include "muster/parallel/managed_model.h"

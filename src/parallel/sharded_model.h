@@ -1,10 +1,5 @@
 #pragma once  // for other rooms
 
-#include <memory>
-#include <string>
-#include <utility>
-#include <vector>
-
 #include "muster/comm/communicator.h"
 #include "muster/parallel/capabilities.h"
 #include "muster/parallel/managed_model.h"

@@ -1,7 +1,5 @@
 #include "parallel/single_device_model.h"
 
-#include <utility>
-
 #include "muster/base/error.h"
 #include "parallel/local.h"
 

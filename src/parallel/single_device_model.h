@@ -1,8 +1,6 @@
 #pragma once  // for other rooms
 
-#include <cstdint>
 #include <unordered_set>
-#include <vector>
 
 #include "hook/gradient_hooks.h"
 #include "muster/parallel/managed_model.h"

@@ -1,10 +1,8 @@
 #include "parallel/sync_batch_norm.h"
 
 #include <algorithm>
-#include <memory>
 #include <optional>
 #include <utility>
-#include <vector>
 
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/custom_function.h>

@@ -1,8 +1,5 @@
 #pragma once  // for other rooms
 
-#include <cstdint>
-#include <string>
-
 #include <ATen/core/Tensor.h>
 #include <torch/nn/module.h>
 

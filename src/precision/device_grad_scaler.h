@@ -1,8 +1,5 @@
 #pragma once  // for other rooms
 
-#include <cstdint>
-#include <vector>
-
 #include <ATen/core/Tensor.h>
 
 #include "muster/precision/grad_scaler.h"

@@ -1,7 +1,6 @@
 #pragma once  // for other rooms
 
 #include <optional>
-#include <string>
 
 #include "muster/precision/options.h"
 

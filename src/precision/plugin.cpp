@@ -1,7 +1,6 @@
 #include "muster/precision/plugin.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "muster/base/error.h"
 #include "muster/precision/policy.h"

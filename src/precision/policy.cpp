@@ -1,6 +1,5 @@
 #include "muster/precision/policy.h"
 
-#include <algorithm>
 #include <exception>
 
 #include <ATen/autocast_mode.h>

@@ -1,9 +1,6 @@
 #include "runtime/accumulation.h"
 
 #include <array>
-#include <cstddef>
-#include <string>
-#include <utility>
 
 #include "base/log.h"
 #include "comm/agreement.h"
@@ -29,6 +26,18 @@ constexpr std::array<Row, 6> kTable{{
     {kNever, kNever, kNever, kLeft, kNever, kClosed, kOpen},     // left_uncounted
     {kMiddle, kLast, kLeave, kLeft, kNever, kClosed, kOpen},     // left
 }};
+
+double summed(const comm::Communicator& group, double mine) {
+  comm::CoalescedAllReduce scalars(group, "gradient accumulation");
+  scalars.add(mine, comm::ReduceOp::sum);
+  scalars.run();
+  return scalars.result(0);
+}
+
+double known_full_window(const MicroBatch& batch, int num_steps) {
+  // Batches of varying size have no full step; any number that all ranks know will do.
+  return static_cast<double>(batch.full > 0 ? batch.full : batch.total) * num_steps;
+}
 
 }  // namespace
 
@@ -76,22 +85,6 @@ void WindowPosition::load_state_dict(const State& state) {
   went_backward_ = open;
   advance(open ? WindowEvent::resume : WindowEvent::reset);
 }
-
-namespace {
-
-double summed(const comm::Communicator& group, double mine) {
-  comm::CoalescedAllReduce scalars(group, "gradient accumulation");
-  scalars.add(mine, comm::ReduceOp::sum);
-  scalars.run();
-  return scalars.result(0);
-}
-
-double known_full_window(const MicroBatch& batch, int num_steps) {
-  // Batches of varying size have no full step; any number that all ranks know will do.
-  return static_cast<double>(batch.full > 0 ? batch.full : batch.total) * num_steps;
-}
-
-}  // namespace
 
 void WindowWeights::begin_window() noexcept {
   local_ = known_ = full_ = 0;

@@ -1,9 +1,5 @@
 #pragma once
 
-#include <cstdint>
-#include <functional>
-#include <optional>
-
 #include "muster/comm/communicator.h"
 #include "muster/runtime/options.h"
 #include "muster/tree/state.h"

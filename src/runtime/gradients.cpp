@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <ranges>
-#include <unordered_set>
 
 #include <ATen/core/grad_mode.h>
 #include <torch/types.h>
@@ -59,6 +58,21 @@ double power_sum(parallel::ManagedModel* model, const std::vector<at::Tensor>& p
   return model ? model->gradient_power_sum(parameters, p) : optim::power_sum(gradients_of(parameters), p);
 }
 
+/// The product has the bits of a product with a number, even where a kernel would round the factor to the loss's dtype.
+at::Tensor scaled(const at::Tensor& loss, double factor, const LossScale& scale) {
+  if (!scale.on_device.defined()) {
+    factor *= scale.number;
+    return factor == 1 ? loss : loss * factor;
+  }
+  const auto dtype = loss.scalar_type();
+  const auto wide = at::isReducedFloatingType(dtype) ? at::kFloat : dtype;
+  return (loss.to(wide) * (scale.on(loss.device()) * factor).to(wide)).to(dtype);
+}
+
+void require_finite(double norm, double order) {
+  if (!std::isfinite(norm)) refuse_norm(norm, order, "this step");
+}
+
 }  // namespace
 
 void for_each_gradient(const ModelRegistry& registry, const std::vector<at::Tensor>& parameters,
@@ -112,25 +126,6 @@ bool any_sharded(const ModelRegistry& registry, const std::vector<at::Tensor>& p
   });
   return sharded;
 }
-
-namespace {
-
-/// The product has the bits of a product with a number, even where a kernel would round the factor to the loss's dtype.
-at::Tensor scaled(const at::Tensor& loss, double factor, const LossScale& scale) {
-  if (!scale.on_device.defined()) {
-    factor *= scale.number;
-    return factor == 1 ? loss : loss * factor;
-  }
-  const auto dtype = loss.scalar_type();
-  const auto wide = at::isReducedFloatingType(dtype) ? at::kFloat : dtype;
-  return (loss.to(wide) * (scale.on(loss.device()) * factor).to(wide)).to(dtype);
-}
-
-void require_finite(double norm, double order) {
-  if (!std::isfinite(norm)) refuse_norm(norm, order, "this step");
-}
-
-}  // namespace
 
 /// The smallest scale of all optimizers, since one loss may reach the parameters of several.
 LossScale GradientProcessing::loss_scale() {

@@ -1,11 +1,5 @@
 #pragma once
 
-#include <functional>
-#include <memory>
-#include <string_view>
-#include <utility>
-#include <vector>
-
 #include <ATen/core/Tensor.h>
 #include <torch/nn/module.h>
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <utility>
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty_like.h>

@@ -1,11 +1,5 @@
 #pragma once
 
-#include <filesystem>
-#include <memory>
-#include <optional>
-#include <string>
-#include <vector>
-
 #include <c10/core/Device.h>
 
 #include "accumulation.h"

@@ -1,10 +1,5 @@
 #pragma once
 
-#include <functional>
-#include <memory>
-#include <utility>
-#include <vector>
-
 #include <ATen/core/Tensor.h>
 #include <torch/optim/optimizer.h>
 

@@ -1,6 +1,3 @@
-#include <algorithm>
-#include <memory>
-#include <utility>
 
 #include "base/log.h"
 #include "base/text.h"

@@ -1,11 +1,5 @@
 #pragma once
 
-#include <cstdint>
-#include <memory>
-#include <optional>
-#include <utility>
-#include <vector>
-
 #include "muster/data/detail/loader_state.h"
 #include "muster/runtime/metrics.h"
 #include "runtime/accumulation.h"

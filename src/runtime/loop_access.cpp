@@ -1,7 +1,6 @@
 #include "muster/runtime/loop_access.h"
 
 #include <exception>
-#include <utility>
 
 #include "base/log.h"
 #include "random_state.h"

@@ -1,7 +1,5 @@
 #include "runtime/loss_scale.h"
 
-#include <utility>
-
 #include <ATen/ops/stack.h>
 
 #include "muster/base/error.h"

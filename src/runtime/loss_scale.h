@@ -4,7 +4,6 @@
 #include <cmath>
 #include <optional>
 #include <utility>
-#include <vector>
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/full.h>

@@ -1,10 +1,5 @@
 #include "memory_owners.h"
 
-#include <algorithm>
-#include <cstdint>
-#include <exception>
-#include <string>
-#include <string_view>
 #include <unordered_set>
 
 #include "base/text.h"

@@ -1,9 +1,5 @@
 #pragma once
 
-#include <memory>
-#include <utility>
-#include <vector>
-
 #include <c10/util/Exception.h>
 
 #include "prepared_optimizer.h"

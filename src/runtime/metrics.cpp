@@ -1,7 +1,5 @@
 #include "muster/runtime/metrics.h"
 
-#include <algorithm>
-
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 #include <c10/core/InferenceMode.h>
@@ -22,6 +20,27 @@ constexpr auto kSum = comm::ReduceOp::sum, kMin = comm::ReduceOp::min, kMax = co
 at::Tensor combined(const at::Tensor& of_ranks, comm::ReduceOp op) {
   if (op == kSum) return of_ranks.sum(0);
   return op == kMin ? of_ranks.amin(0) : of_ranks.amax(0);
+}
+
+/// The class of each sample, as a 1-D tensor.
+at::Tensor classes_in(const at::Tensor& predicted, const at::Tensor& labels, const char* metric) {
+  const bool scores = predicted.dim() == labels.dim() + 1 && predicted.size(-1) > 0;
+  auto classes = scores ? predicted.argmax(-1) : predicted;
+  if (labels.dim() == 1 && classes.sizes() == labels.sizes()) return classes;
+  throw UsageError("MU459",
+                   formatted("{} got predictions of shape {} and labels of shape {}; give one label per sample, "
+                             "and one row of scores per sample",
+                             metric, shape_text(predicted.sizes()), shape_text(labels.sizes())));
+}
+
+/// The sum, on the device of the new values. The device's kernel takes a state that is still on the host as a scalar,
+/// so the host does not wait for a copy.
+at::Tensor added(const at::Tensor& state, const at::Tensor& more) { return more + state.to(more.scalar_type()); }
+
+/// The division is between tensors: a device may replace a number by its reciprocal, but not a tensor.
+at::Tensor quotient(const at::Tensor& sum, const at::Tensor& count) {
+  const auto wide = sum.to(runtime::sum_dtype(sum.device()));
+  return wide / at::full_like(wide, count.item<double>());
 }
 
 }  // namespace
@@ -137,31 +156,6 @@ void MetricReduction::run(const comm::Communicator& group, const std::string& la
 void runtime::end_metrics(const Runtime& runtime, const std::vector<Metric*>& metrics) {
   MetricReduction::run(runtime::state_of(runtime).placement().group(), "metrics", metrics);
 }
-
-namespace {
-
-/// The class of each sample, as a 1-D tensor.
-at::Tensor classes_in(const at::Tensor& predicted, const at::Tensor& labels, const char* metric) {
-  const bool scores = predicted.dim() == labels.dim() + 1 && predicted.size(-1) > 0;
-  auto classes = scores ? predicted.argmax(-1) : predicted;
-  if (labels.dim() == 1 && classes.sizes() == labels.sizes()) return classes;
-  throw UsageError("MU459",
-                   formatted("{} got predictions of shape {} and labels of shape {}; give one label per sample, "
-                             "and one row of scores per sample",
-                             metric, shape_text(predicted.sizes()), shape_text(labels.sizes())));
-}
-
-/// The sum, on the device of the new values. The device's kernel takes a state that is still on the host as a scalar,
-/// so the host does not wait for a copy.
-at::Tensor added(const at::Tensor& state, const at::Tensor& more) { return more + state.to(more.scalar_type()); }
-
-/// The division is between tensors: a device may replace a number by its reciprocal, but not a tensor.
-at::Tensor quotient(const at::Tensor& sum, const at::Tensor& count) {
-  const auto wide = sum.to(runtime::sum_dtype(sum.device()));
-  return wide / at::full_like(wide, count.item<double>());
-}
-
-}  // namespace
 
 Accuracy::Accuracy() : Metric({{at::zeros({}, at::kLong)}, {at::zeros({}, at::kLong)}}) {}
 

@@ -4,7 +4,6 @@
 #include <exception>
 #include <map>
 #include <ranges>
-#include <string>
 
 #include <c10/util/ScopeExit.h>
 

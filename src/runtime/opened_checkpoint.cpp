@@ -1,7 +1,6 @@
 #include "muster/runtime/opened_checkpoint.h"
 
 #include <cstdlib>
-#include <utility>
 
 #include "base/log.h"
 #include "base/text.h"

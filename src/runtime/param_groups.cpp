@@ -1,7 +1,5 @@
 #include "param_groups.h"
 
-#include <algorithm>
-#include <sstream>
 #include <typeinfo>
 #include <unordered_map>
 #include <unordered_set>

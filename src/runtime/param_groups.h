@@ -1,8 +1,5 @@
 #pragma once
 
-#include <string>
-#include <vector>
-
 #include <torch/optim/optimizer.h>
 
 #include "model_registry.h"

@@ -1,7 +1,5 @@
 #include "muster/runtime/detail/prepare.h"
 
-#include <deque>
-
 #include "base/text.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"

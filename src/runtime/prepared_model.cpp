@@ -1,8 +1,6 @@
 #include "runtime/prepared_model.h"
 
 #include <exception>
-#include <string>
-#include <utility>
 
 #include <ATen/core/grad_mode.h>
 

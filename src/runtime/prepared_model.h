@@ -1,9 +1,6 @@
 #pragma once  // for other rooms
 
 #include <functional>
-#include <memory>
-#include <optional>
-#include <vector>
 
 #include <c10/util/Exception.h>
 #include <torch/nn/module.h>

@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <exception>
 #include <typeinfo>
-#include <utility>
 
 #include <c10/util/Type.h>
 #include <torch/types.h>

@@ -1,8 +1,6 @@
 #include "muster/runtime/detail/process_control.h"
 
 #include <new>
-#include <string>
-#include <string_view>
 
 #include <ATen/DeviceAccelerator.h>
 #include <c10/util/Exception.h>

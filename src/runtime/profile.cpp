@@ -3,9 +3,6 @@
 #include <unistd.h>
 
 #include <array>
-#include <string>
-#include <utility>
-#include <vector>
 
 #include <ATen/record_function.h>
 

@@ -1,7 +1,5 @@
 #pragma once
 
-#include <memory>
-
 #include "muster/comm/communicator.h"
 #include "muster/runtime/options.h"
 #include "muster/track/trace.h"

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <mutex>
-#include <string>
-#include <utility>
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
@@ -38,6 +36,40 @@ std::vector<c10::Device> others_of(c10::Device device) {
   return others;
 }
 
+/// Number of steps that are checked. Programs with two optimizers may draw only between every other step.
+constexpr int kSteps = 10;
+
+/// A digest of the generator's state, never 0. get_state() returns a copy, so the generator does not change.
+uint64_t digest_of_state() {
+  at::Generator generator = at::detail::getDefaultCPUGenerator();
+  const std::lock_guard lock(generator.mutex());
+  const at::Tensor state = generator.get_state();
+  return format::checksum_of({static_cast<const char*>(state.const_data_ptr()), state.nbytes()}) | 1;
+}
+
+constexpr const char* kUndefined = "undefined";
+
+std::string described(const std::vector<at::Generator>& generators) {
+  std::string text;
+  for (const auto& generator : generators)
+    text += (text.empty() ? "" : ", ") + (generator.defined() ? generator.device().str() : kUndefined);
+  return text.empty() ? "none" : text;
+}
+
+/// Compares before any state is sent, so that no rank waits for a state that another does not send.
+void compare(const comm::Communicator& group, const std::vector<at::Generator>& generators) {
+  const auto all = group.internal("comparing generators").all_gather_bytes(described(generators));
+  for (size_t rank = 0; rank < all.size(); ++rank)
+    if (all[rank].find(kUndefined) != std::string::npos)
+      throw UsageError("MU329", formatted("synchronize_rng_states got an undefined generator on rank {} ({}); make it "
+                                          "first, such as by at::make_generator<at::CPUGeneratorImpl>()",
+                                          rank, all[rank]));
+  if (const auto found = comm::first_difference(all))
+    throw UsageError("MU328", formatted("ranks synchronise different generators: rank 0 those of {}, rank {} those of "
+                                        "{}; give all ranks the same kinds and generators, in the same order",
+                                        found->first, found->rank, found->other));
+}
+
 }  // namespace
 
 State random_state(c10::Device device) {
@@ -64,21 +96,6 @@ void set_random_state(const State& state, c10::Device device) {
   set_state(at::detail::getDefaultCPUGenerator(), cpu);
 }
 
-namespace {
-
-/// Number of steps that are checked. Programs with two optimizers may draw only between every other step.
-constexpr int kSteps = 10;
-
-/// A digest of the generator's state, never 0. get_state() returns a copy, so the generator does not change.
-uint64_t digest_of_state() {
-  at::Generator generator = at::detail::getDefaultCPUGenerator();
-  const std::lock_guard lock(generator.mutex());
-  const at::Tensor state = generator.get_state();
-  return format::checksum_of({static_cast<const char*>(state.const_data_ptr()), state.nbytes()}) | 1;
-}
-
-}  // namespace
-
 bool GeneratorCheck::note_step() {
   if (group_.size() == 1 || steps_ == kSteps) return false;
   ++steps_;
@@ -91,33 +108,6 @@ bool GeneratorCheck::note_step() {
   comm::attach_piggyback(group_, last_digest_);
   return found;
 }
-
-namespace {
-
-constexpr const char* kUndefined = "undefined";
-
-std::string described(const std::vector<at::Generator>& generators) {
-  std::string text;
-  for (const auto& generator : generators)
-    text += (text.empty() ? "" : ", ") + (generator.defined() ? generator.device().str() : kUndefined);
-  return text.empty() ? "none" : text;
-}
-
-/// Compares before any state is sent, so that no rank waits for a state that another does not send.
-void compare(const comm::Communicator& group, const std::vector<at::Generator>& generators) {
-  const auto all = group.internal("comparing generators").all_gather_bytes(described(generators));
-  for (size_t rank = 0; rank < all.size(); ++rank)
-    if (all[rank].find(kUndefined) != std::string::npos)
-      throw UsageError("MU329", formatted("synchronize_rng_states got an undefined generator on rank {} ({}); make it "
-                                          "first, such as by at::make_generator<at::CPUGeneratorImpl>()",
-                                          rank, all[rank]));
-  if (const auto found = comm::first_difference(all))
-    throw UsageError("MU328", formatted("ranks synchronise different generators: rank 0 those of {}, rank {} those of "
-                                        "{}; give all ranks the same kinds and generators, in the same order",
-                                        found->first, found->rank, found->other));
-}
-
-}  // namespace
 
 void synchronize_rng_states(const comm::Communicator& group, c10::Device device, const SyncedGenerators& kinds,
                             std::vector<at::Generator> generators) {

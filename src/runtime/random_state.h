@@ -1,8 +1,5 @@
 #pragma once
 
-#include <cstdint>
-#include <vector>
-
 #include <ATen/core/Generator.h>
 #include <c10/core/Device.h>
 

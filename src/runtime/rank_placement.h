@@ -1,9 +1,5 @@
 #pragma once
 
-#include <exception>
-#include <string>
-#include <vector>
-
 #include <c10/core/Device.h>
 
 #include "cluster/report.h"

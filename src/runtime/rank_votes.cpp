@@ -1,8 +1,6 @@
 #include "rank_votes.h"
 
 #include <csignal>
-#include <utility>
-#include <vector>
 
 #include "comm/agreement.h"
 

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <exception>
-#include <unordered_map>
 
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>

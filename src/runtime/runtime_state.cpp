@@ -1,9 +1,6 @@
 #include "runtime_state.h"
 
-#include <algorithm>
-#include <cstdint>
 #include <unordered_set>
-#include <variant>
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Parallel.h>

@@ -1,14 +1,5 @@
 #pragma once
 
-#include <cstdint>
-#include <filesystem>
-#include <functional>
-#include <map>
-#include <memory>
-#include <utility>
-#include <variant>
-#include <vector>
-
 #include <torch/optim/schedulers/lr_scheduler.h>
 
 #include "muster/checkpoint/checkpoint.h"

@@ -1,7 +1,5 @@
 #include "runtime/saved_tensors.h"
 
-#include <algorithm>
-
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 
@@ -41,6 +39,22 @@ void each_elementwise(State& inner, const std::vector<at::Tensor>& parameters, c
       if (key != "step" && (value.kind() == State::Kind::tensor || is_sharded(value)))
         f(number + "/" + key, value, found == held.end() ? nullptr : &found->second);
   }
+}
+
+std::string described(at::ScalarType dtype, at::IntArrayRef sizes) {
+  return std::string(c10::toString(dtype)) + " " + shape_text(sizes);
+}
+
+bool has_name(const NamedTensors& tensors, const std::string& name) {
+  return std::any_of(tensors.begin(), tensors.end(), [&](const auto& entry) { return entry.first == name; });
+}
+
+/// Copies values in through write_parameters(), which all code except optimizers must use.
+std::function<void()> writing(const PreparedModel& model, std::vector<std::pair<at::Tensor, at::Tensor>> copies,
+                              std::vector<at::Tensor> written) {
+  return [copies = std::move(copies), managed = model.managed, written = std::move(written)] {
+    optim::write_parameters(managed.get(), written, [&] { copy_values(copies); });
+  };
 }
 
 }  // namespace
@@ -104,26 +118,6 @@ State joined_optimizer_state(State inner, const std::vector<at::Tensor>& paramet
                    });
   return inner;
 }
-
-namespace {
-
-std::string described(at::ScalarType dtype, at::IntArrayRef sizes) {
-  return std::string(c10::toString(dtype)) + " " + shape_text(sizes);
-}
-
-bool has_name(const NamedTensors& tensors, const std::string& name) {
-  return std::any_of(tensors.begin(), tensors.end(), [&](const auto& entry) { return entry.first == name; });
-}
-
-/// Copies values in through write_parameters(), which all code except optimizers must use.
-std::function<void()> writing(const PreparedModel& model, std::vector<std::pair<at::Tensor, at::Tensor>> copies,
-                              std::vector<at::Tensor> written) {
-  return [copies = std::move(copies), managed = model.managed, written = std::move(written)] {
-    optim::write_parameters(managed.get(), written, [&] { copy_values(copies); });
-  };
-}
-
-}  // namespace
 
 State save_weights_state(const PreparedModel& model, const std::string& path, std::vector<TensorShard>& shards) {
   State weights = State::Map{};

@@ -1,13 +1,6 @@
 #pragma once
 
-#include <cstdint>
-#include <filesystem>
-#include <functional>
-#include <memory>
-#include <string>
 #include <unordered_map>
-#include <utility>
-#include <vector>
 
 #include "muster/checkpoint/checkpoint.h"
 #include "muster/checkpoint/options.h"

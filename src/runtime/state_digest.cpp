@@ -1,7 +1,5 @@
 #include "state_digest.h"
 
-#include <string_view>
-
 #include "format/checksum.h"
 
 namespace muster::runtime {

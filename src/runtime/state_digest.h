@@ -1,7 +1,5 @@
 #pragma once
 
-#include <cstdint>
-
 #include "muster/tree/state.h"
 
 namespace muster::runtime {

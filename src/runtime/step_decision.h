@@ -1,10 +1,7 @@
 #pragma once
 
-#include <cstdint>
 #include <functional>
-#include <optional>
 #include <utility>
-#include <vector>
 
 #include <ATen/core/Tensor.h>
 

@@ -1,8 +1,5 @@
 #include "muster/runtime/detail/values.h"
 
-#include <algorithm>
-#include <string>
-
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <torch/types.h>
@@ -44,6 +41,13 @@ void require_shape(const std::vector<int64_t>& words, int source) {
     throw CommError(
         "MU050",
         formatted("rank {} announced a tensor of no possible shape: do all ranks run the same build?", source));
+}
+
+/// The group for messages that carry values as bytes.
+comm::Communicator for_objects(const comm::Communicator& group) {
+  auto label = group.label();
+  if (label.text.empty()) label.text = "objects";
+  return group.with_label(std::move(label));
 }
 
 }  // namespace
@@ -102,17 +106,6 @@ at::Tensor pad_tensor(const comm::Communicator& group, const at::Tensor& tensor,
   const auto padding = at::full(shape, options.value, rows.options());
   return options.pad_first ? at::cat({padding, rows}, dim) : at::cat({rows, padding}, dim);
 }
-
-namespace {
-
-/// The group for messages that carry values as bytes.
-comm::Communicator for_objects(const comm::Communicator& group) {
-  auto label = group.label();
-  if (label.text.empty()) label.text = "objects";
-  return group.with_label(std::move(label));
-}
-
-}  // namespace
 
 bool is_alone(const comm::Communicator& group) { return group.size() == 1; }
 bool is_rank(const comm::Communicator& group, int rank) { return group.rank() == rank; }

@@ -1,7 +1,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <utility>
 
 #include "muster/base/error.h"
 #include "muster/optim/options.h"

@@ -1,10 +1,5 @@
 #pragma once
 
-#include <cstdint>
-#include <string>
-#include <string_view>
-#include <vector>
-
 #include "muster/base/error.h"
 #include "muster/base/format.h"
 #include "muster/schedule/scheduler.h"

@@ -1,9 +1,7 @@
 #include "shard/device_mesh.h"
 
-#include <algorithm>
 #include <numeric>
 #include <set>
-#include <utility>
 
 #include "base/text.h"
 #include "muster/base/error.h"

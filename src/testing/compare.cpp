@@ -1,7 +1,6 @@
 #include "muster/testing/compare.h"
 
 #include <cstring>
-#include <sstream>
 
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>

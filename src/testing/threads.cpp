@@ -1,5 +1,3 @@
-#include <exception>
-#include <string>
 
 #include "base/mutex.h"
 #include "base/text.h"

@@ -5,12 +5,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <fstream>
-#include <iterator>
-#include <system_error>
-#include <utility>
 
 #include "base/log.h"
 #include "base/text.h"

@@ -2,16 +2,11 @@
 
 #include <unistd.h>
 
-#include <algorithm>
 #include <array>
-#include <atomic>
 #include <cctype>
-#include <chrono>
 #include <cmath>
 #include <fstream>
-#include <iterator>
 #include <set>
-#include <utility>
 
 #include <nlohmann/json.hpp>
 

@@ -1,14 +1,7 @@
 #pragma once
 
 #include <bit>
-#include <cstdint>
-#include <filesystem>
 #include <map>
-#include <optional>
-#include <span>
-#include <string>
-#include <string_view>
-#include <vector>
 
 #include "append_file.h"
 #include "muster/track/trackers.h"

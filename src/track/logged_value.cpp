@@ -1,9 +1,7 @@
 #include "muster/track/logged_value.h"
 
-#include <algorithm>
 #include <array>
 #include <cmath>
-#include <limits>
 
 #include "base/log.h"
 #include "base/text.h"

@@ -1,9 +1,7 @@
 #include "track/mlflow_delivery.h"
 
-#include <algorithm>
 #include <fstream>
 #include <initializer_list>
-#include <system_error>
 
 #include "base/log.h"
 #include "base/text.h"

@@ -1,16 +1,7 @@
 #pragma once
 
-#include <atomic>
-#include <chrono>
-#include <cstddef>
-#include <cstdint>
-#include <filesystem>
-#include <map>
-#include <optional>
 #include <set>
 #include <stdexcept>
-#include <string>
-#include <string_view>
 #include <utility>
 
 #include <nlohmann/json.hpp>

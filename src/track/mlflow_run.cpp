@@ -2,16 +2,11 @@
 
 #include <unistd.h>
 
-#include <algorithm>
 #include <array>
 #include <cctype>
-#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <fstream>
-#include <iterator>
-#include <system_error>
-#include <utility>
 
 #include <nlohmann/json.hpp>
 

@@ -1,8 +1,6 @@
 #include "mlflow_server.h"
 
-#include <algorithm>
 #include <cctype>
-#include <charconv>
 
 #include "base/text.h"
 #include "muster/base/error.h"

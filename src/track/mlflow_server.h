@@ -1,8 +1,5 @@
 #pragma once
 
-#include <string>
-#include <string_view>
-
 #include "http.h"
 #include "muster/base/environment.h"
 

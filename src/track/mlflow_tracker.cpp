@@ -1,9 +1,5 @@
 #include "mlflow_tracker.h"
 
-#include <algorithm>
-#include <system_error>
-#include <utility>
-
 #include "base/log.h"
 #include "base/text.h"
 #include "mlflow_server.h"

@@ -1,13 +1,5 @@
 #pragma once
 
-#include <atomic>
-#include <chrono>
-#include <filesystem>
-#include <optional>
-#include <set>
-#include <span>
-#include <string>
-#include <string_view>
 #include <thread>
 
 #include "append_file.h"

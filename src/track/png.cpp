@@ -1,7 +1,6 @@
 #include "track/png.h"
 
 #include <algorithm>
-#include <string_view>
 
 #include "base/crc.h"
 #include "base/log.h"

@@ -1,9 +1,5 @@
 #pragma once  // for other rooms
 
-#include <cstdint>
-#include <span>
-#include <vector>
-
 #include "muster/track/logged_value.h"
 
 namespace muster {

@@ -3,13 +3,9 @@
 #include <atomic>
 #include <chrono>
 #include <cstddef>
-#include <cstdint>
 #include <deque>
 #include <filesystem>
-#include <span>
 #include <string>
-#include <string_view>
-#include <vector>
 
 #include "base/mutex.h"
 #include "muster/track/logged_value.h"

@@ -2,12 +2,9 @@
 
 #include <unistd.h>
 
-#include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <exception>
-#include <system_error>
-#include <utility>
 
 #include "base/log.h"
 #include "base/text.h"
@@ -51,25 +48,6 @@ int64_t next_version(const fs::path& folder) {
   return highest + 1;
 }
 
-}  // namespace
-
-fs::path make_run_folder(const RunFolderOptions& options) {
-  check_inside("name", options.name);
-  check_inside("version", options.version);
-  const auto parent = options.name.empty() ? options.root : options.root / options.name;
-  std::error_code error;
-  fs::create_directories(options.version.empty() ? parent : parent / options.version, error);
-  if (error) refuse(parent, error);
-  if (!options.version.empty()) return parent / options.version;
-  for (auto version = next_version(parent);; ++version) {
-    const auto folder = parent / (std::string(kStart) + std::to_string(version));
-    if (fs::create_directory(folder, error)) return folder;
-    if (error) refuse(folder, error);
-  }
-}
-
-namespace {
-
 /// Other names that Accelerate and Lightning know.
 constexpr std::array<std::string_view, 10> kOthers{"aim",     "all",     "clearml", "comet",   "comet_ml",
                                                    "dvclive", "neptune", "swanlab", "trackio", "wandb"};
@@ -92,6 +70,21 @@ track::MlflowTimes times_for(const TrackersOptions& options) {
 }
 
 }  // namespace
+
+fs::path make_run_folder(const RunFolderOptions& options) {
+  check_inside("name", options.name);
+  check_inside("version", options.version);
+  const auto parent = options.name.empty() ? options.root : options.root / options.name;
+  std::error_code error;
+  fs::create_directories(options.version.empty() ? parent : parent / options.version, error);
+  if (error) refuse(parent, error);
+  if (!options.version.empty()) return parent / options.version;
+  for (auto version = next_version(parent);; ++version) {
+    const auto folder = parent / (std::string(kStart) + std::to_string(version));
+    if (fs::create_directory(folder, error)) return folder;
+    if (error) refuse(folder, error);
+  }
+}
 
 std::vector<std::string> tracker_names() { return {"csv", "jsonl", "mlflow", "tensorboard"}; }
 

@@ -2,17 +2,8 @@
 
 #include <sys/types.h>
 
-#include <atomic>
-#include <chrono>
-#include <filesystem>
 #include <future>
-#include <memory>
-#include <optional>
-#include <span>
-#include <string>
-#include <string_view>
 #include <thread>
-#include <vector>
 
 #include "base/mutex.h"
 #include "muster/track/options.h"

@@ -1,10 +1,6 @@
 #include "track/upload.h"
 
-#include <algorithm>
-#include <atomic>
-#include <system_error>
 #include <thread>
-#include <utility>
 
 #include "append_file.h"
 #include "base/log.h"

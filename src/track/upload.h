@@ -3,7 +3,6 @@
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
-#include <string>
 
 #include "muster/base/environment.h"
 

@@ -1,11 +1,4 @@
-#include <algorithm>
-#include <array>
 #include <cmath>
-#include <cstdio>
-#include <string_view>
-#include <system_error>
-#include <utility>
-#include <vector>
 
 #include "base/log.h"
 #include "base/text.h"

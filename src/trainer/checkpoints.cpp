@@ -1,13 +1,7 @@
 #include "checkpoints.h"
 
-#include <algorithm>
-#include <array>
-#include <chrono>
 #include <initializer_list>
-#include <string_view>
-#include <system_error>
 #include <tuple>
-#include <utility>
 
 #include <c10/util/ScopeExit.h>
 

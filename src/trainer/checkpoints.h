@@ -1,11 +1,5 @@
 #pragma once
 
-#include <cstdint>
-#include <filesystem>
-#include <optional>
-#include <string>
-#include <vector>
-
 #include "checkpoint/python_content.h"
 #include "muster/runtime.h"
 #include "muster/runtime/opened_checkpoint.h"

@@ -1,8 +1,4 @@
 #include <cmath>
-#include <iterator>
-#include <string>
-#include <utility>
-#include <vector>
 
 #include "base/log.h"
 #include "base/text.h"

@@ -1,12 +1,7 @@
 #include "core.h"
 
-#include <algorithm>
-#include <array>
 #include <set>
-#include <stdexcept>
-#include <string>
 #include <typeinfo>
-#include <utility>
 
 #include <c10/util/ScopeExit.h>
 

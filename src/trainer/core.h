@@ -1,9 +1,6 @@
 #pragma once
 
 #include <exception>
-#include <functional>
-#include <memory>
-#include <vector>
 
 #include "checkpoints.h"
 #include "loops.h"

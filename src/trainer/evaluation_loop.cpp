@@ -1,5 +1,3 @@
-#include <algorithm>
-#include <utility>
 
 #include <c10/core/GradMode.h>
 #include <c10/core/InferenceMode.h>

@@ -1,13 +1,5 @@
 #pragma once
 
-#include <array>
-#include <cstddef>
-#include <cstdint>
-#include <memory>
-#include <string_view>
-#include <utility>
-#include <vector>
-
 #include "muster/trainer/callback.h"
 #include "muster/trainer/module.h"
 

@@ -1,11 +1,6 @@
 #pragma once
 
 #include <algorithm>
-#include <cstdint>
-#include <memory>
-#include <optional>
-#include <string>
-#include <vector>
 
 #include "muster/trainer/callback.h"
 #include "muster/trainer/detail/members.h"

@@ -1,8 +1,6 @@
 #include "log_book.h"
 
-#include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include <torch/types.h>
 

@@ -1,15 +1,6 @@
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
-#include <map>
-#include <optional>
 #include <set>
-#include <string>
-#include <string_view>
-#include <tuple>
-#include <utility>
-#include <vector>
 
 #include <ATen/core/Tensor.h>
 #include <c10/util/FunctionRef.h>

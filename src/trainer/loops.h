@@ -1,12 +1,5 @@
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
-#include <functional>
-#include <optional>
-#include <string>
-#include <vector>
-
 #include "muster/trainer/batch.h"
 #include "muster/trainer/detail/run_inputs.h"
 #include "muster/trainer/options.h"

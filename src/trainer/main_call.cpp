@@ -1,12 +1,7 @@
 #include "muster/trainer/detail/main_call.h"
 
-#include <algorithm>
-#include <cstddef>
 #include <cstdio>
 #include <cstdlib>
-#include <iterator>
-#include <system_error>
-#include <utility>
 
 #include <torch/utils.h>
 
@@ -15,7 +10,6 @@
 #include "base/yaml.h"
 #include "cluster/report.h"
 #include "main_program.h"
-#include "muster/base/detail/options.h"
 #include "muster/base/error.h"
 #include "muster/cluster/cluster.h"
 #include "muster/trainer/trainer.h"

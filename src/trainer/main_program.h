@@ -1,10 +1,5 @@
 #pragma once
 
-#include <map>
-#include <optional>
-#include <string>
-#include <vector>
-
 #include "base/yaml.h"
 #include "muster/base/detail/options.h"
 #include "muster/base/environment.h"

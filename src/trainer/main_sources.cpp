@@ -1,6 +1,3 @@
-#include <algorithm>
-#include <cstddef>
-#include <utility>
 
 #include "base/options_text.h"
 #include "base/text.h"

@@ -1,8 +1,4 @@
-#include <algorithm>
-#include <functional>
-#include <string>
 #include <utility>
-#include <vector>
 
 #include "base/options_text.h"
 #include "limits.h"

@@ -1,6 +1,3 @@
-#include <algorithm>
-#include <functional>
-#include <tuple>
 
 #include "base/text.h"
 #include "log_book.h"

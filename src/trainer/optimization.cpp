@@ -1,9 +1,6 @@
 #include "optimization.h"
 
-#include <algorithm>
-#include <string>
 #include <typeinfo>
-#include <utility>
 #include <variant>
 
 #include <ATen/core/grad_mode.h>

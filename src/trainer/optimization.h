@@ -1,9 +1,5 @@
 #pragma once
 
-#include <cstdint>
-#include <optional>
-#include <vector>
-
 #include "log_book.h"
 #include "muster/data/detail/loader_state.h"
 #include "muster/runtime.h"

@@ -1,12 +1,7 @@
 #include <algorithm>
-#include <array>
 #include <charconv>
-#include <cstddef>
-#include <map>
-#include <optional>
 #include <typeinfo>
 #include <unordered_set>
-#include <utility>
 
 #include <c10/util/Type.h>
 #include <torch/optim/adagrad.h>

@@ -1,7 +1,6 @@
 #include "preparation.h"
 
 #include <algorithm>
-#include <string>
 
 #include "muster/base/error.h"
 #include "muster/runtime/loop_access.h"

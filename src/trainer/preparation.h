@@ -1,10 +1,5 @@
 #pragma once
 
-#include <cstdint>
-#include <memory>
-#include <utility>
-#include <vector>
-
 #include "muster/runtime.h"
 #include "muster/runtime/model.h"
 #include "muster/trainer/module.h"

@@ -1,7 +1,5 @@
 #include "run.h"
 
-#include <utility>
-
 #include "limits.h"
 #include "muster/trainer/callbacks.h"
 #include "options/trainer_fields.h"

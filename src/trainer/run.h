@@ -1,13 +1,5 @@
 #pragma once
 
-#include <array>
-#include <chrono>
-#include <cstdint>
-#include <memory>
-#include <optional>
-#include <string>
-#include <string_view>
-
 #include "hooks.h"
 #include "muster/runtime.h"
 #include "muster/trainer/batch.h"

@@ -1,9 +1,6 @@
 #include "run_loaders.h"
 
-#include <algorithm>
-#include <functional>
 #include <ranges>
-#include <string>
 
 #include "base/log.h"
 #include "limits.h"

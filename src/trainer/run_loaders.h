@@ -1,13 +1,7 @@
 #pragma once
 
 #include <array>
-#include <cstddef>
-#include <cstdint>
-#include <memory>
-#include <optional>
 #include <set>
-#include <utility>
-#include <vector>
 
 #include "muster/trainer/detail/combined_loader.h"
 #include "muster/trainer/options.h"

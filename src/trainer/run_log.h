@@ -1,15 +1,5 @@
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
-#include <filesystem>
-#include <map>
-#include <optional>
-#include <string>
-#include <string_view>
-#include <utility>
-#include <vector>
-
 #include "log_book.h"
 #include "muster/runtime.h"
 #include "muster/track/trackers.h"

@@ -3,8 +3,6 @@
 #include <csignal>
 #include <cstdlib>
 #include <exception>
-#include <filesystem>
-#include <utility>
 
 #include "base/log.h"
 #include "checkpoints.h"

@@ -1,8 +1,5 @@
 #include "watchers.h"
 
-#include <algorithm>
-#include <limits>
-
 #include <c10/util/ScopeExit.h>
 
 #include "base/text.h"

@@ -1,11 +1,5 @@
 #pragma once
 
-#include <filesystem>
-#include <optional>
-#include <string>
-#include <string_view>
-#include <vector>
-
 #include <c10/util/FunctionRef.h>
 
 #include "hooks.h"

@@ -1,6 +1,5 @@
 #include "muster/tree/state.h"
 
-#include <algorithm>
 #include <bit>
 #include <cstring>
 

@@ -1,6 +1,5 @@
 #include "comm/hierarchical/hierarchical.h"
 
-#include <algorithm>
 #include <cstring>
 #include <deque>
 

@@ -1,9 +1,6 @@
 #pragma once
 
 #include <chrono>
-#include <memory>
-#include <string>
-#include <vector>
 
 #include "comm/hierarchical/hosts.h"
 #include "comm/pairwise.h"

@@ -3,12 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
-#include <memory>
-#include <optional>
-#include <string>
-#include <string_view>
-#include <utility>
-#include <vector>
 
 #include "base/random_word.h"
 #include "cluster/listening_socket.h"

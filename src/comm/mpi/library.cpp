@@ -65,6 +65,27 @@ LeftCommunicators& left_communicators() {
   return *all;
 }
 
+Calls* open_calls() {
+  const auto opened = open_own_object(kLibrary, SymbolsFor::all);  // MPI's plugins need its symbols, too
+  if (!opened.handle)
+    throw ConfigError("MU567",
+                      formatted("the backend mpi needs {}, which cannot be opened: {}. It is built with Muster where "
+                                "CMake finds MPI (Debian: libopenmpi-dev) and installed beside its libraries; "
+                                "LD_LIBRARY_PATH may name another folder",
+                                kLibrary, opened.problem));
+  const auto entry = reinterpret_cast<Entry>(::dlsym(opened.handle, kEntry));
+  if (!entry)
+    throw ConfigError("MU567", formatted("{} is of another version of Muster: it has no function {}; install the one "
+                                         "that was built with this library",
+                                         kLibrary, kEntry));
+  Calls* calls = entry();
+  if (const auto difference = calls->version_mismatch(); !difference.empty())
+    throw ConfigError("MU568", formatted("{} cannot use this MPI: {}. Start the program with the MPI that Muster was "
+                                         "built with, or build Muster with this one",
+                                         kLibrary, difference));
+  return calls;
+}
+
 }  // namespace
 
 DuplicatedComm::DuplicatedComm(Calls& calls, Handle duplicate) : calls_(calls), communicator_(duplicate) {
@@ -125,31 +146,6 @@ bool DuplicatedComm::has_left(int rank) const {
   bool there = false;
   return calls_.probe(rank, notices, communicator_, there) == 0 && there;
 }
-
-namespace {
-
-Calls* open_calls() {
-  const auto opened = open_own_object(kLibrary, SymbolsFor::all);  // MPI's plugins need its symbols, too
-  if (!opened.handle)
-    throw ConfigError("MU567",
-                      formatted("the backend mpi needs {}, which cannot be opened: {}. It is built with Muster where "
-                                "CMake finds MPI (Debian: libopenmpi-dev) and installed beside its libraries; "
-                                "LD_LIBRARY_PATH may name another folder",
-                                kLibrary, opened.problem));
-  const auto entry = reinterpret_cast<Entry>(::dlsym(opened.handle, kEntry));
-  if (!entry)
-    throw ConfigError("MU567", formatted("{} is of another version of Muster: it has no function {}; install the one "
-                                         "that was built with this library",
-                                         kLibrary, kEntry));
-  Calls* calls = entry();
-  if (const auto difference = calls->version_mismatch(); !difference.empty())
-    throw ConfigError("MU568", formatted("{} cannot use this MPI: {}. Start the program with the MPI that Muster was "
-                                         "built with, or build Muster with this one",
-                                         kLibrary, difference));
-  return calls;
-}
-
-}  // namespace
 
 Library& Library::of_process() {
   static auto* library = new Library;  // MPI may end after the program's static variables were destroyed

@@ -1,10 +1,5 @@
 #pragma once
 
-#include <chrono>
-#include <memory>
-#include <optional>
-#include <string>
-
 #include "cluster/secret.h"
 #include "comm/collectives.h"
 #include "comm/mpi/library.h"

@@ -3,12 +3,8 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <cstdint>
 #include <cstring>
 #include <functional>
-#include <memory>
-#include <string>
-#include <vector>
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
 

@@ -1,9 +1,5 @@
 #pragma once
 
-#include <string>
-#include <utility>
-#include <vector>
-
 #include "comm/shared_memory/segment.h"
 #include "comm/wait_policy.h"
 

@@ -2,20 +2,11 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <charconv>
-#include <chrono>
-#include <cstdint>
 #include <deque>
-#include <memory>
-#include <optional>
-#include <stdexcept>
-#include <string>
 #include <system_error>
 #include <thread>
-#include <utility>
-#include <vector>
 
 #include <ATen/Parallel.h>
 
@@ -137,6 +128,22 @@ void relax() {
 #elif defined(__aarch64__)
   asm volatile("yield");
 #endif
+}
+
+constexpr const char* kReady = "ready";
+
+void expect_descriptors(const LinkMessage& message, std::size_t count) {
+  if (message.descriptors.size() != count) throw std::runtime_error("this process can open no more files");
+}
+
+/// Returns an empty segment if the system refuses.
+template <class Make>
+Segment attempt(Make make) {
+  try {
+    return make();
+  } catch (const std::runtime_error&) {
+    return {};
+  }
 }
 
 }  // namespace
@@ -296,16 +303,6 @@ void ProcessAreas::throw_own_end() {
 
 // Forms further groups of ranks that share memory, over the links that they already have.
 
-namespace {
-
-constexpr const char* kReady = "ready";
-
-void expect_descriptors(const LinkMessage& message, std::size_t count) {
-  if (message.descriptors.size() != count) throw std::runtime_error("this process can open no more files");
-}
-
-}  // namespace
-
 std::unique_ptr<SharedAreas> ProcessAreas::split(const std::vector<int>& ranks, const std::string& name) {
   const auto new_rank = rank_index(ranks, rank());
   Forming forming{ranks, name, TimePoint::clock::now() + timeout_, new_rank, new_rank + 1};
@@ -405,20 +402,6 @@ LinkMessage ProcessAreas::next_message(int peer, const std::string& name, TimePo
 }
 
 // Gives ranks that share memory more of it, for tensors, over the links that they already have.
-
-namespace {
-
-/// Returns an empty segment if the system refuses.
-template <class Make>
-Segment attempt(Make make) {
-  try {
-    return make();
-  } catch (const std::runtime_error&) {
-    return {};
-  }
-}
-
-}  // namespace
 
 std::shared_ptr<SharedBuffer> ProcessAreas::allocate_buffer(std::size_t bytes, PeerAccess access, uint64_t number,
                                                             TimePoint deadline) {

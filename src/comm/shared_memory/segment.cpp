@@ -84,6 +84,18 @@ bool install() {
   return ::sigaction(SIGSEGV, &action, nullptr) == 0;
 }
 
+[[noreturn]] void throw_system_error(const char* call, int error) {
+  throw std::system_error(error, std::generic_category(), call);
+}
+
+void require_sealed(const Descriptor& descriptor, std::size_t bytes) {
+  struct stat status {};
+  if (::fstat(descriptor.get(), &status) != 0) throw_system_error("fstat", errno);
+  const int seals = ::fcntl(descriptor.get(), F_GET_SEALS);
+  if (seals < 0 || !(seals & F_SEAL_SHRINK) || status.st_size < static_cast<off_t>(bytes))
+    throw std::runtime_error("a peer's segment is not sealed memory of the agreed size");
+}
+
 }  // namespace
 
 FaultNotice::FaultNotice(const std::byte* data, std::size_t bytes) {
@@ -111,22 +123,6 @@ FaultNotice& FaultNotice::operator=(FaultNotice&& other) noexcept {
   std::swap(range_, other.range_);
   return *this;
 }
-
-namespace {
-
-[[noreturn]] void throw_system_error(const char* call, int error) {
-  throw std::system_error(error, std::generic_category(), call);
-}
-
-void require_sealed(const Descriptor& descriptor, std::size_t bytes) {
-  struct stat status {};
-  if (::fstat(descriptor.get(), &status) != 0) throw_system_error("fstat", errno);
-  const int seals = ::fcntl(descriptor.get(), F_GET_SEALS);
-  if (seals < 0 || !(seals & F_SEAL_SHRINK) || status.st_size < static_cast<off_t>(bytes))
-    throw std::runtime_error("a peer's segment is not sealed memory of the agreed size");
-}
-
-}  // namespace
 
 Segment Segment::make(std::size_t bytes, std::size_t allocated, PeerAccess access) {
   Segment segment;

@@ -1,9 +1,5 @@
 #pragma once
 
-#include <cstddef>
-#include <utility>
-#include <vector>
-
 #include "base/descriptor.h"
 #include "comm/fork_check.h"
 #include "comm/shared_tensor.h"

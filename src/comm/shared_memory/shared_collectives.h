@@ -1,11 +1,5 @@
 #pragma once
 
-#include <cstdint>
-#include <functional>
-#include <memory>
-#include <string>
-#include <vector>
-
 #include "comm/collectives.h"
 #include "comm/header.h"
 #include "comm/pieces.h"

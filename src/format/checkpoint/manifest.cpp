@@ -1,6 +1,5 @@
 #include "format/manifest.h"
 
-#include <algorithm>
 #include <cstdio>
 #include <regex>
 #include <tuple>

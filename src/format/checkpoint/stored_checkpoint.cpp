@@ -1,11 +1,8 @@
 #include "format/checkpoint/stored_checkpoint.h"
 
-#include <algorithm>
 #include <bit>
 #include <map>
 #include <span>
-#include <string>
-#include <utility>
 
 #include "base/text.h"
 #include "format/checksum.h"

@@ -1,10 +1,5 @@
 #pragma once
 
-#include <cstdint>
-#include <filesystem>
-#include <memory>
-#include <vector>
-
 #include "format/convert.h"
 #include "format/stored_content.h"
 

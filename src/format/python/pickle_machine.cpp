@@ -1,6 +1,4 @@
 #include <bit>
-#include <string>
-#include <unordered_map>
 
 #include "format/little_endian.h"
 #include "format/python/pickle_graph.h"

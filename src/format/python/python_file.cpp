@@ -1,6 +1,5 @@
 #include "format/python_file.h"
 
-#include <algorithm>
 #include <map>
 
 #include "base/text.h"

@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <bit>
 
 #include "base/text.h"
@@ -45,6 +44,20 @@ std::optional<std::string> latin1(std::string_view text) {
     }
   }
   return result;
+}
+
+constexpr std::size_t kMostDimensions = 64;  // limit on the dimensions of a tensor
+
+/// The type of a storage class; "torch.cuda.FloatStorage" is handled as "torch.FloatStorage".
+const DtypeInfo* storage_class(const PickleNode& type) {
+  if (type.kind != NodeKind::global || !type.text.starts_with("torch")) return nullptr;
+  if (type.name == "UntypedStorage" || type.name == "_UntypedStorage") return &dtype_info(ScalarType::uint8);
+  return find_storage_type(type.name);
+}
+
+std::string key_text(const PickleNode& node) {
+  return node.kind == NodeKind::integer ? std::to_string(node.integer)
+                                        : std::string(node.text.substr(0, kMaxPickleName + 1));
 }
 
 }  // namespace
@@ -308,24 +321,6 @@ std::string PythonObjects::text(std::uint32_t node, const char* what) {
   if (at.kind != NodeKind::text && at.kind != NodeKind::bytes) refuse(std::string(what) + " is not text");
   return std::string(at.text);
 }
-
-namespace {
-
-constexpr std::size_t kMostDimensions = 64;  // limit on the dimensions of a tensor
-
-/// The type of a storage class; "torch.cuda.FloatStorage" is handled as "torch.FloatStorage".
-const DtypeInfo* storage_class(const PickleNode& type) {
-  if (type.kind != NodeKind::global || !type.text.starts_with("torch")) return nullptr;
-  if (type.name == "UntypedStorage" || type.name == "_UntypedStorage") return &dtype_info(ScalarType::uint8);
-  return find_storage_type(type.name);
-}
-
-std::string key_text(const PickleNode& node) {
-  return node.kind == NodeKind::integer ? std::to_string(node.integer)
-                                        : std::string(node.text.substr(0, kMaxPickleName + 1));
-}
-
-}  // namespace
 
 StorageName storage_name(const PickleGraph& graph, const PickleNode& node, std::string_view file) {
   if (node.kind != NodeKind::persistent) refuse_python(file, "a tensor has no storage");

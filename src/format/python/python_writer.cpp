@@ -1,6 +1,5 @@
 #include <array>
 #include <bit>
-#include <limits>
 #include <map>
 
 #include "base/text.h"

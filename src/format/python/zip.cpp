@@ -1,8 +1,5 @@
 #include "format/zip.h"
 
-#include <algorithm>
-#include <array>
-#include <cstring>
 #include <unordered_set>
 
 #include "base/crc.h"

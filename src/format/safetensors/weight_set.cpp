@@ -2,15 +2,11 @@
 
 #include <sys/stat.h>
 
-#include <algorithm>
 #include <array>
-#include <chrono>
 #include <cstdio>
 #include <regex>
 #include <set>
-#include <system_error>
 #include <thread>
-#include <utility>
 
 #include <nlohmann/json.hpp>
 

@@ -3,11 +3,8 @@
 #include <poll.h>
 
 #include <chrono>
-#include <cstdint>
 #include <deque>
 #include <optional>
-#include <string>
-#include <string_view>
 #include <variant>
 #include <vector>
 

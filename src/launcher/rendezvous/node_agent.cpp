@@ -3,11 +3,9 @@
 #include <netdb.h>
 #include <sys/socket.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <exception>
-#include <system_error>
 
 #include "base/log.h"
 #include "base/text.h"

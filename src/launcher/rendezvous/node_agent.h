@@ -2,13 +2,7 @@
 
 #include <poll.h>
 
-#include <chrono>
 #include <memory>
-#include <optional>
-#include <string>
-#include <utility>
-#include <variant>
-#include <vector>
 
 #include "cluster/listening_socket.h"
 #include "launcher/rendezvous/channel.h"

@@ -3,11 +3,6 @@
 #include <poll.h>
 #include <sys/socket.h>
 
-#include <chrono>
-#include <string>
-#include <utility>
-#include <vector>
-
 #include "base/descriptor.h"
 #include "launcher/rendezvous/channel.h"
 

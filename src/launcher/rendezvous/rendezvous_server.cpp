@@ -4,10 +4,8 @@
 #include <netdb.h>
 #include <sys/socket.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <exception>
-#include <system_error>
 
 #include "base/log.h"
 #include "base/text.h"
@@ -46,6 +44,20 @@ struct Overloaded : Cases... {
 
 template <class... Cases>
 Overloaded(Cases...) -> Overloaded<Cases...>;
+
+using log::str;
+using std::chrono::milliseconds;
+
+constexpr milliseconds kWindDownTime{2000};  // time for the other end to read the last message
+constexpr milliseconds kTimeToJoin{10000};   // time until the first message of a process that has connected
+constexpr std::size_t kMostStrangers = 64;   // limit at any one time
+constexpr int kMostStrangerLines = 10;       // limit on lines about strangers, so that they cannot fill the log
+
+std::string number_of_peer(const sockaddr_storage& address, socklen_t size) {
+  char text[NI_MAXHOST] = "?";
+  getnameinfo(reinterpret_cast<const sockaddr*>(&address), size, text, sizeof text, nullptr, 0, NI_NUMERICHOST);
+  return text;
+}
 
 }  // namespace
 
@@ -253,24 +265,6 @@ std::string RendezvousState::name_of(Id id) const {
 void RendezvousState::send_all(const RendezvousMessage& message) {
   for (const auto& [id, node] : nodes_) send(id, message);
 }
-
-namespace {
-
-using log::str;
-using std::chrono::milliseconds;
-
-constexpr milliseconds kWindDownTime{2000};  // time for the other end to read the last message
-constexpr milliseconds kTimeToJoin{10000};   // time until the first message of a process that has connected
-constexpr std::size_t kMostStrangers = 64;   // limit at any one time
-constexpr int kMostStrangerLines = 10;       // limit on lines about strangers, so that they cannot fill the log
-
-std::string number_of_peer(const sockaddr_storage& address, socklen_t size) {
-  char text[NI_MAXHOST] = "?";
-  getnameinfo(reinterpret_cast<const sockaddr*>(&address), size, text, sizeof text, nullptr, 0, NI_NUMERICHOST);
-  return text;
-}
-
-}  // namespace
 
 RendezvousServer::RendezvousServer(const Setup& setup)
     : listening_(setup.main_port, cluster::where_to_listen(setup.main_address)), setup_(setup),

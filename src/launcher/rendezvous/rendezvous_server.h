@@ -2,13 +2,9 @@
 
 #include <poll.h>
 
-#include <chrono>
 #include <functional>
 #include <map>
-#include <optional>
-#include <string>
 #include <utility>
-#include <vector>
 
 #include "cluster/listening_socket.h"
 #include "launcher/rendezvous/channel.h"

@@ -1,8 +1,5 @@
 #include "parallel/replicated/bucket_reductions.h"
 
-#include <algorithm>
-#include <utility>
-
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>

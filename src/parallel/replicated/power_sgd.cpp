@@ -2,11 +2,7 @@
 
 #include <algorithm>
 #include <map>
-#include <memory>
-#include <string>
-#include <string_view>
 #include <utility>
-#include <vector>
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ops/empty.h>

@@ -1,15 +1,5 @@
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
-#include <functional>
-#include <memory>
-#include <optional>
-#include <string>
-#include <unordered_map>
-#include <utility>
-#include <vector>
-
 #include "base/mutex.h"
 #include "device/order.h"
 #include "muster/comm/communicator.h"

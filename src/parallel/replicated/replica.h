@@ -1,11 +1,7 @@
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
 #include <deque>
-#include <functional>
 #include <unordered_map>
-#include <vector>
 
 #include <ATen/core/Tensor.h>
 

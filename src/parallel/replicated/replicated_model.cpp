@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <sstream>
-#include <utility>
 
 #include <ATen/core/grad_mode.h>
 #include <torch/nn/module.h>

@@ -1,7 +1,6 @@
 #include "parallel/sharded/reduction_scheduler.h"
 
 #include <algorithm>
-#include <utility>
 
 #include <ATen/ops/empty.h>
 

@@ -1,11 +1,6 @@
 #pragma once
 
-#include <cstdint>
 #include <deque>
-#include <functional>
-#include <memory>
-#include <string>
-#include <vector>
 
 #include "muster/comm/communicator.h"
 #include "parallel/reduction_record.h"

@@ -1,6 +1,5 @@
 #include "parallel/sharded/sharded_engine.h"
 
-#include <algorithm>
 #include <array>
 #include <exception>
 #include <set>
@@ -44,6 +43,43 @@ bool within_backward() { return hook::current_backward() >= 0; }
 std::string name_of(const ShardedUnit& unit, const NamedTensor& parameter) {
   return "parameter '" + parameter.name + "' of unit '" + unit.name() + "'";
 }
+
+constexpr device::SyncPoint kUpdated{"fsdp: shards are gathered after their update"};
+constexpr device::SyncPoint kGathers{"fsdp: shards are updated after the gathers that read them"};
+constexpr device::SyncPoint kEnd{"fsdp: memory is freed after the gathers and reductions of a model"};
+
+/// The error of this rank, or else an error that says what another rank threw; null if none threw. Collective.
+std::exception_ptr shared_error(const comm::Communicator& group, const std::exception_ptr& own) {
+  const auto run = [&] {
+    if (own) std::rethrow_exception(own);
+    return std::string();
+  };
+  const auto raise = [&](const comm::Failure& failure) {
+    if (failure.id == "MU191") throw UsageError(failure.id, failure.message);  // it came from another group
+    throw UsageError(
+        "MU191", "nothing was written back by summon_full_params, since its function failed on another rank: rank " +
+                     std::to_string(failure.rank) + ": " + failure.text());
+  };
+  try {
+    comm::all_gather_result(group, "the end of summon_full_params", run, raise);
+  } catch (...) {
+    return std::current_exception();
+  }
+  return nullptr;
+}
+
+constexpr std::array<const char*, 4> kStageTitles{"ddp", "zero1", "zero2", "fsdp"};
+
+/// The two largest of these sizes, and the sum of all that are marked.
+struct Largest {
+  int64_t marked = 0, first = 0, second = 0;
+  void add(int64_t size, bool mark) {
+    if (mark) marked += size;
+    else if (size > first) second = std::exchange(first, size);
+    else second = std::max(second, size);
+  }
+  int64_t sum() const { return marked + first + second; }
+};
 
 }  // namespace
 
@@ -395,14 +431,6 @@ void ShardedEngine::in_update(const std::function<void()>& f) {
   }
 }
 
-namespace {
-
-constexpr device::SyncPoint kUpdated{"fsdp: shards are gathered after their update"};
-constexpr device::SyncPoint kGathers{"fsdp: shards are updated after the gathers that read them"};
-constexpr device::SyncPoint kEnd{"fsdp: memory is freed after the gathers and reductions of a model"};
-
-}  // namespace
-
 ShardedEngine::~ShardedEngine() {
   if (streams.accelerator.is_cpu()) return;
   try {
@@ -430,30 +458,6 @@ void ShardedEngine::wait_for_values() {
   if (!settings.keeps_params_unsharded()) return;
   for (size_t u = 0; u < units.size(); ++u) unshard_scheduler_->wait(u);
 }
-
-namespace {
-
-/// The error of this rank, or else an error that says what another rank threw; null if none threw. Collective.
-std::exception_ptr shared_error(const comm::Communicator& group, const std::exception_ptr& own) {
-  const auto run = [&] {
-    if (own) std::rethrow_exception(own);
-    return std::string();
-  };
-  const auto raise = [&](const comm::Failure& failure) {
-    if (failure.id == "MU191") throw UsageError(failure.id, failure.message);  // it came from another group
-    throw UsageError(
-        "MU191", "nothing was written back by summon_full_params, since its function failed on another rank: rank " +
-                     std::to_string(failure.rank) + ": " + failure.text());
-  };
-  try {
-    comm::all_gather_result(group, "the end of summon_full_params", run, raise);
-  } catch (...) {
-    return std::current_exception();
-  }
-  return nullptr;
-}
-
-}  // namespace
 
 void ShardedEngine::begin_full_params(const FullParamsOptions& how) {
   base::Lock lock(watch.mutex());
@@ -517,23 +521,6 @@ void ShardedEngine::agree_on_freezing() {
   reductions_->add_units({touched.begin(), touched.end()});
   reductions_->wait();
 }
-
-namespace {
-
-constexpr std::array<const char*, 4> kStageTitles{"ddp", "zero1", "zero2", "fsdp"};
-
-/// The two largest of these sizes, and the sum of all that are marked.
-struct Largest {
-  int64_t marked = 0, first = 0, second = 0;
-  void add(int64_t size, bool mark) {
-    if (mark) marked += size;
-    else if (size > first) second = std::exchange(first, size);
-    else second = std::max(second, size);
-  }
-  int64_t sum() const { return marked + first + second; }
-};
-
-}  // namespace
 
 ShardedEngine::Needs ShardedEngine::needs() const {
   int64_t rest = 0, all = 0;

@@ -1,13 +1,5 @@
 #pragma once
 
-#include <functional>
-#include <memory>
-#include <optional>
-#include <string>
-#include <unordered_map>
-#include <utility>
-#include <vector>
-
 #include "base/mutex.h"
 #include "hook/watched_storage.h"
 #include "optim/parameter_owner.h"

@@ -1,11 +1,7 @@
 #include "parallel/sharded/sharded_settings.h"
 
-#include <algorithm>
 #include <array>
 #include <cmath>
-#include <string>
-#include <string_view>
-#include <utility>
 
 #include "base/text.h"
 #include "muster/base/error.h"

@@ -1,8 +1,5 @@
 #pragma once
 
-#include <cstdint>
-#include <optional>
-
 #include <ATen/core/Tensor.h>
 
 #include "device/order.h"

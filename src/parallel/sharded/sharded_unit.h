@@ -1,10 +1,5 @@
 #pragma once
 
-#include <cstdint>
-#include <memory>
-#include <string>
-#include <vector>
-
 #include "hook/watched_storage.h"
 #include "muster/optim/flat_parameters.h"
 #include "muster/parallel/capabilities.h"

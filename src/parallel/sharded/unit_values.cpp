@@ -43,13 +43,6 @@ constexpr Table kStaysUnsharded{{
     {{{.next = kUnsharded}, {.next = kUnsharded}, {.next = kUnsharded}, {.start = true, .next = kUnsharding}}},
 }};
 
-}  // namespace
-
-UnitTransition transition(bool stays_unsharded, UnitState state, UnitEvent event) {
-  return (stays_unsharded ? kStaysUnsharded : kReshards)[static_cast<size_t>(state)][static_cast<size_t>(event)];
-}
-namespace {
-
 constexpr device::SyncPoint kUnshardStream{"fsdp: full parameters are gathered on a stream of their own"};
 constexpr device::SyncPoint kGathered{"fsdp: a stream uses full parameters after they were gathered"};
 constexpr device::SyncPoint kWritten{"fsdp: written values are gathered after they were written"};
@@ -57,6 +50,10 @@ constexpr device::SyncPoint kWritten{"fsdp: written values are gathered after th
 at::ScalarType built_dtype(const UnitPlan& plan) { return plan.parameters.front().tensor.scalar_type(); }
 
 }  // namespace
+
+UnitTransition transition(bool stays_unsharded, UnitState state, UnitEvent event) {
+  return (stays_unsharded ? kStaysUnsharded : kReshards)[static_cast<size_t>(state)][static_cast<size_t>(event)];
+}
 
 at::ScalarType dtype_of_use(const UnitPlan& plan, const ShardSettings& settings) {
   const bool casts = at::isFloatingType(built_dtype(plan)) && !plan.keeps_dtype;

@@ -1,10 +1,5 @@
 #pragma once
 
-#include <cstdint>
-#include <memory>
-#include <string>
-#include <vector>
-
 #include "comm/shared_tensor.h"
 #include "device/order.h"
 #include "hook/watched_storage.h"

@@ -1,8 +1,5 @@
 #include "parallel/sharded/units.h"
 
-#include <algorithm>
-#include <functional>
-#include <limits>
 #include <regex>
 #include <thread>
 #include <tuple>

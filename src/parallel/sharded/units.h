@@ -2,8 +2,6 @@
 
 #include <map>
 #include <set>
-#include <string>
-#include <vector>
 
 #include <torch/nn/module.h>
 

@@ -2,11 +2,7 @@
 
 #include <array>
 #include <cstddef>
-#include <cstdint>
 #include <functional>
-#include <memory>
-#include <optional>
-#include <vector>
 
 #include "parallel/sharded/sharded_settings.h"
 #include "parallel/sharded/sharded_unit.h"

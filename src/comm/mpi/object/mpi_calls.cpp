@@ -4,15 +4,12 @@
 #include <unistd.h>
 
 #include <atomic>
-#include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <memory>
-#include <string>
 #include <string_view>
 #include <thread>
 #include <type_traits>
-#include <utility>
 
 #include <mpi.h>
 
