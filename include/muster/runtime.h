@@ -429,7 +429,8 @@ class Runtime {
   /// With a sharded model, a rank whose `f` has returned also clips, steps and clears its shards as the others do; your
   /// callbacks run only on ranks that have a batch.
   /// Throws: UsageError (MU117) for synchronised batch normalization; (MU118, MU119) if ranks run different steps or
-  /// one of them throws.
+  /// one of them throws; (MU585) for what ranks without a batch cannot follow: a closure, an AveragedModel, a loop
+  /// inside the loop, accumulate() with divide_by_initial_world_size off.
   template <class... M>
   void join_uneven_inputs(const std::function<void()>& f, const UnevenInputsOptions& options = {},
                           const Model<M>&... models) {

@@ -132,6 +132,11 @@ void AveragedModel::require_some() const {
 
 void AveragedModel::update() {
   require_outside("update");
+  if (owner_ && owner_->ranks_are_joined())
+    throw UsageError(
+        "MU585",
+        "update() of an AveragedModel was called inside join_uneven_inputs, where ranks without a batch do "
+        "not average: call it after the loop");
   follow_owner();
   const BelowAutograd scope;
   for (const auto& entry : entries_) {

@@ -143,6 +143,10 @@ class BackwardWatch {
   /// Begins and ends a reduction without a backward.
   void start_alone() MUSTER_REQUIRES(mutex_) { handle(BackwardEvent::start_alone); }
   void end_alone() MUSTER_REQUIRES(mutex_) { handle(BackwardEvent::end_alone); }
+  /// Discards a reduction without a backward that has not ended.
+  void discard_alone() MUSTER_REQUIRES(mutex_) {
+    if (state_ == BackwardState::alone) discard();
+  }
   /// Discards what runs.
   void discard() MUSTER_REQUIRES(mutex_) { handle(BackwardEvent::discard); }
 

@@ -158,6 +158,9 @@ void join_uneven_inputs(const comm::Communicator& group, const std::vector<std::
     for (size_t i = 0; i < all.size(); ++i) all[i]->set_session(open, static_cast<int64_t>(i));
     if (callbacks.open) callbacks.open(open);
   };
+  const auto end = c10::make_scope_exit([&] {
+    for (auto* model : all) model->end_session();
+  });
   {
     const auto close = c10::make_scope_exit([&] { announce_to(nullptr); });
     announce_to(&session);

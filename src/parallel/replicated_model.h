@@ -52,6 +52,7 @@ class ReplicatedModel final : public ManagedModel, public GradientReductions, pu
   const optim::LocalParameter* find(const at::Tensor& parameter) const override;
   bool expects(const at::Tensor& parameter) const override;
   int64_t revision() const override;
+  bool ranks_are_joined() const override { return reducer_.in_session(); }
   bool has_gradient(const at::Tensor& parameter) const override;
   void zero_grad(const at::Tensor& parameter, bool set_to_none) override;
 

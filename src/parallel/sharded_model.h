@@ -123,6 +123,7 @@ class ShardedModel final : public ManagedModel, public GradientReductions, publi
   const optim::LocalParameter* find(const at::Tensor& parameter) const override;
   bool has_gradient(const at::Tensor& parameter) const override;
   void zero_grad(const at::Tensor& parameter, bool set_to_none) override;
+  bool ranks_are_joined() const override;
   void begin_update() override;
   bool abandon_update(const std::string& cause) override;
   /// Collective.
@@ -147,10 +148,11 @@ class ShardedModel final : public ManagedModel, public GradientReductions, publi
   void set_session(JoinSession* session, int64_t model) override;
   void follow(const JoinStep& step) override;
   std::string obstacle() const override;
+  void end_session() noexcept override;
   void sync_final_model(const comm::Communicator& group, int root) override;
   bool needs_steps() const override { return true; }
-  std::string reduced_gradients() const override;
-  void keep_gradients(const std::string& reduced) override;
+  std::string gradient_states() const override;
+  void adopt_gradient_states(const std::string& states) override;
 
   std::shared_ptr<ShardedEngine> engine_;
 };

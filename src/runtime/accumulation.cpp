@@ -162,6 +162,11 @@ void Accumulation::set_num_steps(int steps) {
 }
 
 void Accumulation::begin(const MicroBatch& batch, std::function<void(double)> rescale) {
+  if (joined_ && !joins_by_all_ranks_)
+    throw UsageError(
+        "MU585",
+        "accumulate() was called inside join_uneven_inputs with divide_by_initial_world_size off: its windows "
+        "give every sample the same weight already, so leave that option on");
   used_ = true;
   add_up();
   if (window_.closed()) weights_.begin_window();
@@ -254,8 +259,9 @@ double Accumulation::loss_factor() {
   return inside_ ? mean_factor() : 1;
 }
 
-void Accumulation::set_joined(bool joined) noexcept {
+void Accumulation::set_joined(bool joined, bool by_all_ranks) noexcept {
   joined_ = joined;
+  joins_by_all_ranks_ = by_all_ranks;
   if (!joined) end_left_window();
 }
 

@@ -158,6 +158,7 @@ class Accumulation {
   Accumulation(const GradientAccumulationOptions& options, comm::Communicator group);
 
   /// Begins a micro-batch. `rescale` multiplies all gradients accumulated so far.
+  /// Throws: UsageError (MU585) inside join_uneven_inputs() if sums of gradients are divided by fewer ranks.
   void begin(const MicroBatch& batch, std::function<void(double)> rescale);
   /// Ends the window with the current micro-batch, whatever num_steps says.
   /// Throws: UsageError (MU430) after a backward of one of its losses, whose gradients stayed on this rank; (MU431)
@@ -203,7 +204,8 @@ class Accumulation {
   void use_group(const comm::Communicator& group) { group_ = group; }
   /// Inside join_uneven_inputs(), ranks may run out of batches, and this class communicates nothing. If other ranks
   /// continue a window after this rank's last batch, the window stays open, and its gradients are sent with theirs.
-  void set_joined(bool joined) noexcept;
+  /// `by_all_ranks`: sums of gradients are divided by the number of all ranks.
+  void set_joined(bool joined, bool by_all_ranks = true) noexcept;
   /// The other ranks have ended the window that this rank has left.
   void end_left_window() noexcept {
     if (window_.left()) reset();
@@ -237,7 +239,8 @@ class Accumulation {
   WindowWeights weights_;
   bool inside_ = false;  // a micro-batch's scope is open: losses are weighted
   bool joined_ = false;  // inside join_uneven_inputs()
-  bool used_ = false;    // a micro-batch was begun, or the warning that none was has been given
+  bool joins_by_all_ranks_ = true;
+  bool used_ = false;  // a micro-batch was begun, or the warning that none was has been given
 };
 
 }  // namespace muster::runtime

@@ -272,7 +272,7 @@ void GradientProcessing::follow(const State& step) {
   const auto& what = step.at("what").text();
   const auto& arguments = step.at("arguments");
   accumulation_->end_left_window();
-  joined_->keep_gradients(step.at("reduced"));
+  joined_->adopt_gradient_states(step.at("gradients"));
   if (const auto* optimizer = arguments.find("optimizer")) {
     const auto stepped = optimizers_->at(static_cast<size_t>(optimizer->integer())).lock();
     if (what == "step") stepped->follow_step(arguments.at("groups"));

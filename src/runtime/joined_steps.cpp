@@ -23,19 +23,19 @@ std::vector<parallel::Joinable*> followed(const ModelRegistry& registry) {
 
 void JoinedSteps::announce(const char* what, const std::function<State::Map()>& arguments) const {
   if (!session_ || !session_->makes_steps()) return;
-  const State step = State::Map{{"what", what}, {"arguments", arguments()}, {"reduced", reduced_gradients()}};
+  const State step = State::Map{{"what", what}, {"arguments", arguments()}, {"gradients", gradient_states()}};
   session_->announce(step, static_cast<int64_t>(digest(step)));
 }
 
-State JoinedSteps::reduced_gradients() const {
-  State::List reduced;
-  for (const auto* model : followed(*registry_)) reduced.emplace_back(model->reduced_gradients());
-  return reduced;
+State JoinedSteps::gradient_states() const {
+  State::List states;
+  for (const auto* model : followed(*registry_)) states.emplace_back(model->gradient_states());
+  return states;
 }
 
-void JoinedSteps::keep_gradients(const State& reduced) const {
+void JoinedSteps::adopt_gradient_states(const State& states) const {
   size_t at = 0;
-  for (auto* model : followed(*registry_)) model->keep_gradients(reduced.list().at(at++).text());
+  for (auto* model : followed(*registry_)) model->adopt_gradient_states(states.list().at(at++).text());
 }
 
 /// Every parameter of every model, once, in an order that all ranks have.

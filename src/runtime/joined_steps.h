@@ -21,10 +21,10 @@ class JoinedSteps {
   /// In a session: announces that this rank does `what` next, with these arguments. Collective.
   /// Throws: UsageError (MU118) if another rank that has a batch does something else.
   void announce(const char* what, const std::function<State::Map()>& arguments) const;
-  /// Which reduced gradients this rank has of the models whose steps all ranks make.
-  State reduced_gradients() const;
-  /// Drops reduced gradients that are not in this list of another rank, since the program has cleared them there.
-  void keep_gradients(const State& reduced) const;
+  /// Joinable::gradient_states() of the models whose steps all ranks make.
+  State gradient_states() const;
+  /// Joinable::adopt_gradient_states(), with what another rank has.
+  void adopt_gradient_states(const State& states) const;
 
   /// Parameters as numbers that every rank understands; those that no prepared model holds are left out.
   State numbers_of(const std::vector<at::Tensor>& parameters) const;

@@ -125,7 +125,11 @@ at::Tensor PreparedOptimizer::update(const torch::optim::Optimizer::LossClosure&
 
 at::Tensor PreparedOptimizer::step(const torch::optim::Optimizer::LossClosure& closure) {
   if (!context_.accumulation->sync()) return {};  // within a window: neither made nor skipped
-  wait_for_step();                                // of the step before: it may step schedulers
+  if (closure && context_.accumulation->joined())
+    throw UsageError("MU585",
+                     "an optimizer's step() was given a closure inside join_uneven_inputs, where ranks without a batch "
+                     "cannot call it: call backward, and then step() without a closure");
+  wait_for_step();  // of the step before: it may step schedulers
   TraceScope span(*context_.trace, "optimizer step");
   context_.accumulation->note_step();
   bind(/*require_all=*/true);

@@ -417,7 +417,7 @@ void RuntimeState::broadcast_training_states(int rank) {
       follow(group_options(optimizer.inner()),
              [&](const State& state) { set_group_options(optimizer.inner(), state); });
   });
-  follow(joined_->reduced_gradients(), [&](const State& reduced) { joined_->keep_gradients(reduced); });
+  follow(joined_->gradient_states(), [&](const State& states) { joined_->adopt_gradient_states(states); });
   for (const auto& scheduler : saves_.schedulers())
     if (!scheduler->sealed())
       follow(scheduler->state_dict(), [&](const State& state) { scheduler->load_state_dict(state); });
@@ -426,10 +426,17 @@ void RuntimeState::broadcast_training_states(int rank) {
 void RuntimeState::join_uneven_inputs(std::vector<std::shared_ptr<parallel::ManagedModel>> models,
                                       const std::function<void()>& f, const UnevenInputsOptions& options) {
   placement_.require_launched();
-  if (models.empty())
-    for (const auto& model : registry_->models()) models.push_back(model->managed);
+  if (accumulation_->joined())
+    throw UsageError("MU585", "join_uneven_inputs was called inside itself: end the first loop before the next one");
+  // The loop may use a sharded model that it does not train, and every rank must hear of its gathers.
+  const bool all = models.empty();
+  for (const auto& model : registry_->models()) {
+    auto* joinable = model->managed->joinable();
+    const bool named = std::ranges::find(models, model->managed) != models.end();
+    if (all || (!named && joinable && joinable->needs_steps())) models.push_back(model->managed);
+  }
   const auto before = loaders_.set_even(options.even_batches);
-  accumulation_->set_joined(placement_.cluster().world_size > 1);
+  accumulation_->set_joined(placement_.cluster().world_size > 1, options.divide_by_initial_world_size);
   const auto restore = c10::make_scope_exit([&] {
     accumulation_->set_joined(false);
     registry_->start_steps(0);  // ranks have made different numbers of steps

@@ -22,10 +22,13 @@
 namespace muster {
 namespace {
 
-/// Two blocks, each a unit, between layers of the root; a buffer, a 0-dim parameter, and one that is frozen.
+constexpr int64_t kWidth = 64;
+
+/// Two blocks, each a unit, between layers of the root; a buffer, a 0-dim parameter, and one that is frozen. Shards are
+/// multiples of 512 float64 elements, so it is wide enough for every rank to hold some of each unit.
 struct BlocksImpl : torch::nn::Module {
   explicit BlocksImpl(at::ScalarType dtype = at::kDouble) {
-    for (int i = 0; i < 2; ++i) blocks->push_back(torch::nn::Linear(5, 5));
+    for (int i = 0; i < 2; ++i) blocks->push_back(torch::nn::Linear(kWidth, kWidth));
     frozen.requires_grad_(false);
     to(dtype);
   }
@@ -35,11 +38,11 @@ struct BlocksImpl : torch::nn::Module {
     if (is_training()) seen += x.sum().detach();
     return out(y) * gain;
   }
-  torch::nn::Linear in{register_module("in", torch::nn::Linear(3, 5))};
+  torch::nn::Linear in{register_module("in", torch::nn::Linear(3, kWidth))};
   torch::nn::ModuleList blocks{register_module("blocks", torch::nn::ModuleList())};
-  torch::nn::Linear out{register_module("out", torch::nn::Linear(5, 1))};
+  torch::nn::Linear out{register_module("out", torch::nn::Linear(kWidth, 1))};
   at::Tensor gain = register_parameter("gain", torch::full({}, 1.25));
-  at::Tensor frozen = register_parameter("frozen", torch::full({5}, 0.5));
+  at::Tensor frozen = register_parameter("frozen", torch::full({kWidth}, 0.5));
   at::Tensor seen = register_buffer("seen", torch::zeros({}));
 };
 TORCH_MODULE(Blocks);

@@ -39,6 +39,8 @@ class FlatParameters {
   virtual bool has_gradient(const at::Tensor& parameter) const = 0;
   /// Clears the gradients of this parameter (undefined, or zero in place).
   virtual void zero_grad(const at::Tensor& parameter, bool set_to_none) = 0;
+  /// Whether ranks that hold other parts of the parameters may not run the program now, because they have no batch.
+  virtual bool ranks_are_joined() const { return false; }
   /// Called before and after a step writes the local values of these parameters. begin_update() waits for operations
   /// that still read them; if other ranks read this memory, it waits for those too and is collective. end_update() is
   /// collective if other ranks need the values.

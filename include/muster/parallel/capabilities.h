@@ -110,6 +110,8 @@ class Joinable {
   virtual void set_session(JoinSession* session, int64_t model) = 0;
   /// Takes part in the communication that the active ranks have announced. Collective.
   virtual void follow(const JoinStep& step) = 0;
+  /// The session is over on this rank, or has failed: nothing of it stays.
+  virtual void end_session() noexcept {}
   /// The reason why the model cannot be joined after all, as text that follows "since"; empty if it can.
   virtual std::string obstacle() const { return {}; }
   /// Copies the root's buffers, and parameters that every rank has in full, to all ranks. Collective.
@@ -118,10 +120,11 @@ class Joinable {
   /// Whether a rank without batches also makes the optimizer steps of the others, since it holds shards that they do
   /// not hold.
   virtual bool needs_steps() const { return false; }
-  /// Which parameters have a reduced gradient, one character for each; equal on all active ranks.
-  virtual std::string reduced_gradients() const { return {}; }
-  /// Drops reduced gradients that are not in this list, because the active ranks have cleared them.
-  virtual void keep_gradients(const std::string& reduced) { (void)reduced; }
+  /// Which parameters have a reduced gradient and which require one, a character for each; equal on all active ranks.
+  virtual std::string gradient_states() const { return {}; }
+  /// Brings this rank to these states of the active ranks: drops reduced gradients that the program has cleared there,
+  /// and freezes and unfreezes parameters. Throws: UsageError (MU118) if this rank lacks a gradient that they have.
+  virtual void adopt_gradient_states(const std::string& states) { static_cast<void>(states); }
 };
 
 /// This rank's parts of the model's parameters; empty if parameters are not sharded.

@@ -123,6 +123,7 @@ void Reducer::gradient_arrived(size_t leaf, const at::Tensor& tensor) {
   const auto index = index_of_leaf_[leaf];
   if (!sync_ || index < 0) {
     streams_.note_local(tensor.device());
+    if (index >= 0) gradients_[static_cast<size_t>(index)].local = true;
     return;
   }
   const auto i = static_cast<size_t>(index);
@@ -246,6 +247,7 @@ void Reducer::finalize_backward(bool reports) {
   if (!gradients_.empty()) recorder_.receive_bits(flags.bits);
   for (size_t i = 0; i < gradients_.size(); ++i) {
     auto& parameter = replica_.parameters()[i];
+    gradients_[i].local = false;
     if (flags.used[i] > 0 && !parameter.tensor.unsafeGetTensorImpl()->grad().defined() &&
         parameter.tensor.requires_grad())
       parameter.tensor.mutable_grad() = parameter.gradient;
@@ -299,8 +301,8 @@ void Reducer::prepare_without_batch() {
     auto& parameter = replica_.parameters()[i];
     gradients_[i].fired = false;
     auto& gradient = parameter.tensor.mutable_grad();
-    // A gradient that was communicated before must not count again.
-    if (gradient.defined() && gradient.is_alias_of(parameter.gradient)) gradient.reset();
+    // A gradient that was communicated before must not count again. After zero_grad(false) local ones are there, too.
+    if (gradient.defined() && gradient.is_alias_of(parameter.gradient) && !gradients_[i].local) gradient.reset();
     fill(i);
   }
   buckets_.await_nothing();

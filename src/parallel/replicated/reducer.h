@@ -94,6 +94,7 @@ class Reducer final : private BackwardActions {
 
   /// Tells other ranks of each reduction before it communicates; nullptr stops that.
   void set_session(JoinSession* session, int64_t model) noexcept { participants_.set_session(session, model); }
+  bool in_session() const noexcept { return participants_.in_session(); }
   /// Runs a reduction of this rank without a backward: sends what this rank has not communicated yet, or zeros.
   void follow(const JoinStep& step);
 
@@ -128,6 +129,7 @@ class Reducer final : private BackwardActions {
   struct Gradient {
     bool fired = false;   ///< whether it has arrived in this reduction
     bool awaited = true;  ///< whether its bucket waits for it in this reduction
+    bool local = false;   ///< whether grad() has collected gradients of this rank since the last reduction
   };
   /// The reason why this rank takes part in a reduction.
   enum class Cause { backward, start, join };

@@ -4,6 +4,7 @@
 #include <sstream>
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/tensor.h>
 #include <torch/nn/module.h>
 
 #include "comm/agreement.h"
@@ -71,6 +72,15 @@ void ReplicatedModel::follow(const JoinStep& step) {
 
 void ReplicatedModel::sync_final_model(const comm::Communicator&, int root) {
   share_values(root);
+  // The loop may have frozen parameters after this rank had left it.
+  std::vector<int64_t> trains;
+  for (const auto& [name, tensor] : all_) trains.push_back(tensor.requires_grad());
+  const auto of_root = at::tensor(trains, at::kLong);
+  group_.internal("which parameters train").broadcast(of_root, root);
+  for (size_t i = 0; i < all_.size(); ++i) {
+    const bool required = of_root.const_data_ptr<int64_t>()[i] != 0;
+    if (all_[i].tensor.requires_grad() != required) all_[i].tensor.requires_grad_(required);
+  }
   // These gradients come from steps of other ranks, and must not be part of this rank's next step.
   if (std::exchange(followed_, false))
     for (const auto& parameter : replica_.parameters()) zero_local_gradient(parameter.tensor, /*set_to_none=*/true);

@@ -122,6 +122,11 @@ void ReductionScheduler::complete(size_t unit) {
   for (; next_ < order_.size() && complete_[order_[next_]]; ++next_) start(order_[next_]);
 }
 
+bool ReductionScheduler::starts_at(size_t unit) const {
+  return !in_order_ &&
+         std::ranges::any_of(order_, [&](size_t u) { return u > unit && expects_no_gradient_[u] && !reduced_[u]; });
+}
+
 void ReductionScheduler::on_backward_reached(size_t unit) {
   if (in_order_) return;
   for (const auto u : order_) {

@@ -62,6 +62,8 @@ class ReductionScheduler {
   /// Backward has reached the unit. Units after it that wait for no gradient, because all their parameters are frozen
   /// here, are reduced now, at the point where a rank that trains them reduces them. Collective.
   void on_backward_reached(size_t unit);
+  /// Whether on_backward_reached() would reduce a unit.
+  bool starts_at(size_t unit) const;
   /// More gradients have arrived after complete().
   void reopen(size_t unit);
   /// Starts all reductions that have not started yet. Collective.

@@ -40,6 +40,11 @@ int64_t gather_detail(size_t unit, bool from_post_forward) {
 
 bool within_backward() { return hook::current_backward() >= 0; }
 
+/// See Joinable::gradient_states().
+char state_of(bool has_gradient, bool requires_grad) {
+  return static_cast<char>('0' + (has_gradient ? 1 : 0) + (requires_grad ? 2 : 0));
+}
+
 std::string name_of(const ShardedUnit& unit, const NamedTensor& parameter) {
   return "parameter '" + parameter.name + "' of unit '" + unit.name() + "'";
 }
@@ -198,7 +203,10 @@ void ShardedEngine::before_access(const hook::StorageAccess& access) {
       !(running || settings.keeps_params_unsharded()))
     refuse(access);
   if (backward) watch.reach();
-  if (backward && sync) reductions_->on_backward_reached(static_cast<size_t>(access.owner_id));
+  if (backward && sync && reductions_->starts_at(static_cast<size_t>(access.owner_id))) {
+    announce_reduction();
+    reductions_->on_backward_reached(static_cast<size_t>(access.owner_id));
+  }
   units[access.owner_id]->values().keep_post_forward_shard(!backward && at::GradMode::is_enabled());
   unshard_scheduler_->use(access.owner_id, backward ? Pass::backward : Pass::forward,
                           settings.keeps_after_forward && (backward || at::GradMode::is_enabled()));
@@ -332,7 +340,7 @@ void ShardedEngine::reduce() {
 
 void ShardedEngine::announce_reduction() {
   if (!participants.in_session() || std::exchange(announced_, true)) return;
-  participants.report(tree::pack(reduced_gradients()));
+  participants.report(tree::pack(gradient_states()));
   set_divisor(participants.divisor());
 }
 
@@ -342,19 +350,17 @@ void ShardedEngine::follow(const JoinStep& step) {
   switch (step.event) {
     case JoinEvent::gather: return unshard_scheduler_->follow_gather(unit / 2, /*from_post_forward=*/unit % 2 != 0);
     case JoinEvent::reduction: return reductions_->start_alone(unit);
-    case JoinEvent::reductions_end: {
-      const auto restore = c10::make_scope_exit([this]() MUSTER_NO_THREAD_SAFETY_ANALYSIS {
-        participants.include_all();
-        set_divisor(participants.divisor());
-      });
-      return watch.end_alone();
-    }
+    case JoinEvent::reductions_end:
+      watch.end_alone();
+      participants.include_all();
+      return set_divisor(participants.divisor());
     case JoinEvent::gradients:
       forward_trained_ = false;  // this rank's last forward tells nothing about the units that come next
+      adopt_gradient_states(tree::unpack<std::string>(step.more));
+      watch_unfrozen();
       participants.set(step);
       watch.start_alone();
-      set_divisor(participants.divisor());
-      return keep_gradients(tree::unpack<std::string>(step.more));
+      return set_divisor(participants.divisor());
     case JoinEvent::finished:
     case JoinEvent::failed:
     case JoinEvent::program: return;  // no model announces these
@@ -362,25 +368,38 @@ void ShardedEngine::follow(const JoinStep& step) {
 }
 
 /// Ranks have made different passes, and must gather the same units in the next one.
-void ShardedEngine::end_session(const comm::Communicator& group, int root) {
-  forward_trained_ = false;
+void ShardedEngine::end_session() {
+  watch.discard_alone();
+  announced_ = forward_trained_ = false;
+  participants.include_all();
+  set_divisor(participants.divisor());
   unshard_scheduler_->forget_passes();
   free_post_forward_shards();
-  module_buffers.broadcast(group, root);
 }
 
-std::string ShardedEngine::reduced_gradients() const {
-  std::string reduced;
-  for (const auto& unit : units)
-    for (size_t i = 0; i < unit->size(); ++i) reduced += unit->has_reduced_gradient(i) ? '1' : '0';
-  return reduced;
-}
-
-void ShardedEngine::keep_gradients(const std::string& reduced) {
-  size_t at = 0;
+std::string ShardedEngine::gradient_states() const {
+  std::string states;
   for (const auto& unit : units)
     for (size_t i = 0; i < unit->size(); ++i)
-      if (reduced.at(at++) == '0') unit->drop_reduced_gradient(i);
+      states += state_of(unit->has_reduced_gradient(i), unit->parameter(i).tensor.requires_grad());
+  return states;
+}
+
+void ShardedEngine::adopt_gradient_states(const std::string& states) {
+  size_t at = 0;
+  for (const auto& unit : units)
+    for (size_t i = 0; i < unit->size(); ++i) {
+      const auto& parameter = unit->parameter(i).tensor;
+      const bool has = unit->has_reduced_gradient(i);
+      const auto theirs = states.at(at++) - '0';
+      if (parameter.requires_grad() != (theirs >= 2)) parameter.requires_grad_(theirs >= 2);
+      if (has && theirs % 2 == 0) unit->drop_reduced_gradient(i);
+      if (!has && theirs % 2 != 0)
+        throw UsageError("MU118", "inside join_uneven_inputs, this rank has cleared the gradient of " +
+                                      name_of(*unit, unit->parameter(i)) +
+                                      ", which ranks that still have batches have not used yet: clear gradients in "
+                                      "the steps of the loop, and not after it");
+    }
 }
 
 void ShardedEngine::set_divisor(double divisor) {

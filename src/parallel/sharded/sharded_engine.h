@@ -67,11 +67,11 @@ class ShardedEngine final : public hook::StorageWatcher,
   /// Starts a reduction of all units without a backward, after BackwardWatch::start_alone(). Collective.
   void start_reductions() MUSTER_REQUIRES(watch.mutex());
   /// See Joinable.
-  void end_session(const comm::Communicator& group, int root) MUSTER_REQUIRES(watch.mutex());
+  void end_session() MUSTER_REQUIRES(watch.mutex());
   void follow(const JoinStep& step) MUSTER_REQUIRES(watch.mutex());
   void set_divisor(double divisor);
-  std::string reduced_gradients() const;
-  void keep_gradients(const std::string& reduced);
+  std::string gradient_states() const;
+  void adopt_gradient_states(const std::string& states) MUSTER_REQUIRES(watch.mutex());
 
   /// Shards may be written between these two calls. `of_units`: the units whose values have changed.
   /// Collective: both, if the ranks of a host share one copy of the values; end_update() also if a changed unit stays

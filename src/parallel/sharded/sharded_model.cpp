@@ -221,6 +221,11 @@ precision::ForwardCasts ShardedModel::forward_casts() const {
           .outputs = settings.output_dtype};
 }
 
+bool ShardedModel::ranks_are_joined() const {
+  base::Lock lock(engine_->watch.mutex());
+  return engine_->participants.in_session();
+}
+
 void ShardedModel::begin_update() {
   base::Lock lock(engine_->watch.mutex());
   engine_->begin_update();
@@ -261,17 +266,25 @@ std::string ShardedModel::obstacle() const { return need_of_every_batch(engine_-
 /// Each rank has made all steps on its shards.
 void ShardedModel::sync_final_model(const comm::Communicator& group, int root) {
   base::Lock lock(engine_->watch.mutex());
-  engine_->end_session(group, root);
+  engine_->module_buffers.broadcast(group, root);
 }
 
-std::string ShardedModel::reduced_gradients() const {
+void ShardedModel::end_session() noexcept {
   base::Lock lock(engine_->watch.mutex());
-  return engine_->reduced_gradients();
+  try {
+    engine_->end_session();
+  } catch (const std::exception&) {  // of a group that has failed; its next operation says so
+  }
 }
 
-void ShardedModel::keep_gradients(const std::string& reduced) {
+std::string ShardedModel::gradient_states() const {
   base::Lock lock(engine_->watch.mutex());
-  engine_->keep_gradients(reduced);
+  return engine_->gradient_states();
+}
+
+void ShardedModel::adopt_gradient_states(const std::string& states) {
+  base::Lock lock(engine_->watch.mutex());
+  engine_->adopt_gradient_states(states);
 }
 
 const optim::LocalParameter* ShardedModel::find(const at::Tensor& parameter) const {
