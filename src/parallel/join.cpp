@@ -109,7 +109,7 @@ JoinStep JoinSession::report(JoinEvent event, int64_t model, int64_t detail, con
     throw UsageError("MU119", "the loop of rank " + std::to_string(failed) +
                                   " inside join_uneven_inputs threw; see that rank's error");
   }
-  if (first < 0) return next;
+  if (first < 0 || failed >= 0) return next;  // this rank has failed, and the others throw: they send nothing more
   last_rank_ = next.root;
   uneven_ = uneven_ || next.active < group_.size();
   next.event = static_cast<JoinEvent>(said[first].event);

@@ -200,6 +200,7 @@ class Rank {
                       precision::PrecisionPolicy("32-true"), c10::DeviceType::CPU, trace_});
     registry_->add(model_);
     OptimizerContext context{.accumulation = accumulation_,
+                             .joined = std::make_shared<JoinedSteps>(registry_),
                              .after_step = {},
                              .before_reduction = [this] { rescale_gradients(); },
                              .group = group_,
