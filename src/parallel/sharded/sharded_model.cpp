@@ -273,7 +273,7 @@ void ShardedModel::end_session() noexcept {
   base::Lock lock(engine_->watch.mutex());
   try {
     engine_->end_session();
-  } catch (const std::exception&) {  // of a group that has failed; its next operation says so
+  } catch (const std::exception&) {  // the group has failed, and its next operation throws
   }
 }
 
