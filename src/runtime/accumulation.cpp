@@ -162,7 +162,7 @@ void Accumulation::set_num_steps(int steps) {
 }
 
 void Accumulation::begin(const MicroBatch& batch, std::function<void(double)> rescale) {
-  if (joined_ && !joins_by_all_ranks_)
+  if (joined_ == Joined::by_active_ranks)
     throw UsageError(
         "MU585",
         "accumulate() was called inside join_uneven_inputs with divide_by_initial_world_size off: its windows "
@@ -173,14 +173,14 @@ void Accumulation::begin(const MicroBatch& batch, std::function<void(double)> re
   batch_ = batch;
   rescale_ = std::move(rescale);
   const bool last = options_.sync_with_dataloader && batch.last;
-  const bool full = window_.begin(options_.num_steps, last, /*others_go_on=*/joined_ && batch.samples_left > 0);
+  const bool full = window_.begin(options_.num_steps, last, /*others_go_on=*/joined() && batch.samples_left > 0);
   if (full || !last) batch_.samples_left = 0;  // samples of other windows
   weights_.begin(batch);
   inside_ = true;
 }
 
 void Accumulation::end_window() {
-  if (joined_)
+  if (joined())
     throw UsageError(
         "MU431",
         "end_window() was called inside join_uneven_inputs, where ranks without a batch cannot end theirs; "
@@ -206,7 +206,7 @@ void Accumulation::weigh(double count) {
     throw UsageError(
         "MU182",
         "a micro-batch was given its count after a loss of it went backward; call count() at once after accumulate()");
-  if (joined_)
+  if (joined())
     throw UsageError("MU183",
                      "count() was called inside join_uneven_inputs, where ranks without a batch cannot tell theirs; "
                      "let batches count by their samples there, or make ranks equal with even_batches");
@@ -224,7 +224,7 @@ void Accumulation::add_up() {
 /// gradients of their next batches.
 void Accumulation::require_shared_window() const {
   const bool shared = window_.micro_batches() > 1 && options_.sync_with_dataloader && !options_.sync_each_batch;
-  if (batch_.every_rank || joined_ || !weights_.known_by_all() || shared) return;
+  if (batch_.every_rank || joined() || !weights_.known_by_all() || shared) return;
   throw UsageError("MU345",
                    "this rank has a batch of a step in which other ranks have none, since even_batches is off, and "
                    "they have ended their window of gradients: run the loop in join_uneven_inputs, let even_batches "
@@ -259,10 +259,9 @@ double Accumulation::loss_factor() {
   return inside_ ? mean_factor() : 1;
 }
 
-void Accumulation::set_joined(bool joined, bool by_all_ranks) noexcept {
+void Accumulation::set_joined(Joined joined) noexcept {
   joined_ = joined;
-  joins_by_all_ranks_ = by_all_ranks;
-  if (!joined) end_left_window();
+  if (joined == Joined::no) end_left_window();
 }
 
 void Accumulation::reset() noexcept {

@@ -146,6 +146,10 @@ class WindowWeights {
   bool weighted_ = false;     // a loss of this window was weighted
 };
 
+/// Whether the program is inside join_uneven_inputs(), and by which number of ranks sums of gradients are divided
+/// there.
+enum class Joined : uint8_t { no, by_all_ranks, by_active_ranks };
+
 /// Decides which micro-batches end a window, and the weight of each in it. Thread safety: one thread at a time.
 ///
 /// A window that turns out to hold another number of samples than a full one is corrected before its last backward.
@@ -183,7 +187,7 @@ class Accumulation {
   void count_last();
   /// True if this micro-batch communicates gradients. Inside join_uneven_inputs() only the end of a window does: a rank
   /// without batches has no gradients to add to.
-  bool communicates() const noexcept { return sync() || (options_.sync_each_batch && !joined_); }
+  bool communicates() const noexcept { return sync() || (options_.sync_each_batch && !joined()); }
   /// Returns the factor for a loss. May first rescale the gradients accumulated so far.
   /// Throws: UsageError (MU345) in a window that only some ranks have, outside of join_uneven_inputs().
   /// Collective: at the end of a window in which weigh() was called, and in the first such window.
@@ -204,14 +208,13 @@ class Accumulation {
   void use_group(const comm::Communicator& group) { group_ = group; }
   /// Inside join_uneven_inputs(), ranks may run out of batches, and this class communicates nothing. If other ranks
   /// continue a window after this rank's last batch, the window stays open, and its gradients are sent with theirs.
-  /// `by_all_ranks`: sums of gradients are divided by the number of all ranks.
-  void set_joined(bool joined, bool by_all_ranks = true) noexcept;
+  void set_joined(Joined joined) noexcept;
   /// The other ranks have ended the window that this rank has left.
   void end_left_window() noexcept {
     if (window_.left()) reset();
   }
   /// Whether ranks may have made different numbers of steps.
-  bool joined() const noexcept { return joined_; }
+  bool joined() const noexcept { return joined_ != Joined::no; }
   /// Goes back to the start of a window.
   void reset() noexcept;
   /// Number of micro-batches so far in an open window; 0 between windows.
@@ -238,8 +241,7 @@ class Accumulation {
   WindowPosition window_;
   WindowWeights weights_;
   bool inside_ = false;  // a micro-batch's scope is open: losses are weighted
-  bool joined_ = false;  // inside join_uneven_inputs()
-  bool joins_by_all_ranks_ = true;
+  Joined joined_ = Joined::no;
   bool used_ = false;  // a micro-batch was begun, or the warning that none was has been given
 };
 

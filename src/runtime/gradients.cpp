@@ -276,7 +276,7 @@ void GradientProcessing::follow(const State& step) {
   if (const auto* optimizer = arguments.find("optimizer")) {
     const auto stepped = optimizers_->at(static_cast<size_t>(optimizer->integer())).lock();
     if (what == "step") stepped->follow_step(arguments.at("groups"));
-    else stepped->follow_zero_grad(arguments.at("set_to_none").boolean());
+    else stepped->clear_gradients(arguments.at("set_to_none").boolean());
     return;
   }
   const auto parameters = joined_->parameters_of(arguments.at("parameters"));

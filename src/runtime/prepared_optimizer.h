@@ -49,9 +49,10 @@ class PreparedOptimizer : public std::enable_shared_from_this<PreparedOptimizer>
     if (context_.add_error_context) context_.add_error_context(error);
   }
   void zero_grad(bool set_to_none);
-  /// On a rank without a batch: makes the step that other ranks have announced, or clears gradients as they do.
+  /// On a rank without a batch: makes the step that other ranks have announced.
   void follow_step(const State& group_options);
-  void follow_zero_grad(bool set_to_none) { clear_gradients(set_to_none); }
+  /// As zero_grad(), at any place in a window; other ranks are not told.
+  void clear_gradients(bool set_to_none);
   /// The implementation of Optimizer::add_param_group().
   void add_param_group(const torch::optim::OptimizerParamGroup& group);
   /// Called after a model was prepared: finds the parameters of the optimizer that it holds, and shards their optimizer
@@ -137,7 +138,6 @@ class PreparedOptimizer : public std::enable_shared_from_this<PreparedOptimizer>
   /// Steps or skips with the gradients that the ranks have reduced. Returns the closure's loss, and whether the step
   /// was made, as far as it is known.
   std::pair<at::Tensor, bool> use_gradients(const torch::optim::Optimizer::LossClosure& closure);
-  void clear_gradients(bool set_to_none);
   void announce(const char* what, const std::function<State::Map()>& arguments) const;
   /// Makes the update. A device that decides about it skips it if `flag` is set.
   at::Tensor update(const torch::optim::Optimizer::LossClosure& closure, const at::Tensor& flag);

@@ -436,9 +436,10 @@ void RuntimeState::join_uneven_inputs(std::vector<std::shared_ptr<parallel::Mana
     if (all || (!named && joinable && joinable->needs_steps())) models.push_back(model->managed);
   }
   const auto before = loaders_.set_even(options.even_batches);
-  accumulation_->set_joined(placement_.cluster().world_size > 1, options.divide_by_initial_world_size);
+  if (placement_.cluster().world_size > 1)
+    accumulation_->set_joined(options.divide_by_initial_world_size ? Joined::by_all_ranks : Joined::by_active_ranks);
   const auto restore = c10::make_scope_exit([&] {
-    accumulation_->set_joined(false);
+    accumulation_->set_joined(Joined::no);
     registry_->start_steps(0);  // ranks have made different numbers of steps
     for (const auto& [loader, even] : before) loader->set_even_batches(even);
   });

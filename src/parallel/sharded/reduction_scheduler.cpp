@@ -71,7 +71,7 @@ void ReductionScheduler::add_units(const std::vector<size_t>& units) {
   freezing_change_ = false;
   set_order();
   label(model_);
-  for (const auto unit : units) start(unit);
+  for (const auto unit : units) send(unit);
 }
 
 void ReductionScheduler::label(const std::string& model) {
@@ -105,7 +105,7 @@ void ReductionScheduler::start_alone() {
 
 void ReductionScheduler::start_alone(size_t unit) {
   alone_ = true;
-  start(unit);
+  send(unit);
 }
 
 void ReductionScheduler::record_end() {
@@ -122,11 +122,6 @@ void ReductionScheduler::complete(size_t unit) {
   for (; next_ < order_.size() && complete_[order_[next_]]; ++next_) start(order_[next_]);
 }
 
-bool ReductionScheduler::starts_at(size_t unit) const {
-  return !in_order_ &&
-         std::ranges::any_of(order_, [&](size_t u) { return u > unit && expects_no_gradient_[u] && !reduced_[u]; });
-}
-
 void ReductionScheduler::on_backward_reached(size_t unit) {
   if (in_order_) return;
   for (const auto u : order_) {
@@ -139,6 +134,10 @@ void ReductionScheduler::reopen(size_t unit) { reduced_[unit] = false; }
 
 void ReductionScheduler::start(size_t unit) {
   before_start_(unit);
+  send(unit);
+}
+
+void ReductionScheduler::send(size_t unit) {
   if (in_flight_.size() >= kMaxInFlight) {
     units_[in_flight_.front()]->gradients()->wait();
     in_flight_.pop_front();

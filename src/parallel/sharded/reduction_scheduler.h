@@ -45,8 +45,8 @@ class ReductionScheduler {
  public:
   static constexpr size_t kMaxInFlight = 2;
 
-  /// `before_start`: called before the reduction of a unit starts. Requires: units, groups and settings outlive this
-  /// object. No unit is added later, but units may get gradients: see add_units().
+  /// `before_start`: called before a backward, or start_alone() of all units, reduces a unit. Requires: units, groups
+  /// and settings outlive this object. No unit is added later, but units may get gradients: see add_units().
   ReductionScheduler(const Units& units, const ShardGroups& groups, const ShardSettings& settings,
                      std::function<void(size_t unit)> before_start);
 
@@ -62,8 +62,6 @@ class ReductionScheduler {
   /// Backward has reached the unit. Units after it that wait for no gradient, because all their parameters are frozen
   /// here, are reduced now, at the point where a rank that trains them reduces them. Collective.
   void on_backward_reached(size_t unit);
-  /// Whether on_backward_reached() would reduce a unit.
-  bool starts_at(size_t unit) const;
   /// More gradients have arrived after complete().
   void reopen(size_t unit);
   /// Starts all reductions that have not started yet. Collective.
@@ -88,6 +86,7 @@ class ReductionScheduler {
 
  private:
   void start(size_t unit);
+  void send(size_t unit);
   void label(const std::string& model);
   void set_order();
 

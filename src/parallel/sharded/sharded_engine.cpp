@@ -116,7 +116,8 @@ void ShardedEngine::build(std::vector<UnitPlan> plans) {
     participants.announce(JoinEvent::gather, gather_detail(unit, units[unit]->values().has_post_forward_shard()));
   });
   reductions_.emplace(units, groups, settings, [this](size_t unit) MUSTER_NO_THREAD_SAFETY_ANALYSIS {  // called with it
-    if (announced_) participants.announce(JoinEvent::reduction, static_cast<int64_t>(unit));
+    announce_reduction();
+    participants.announce(JoinEvent::reduction, static_cast<int64_t>(unit));
   });
   std::vector<NamedTensor> parameters;
   for (size_t u = 0; u < units.size(); ++u) {
@@ -203,10 +204,7 @@ void ShardedEngine::before_access(const hook::StorageAccess& access) {
       !(running || settings.keeps_params_unsharded()))
     refuse(access);
   if (backward) watch.reach();
-  if (backward && sync && reductions_->starts_at(static_cast<size_t>(access.owner_id))) {
-    announce_reduction();
-    reductions_->on_backward_reached(static_cast<size_t>(access.owner_id));
-  }
+  if (backward && sync) reductions_->on_backward_reached(static_cast<size_t>(access.owner_id));
   units[access.owner_id]->values().keep_post_forward_shard(!backward && at::GradMode::is_enabled());
   unshard_scheduler_->use(access.owner_id, backward ? Pass::backward : Pass::forward,
                           settings.keeps_after_forward && (backward || at::GradMode::is_enabled()));
@@ -277,10 +275,7 @@ void ShardedEngine::begin_backward(BackwardState) {
   unshard_scheduler_->begin(Pass::backward, std::exchange(forward_trained_, false));
 }
 
-void ShardedEngine::start_reductions() {
-  announce_reduction();
-  reductions_->start_alone();
-}
+void ShardedEngine::start_reductions() { reductions_->start_alone(); }
 
 /// The first call of a backward that was not announced hides the placeholders here.
 void ShardedEngine::before_gradient(size_t) { watch.reach(); }
@@ -341,7 +336,7 @@ void ShardedEngine::reduce() {
 void ShardedEngine::announce_reduction() {
   if (!participants.in_session() || std::exchange(announced_, true)) return;
   participants.report(tree::pack(gradient_states()));
-  set_divisor(participants.divisor());
+  adopt_divisor();
 }
 
 void ShardedEngine::follow(const JoinStep& step) {
@@ -353,14 +348,14 @@ void ShardedEngine::follow(const JoinStep& step) {
     case JoinEvent::reductions_end:
       watch.end_alone();
       participants.include_all();
-      return set_divisor(participants.divisor());
+      return adopt_divisor();
     case JoinEvent::gradients:
       forward_trained_ = false;  // this rank's last forward tells nothing about the units that come next
       adopt_gradient_states(tree::unpack<std::string>(step.more));
       watch_unfrozen();
       participants.set(step);
       watch.start_alone();
-      return set_divisor(participants.divisor());
+      return adopt_divisor();
     case JoinEvent::finished:
     case JoinEvent::failed:
     case JoinEvent::program: return;  // no model announces these
@@ -372,7 +367,7 @@ void ShardedEngine::end_session() {
   watch.discard_alone();
   announced_ = forward_trained_ = false;
   participants.include_all();
-  set_divisor(participants.divisor());
+  adopt_divisor();
   unshard_scheduler_->forget_passes();
   free_post_forward_shards();
 }
@@ -402,9 +397,9 @@ void ShardedEngine::adopt_gradient_states(const std::string& states) {
     }
 }
 
-void ShardedEngine::set_divisor(double divisor) {
+void ShardedEngine::adopt_divisor() {
   for (const auto& unit : units)
-    if (unit->gradients()) unit->gradients()->set_divisor(divisor);
+    if (unit->gradients()) unit->gradients()->set_divisor(participants.divisor());
 }
 
 const char* ShardedEngine::in_session_or(const char* purpose) const {

@@ -69,7 +69,8 @@ class ShardedEngine final : public hook::StorageWatcher,
   /// See Joinable.
   void end_session() MUSTER_REQUIRES(watch.mutex());
   void follow(const JoinStep& step) MUSTER_REQUIRES(watch.mutex());
-  void set_divisor(double divisor);
+  /// Sums of gradients are divided by the number of participants that they have now.
+  void adopt_divisor();
   std::string gradient_states() const;
   void adopt_gradient_states(const std::string& states) MUSTER_REQUIRES(watch.mutex());
 

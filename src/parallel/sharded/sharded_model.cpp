@@ -253,7 +253,7 @@ std::string ShardedModel::describe() const { return engine_->describe(); }
 void ShardedModel::set_session(JoinSession* session, int64_t model) {
   base::Lock lock(engine_->watch.mutex());
   engine_->participants.set_session(session, model);
-  engine_->set_divisor(engine_->participants.divisor());
+  engine_->adopt_divisor();
 }
 
 void ShardedModel::follow(const JoinStep& step) {
