@@ -29,14 +29,4 @@ void ManagedModel::load_gradient(const at::Tensor& parameter, const GradientPart
   parameter.mutable_grad() = at::empty_like(parameter).copy_(parts.whole);
 }
 
-std::vector<ParameterShard> shards_of(ManagedModel& model) {
-  auto* sharded = model.sharded_parameters();
-  return sharded ? sharded->shards() : std::vector<ParameterShard>{};
-}
-
-at::ScalarType stored_dtype(ManagedModel& model, const at::Tensor& tensor) {
-  const auto* sharded = model.sharded_parameters();
-  return sharded ? sharded->stored_dtype(tensor) : tensor.scalar_type();
-}
-
 }  // namespace muster::parallel

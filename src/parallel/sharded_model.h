@@ -111,7 +111,7 @@ class ShardedModel final : public ManagedModel, public GradientReductions, publi
 
   /// Collective. Gathers unit by unit, so that at most one gathered unit is in memory besides the result.
   std::vector<std::pair<std::string, at::Tensor>> full_state(bool main_only) override;
-  std::vector<ParameterShard> shards() override;
+  std::vector<TensorShard> shards() override;
   at::ScalarType stored_dtype(const at::Tensor& tensor) const override;
   precision::ForwardCasts forward_casts() const override;
   /// Throws: UsageError (MU169) inside a forward, backward or another such scope; (MU190) from an operator that writes
@@ -139,10 +139,9 @@ class ShardedModel final : public ManagedModel, public GradientReductions, publi
     int64_t gradient_bytes = 0;   ///< share of the gradients in `held_bytes`
     int64_t temporary_bytes = 0;  ///< memory allocated temporarily now: full parameters, and gradients being reduced
     int64_t peak_temporary_bytes = 0;
+    std::vector<std::string> units;  ///< names of the units, the root first
   };
   Stats stats() const;
-  /// Names of the units, the root first.
-  std::vector<std::string> unit_names() const;
 
  private:
   void set_session(JoinSession* session, int64_t model) override;

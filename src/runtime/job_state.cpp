@@ -48,7 +48,7 @@ struct LoadedGradient {
   parallel::GradientParts parts = {};
 
   /// `shard`: this rank's shard of the parameter; nullptr if the parameter is whole here.
-  void add_reduced(const State& saved, const parallel::ParameterShard* shard, const TensorReader& reader) {
+  void add_reduced(const State& saved, const TensorShard* shard, const TensorReader& reader) {
     if (shard) parts.shard = reader.shard(saved, *shard);
     else parts.whole = reader.whole(saved);
   }

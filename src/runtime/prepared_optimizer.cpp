@@ -44,10 +44,14 @@ void PreparedOptimizer::bind(bool require_all) {
 bool PreparedOptimizer::bind_parameter(const at::Tensor& parameter, size_t index, bool require_all) {
   if (models_.hold(parameter)) return false;
   if (const auto holder = models_.add_holder_of(parameter)) {
+    auto& model = *holder->managed;
     wait_for_step();
-    move_states(*holder);
-    shard_state(*holder);
-    fused_.add_flat_parameters(*holder->managed);
+    // The optimizer may have had state before its model was moved to the device, or sharded.
+    for (const auto& known : parameters())
+      if (model.expects(known)) move_state(*inner_, known);
+    for (const auto& shard : model.shards())
+      change_state(*inner_, shard.parameter, [&](const at::Tensor& whole) { return padded_shard(whole, shard); });
+    fused_.add_flat_parameters(model);
     return true;
   }
   if (require_all && parameter.requires_grad() && context_.group.size() > 1) {
@@ -56,18 +60,6 @@ bool PreparedOptimizer::bind_parameter(const at::Tensor& parameter, size_t index
                                    "its gradient would differ from rank to rank; prepare the module that owns it");
   }
   return false;
-}
-
-/// Moves state that the optimizer had before its model was moved to the device.
-void PreparedOptimizer::move_states(const PreparedModel& model) {
-  for (const auto& parameter : parameters())
-    if (model.managed->expects(parameter)) move_state(*inner_, parameter);
-}
-
-/// Shards state that the optimizer had before its model was sharded.
-void PreparedOptimizer::shard_state(const PreparedModel& model) {
-  for (const auto& shard : parallel::shards_of(*model.managed))
-    change_state(*inner_, shard.parameter, [&](const at::Tensor& whole) { return padded_shard(whole, shard); });
 }
 
 std::vector<at::Tensor> PreparedOptimizer::parameters() const {
@@ -157,7 +149,11 @@ std::pair<at::Tensor, bool> PreparedOptimizer::use_gradients(const torch::optim:
   // The step is skipped if a loss was scaled and a gradient is not finite, or if clipping has asked for it.
   // Gradients that are reduced and not sharded are equal on all ranks, so no message is needed for them.
   const auto ranks_may_differ = [&] { return steps_locally() || ranks_have_shards(); };
-  if (scaling_) unscale_for_step();
+  if (scaling_) {
+    if (steps_locally()) loss_scale();  // on a rank without a loss, too, the device keeps the scale
+    if (scaling_->unscaled() && !scaling_->checked()) scaling_->forget();  // a second step with these gradients
+    unscale();
+  }
   const bool device_scales = scaling_ && scaling_->on_device();
   at::Tensor found_inf, scaler_state;
   if (device_scales) {
@@ -300,12 +296,6 @@ void PreparedOptimizer::unscale() {
   for_each_gradient(*context_.registry, parameters(),
                     [&](const at::Tensor& gradient) { gradients.push_back(gradient); });
   scaling_->unscale(gradients);
-}
-
-void PreparedOptimizer::unscale_for_step() {
-  if (steps_locally()) loss_scale();  // on a rank without a loss, too, the device keeps the scale
-  if (scaling_->unscaled() && !scaling_->checked()) scaling_->forget();  // a second step with these gradients
-  unscale();
 }
 
 void PreparedOptimizer::note_norm(const GradNorm& norm) {

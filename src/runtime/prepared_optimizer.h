@@ -123,15 +123,12 @@ class PreparedOptimizer : public std::enable_shared_from_this<PreparedOptimizer>
   /// `require_all`: every parameter must have a model by now.
   void bind(bool require_all);
   bool bind_parameter(const at::Tensor& parameter, size_t index, bool require_all);
-  void move_states(const PreparedModel& model);
-  void shard_state(const PreparedModel& model);
   std::optional<at::Device> device_of_parameters() const;
   bool has_gradients() const;
   /// Whether ranks hold shards of the parameters, so that they may find different things in their gradients.
   bool ranks_have_shards() const;
   bool gradients_are_local() const;
   bool steps_locally() const;
-  void unscale_for_step();
   /// Compares the operations that the ranks gave their devices, before gradients reduced by these are used. Not called
   /// at the end of backward: ranks whose loss did not use a model have yet to reduce then. Collective.
   void require_same_device_operations() const;

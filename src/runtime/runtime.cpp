@@ -46,7 +46,7 @@ class WeightStream {
 
   comm::Communicator group_;
   NamedTensors tensors_;                              // all tensors, with a placeholder for each sharded parameter
-  std::vector<parallel::ParameterShard> shards_;      // shard of each sharded parameter
+  std::vector<TensorShard> shards_;                   // shard of each sharded parameter
   std::unordered_map<const void*, size_t> shard_of_;  // index in shards_, by the placeholder's memory
 };
 
@@ -64,7 +64,7 @@ at::Tensor placeholder(const at::Tensor& like, at::ScalarType dtype) {
 
 WeightStream::WeightStream(const PreparedModel& model, comm::Communicator group) : group_(std::move(group)) {
   std::unordered_map<const c10::TensorImpl*, at::Tensor> shown;
-  for (auto& shard : parallel::shards_of(*model.managed)) {
+  for (auto& shard : model.managed->shards()) {
     const auto* parameter = shard.parameter.unsafeGetTensorImpl();
     if (shown.contains(parameter)) continue;
     const auto shape = placeholder(shard.parameter, shard.local.scalar_type());
@@ -74,8 +74,8 @@ WeightStream::WeightStream(const PreparedModel& model, comm::Communicator group)
   }
   for (const auto& [name, tensor] : weights_of(*model.module)) {
     const auto cut = shown.find(tensor.unsafeGetTensorImpl());
-    tensors_.emplace_back(
-        name, cut != shown.end() ? cut->second : tensor.detach().to(parallel::stored_dtype(*model.managed, tensor)));
+    tensors_.emplace_back(name,
+                          cut != shown.end() ? cut->second : tensor.detach().to(model.managed->stored_dtype(tensor)));
   }
 }
 

@@ -103,7 +103,7 @@ std::string describe_save_staging(const std::vector<std::shared_ptr<PreparedMode
   const bool writes_whole = rank == 0;  // rank 0 writes tensors that are not sharded
   for (const auto& model : models) {
     std::unordered_set<const c10::TensorImpl*> cut;
-    for (const auto& shard : parallel::shards_of(*model->managed))
+    for (const auto& shard : model->managed->shards())
       if (cut.insert(shard.parameter.unsafeGetTensorImpl()).second && shard.replica == 0) bytes += shard.local.nbytes();
     for (const auto& [name, tensor] : weights_of(*model->module))
       if (writes_whole && !cut.contains(tensor.unsafeGetTensorImpl())) bytes += tensor.nbytes();

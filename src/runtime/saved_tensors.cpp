@@ -22,7 +22,7 @@ std::vector<int64_t> order_of(const State& sliced) {
 
 bool is_sharded(const State& saved) { return saved.find("sliced") != nullptr; }
 
-at::Tensor padded(const at::Tensor& mine, const parallel::ParameterShard& shard) {
+at::Tensor padded(const at::Tensor& mine, const TensorShard& shard) {
   const auto result = at::zeros({shard.padded}, mine.options());
   result.narrow(0, 0, mine.numel()).copy_(mine);
   return result;
@@ -59,7 +59,7 @@ std::function<void()> writing(const PreparedModel& model, std::vector<std::pair<
 
 }  // namespace
 
-State add_shard(std::string name, const parallel::ParameterShard& shard, const at::Tensor& values,
+State add_shard(std::string name, const TensorShard& shard, const at::Tensor& values,
                 std::vector<TensorShard>& shards) {
   const bool mine = shard.replica == 0;
   shards.push_back({name, shard.shape, mine ? shard.begin : 0, mine ? values : values.narrow(0, 0, 0)});
@@ -81,7 +81,7 @@ at::Tensor TensorReader::whole(const State& saved) const {
   return checkpoint_->read(sliced.name, 0, sliced.numel()).view(sliced.shape).permute(shard::inverse(order_of(saved)));
 }
 
-at::Tensor TensorReader::shard(const State& saved, const parallel::ParameterShard& shard) const {
+at::Tensor TensorReader::shard(const State& saved, const TensorShard& shard) const {
   if (is_sharded(saved) && order_of(saved) == shard.order) {
     // Read straight to the device: a rank's part may not fit into the host's memory.
     auto values = at::empty({shard.local.numel()}, shard.local.options().dtype(dtype(saved)));
@@ -91,38 +91,35 @@ at::Tensor TensorReader::shard(const State& saved, const parallel::ParameterShar
   return shard::select(whole(saved), shard);
 }
 
-at::Tensor padded_shard(const at::Tensor& whole, const parallel::ParameterShard& shard) {
+at::Tensor padded_shard(const at::Tensor& whole, const TensorShard& shard) {
   return padded(shard::select(whole, shard), shard);
 }
 
 State shard_optimizer_state(State inner, const std::vector<at::Tensor>& parameters, const ShardMap& held,
                             const std::string& path, std::vector<TensorShard>& shards) {
-  each_elementwise(
-      inner, parameters, held, [&](const std::string& name, State& value, const parallel::ParameterShard* shard) {
-        // Flat shards are padded: elements beyond the end of the parameter belong to no rank.
-        if (shard)
-          value = add_shard(path + "/" + name, *shard, value.tensor().narrow(0, 0, shard->local.numel()), shards);
-      });
+  each_elementwise(inner, parameters, held, [&](const std::string& name, State& value, const TensorShard* shard) {
+    // Flat shards are padded: elements beyond the end of the parameter belong to no rank.
+    if (shard) value = add_shard(path + "/" + name, *shard, value.tensor().narrow(0, 0, shard->local.numel()), shards);
+  });
   return inner;
 }
 
 State joined_optimizer_state(State inner, const std::vector<at::Tensor>& parameters, const ShardMap& held,
                              const TensorReader& reader) {
-  each_elementwise(inner, parameters, held,
-                   [&](const std::string&, State& value, const parallel::ParameterShard* shard) {
-                     if (!shard) {
-                       value = reader.whole(value);
-                       return;
-                     }
-                     value = padded(reader.shard(value, *shard), *shard);
-                   });
+  each_elementwise(inner, parameters, held, [&](const std::string&, State& value, const TensorShard* shard) {
+    if (!shard) {
+      value = reader.whole(value);
+      return;
+    }
+    value = padded(reader.shard(value, *shard), *shard);
+  });
   return inner;
 }
 
 State save_weights_state(const PreparedModel& model, const std::string& path, std::vector<TensorShard>& shards) {
   State weights = State::Map{};
   std::unordered_map<const c10::TensorImpl*, State> cut;
-  for (const auto& shard : parallel::shards_of(*model.managed)) {
+  for (const auto& shard : model.managed->shards()) {
     auto& saved = cut[shard.parameter.unsafeGetTensorImpl()];
     if (saved.empty()) saved = add_shard(path + "/" + shard.name, shard, shard.local, shards);
     weights.set(shard.name, saved);
@@ -135,7 +132,7 @@ State save_weights_state(const PreparedModel& model, const std::string& path, st
   }
   for (auto& [name, tensor] : weights_of(*model.module))
     if (!cut.contains(tensor.unsafeGetTensorImpl()))
-      weights.set(name, tensor.detach().to(parallel::stored_dtype(*model.managed, tensor)));
+      weights.set(name, tensor.detach().to(model.managed->stored_dtype(tensor)));
   return weights;
 }
 
@@ -146,11 +143,11 @@ std::function<void()> prepare_weights(const PreparedModel& model, const State& w
   std::vector<at::Tensor> written;
   const auto own = weights_of(*model.module);
   ShardMap held;
-  for (auto& shard : parallel::shards_of(*model.managed)) held[shard.parameter.unsafeGetTensorImpl()] = shard;
+  for (auto& shard : model.managed->shards()) held[shard.parameter.unsafeGetTensorImpl()] = shard;
   for (const auto& [name, tensor] : own) {
     const auto* found = weights.find(name);
     const auto shard = held.find(tensor.unsafeGetTensorImpl());
-    const auto dtype = parallel::stored_dtype(*model.managed, tensor);
+    const auto dtype = model.managed->stored_dtype(tensor);
     if (!found) wrong += strict ? "\n  " + shown(name) + " is not in the checkpoint" : "";
     else if (reader.sizes(*found) != tensor.sizes().vec() || reader.dtype(*found) != dtype)
       wrong += "\n  " + shown(name) + ": " + described(reader.dtype(*found), reader.sizes(*found)) +
@@ -175,7 +172,7 @@ std::function<void()> prepare_weights(const PreparedModel& model, const State& w
 std::function<void()> prepare_values(const PreparedModel& model,
                                      const std::vector<std::pair<at::Tensor, at::Tensor>>& pairs) {
   ShardMap held;
-  for (auto& shard : parallel::shards_of(*model.managed)) held[shard.parameter.unsafeGetTensorImpl()] = shard;
+  for (auto& shard : model.managed->shards()) held[shard.parameter.unsafeGetTensorImpl()] = shard;
   std::vector<std::pair<at::Tensor, at::Tensor>> copies;
   std::vector<at::Tensor> written;
   for (const auto& [tensor, value] : pairs) {
@@ -190,7 +187,7 @@ std::function<void()> prepare_values(const PreparedModel& model,
 ShardMap shards_of(const std::vector<std::shared_ptr<PreparedModel>>& models) {
   ShardMap held;
   for (const auto& model : models)
-    for (auto& shard : parallel::shards_of(*model->managed)) held[shard.parameter.unsafeGetTensorImpl()] = shard;
+    for (auto& shard : model->managed->shards()) held[shard.parameter.unsafeGetTensorImpl()] = shard;
   return held;
 }
 

@@ -15,12 +15,11 @@
 namespace muster::runtime {
 
 /// This rank's shard of each sharded parameter, by TensorImpl: the identity of a tensor.
-using ShardMap = std::unordered_map<const c10::TensorImpl*, parallel::ParameterShard>;
+using ShardMap = std::unordered_map<const c10::TensorImpl*, TensorShard>;
 
 /// Adds `values`, laid out like the shard, unless another rank adds the same elements. Returns the entry that replaces
 /// the tensor in a state.
-State add_shard(std::string name, const parallel::ParameterShard& shard, const at::Tensor& values,
-                std::vector<TensorShard>& shards);
+State add_shard(std::string name, const TensorShard& shard, const at::Tensor& values, std::vector<TensorShard>& shards);
 
 /// Reads a tensor from a state, sharded or whole.
 class TensorReader {
@@ -34,14 +33,14 @@ class TensorReader {
   at::Tensor whole(const State& saved) const;
   /// The elements of this shard, 1-D, on its device or the CPU. If the saved tensor is sharded and has the parameter's
   /// memory order, only the bytes of the shard are read.
-  at::Tensor shard(const State& saved, const parallel::ParameterShard& shard) const;
+  at::Tensor shard(const State& saved, const TensorShard& shard) const;
 
  private:
   const Checkpoint* checkpoint_;
 };
 
 /// As shard::select(), padded with zeros.
-at::Tensor padded_shard(const at::Tensor& whole, const parallel::ParameterShard& shard);
+at::Tensor padded_shard(const at::Tensor& whole, const TensorShard& shard);
 
 /// The optimizer's state, with the entries of add_shard() in place of its flat shards. `path`: prefix of the shards'
 /// names.

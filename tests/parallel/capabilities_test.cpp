@@ -20,8 +20,8 @@ TEST(Capabilities, AModelInAWorldOfOneHasNone) {
   EXPECT_EQ(single.sharded_parameters(), nullptr);
   EXPECT_EQ(single.comm_hook_state(), nullptr);
   EXPECT_EQ(single.joinable(), nullptr);
-  EXPECT_TRUE(shards_of(single).empty());
-  EXPECT_EQ(stored_dtype(single, net.first->weight), net.first->weight.scalar_type());
+  EXPECT_TRUE(single.shards().empty());
+  EXPECT_EQ(single.stored_dtype(net.first->weight), net.first->weight.scalar_type());
 }
 
 TEST(Capabilities, AReplicaAveragesGradientsAndHoldsWholeParameters) {
@@ -33,7 +33,7 @@ TEST(Capabilities, AReplicaAveragesGradientsAndHoldsWholeParameters) {
     EXPECT_EQ(model.comm_hook_state(), &replicated);
     EXPECT_NE(model.joinable(), nullptr);
     EXPECT_FALSE(model.sharded());
-    EXPECT_TRUE(shards_of(model).empty());
+    EXPECT_TRUE(model.shards().empty());
   });
 }
 
@@ -46,8 +46,8 @@ TEST(Capabilities, AShardedModelShowsItsShards) {
     EXPECT_EQ(model.sharded_parameters(), &sharded);
     EXPECT_EQ(model.comm_hook_state(), nullptr);
     EXPECT_NE(model.joinable(), nullptr);
-    EXPECT_EQ(shards_of(model).size(), net->parameters().size());
-    for (const auto& parameter : net->parameters()) EXPECT_EQ(stored_dtype(model, parameter), at::kFloat);
+    EXPECT_EQ(model.shards().size(), net->parameters().size());
+    for (const auto& parameter : net->parameters()) EXPECT_EQ(model.stored_dtype(parameter), at::kFloat);
   });
 }
 

@@ -119,7 +119,7 @@ TEST(ShardedModel, SameBitsWithAnyUnits) {
     on_seeded_ranks(2, [&](comm::Communicator group) {
       auto net = make_net(false, at::kFloat, 11, by_mark);
       ShardedModel model(*net, group, {.auto_wrap = false});
-      EXPECT_EQ(model.unit_names(),
+      EXPECT_EQ(model.stats().units,
                 by_mark ? (std::vector<std::string>{"root", "head"}) : std::vector<std::string>{"root"});
       torch::optim::AdamW adam(net->parameters(), adamw());
       optim::FusedStep optimizer(adam, {&model});
@@ -153,7 +153,7 @@ TEST(ShardedModel, HoldsItsPartAndGathersOneUnitBesideTheRoot) {
   on_seeded_ranks(2, [&](comm::Communicator group) {
     auto net = make_net();
     ShardedModel model(*net, group);
-    EXPECT_EQ(model.unit_names(),
+    EXPECT_EQ(model.stats().units,
               (std::vector<std::string>{"root", "encoder.layers.0", "encoder.layers.1", "encoder.layers.2"}));
     EXPECT_NE(model.describe().find("2 ranks, 4 units"), std::string::npos) << model.describe();
     int64_t held = 0, whole = 0;

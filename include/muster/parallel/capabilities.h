@@ -11,7 +11,6 @@
 #include "muster/comm/communicator.h"
 #include "muster/parallel/sharded_options.h"
 #include "muster/precision/policy.h"
-#include "muster/shard/tensor_shard.h"
 #include "muster/tree/state.h"
 
 /// Capabilities that only some models have. For each of them ManagedModel has a function, which returns nullptr if the
@@ -20,14 +19,6 @@ namespace muster::parallel {
 
 class ReductionRecord;
 class JoinSession;
-class ManagedModel;
-
-/// This rank's part of a parameter. Tied parameters are listed under each of their names. `local` is 1-D, and is
-/// written only in optim::write_parameters().
-struct ParameterShard : TensorShard {
-  at::Tensor parameter;
-  int64_t padded = 0;  ///< number of elements in the optimizer's state for this shard
-};
 
 /// A model whose gradients are averaged over ranks at the end of a backward.
 class GradientReductions {
@@ -55,11 +46,6 @@ class GradientReductions {
 /// A model whose parameters or gradients are sharded over ranks.
 class ShardedParameters {
  public:
-  /// This rank's parts of the sharded parameters.
-  virtual std::vector<ParameterShard> shards() = 0;
-  /// The dtype in which a parameter or buffer of the module is stored and saved, which may differ from the dtype in
-  /// which it is used.
-  virtual at::ScalarType stored_dtype(const at::Tensor& tensor) const = 0;
   /// How the inputs and outputs of forwards are cast.
   virtual precision::ForwardCasts forward_casts() const = 0;
   /// Runs f while the module has its full parameters; call it outside forward and backward. Collective.
@@ -126,10 +112,5 @@ class Joinable {
   /// and freezes and unfreezes parameters. Throws: UsageError (MU118) if this rank lacks a gradient that they have.
   virtual void adopt_gradient_states(const std::string& states) { static_cast<void>(states); }
 };
-
-/// This rank's parts of the model's parameters; empty if parameters are not sharded.
-std::vector<ParameterShard> shards_of(ManagedModel& model);
-/// ShardedParameters::stored_dtype() of the model; the tensor's own dtype if parameters are not sharded.
-at::ScalarType stored_dtype(ManagedModel& model, const at::Tensor& tensor);
 
 }  // namespace muster::parallel

@@ -11,6 +11,7 @@
 
 #include "muster/optim/detail/norm.h"
 #include "muster/optim/flat_parameters.h"
+#include "muster/shard/tensor_shard.h"
 
 namespace muster::parallel {
 
@@ -22,7 +23,7 @@ class ShardedParameters;
 /// A rank's parts of the gradient of one parameter; undefined tensors for parts that it does not have.
 struct GradientParts {
   at::Tensor whole = {};  ///< the full gradient; in sharded models, the sum that is not reduced over ranks yet
-  at::Tensor shard = {};  ///< the shard of the reduced gradient, laid out as ParameterShard: 1-D; sharded models only
+  at::Tensor shard = {};  ///< the shard of the reduced gradient, laid out as shards(): 1-D; sharded models only
 };
 
 /// A module managed by a strategy. ReplicatedModel and ShardedModel are the main implementations; a module in a world
@@ -75,6 +76,13 @@ class ManagedModel : public optim::FlatParameters {
   /// Names, in the module's order, with full tensors on every rank that gets them.
   /// Collective: if parameters are sharded. `main_only`: ranks other than the main one get an empty list.
   virtual std::vector<std::pair<std::string, at::Tensor>> full_state(bool main_only) = 0;
+
+  /// This rank's parts of the sharded parameters, 1-D; tied parameters are listed under each of their names. They are
+  /// written only in optim::write_parameters().
+  virtual std::vector<TensorShard> shards() { return {}; }
+  /// The dtype in which a parameter or buffer of the module is stored and saved, which may differ from the dtype in
+  /// which it is used.
+  virtual at::ScalarType stored_dtype(const at::Tensor& tensor) const { return tensor.scalar_type(); }
 
   /// One line for plan(): "ddp: 2 ranks, 3 buckets of at most 25 MiB, ...".
   virtual std::string describe() const = 0;

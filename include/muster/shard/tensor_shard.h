@@ -17,6 +17,8 @@ struct TensorShard {
   at::Tensor local;                      ///< the elements [begin, begin + local.numel()), in any shape
   std::vector<std::int64_t> order = {};  ///< dims of the tensor, from the outermost in memory; empty: 0, 1, 2, ...
   int replica = 0;                       ///< number of lower ranks that hold the same elements
+  at::Tensor parameter = {};             ///< the parameter that it is a part of; undefined for other tensors
+  std::int64_t padded = 0;  ///< number of elements in an optimizer's state for it, if it is a part of a parameter
 };
 
 namespace shard {

@@ -86,6 +86,8 @@ class DelegatingModel : public ManagedModel {
   std::vector<std::pair<std::string, at::Tensor>> full_state(bool main_only) override {
     return model_->full_state(main_only);
   }
+  std::vector<TensorShard> shards() override { return model_->shards(); }
+  at::ScalarType stored_dtype(const at::Tensor& tensor) const override { return model_->stored_dtype(tensor); }
   std::string describe() const override { return model_->describe(); }
   parallel::GradientReductions* gradient_reductions() noexcept override { return model_->gradient_reductions(); }
   parallel::ShardedParameters* sharded_parameters() noexcept override { return model_->sharded_parameters(); }

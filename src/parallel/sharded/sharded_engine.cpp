@@ -86,6 +86,25 @@ struct Largest {
   int64_t sum() const { return marked + first + second; }
 };
 
+/// Bytes of values and gradients that a rank holds permanently, and at its peak.
+std::pair<int64_t, int64_t> needs_of(const Units& units, const ShardSettings& settings) {
+  int64_t rest = 0, all = 0;
+  Largest whole, gradients;
+  for (const auto& unit : units) {
+    rest += unit->held_bytes();
+    const auto gathered = unit->values().has_one_copy() ? 0 : unit->values().full_bytes();
+    all += gathered;
+    whole.add(gathered, unit->is_root());
+    if (unit->trainable_count() > 0 && settings.stage != ShardStage::optimizer)
+      gradients.add(unit->padded_elements() * static_cast<int64_t>(c10::elementSize(
+                                                  settings.reduce_dtype.value_or(unit->local(0).value.scalar_type()))),
+                    unit->is_root());
+  }
+  const auto live = settings.keeps_after_forward ? all : std::max(std::min(settings.limit_bytes, all), whole.sum());
+  const auto kept = settings.post_forward_size > 0 ? all / settings.post_forward_size : 0;
+  return {rest, rest + (settings.keeps_params_unsharded() ? 0 : live + kept) + gradients.sum()};
+}
+
 }  // namespace
 
 bool ArrivedGradients::take() {
@@ -128,11 +147,7 @@ void ShardedEngine::build(std::vector<UnitPlan> plans) {
     }
   }
   freezing_ = FreezingAgreement(std::move(parameters));
-  keep_gradients(early);
-}
-
-/// Gradients that already exist count as those of a backward in no_sync.
-void ShardedEngine::keep_gradients(const std::vector<std::vector<at::Tensor>>& early) {
+  // Gradients that already exist count as those of a backward in no_sync.
   for (size_t u = 0; u < units.size(); ++u) {
     for (size_t i = 0; i < units[u]->size(); ++i)
       if (early[u][i].defined() && units[u]->trainable(i))
@@ -536,24 +551,6 @@ void ShardedEngine::agree_on_freezing() {
   reductions_->wait();
 }
 
-ShardedEngine::Needs ShardedEngine::needs() const {
-  int64_t rest = 0, all = 0;
-  Largest whole, gradients;
-  for (const auto& unit : units) {
-    rest += unit->held_bytes();
-    const auto gathered = unit->values().has_one_copy() ? 0 : unit->values().full_bytes();
-    all += gathered;
-    whole.add(gathered, unit->is_root());
-    if (unit->trainable_count() > 0 && settings.stage != ShardStage::optimizer)
-      gradients.add(unit->padded_elements() * static_cast<int64_t>(c10::elementSize(
-                                                  settings.reduce_dtype.value_or(unit->local(0).value.scalar_type()))),
-                    unit->is_root());
-  }
-  const auto live = settings.keeps_after_forward ? all : std::max(std::min(settings.limit_bytes, all), whole.sum());
-  const auto kept = settings.post_forward_size > 0 ? all / settings.post_forward_size : 0;
-  return {rest, rest + (settings.keeps_params_unsharded() ? 0 : live + kept) + gradients.sum()};
-}
-
 std::string ShardedEngine::describe() const {
   base::Lock lock(watch.mutex());
   const bool twice = !settings.keeps_params_unsharded() && !settings.keeps_after_forward;  // in forward and in backward
@@ -565,7 +562,7 @@ std::string ShardedEngine::describe() const {
       std::count_if(units.begin(), units.end(), [](const auto& unit) { return unit->trainable_count() > 0; });
   const bool rooted = std::any_of(units.begin(), units.end(),
                                   [](const auto& unit) { return unit->is_root() && !unit->values().has_one_copy(); });
-  const auto [rest, peak] = needs();
+  const auto [rest, peak] = needs_of(units, settings);
   std::ostringstream text;
   text << kStageTitles[static_cast<size_t>(settings.stage)] << ": "
        << counted(static_cast<size_t>(groups.size()), "rank");
@@ -598,6 +595,7 @@ ShardedModel::Stats ShardedEngine::stats() const {
   stats.gathers = unshard_scheduler_->gathers();
   stats.reductions = reductions_->started();
   for (const auto& unit : units) {
+    stats.units.push_back(unit->name());
     stats.held_bytes += unit->held_bytes();
     if (const auto* gradients = unit->gradients()) stats.gradient_bytes += gradients->held_bytes();
   }

@@ -110,16 +110,10 @@ class ShardedEngine final : public hook::StorageWatcher,
 
  private:
   enum class FullScope { none, reads, writes };
-  /// Bytes of values and gradients that a rank holds permanently, and at its peak.
-  struct Needs {
-    int64_t held = 0, peak = 0;
-  };
 
-  Needs needs() const;
   [[noreturn]] void refuse(const hook::StorageAccess& access) const MUSTER_REQUIRES(watch.mutex());
   /// If ranks share memory, allocates gradients for as many units as are reduced at a time. Collective.
   void share_gradient_memory();
-  void keep_gradients(const std::vector<std::vector<at::Tensor>>& early);
   bool accessed_in_scope(const hook::StorageAccess& access) const MUSTER_REQUIRES(watch.mutex());
   void begin_backward(BackwardState what) override MUSTER_REQUIRES(watch.mutex());
   void before_gradient(size_t leaf) override MUSTER_REQUIRES(watch.mutex());

@@ -198,11 +198,11 @@ std::vector<std::pair<std::string, at::Tensor>> ShardedModel::full_state(bool ma
   return values;
 }
 
-std::vector<ParameterShard> ShardedModel::shards() {
+std::vector<TensorShard> ShardedModel::shards() {
   base::Lock lock(engine_->watch.mutex());
   if (engine_->one_copy) engine_->one_copy->require_whole();
   engine_->wait_for_values();
-  std::vector<ParameterShard> parts;
+  std::vector<TensorShard> parts;
   for (const auto& entry : engine_->module.named_parameters())
     if (const auto* place = engine_->place(entry.value()))
       parts.push_back(engine_->units[place->first]->shard(place->second, entry.key()));
@@ -304,11 +304,5 @@ void ShardedModel::zero_grad(const at::Tensor& parameter, bool set_to_none) {
 }
 
 ShardedModel::Stats ShardedModel::stats() const { return engine_->stats(); }
-
-std::vector<std::string> ShardedModel::unit_names() const {
-  std::vector<std::string> names;
-  for (const auto& unit : engine_->units) names.push_back(unit->name());
-  return names;
-}
 
 }  // namespace muster::parallel

@@ -74,12 +74,12 @@ bool ShardedUnit::covers(const ShardedUnit& other) const {
   return plan_.root || name() == other.name() || other.name().starts_with(name() + ".");
 }
 
-ParameterShard ShardedUnit::shard(size_t i, std::string name) const {
+TensorShard ShardedUnit::shard(size_t i, std::string name) const {
   const auto mine = layout_.part(i, groups_.shards.rank());
   const auto& tensor = parameter(i).tensor;
   const auto start = layout_.shard_numel() * groups_.shards.rank() + mine.begin - layout_.whole(i).begin;
   const auto length = mine.length == 0 ? 0 : std::clamp<int64_t>(tensor.numel() - start, 0, mine.length);
-  ParameterShard shard;
+  TensorShard shard;
   shard.name = std::move(name);
   shard.order = shard::memory_order(tensor);
   shard.shape = shard::permuted(tensor.sizes(), shard.order);

@@ -38,7 +38,7 @@ class ShardedUnit {
   }
   const optim::LocalParameter& local(size_t i) const { return locals_[i]; }
   /// This rank's shard of the parameter, under one of its names.
-  ParameterShard shard(size_t i, std::string name) const;
+  TensorShard shard(size_t i, std::string name) const;
   /// Whether all ranks treat the parameter as trainable.
   bool trainable(size_t i) const { return trainable_[i]; }
   size_t trainable_count() const noexcept { return trainable_count_; }
