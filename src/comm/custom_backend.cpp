@@ -384,18 +384,7 @@ std::unique_ptr<Collectives> make_over_backend(const CustomBackend& custom, cons
   return std::make_unique<BackendCollectives>(custom, group, rank, size);
 }
 
-bool has_backend_call(OperationKind kind) {
-  switch (kind) {
-    case OperationKind::all_reduce:
-    case OperationKind::reduce:
-    case OperationKind::reduce_scatter:
-    case OperationKind::all_gather:
-    case OperationKind::broadcast:
-    case OperationKind::send:
-    case OperationKind::recv: return true;
-    default: return false;
-  }
-}
+bool has_backend_call(OperationKind kind) { return has_one_shape(kind) && !has_list(kind); }
 
 c10::intrusive_ptr<c10d::Work> call_backend(c10d::Backend& backend, const Operation& operation,
                                             std::vector<at::Tensor>& kept) {

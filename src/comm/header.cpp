@@ -123,9 +123,7 @@ Header make_header(const Operation& operation, const at::Tensor* sent, uint64_t 
   header.location = operation.location;
   const at::Tensor& tensor = sent ? *sent : described_tensor(operation);
   header.dtype = static_cast<int8_t>(tensor.defined() ? tensor.scalar_type() : at::ScalarType::Undefined);
-  auto shape = has_list(operation.kind) ? at::IntArrayRef(operation.list)
-               : tensor.defined()       ? tensor.sizes()
-                                        : at::IntArrayRef();
+  const auto shape = described_shape(operation, tensor);
   header.dims = static_cast<int32_t>(shape.size());
   header.shape_hash = hash(shape);
   std::copy_n(shape.begin(), std::min<std::size_t>(shape.size(), kMaxDims), header.shape);

@@ -9,23 +9,42 @@
 namespace muster::comm {
 namespace {
 
-constexpr std::array<std::string_view, 17> kNames{"all_reduce",
-                                                  "all_gather",
-                                                  "all_gatherv",
-                                                  "reduce_scatter",
-                                                  "broadcast",
-                                                  "reduce",
-                                                  "gather",
-                                                  "scatter",
-                                                  "all_to_all",
-                                                  "barrier",
-                                                  "broadcast_bytes",
-                                                  "all_gather_bytes",
-                                                  "gather_bytes",
-                                                  "subgroup",
-                                                  "allocate_shared_buffer",
-                                                  "send",
-                                                  "recv"};
+/// What is true of every operation of a kind.
+struct KindFacts {
+  std::string_view name;
+  bool has_one_shape = false;
+  bool has_root = false;
+  bool reduces = false;
+};
+
+/// By OperationKind.
+constexpr std::array kKinds{
+    KindFacts{.name = "all_reduce", .has_one_shape = true, .reduces = true},
+    KindFacts{.name = "all_gather", .has_one_shape = true},
+    KindFacts{.name = "all_gatherv"},
+    KindFacts{.name = "reduce_scatter", .has_one_shape = true, .reduces = true},
+    KindFacts{.name = "broadcast", .has_one_shape = true, .has_root = true},
+    KindFacts{.name = "reduce", .has_one_shape = true, .has_root = true, .reduces = true},
+    KindFacts{.name = "gather", .has_root = true},
+    KindFacts{.name = "scatter", .has_root = true},
+    KindFacts{.name = "all_to_all"},
+    KindFacts{.name = "barrier"},
+    KindFacts{.name = "broadcast_bytes", .has_root = true},
+    KindFacts{.name = "all_gather_bytes"},
+    KindFacts{.name = "gather_bytes", .has_root = true},
+    KindFacts{.name = "subgroup", .has_one_shape = true},
+    KindFacts{.name = "allocate_shared_buffer", .has_one_shape = true},
+    KindFacts{.name = "send", .has_one_shape = true},
+    KindFacts{.name = "recv", .has_one_shape = true},
+};
+static_assert(kKinds.size() == static_cast<std::size_t>(OperationKind::recv) + 1);
+
+const KindFacts& facts_of(OperationKind kind) {
+  static constexpr KindFacts kUnknown{.name = "an unknown operation"};
+  const auto index = static_cast<std::size_t>(kind);
+  return index < kKinds.size() ? kKinds[index] : kUnknown;
+}
+
 constexpr std::array<std::string_view, 5> kReduceNames{"sum", "mean", "min", "max", "product"};
 
 bool has_tensor(OperationKind kind) { return kind != OperationKind::barrier && !has_list(kind); }
@@ -42,10 +61,7 @@ ReduceOp parse_reduce_op(std::string_view name) {
                               known_ones(std::array{"sum", "mean (or avg)", "min", "max", "product (or prod)"})));
 }
 
-std::string_view name_of(OperationKind kind) {
-  auto index = static_cast<std::size_t>(kind);
-  return index < kNames.size() ? kNames[index] : std::string_view("an unknown operation");
-}
+std::string_view name_of(OperationKind kind) { return facts_of(kind).name; }
 
 std::string_view name_of(ReduceOp op) {
   auto index = static_cast<std::size_t>(op);
@@ -67,41 +83,12 @@ std::string name_of(at::ScalarType dtype) {
   return lower_case(c10::toString(dtype));
 }
 
-bool reduces(OperationKind kind) {
-  return kind == OperationKind::all_reduce || kind == OperationKind::reduce_scatter || kind == OperationKind::reduce;
-}
-
-bool has_root(OperationKind kind) {
-  switch (kind) {
-    case OperationKind::broadcast:
-    case OperationKind::reduce:
-    case OperationKind::gather:
-    case OperationKind::scatter:
-    case OperationKind::broadcast_bytes:
-    case OperationKind::gather_bytes: return true;
-    default: return false;
-  }
-}
-
+bool reduces(OperationKind kind) { return facts_of(kind).reduces; }
+bool has_root(OperationKind kind) { return facts_of(kind).has_root; }
+bool has_one_shape(OperationKind kind) { return facts_of(kind).has_one_shape; }
 bool is_point_to_point(OperationKind kind) { return kind == OperationKind::send || kind == OperationKind::recv; }
-
 bool has_list(OperationKind kind) {
   return kind == OperationKind::subgroup || kind == OperationKind::allocate_shared_buffer;
-}
-
-bool has_one_shape(OperationKind kind) {
-  switch (kind) {
-    case OperationKind::all_reduce:
-    case OperationKind::all_gather:
-    case OperationKind::reduce_scatter:
-    case OperationKind::broadcast:
-    case OperationKind::reduce:
-    case OperationKind::subgroup:
-    case OperationKind::allocate_shared_buffer:
-    case OperationKind::send:
-    case OperationKind::recv: return true;
-    default: return false;
-  }
 }
 
 const at::Tensor& described_tensor(const Operation& operation) {
@@ -110,13 +97,16 @@ const at::Tensor& described_tensor(const Operation& operation) {
   return operation.out;
 }
 
+at::IntArrayRef described_shape(const Operation& operation, const at::Tensor& tensor) {
+  if (has_list(operation.kind)) return operation.list;
+  return tensor.defined() ? tensor.sizes() : at::IntArrayRef();
+}
+
 int64_t payload_bytes(const Operation& operation) {
-  if (operation.parts.empty()) {
-    const auto& tensor = described_tensor(operation);
-    return tensor.defined() ? static_cast<int64_t>(tensor.nbytes()) : 0;
-  }
+  const auto bytes_of = [](const at::Tensor& one) { return one.defined() ? static_cast<int64_t>(one.nbytes()) : 0; };
+  if (operation.parts.empty()) return bytes_of(described_tensor(operation));
   int64_t bytes = 0;
-  for (const auto& part : operation.parts) bytes += static_cast<int64_t>(part.nbytes());
+  for (const auto& part : operation.parts) bytes += bytes_of(part);
   return bytes;
 }
 
@@ -146,10 +136,8 @@ std::string describe(const std::string& what, const OperationLabel& label) {
 std::string describe(const Operation& operation) {
   const auto& tensor = described_tensor(operation);
   auto dtype = tensor.defined() ? tensor.scalar_type() : at::ScalarType::Undefined;
-  auto shape = has_list(operation.kind) ? at::IntArrayRef(operation.list)
-               : tensor.defined()       ? tensor.sizes()
-                                        : at::IntArrayRef();
-  return describe(describe(operation.kind, operation.reduce, operation.root, dtype, shape), operation.label);
+  return describe(describe(operation.kind, operation.reduce, operation.root, dtype, described_shape(operation, tensor)),
+                  operation.label);
 }
 
 }  // namespace muster::comm

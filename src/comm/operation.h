@@ -76,6 +76,8 @@ bool has_one_shape(OperationKind kind);
 
 /// The tensor whose dtype and shape describe the operation on this rank; undefined if there is none.
 const at::Tensor& described_tensor(const Operation& operation);
+/// The list of an operation that has one, else the shape of `tensor`; empty if that is undefined.
+at::IntArrayRef described_shape(const Operation& operation, const at::Tensor& tensor);
 int64_t payload_bytes(const Operation& operation);
 
 /// A text such as "all_reduce(sum) of float32 [4, 3]".
