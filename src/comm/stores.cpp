@@ -5,10 +5,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <exception>
-#include <iterator>
 #include <span>
 #include <system_error>
 #include <thread>
@@ -57,38 +55,32 @@ class FileLock {
  public:
   /// Throws: CommError (MU058) if the file cannot be made or the lock does not come in time; (MU069) if the file does
   /// not belong to this user.
-  FileLock(std::filesystem::path path, double timeout_seconds);
+  FileLock(std::filesystem::path path, double timeout_seconds) : path_(std::move(path)) {
+    const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(timeout_seconds);
+    while (!try_lock()) {
+      if (std::chrono::steady_clock::now() > end)
+        throw CommError("MU058",
+                        formatted("the lock of the store at {} did not come within {:.0f} s; another rank holds it",
+                                  path_.string(), timeout_seconds));
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    }
+  }
   /// Removes the file; the lock is still held until this object is destroyed.
-  void remove() noexcept;
+  void remove() noexcept { ::unlink(path_.c_str()); }
 
  private:
-  bool try_lock();
+  bool try_lock() {
+    file_ = open_own(path_);
+    struct stat held {
+    }, named{};
+    // The last holder may have removed the file meanwhile; a lock of a removed file excludes no other rank.
+    return ::flock(file_.get(), LOCK_EX | LOCK_NB) == 0 && ::fstat(file_.get(), &held) == 0 &&
+           ::stat(path_.c_str(), &named) == 0 && held.st_ino == named.st_ino && held.st_dev == named.st_dev;
+  }
 
   Descriptor file_;
   std::filesystem::path path_;
 };
-
-FileLock::FileLock(std::filesystem::path path, double timeout_seconds) : path_(std::move(path)) {
-  const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(timeout_seconds);
-  while (!try_lock()) {
-    if (std::chrono::steady_clock::now() > end)
-      throw CommError("MU058",
-                      formatted("the lock of the store at {} did not come within {:.0f} s; another rank holds it",
-                                path_.string(), timeout_seconds));
-    std::this_thread::sleep_for(std::chrono::milliseconds(2));
-  }
-}
-
-bool FileLock::try_lock() {
-  file_ = open_own(path_);
-  struct stat held {
-  }, named{};
-  // The last holder may have removed the file meanwhile; a lock of a removed file excludes no other rank.
-  return ::flock(file_.get(), LOCK_EX | LOCK_NB) == 0 && ::fstat(file_.get(), &held) == 0 &&
-         ::stat(path_.c_str(), &named) == 0 && held.st_ino == named.st_ino && held.st_dev == named.st_dev;
-}
-
-void FileLock::remove() noexcept { ::unlink(path_.c_str()); }
 
 using Bytes = std::vector<std::uint8_t>;
 
@@ -131,68 +123,6 @@ StoreFile::~StoreFile() {
   }
 }
 
-void ForwardingStore::run(std::function<void(c10d::Store&)> function, std::chrono::milliseconds) { function(*store_); }
-
-void ForwardingStore::set(const std::string& key, const Bytes& value) {
-  call([=](auto& store) { store.set(key, value); });
-}
-
-Bytes ForwardingStore::compareSet(const std::string& key, const Bytes& expected, const Bytes& desired) {
-  return call([=](auto& store) { return store.compareSet(key, expected, desired); });
-}
-
-Bytes ForwardingStore::get(const std::string& key) {
-  return call([=](auto& store) { return store.get(key); });
-}
-
-int64_t ForwardingStore::add(const std::string& key, int64_t value) {
-  return call([=](auto& store) { return store.add(key, value); });
-}
-
-bool ForwardingStore::deleteKey(const std::string& key) {
-  return call([=](auto& store) { return store.deleteKey(key); });
-}
-
-bool ForwardingStore::check(const std::vector<std::string>& keys) {
-  return call([=](auto& store) { return store.check(keys); });
-}
-
-int64_t ForwardingStore::getNumKeys() {
-  return call([](auto& store) { return store.getNumKeys(); });
-}
-
-void ForwardingStore::wait(const std::vector<std::string>& keys) {
-  call([=](auto& store) { store.wait(keys); });
-}
-
-void ForwardingStore::wait(const std::vector<std::string>& keys, const std::chrono::milliseconds& timeout) {
-  call([=](auto& store) { store.wait(keys, timeout); }, timeout);
-}
-
-void ForwardingStore::append(const std::string& key, const Bytes& value) {
-  call([=](auto& store) { store.append(key, value); });
-}
-
-std::vector<Bytes> ForwardingStore::multiGet(const std::vector<std::string>& keys) {
-  return call([=](auto& store) { return store.multiGet(keys); });
-}
-
-void ForwardingStore::multiSet(const std::vector<std::string>& keys, const std::vector<Bytes>& values) {
-  call([=](auto& store) { store.multiSet(keys, values); });
-}
-
-void ForwardingStore::queuePush(const std::string& key, const Bytes& value) {
-  call([=](auto& store) { store.queuePush(key, value); });
-}
-
-Bytes ForwardingStore::queuePop(const std::string& key, bool block) {
-  return call([=](auto& store) { return store.queuePop(key, block); });
-}
-
-int64_t ForwardingStore::queueLen(const std::string& key) {
-  return call([=](auto& store) { return store.queueLen(key); });
-}
-
 bool is_signed(const Bytes& value) noexcept { return value.size() >= kAdded && text_of(value).starts_with(kMark); }
 
 SignedStore::SignedStore(c10::intrusive_ptr<c10d::Store> store, cluster::Secret secret)
@@ -202,10 +132,9 @@ Bytes SignedStore::with_signature(const std::string& key, const Bytes& value) co
   const auto signature = signature_of(secret_, key, text_of(value));
   Bytes result;
   result.reserve(kAdded + value.size());
-  const auto append = [&](const auto& part) { std::copy(part.begin(), part.end(), std::back_inserter(result)); };
-  append(kMark);
-  append(signature);
-  append(value);
+  result.insert(result.end(), kMark.begin(), kMark.end());
+  result.insert(result.end(), signature.begin(), signature.end());
+  result.insert(result.end(), value.begin(), value.end());
   return result;
 }
 
@@ -218,9 +147,8 @@ Bytes SignedStore::checked(const std::string& key, const Bytes& value) const {
                   key, why));
   };
   if (!is_signed(value)) refuse("bears no signature");
-  const std::span<const std::uint8_t> bytes(value);
-  const auto rest = text_of(value).substr(kAdded);
-  if (!cluster::is_signature(signature_of(secret_, key, rest), bytes.subspan(kMark.size(), cluster::kSignatureBytes)))
+  const auto signature = std::span(value).subspan(kMark.size(), cluster::kSignatureBytes);
+  if (!cluster::is_signature(signature_of(secret_, key, text_of(value).substr(kAdded)), signature))
     refuse("bears another signature than this job's");
   return {value.begin() + static_cast<std::ptrdiff_t>(kAdded), value.end()};
 }

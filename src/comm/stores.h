@@ -68,29 +68,61 @@ class ForwardingStore : public c10d::Store {
       : c10d::Store(store->getTimeout()), store_(std::move(store)) {}
 
   using c10d::Store::set;
-  void set(const std::string& key, const Bytes& value) override;
+  void set(const std::string& key, const Bytes& value) override {
+    call([=](auto& store) { store.set(key, value); });
+  }
   using c10d::Store::compareSet;
-  Bytes compareSet(const std::string& key, const Bytes& expected, const Bytes& desired) override;
-  Bytes get(const std::string& key) override;
-  int64_t add(const std::string& key, int64_t value) override;
-  bool deleteKey(const std::string& key) override;
-  bool check(const std::vector<std::string>& keys) override;
-  int64_t getNumKeys() override;
-  void wait(const std::vector<std::string>& keys) override;
-  void wait(const std::vector<std::string>& keys, const std::chrono::milliseconds& timeout) override;
+  Bytes compareSet(const std::string& key, const Bytes& expected, const Bytes& desired) override {
+    return call([=](auto& store) { return store.compareSet(key, expected, desired); });
+  }
+  Bytes get(const std::string& key) override {
+    return call([=](auto& store) { return store.get(key); });
+  }
+  int64_t add(const std::string& key, int64_t value) override {
+    return call([=](auto& store) { return store.add(key, value); });
+  }
+  bool deleteKey(const std::string& key) override {
+    return call([=](auto& store) { return store.deleteKey(key); });
+  }
+  bool check(const std::vector<std::string>& keys) override {
+    return call([=](auto& store) { return store.check(keys); });
+  }
+  int64_t getNumKeys() override {
+    return call([](auto& store) { return store.getNumKeys(); });
+  }
+  void wait(const std::vector<std::string>& keys) override {
+    call([=](auto& store) { store.wait(keys); });
+  }
+  void wait(const std::vector<std::string>& keys, const std::chrono::milliseconds& timeout) override {
+    call([=](auto& store) { store.wait(keys, timeout); }, timeout);
+  }
   const std::chrono::milliseconds& getTimeout() const noexcept override { return store_->getTimeout(); }
   void setTimeout(const std::chrono::milliseconds& timeout) override { store_->setTimeout(timeout); }
-  void append(const std::string& key, const Bytes& value) override;
-  std::vector<Bytes> multiGet(const std::vector<std::string>& keys) override;
-  void multiSet(const std::vector<std::string>& keys, const std::vector<Bytes>& values) override;
+  void append(const std::string& key, const Bytes& value) override {
+    call([=](auto& store) { store.append(key, value); });
+  }
+  std::vector<Bytes> multiGet(const std::vector<std::string>& keys) override {
+    return call([=](auto& store) { return store.multiGet(keys); });
+  }
+  void multiSet(const std::vector<std::string>& keys, const std::vector<Bytes>& values) override {
+    call([=](auto& store) { store.multiSet(keys, values); });
+  }
   bool hasExtendedApi() const override { return store_->hasExtendedApi(); }
-  void queuePush(const std::string& key, const Bytes& value) override;
-  Bytes queuePop(const std::string& key, bool block) override;
-  int64_t queueLen(const std::string& key) override;
+  void queuePush(const std::string& key, const Bytes& value) override {
+    call([=](auto& store) { store.queuePush(key, value); });
+  }
+  Bytes queuePop(const std::string& key, bool block) override {
+    return call([=](auto& store) { return store.queuePop(key, block); });
+  }
+  int64_t queueLen(const std::string& key) override {
+    return call([=](auto& store) { return store.queueLen(key); });
+  }
 
  protected:
   /// Calls `function`, which owns everything that it uses, with the store. `waits`: a timeout that the call itself has.
-  virtual void run(std::function<void(c10d::Store&)> function, std::chrono::milliseconds waits);
+  virtual void run(std::function<void(c10d::Store&)> function, [[maybe_unused]] std::chrono::milliseconds waits) {
+    function(*store_);
+  }
 
   /// Returns what `function` returns when run() calls it. It must own everything that it uses.
   template <class F>
