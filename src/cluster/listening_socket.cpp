@@ -59,39 +59,35 @@ int bind_everywhere(int port) {
   return -1;
 }
 
-using Resolved = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
-
-Resolved resolve(const std::string& host, const char* port, int flags) {
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = flags;
-  addrinfo* found = nullptr;
-  if (getaddrinfo(host.c_str(), port, &hints, &found) != 0) found = nullptr;
-  return Resolved(found, freeaddrinfo);
-}
-
 int bind_to(int port, const std::string& address) {
-  auto place = resolve(address, std::to_string(port).c_str(), AI_NUMERICHOST | AI_NUMERICSERV);
+  const auto places = resolve(address, port, AI_NUMERICHOST);
   errno = EADDRNOTAVAIL;
-  if (!place) refuse(-1, port, address);
-  int fd = socket(place->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (places.empty()) refuse(-1, port, address);
+  const auto& place = places.front();
+  int fd = socket(place.bytes.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
   if (fd >= 0) reuse_if_fixed(fd, port);
-  if (fd < 0 || bind(fd, place->ai_addr, place->ai_addrlen) != 0) refuse(fd, port, address);
+  if (fd < 0 || bind(fd, place.get(), place.size) != 0) refuse(fd, port, address);
   return fd;
 }
 
+/// The address that a socket is bound to; of size 0 if there is none.
+SocketAddress own_address(int fd) {
+  SocketAddress address{.size = sizeof address.bytes};
+  if (getsockname(fd, reinterpret_cast<sockaddr*>(&address.bytes), &address.size) != 0) return {};
+  return address;
+}
+
 int port_of(int fd) {
-  sockaddr_storage address{};
-  socklen_t size = sizeof address;
-  getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size);
-  auto port = address.ss_family == AF_INET6 ? reinterpret_cast<sockaddr_in6*>(&address)->sin6_port
-                                            : reinterpret_cast<sockaddr_in*>(&address)->sin_port;
+  const auto address = own_address(fd);
+  auto port = address.bytes.ss_family == AF_INET6 ? reinterpret_cast<const sockaddr_in6*>(&address.bytes)->sin6_port
+                                                  : reinterpret_cast<const sockaddr_in*>(&address.bytes)->sin_port;
   return ntohs(port);
 }
 
-std::string number_of(const sockaddr* address, socklen_t size) {
-  char text[NI_MAXHOST];
-  return getnameinfo(address, size, text, sizeof text, nullptr, 0, NI_NUMERICHOST) == 0 ? text : "";
+SocketAddress copied(const sockaddr* address, socklen_t size) {
+  SocketAddress copy{.size = size};
+  std::memcpy(&copy.bytes, address, size);
+  return copy;
 }
 
 /// An address in the format of the kernel's tables: words of 8 digits, each in this machine's byte order.
@@ -113,8 +109,10 @@ std::vector<std::string> addresses_of_this_host() {
   if (getifaddrs(&list) != 0) return result;
   for (auto* entry = list; entry; entry = entry->ifa_next) {
     if (!entry->ifa_addr || !(entry->ifa_flags & IFF_UP)) continue;
-    if (entry->ifa_addr->sa_family == AF_INET) result.push_back(number_of(entry->ifa_addr, sizeof(sockaddr_in)));
-    if (entry->ifa_addr->sa_family == AF_INET6) result.push_back(number_of(entry->ifa_addr, sizeof(sockaddr_in6)));
+    if (entry->ifa_addr->sa_family == AF_INET)
+      result.push_back(number_of(copied(entry->ifa_addr, sizeof(sockaddr_in))));
+    if (entry->ifa_addr->sa_family == AF_INET6)
+      result.push_back(number_of(copied(entry->ifa_addr, sizeof(sockaddr_in6))));
   }
   freeifaddrs(list);
   return result;
@@ -144,23 +142,40 @@ ListeningSocket::~ListeningSocket() {
 
 int ListeningSocket::release() noexcept { return std::exchange(fd_, -1); }
 
+std::vector<SocketAddress> resolve(const std::string& host, int port, int flags, std::string* problem) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = flags | AI_NUMERICSERV;
+  addrinfo* list = nullptr;
+  if (const int failed = getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &list)) {
+    if (problem) *problem = failed == EAI_SYSTEM ? std::generic_category().message(errno) : gai_strerror(failed);
+    return {};
+  }
+  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owner(list, freeaddrinfo);
+  std::vector<SocketAddress> found;
+  for (const auto* entry = list; entry; entry = entry->ai_next)
+    found.push_back(copied(entry->ai_addr, entry->ai_addrlen));
+  return found;
+}
+
+std::string number_of(const SocketAddress& address) {
+  char text[NI_MAXHOST];
+  return getnameinfo(address.get(), address.size, text, sizeof text, nullptr, 0, NI_NUMERICHOST) == 0 ? text : "";
+}
+
 std::string where_to_listen(const std::string& main_address) {
   if (main_address == "localhost") return kLoopback;
   if (is_loopback(main_address)) return main_address;
   const auto own = addresses_of_this_host();
-  auto meant = resolve(main_address, nullptr, 0);
-  for (auto* entry = meant.get(); entry; entry = entry->ai_next) {
-    const auto number = number_of(entry->ai_addr, entry->ai_addrlen);
+  for (const auto& meant : resolve(main_address, 0)) {
+    const auto number = number_of(meant);
     if (!is_loopback(number) && std::find(own.begin(), own.end(), number) != own.end()) return number;
   }
   return "";
 }
 
 std::string bound_address(int descriptor) {
-  sockaddr_storage address{};
-  socklen_t size = sizeof address;
-  if (getsockname(descriptor, reinterpret_cast<sockaddr*>(&address), &size) != 0) return "";
-  const auto number = number_of(reinterpret_cast<sockaddr*>(&address), size);
+  const auto number = number_of(own_address(descriptor));
   return number == "0.0.0.0" || number == "::" ? "" : number;
 }
 

@@ -1,6 +1,9 @@
 #pragma once  // for other rooms
 
+#include <sys/socket.h>
+
 #include <string>
+#include <vector>
 
 namespace muster::cluster {
 
@@ -25,6 +28,21 @@ class ListeningSocket {
   int fd_ = -1;
   int port_ = 0;
 };
+
+/// An address to which a socket connects or binds.
+struct SocketAddress {
+  sockaddr_storage bytes{};
+  socklen_t size = 0;
+
+  const sockaddr* get() const noexcept { return reinterpret_cast<const sockaddr*>(&bytes); }
+};
+
+/// The addresses of this port of a host, for getaddrinfo()'s `flags`. None if there is no such host; `problem` then
+/// gets the reason.
+std::vector<SocketAddress> resolve(const std::string& host, int port, int flags = 0, std::string* problem = nullptr);
+
+/// The numeric address, without the port.
+std::string number_of(const SocketAddress& address);
 
 /// The address of this host on which a store at `main_address` is to listen: that address, if this host has it and it
 /// is not a loopback address that merely stands for the host's name; the loopback address if it is named explicitly

@@ -1,11 +1,9 @@
-#include <netdb.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstring>
 #include <future>
 #include <system_error>
 
@@ -98,32 +96,6 @@ class BoundedStore final : public ForwardingStore {
   bool is_silent_ MUSTER_GUARDED_BY(mutex_) = false;  // the mutex guards the calls, too
 };
 
-/// Looks for c10d's store at an address before c10d's client is made, because the client starts its timeout again with
-/// every attempt and waits forever for a server that is silent. The probe sends what that client sends first (a ping),
-/// so another kind of server is not mistaken for a store.
-/// Why: docs/decisions/0165-one-deadline-for-the-rendezvous.md.
-class StoreProbe {
- public:
-  StoreProbe(std::string address, int port, std::chrono::milliseconds timeout);
-
-  /// Tries until a store answers, and returns the numeric address at which it does.
-  /// Throws: std::runtime_error at the timeout; it says what was found instead.
-  std::string wait();
-  /// What the last attempt found; empty before the first one has ended. Any thread may call it.
-  std::string found() const;
-
- private:
-  using Clock = std::chrono::steady_clock;
-
-  void note(std::string found);
-
-  const std::string address_;
-  const int port_;
-  const Clock::time_point end_;
-  mutable base::Mutex mutex_;
-  std::string found_ MUSTER_GUARDED_BY(mutex_);
-};
-
 namespace {
 
 using std::chrono::milliseconds;
@@ -134,18 +106,18 @@ constexpr milliseconds kPatience(10'000);  ///< time for one address if there ar
 constexpr milliseconds kLastWords(500);    ///< time that a silent server has to answer a line of text
 constexpr std::size_t kQuoted = 60;
 
-struct Candidate {
-  sockaddr_storage address{};
-  socklen_t size = 0;
-};
-
 /// What was found at one address.
 struct Finding {
   bool is_store = false, has_connected = false;
   std::string words = {};
 };
 
-std::string reason_of(int error) { return std::generic_category().message(error); }
+std::vector<cluster::SocketAddress> resolve(const std::string& address, int port) {
+  std::string problem;
+  auto places = cluster::resolve(address, port, 0, &problem);
+  if (places.empty()) throw std::runtime_error(problem);
+  return places;
+}
 
 /// Whether the descriptor is ready for these events before `end`.
 bool is_ready(int descriptor, short events, TimePoint end) {
@@ -158,31 +130,9 @@ bool is_ready(int descriptor, short events, TimePoint end) {
   }
 }
 
-std::vector<Candidate> resolve(const std::string& address, int port) {
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* list = nullptr;
-  const int failed = ::getaddrinfo(address.c_str(), std::to_string(port).c_str(), &hints, &list);
-  if (failed) throw std::runtime_error(failed == EAI_SYSTEM ? reason_of(errno) : ::gai_strerror(failed));
-  const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> owner(list, ::freeaddrinfo);
-  std::vector<Candidate> places;
-  for (const auto* entry = list; entry; entry = entry->ai_next) {
-    auto& place = places.emplace_back();
-    std::memcpy(&place.address, entry->ai_addr, entry->ai_addrlen);
-    place.size = entry->ai_addrlen;
-  }
-  return places;
-}
-
-std::string number_of(const Candidate& place) {
-  char text[NI_MAXHOST];
-  const auto* address = reinterpret_cast<const sockaddr*>(&place.address);
-  return ::getnameinfo(address, place.size, text, sizeof text, nullptr, 0, NI_NUMERICHOST) == 0 ? text : "";
-}
-
 /// Returns 0, or an errno value.
-int connect_to(int descriptor, const Candidate& place, TimePoint end) {
-  if (::connect(descriptor, reinterpret_cast<const sockaddr*>(&place.address), place.size) == 0) return 0;
+int connect_to(int descriptor, const cluster::SocketAddress& place, TimePoint end) {
+  if (::connect(descriptor, place.get(), place.size) == 0) return 0;
   if (errno != EINPROGRESS) return errno;
   if (!is_ready(descriptor, POLLOUT, end)) return ETIMEDOUT;
   int error = 0;
@@ -197,7 +147,7 @@ Finding without_connection(int error) {
     return {.words =
                 "nothing answers there: a firewall drops the packets, or a process that is stopped or busy "
                 "accepts no connection"};
-  return {.words = "no connection: " + reason_of(error)};
+  return {.words = "no connection: " + std::generic_category().message(error)};
 }
 
 /// What c10d's client sends first, and what a store replies.
@@ -262,50 +212,62 @@ Finding ask(int descriptor, TimePoint end) {
   return {.is_store = true};
 }
 
-Finding visit(const Candidate& place, TimePoint end) {
-  const Descriptor socket(::socket(place.address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+Finding visit(const cluster::SocketAddress& place, TimePoint end) {
+  const Descriptor socket(::socket(place.bytes.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!socket) return without_connection(errno);
   if (const int error = connect_to(socket.get(), place, end)) return without_connection(error);
   return ask(socket.get(), end);
 }
 
-}  // namespace
+/// Looks for c10d's store at an address before c10d's client is made, because the client starts its timeout again with
+/// every attempt and waits forever for a server that is silent. The probe sends what that client sends first (a ping),
+/// so another kind of server is not mistaken for a store.
+/// Why: docs/decisions/0165-one-deadline-for-the-rendezvous.md.
+class StoreProbe {
+ public:
+  StoreProbe(std::string address, int port, milliseconds timeout)
+      : address_(std::move(address)), port_(port), end_(Clock::now() + timeout) {}
 
-StoreProbe::StoreProbe(std::string address, int port, milliseconds timeout)
-    : address_(std::move(address)), port_(port), end_(Clock::now() + timeout) {}
-
-std::string StoreProbe::wait() {
-  for (auto pause = kFirstPause;; pause = std::min(2 * pause, kLongestPause)) {
-    std::vector<Candidate> places;
-    Finding best;
-    try {
-      places = call_in_time(left_until(end_), [address = address_, port = port_] { return resolve(address, port); });
-    } catch (const std::exception& failure) {
-      best.words = formatted("the name '{}' does not resolve: {}", address_, failure.what());
+  /// Tries until a store answers, and returns the numeric address at which it does.
+  /// Throws: std::runtime_error at the timeout; it says what was found instead.
+  std::string wait() {
+    for (auto pause = kFirstPause;; pause = std::min(2 * pause, kLongestPause)) {
+      std::vector<cluster::SocketAddress> places;
+      Finding best;
+      try {
+        places = call_in_time(left_until(end_), [address = address_, port = port_] { return resolve(address, port); });
+      } catch (const std::exception& failure) {
+        best.words = formatted("the name '{}' does not resolve: {}", address_, failure.what());
+      }
+      for (std::size_t i = 0; i < places.size(); ++i) {
+        const bool is_last = i + 1 == places.size();
+        auto finding = visit(places[i], is_last ? end_ : std::min(end_, Clock::now() + kPatience));
+        if (finding.is_store) return cluster::number_of(places[i]);
+        if (finding.has_connected || !best.has_connected) best = std::move(finding);
+      }
+      note(std::move(best.words));
+      if (left_until(end_) < kFirstPause) throw std::runtime_error(found());
+      std::this_thread::sleep_for(std::min(pause, left_until(end_) / 2));
     }
-    for (std::size_t i = 0; i < places.size(); ++i) {
-      const bool is_last = i + 1 == places.size();
-      auto finding = visit(places[i], is_last ? end_ : std::min(end_, Clock::now() + kPatience));
-      if (finding.is_store) return number_of(places[i]);
-      if (finding.has_connected || !best.has_connected) best = std::move(finding);
-    }
-    note(std::move(best.words));
-    if (left_until(end_) < kFirstPause) throw std::runtime_error(found());
-    std::this_thread::sleep_for(std::min(pause, left_until(end_) / 2));
   }
-}
+  /// What the last attempt found; empty before the first one has ended. Any thread may call it.
+  std::string found() const {
+    const base::Lock lock(mutex_);
+    return found_;
+  }
 
-std::string StoreProbe::found() const {
-  const base::Lock lock(mutex_);
-  return found_;
-}
+ private:
+  void note(std::string found) {
+    const base::Lock lock(mutex_);
+    found_ = std::move(found);
+  }
 
-void StoreProbe::note(std::string found) {
-  const base::Lock lock(mutex_);
-  found_ = std::move(found);
-}
-
-namespace {
+  const std::string address_;
+  const int port_;
+  const Clock::time_point end_;
+  mutable base::Mutex mutex_;
+  std::string found_ MUSTER_GUARDED_BY(mutex_);
+};
 
 using StorePtr = c10::intrusive_ptr<c10d::Store>;
 

@@ -1,6 +1,5 @@
 #include "launcher/rendezvous/node_agent.h"
 
-#include <netdb.h>
 #include <sys/socket.h>
 
 #include <cerrno>
@@ -9,6 +8,7 @@
 
 #include "base/log.h"
 #include "base/text.h"
+#include "cluster/listening_socket.h"
 #include "launcher/job.h"
 #include "launcher/restarts.h"
 #include "muster/base/error.h"
@@ -62,23 +62,16 @@ class Connecting {
   }
 
   Descriptor try_all() {
-    addrinfo hints{};
-    hints.ai_socktype = SOCK_STREAM;
-    addrinfo* found = nullptr;
-    const auto port = std::to_string(place_.port);
-    if (const int error = getaddrinfo(place_.address.c_str(), port.c_str(), &hints, &found)) {
-      why_ = gai_strerror(error);
-      return Descriptor();
+    for (const auto& address : cluster::resolve(place_.address, place_.port, 0, &why_)) {
+      if (stopped_by_) break;
+      if (auto socket = try_one(address)) return socket;
     }
-    const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> all(found, freeaddrinfo);
-    for (const auto* entry = found; entry && !stopped_by_; entry = entry->ai_next)
-      if (auto socket = try_one(*entry)) return socket;
     return Descriptor();
   }
 
-  Descriptor try_one(const addrinfo& address) {
-    Descriptor one(socket(address.ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-    if (one && connect(one.get(), address.ai_addr, address.ai_addrlen) == 0) return one;
+  Descriptor try_one(const cluster::SocketAddress& address) {
+    Descriptor one(socket(address.bytes.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    if (one && connect(one.get(), address.get(), address.size) == 0) return one;
     int error = errno;
     if (one && error == EINPROGRESS) {
       stopped_by_ = signals_.wait(kAttempt, {{one.get(), POLLOUT, 0}});

@@ -1,11 +1,7 @@
 #include "launcher/rendezvous/rendezvous_probe.h"
 
-#include <netdb.h>
-
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
-#include <memory>
 
 #include "base/log.h"
 #include "muster/base/error.h"
@@ -37,23 +33,13 @@ int RendezvousProbe::poll_timeout() const {
 }
 
 void RendezvousProbe::attend() {
-  if (!ended_ && !std::exchange(looked_up_, true)) look_up();
+  if (!ended_ && !std::exchange(looked_up_, true)) {
+    addresses_ = cluster::resolve(place_.address, place_.port);
+    if (addresses_.empty()) end();
+  }
   if (ended_) return;
   if (socket_) listen();
   else if (Clock::now() >= due_) try_next();
-}
-
-void RendezvousProbe::look_up() {
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* found = nullptr;
-  const auto port = std::to_string(place_.port);
-  if (getaddrinfo(place_.address.c_str(), port.c_str(), &hints, &found) != 0) return end();
-  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> all(found, freeaddrinfo);
-  for (const auto* entry = found; entry; entry = entry->ai_next) {
-    auto& address = addresses_.emplace_back(Address{{}, entry->ai_addrlen});
-    std::memcpy(&address.bytes, entry->ai_addr, entry->ai_addrlen);
-  }
 }
 
 void RendezvousProbe::try_next() {
@@ -61,8 +47,7 @@ void RendezvousProbe::try_next() {
   due_ = Clock::now() + kAttemptTime;
   socket_ = Descriptor(socket(address.bytes.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   // The result is seen when reading.
-  if (socket_)
-    static_cast<void>(connect(socket_.get(), reinterpret_cast<const sockaddr*>(&address.bytes), address.size));
+  if (socket_) static_cast<void>(connect(socket_.get(), address.get(), address.size));
   else end();
 }
 

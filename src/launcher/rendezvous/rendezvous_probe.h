@@ -1,9 +1,9 @@
 #pragma once
 
 #include <poll.h>
-#include <sys/socket.h>
 
 #include "base/descriptor.h"
+#include "cluster/listening_socket.h"
 #include "launcher/rendezvous/channel.h"
 
 namespace muster::launcher {
@@ -24,17 +24,12 @@ class RendezvousProbe {
 
  private:
   using Clock = std::chrono::steady_clock;
-  struct Address {
-    sockaddr_storage bytes;
-    socklen_t size;
-  };
 
-  void look_up();
   void try_next();
   void listen();
   void end();
 
-  std::vector<Address> addresses_;  // all addresses of node 0
+  std::vector<cluster::SocketAddress> addresses_;  // all addresses of node 0
   Clock::time_point due_ = Clock::now();
   bool ended_ = false, looked_up_ = false;
   std::size_t next_ = 0;

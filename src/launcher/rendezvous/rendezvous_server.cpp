@@ -1,7 +1,6 @@
 #include "launcher/rendezvous/rendezvous_server.h"
 
 #include <fcntl.h>
-#include <netdb.h>
 #include <sys/socket.h>
 
 #include <cerrno>
@@ -52,12 +51,6 @@ constexpr milliseconds kWindDownTime{2000};  // time for the other end to read t
 constexpr milliseconds kTimeToJoin{10000};   // time until the first message of a process that has connected
 constexpr std::size_t kMostStrangers = 64;   // limit at any one time
 constexpr int kMostStrangerLines = 10;       // limit on lines about strangers, so that they cannot fill the log
-
-std::string number_of_peer(const sockaddr_storage& address, socklen_t size) {
-  char text[NI_MAXHOST] = "?";
-  getnameinfo(reinterpret_cast<const sockaddr*>(&address), size, text, sizeof text, nullptr, 0, NI_NUMERICHOST);
-  return text;
-}
 
 }  // namespace
 
@@ -320,10 +313,9 @@ void RendezvousServer::attend() {
 
 void RendezvousServer::accept_all() {
   for (;;) {
-    sockaddr_storage address{};
-    socklen_t size = sizeof address;
-    Descriptor socket(
-        accept4(listening_.fd(), reinterpret_cast<sockaddr*>(&address), &size, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    cluster::SocketAddress address{.size = sizeof address.bytes};
+    Descriptor socket(accept4(listening_.fd(), reinterpret_cast<sockaddr*>(&address.bytes), &address.size,
+                              SOCK_CLOEXEC | SOCK_NONBLOCK));
     full_ = !socket && (errno == EMFILE || errno == ENFILE);
     if (!socket) return;
     const auto strangers = std::count_if(connections_.begin(), connections_.end(),
@@ -331,7 +323,7 @@ void RendezvousServer::accept_all() {
     if (static_cast<std::size_t>(strangers) >= kMostStrangers) continue;
     connections_.emplace(
         next_id_++,
-        Connection{{std::move(socket), Channel::Side::rendezvous, setup_.secret}, number_of_peer(address, size), {}});
+        Connection{{std::move(socket), Channel::Side::rendezvous, setup_.secret}, cluster::number_of(address), {}});
   }
 }
 
