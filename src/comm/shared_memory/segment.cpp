@@ -10,36 +10,62 @@
 #include <atomic>
 #include <cerrno>
 #include <cstring>
+#include <optional>
 #include <stdexcept>
 #include <system_error>
+
+#include "comm/fork_check.h"
 
 #ifndef F_SEAL_FUTURE_WRITE
 #define F_SEAL_FUTURE_WRITE 0x0010
 #endif
 
 namespace muster::comm {
+namespace {
 
-/// An entry of a list that only grows, because a handler may walk it at any time. An entry without bytes is free.
-struct FaultNotice::Range {
-  std::atomic<uintptr_t> begin{0};
-  std::atomic<std::size_t> bytes{0};
-  std::atomic<bool> taken{true};
-  Range* next = nullptr;
-};
+/// Explains faults in memory that this process must not write, and that its forked children do not have. While an
+/// object of this class exists, an access to that memory, which ends the process, first prints the reason. Other faults
+/// go to the previous handler. Thread-safe.
+class FaultNotice {
+ public:
+  FaultNotice(const std::byte* data, std::size_t bytes) {
+    for (auto* range = first_.load(std::memory_order_acquire); range && !range_; range = range->next)
+      if (!range->taken.exchange(true, std::memory_order_acquire)) range_ = range;
+    if (!range_) {
+      range_ = new Range;  // never freed, because a handler may walk the list
+      range_->next = first_.load(std::memory_order_relaxed);
+      while (!first_.compare_exchange_weak(range_->next, range_, std::memory_order_release)) {}
+    }
+    range_->begin.store(reinterpret_cast<uintptr_t>(data), std::memory_order_relaxed);
+    range_->bytes.store(bytes, std::memory_order_release);
+  }
+  ~FaultNotice() {
+    range_->bytes.store(0, std::memory_order_relaxed);
+    range_->taken.store(false, std::memory_order_release);
+  }
+  FaultNotice(const FaultNotice&) = delete;
+  FaultNotice& operator=(const FaultNotice&) = delete;
 
-struct Faults {
-  static std::atomic<FaultNotice::Range*> first;
+  /// Whether the address lies in the memory of any object. For signal handlers.
   static bool covers(const void* address) noexcept {
     const auto at = reinterpret_cast<uintptr_t>(address);
-    for (auto* range = first.load(std::memory_order_acquire); range; range = range->next)
+    for (auto* range = first_.load(std::memory_order_acquire); range; range = range->next)
       if (at - range->begin.load(std::memory_order_relaxed) < range->bytes.load(std::memory_order_acquire)) return true;
     return false;
   }
+
+ private:
+  /// An entry of a list that only grows, because a handler may walk it at any time. An entry without bytes is free.
+  struct Range {
+    std::atomic<uintptr_t> begin{0};
+    std::atomic<std::size_t> bytes{0};
+    std::atomic<bool> taken{true};
+    Range* next = nullptr;
+  };
+
+  static inline std::atomic<Range*> first_{nullptr};
+  Range* range_ = nullptr;
 };
-
-std::atomic<FaultNotice::Range*> Faults::first{nullptr};
-
-namespace {
 
 struct sigaction before = {};
 
@@ -66,7 +92,7 @@ void report() {
 
 void on_fault(int signal, siginfo_t* info, void* context) {
   const bool sent = info->si_code <= 0;  // sent by kill(), so the access is not repeated
-  if (!sent && Faults::covers(info->si_addr)) report();
+  if (!sent && FaultNotice::covers(info->si_addr)) report();
   if (before.sa_flags & SA_SIGINFO) return before.sa_sigaction(signal, info, context);
   if (before.sa_handler != SIG_DFL && before.sa_handler != SIG_IGN) return before.sa_handler(signal);
   ::signal(signal, SIG_DFL);  // the access is repeated and ends the process
@@ -96,33 +122,43 @@ void require_sealed(const Descriptor& descriptor, std::size_t bytes) {
     throw std::runtime_error("a peer's segment is not sealed memory of the agreed size");
 }
 
-}  // namespace
-
-FaultNotice::FaultNotice(const std::byte* data, std::size_t bytes) {
-  [[maybe_unused]] static const bool installed = install();
-  for (auto* range = Faults::first.load(std::memory_order_acquire); range && !range_; range = range->next)
-    if (!range->taken.exchange(true, std::memory_order_acquire)) range_ = range;
-  if (!range_) {
-    range_ = new Range;  // never freed, because a handler may walk the list
-    range_->next = Faults::first.load(std::memory_order_relaxed);
-    while (!Faults::first.compare_exchange_weak(range_->next, range_, std::memory_order_release)) {}
+/// Mapped memory.
+class Mapping {
+ public:
+  Mapping(std::size_t bytes, int protection, int flags, int file)
+      : data_(::mmap(nullptr, bytes, protection, flags, file, 0)), bytes_(bytes) {
+    if (data_ == MAP_FAILED) throw_system_error("mmap", errno);
   }
-  range_->begin.store(reinterpret_cast<uintptr_t>(data), std::memory_order_relaxed);
-  range_->bytes.store(bytes, std::memory_order_release);
+  ~Mapping() {
+    notice_.reset();                                     // before other memory can be mapped there
+    if (!process_.is_forked()) ::munmap(data_, bytes_);  // a fork may have other memory there
+  }
+  Mapping(const Mapping&) = delete;
+  Mapping& operator=(const Mapping&) = delete;
+
+  std::byte* data() const noexcept { return static_cast<std::byte*>(data_); }
+  /// Keeps the memory from children and core dumps, and explains faults in it. Call it once all of it is mapped.
+  void guard() {
+    [[maybe_unused]] static const bool installed = install();
+    ::madvise(data_, bytes_, MADV_DONTFORK);
+    ::madvise(data_, bytes_, MADV_DONTDUMP);
+    notice_.emplace(data(), bytes_);
+  }
+
+ private:
+  void* const data_;
+  const std::size_t bytes_;
+  std::optional<FaultNotice> notice_;
+  const ForkCheck process_;
+};
+
+std::shared_ptr<std::byte> mapped(const Descriptor& file, std::size_t bytes, int protection) {
+  const auto mapping = std::make_shared<Mapping>(bytes, protection, MAP_SHARED, file.get());
+  mapping->guard();
+  return {mapping, mapping->data()};
 }
 
-FaultNotice::~FaultNotice() {
-  if (!range_) return;
-  range_->bytes.store(0, std::memory_order_relaxed);
-  range_->taken.store(false, std::memory_order_release);
-}
-
-FaultNotice::FaultNotice(FaultNotice&& other) noexcept : range_(std::exchange(other.range_, nullptr)) {}
-
-FaultNotice& FaultNotice::operator=(FaultNotice&& other) noexcept {
-  std::swap(range_, other.range_);
-  return *this;
-}
+}  // namespace
 
 Segment Segment::make(std::size_t bytes, std::size_t allocated, PeerAccess access) {
   Segment segment;
@@ -133,7 +169,7 @@ Segment Segment::make(std::size_t bytes, std::size_t allocated, PeerAccess acces
   const int file = segment.descriptor_.get();
   if (::ftruncate(file, static_cast<off_t>(bytes)) != 0) throw_system_error("ftruncate", errno);
   segment.allocate(0, allocated);
-  segment.map_here(file, bytes, PROT_READ | PROT_WRITE);
+  segment.memory_ = mapped(segment.descriptor_, bytes, PROT_READ | PROT_WRITE);
   constexpr int kSize = F_SEAL_SHRINK | F_SEAL_GROW;
   const int writes = access == PeerAccess::read ? F_SEAL_FUTURE_WRITE : 0;
   // Kernels before 5.1 do not have the seal that keeps others from writing.
@@ -154,57 +190,27 @@ void Segment::allocate(std::size_t begin, std::size_t bytes) const {
 Segment Segment::map(const Descriptor& descriptor, std::size_t bytes, PeerAccess access) {
   require_sealed(descriptor, bytes);
   Segment segment;
-  segment.map_here(descriptor.get(), bytes, access == PeerAccess::write ? PROT_READ | PROT_WRITE : PROT_READ);
+  segment.memory_ = mapped(descriptor, bytes, access == PeerAccess::write ? PROT_READ | PROT_WRITE : PROT_READ);
   return segment;
 }
 
 Segment Segment::map_contiguous(const std::vector<Descriptor>& descriptors, std::size_t bytes) {
-  Segment row;
-  const std::size_t all = bytes * descriptors.size();
   // One reservation, so that no other mapping can get between the parts.
-  void* address = ::mmap(nullptr, all, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (address == MAP_FAILED) throw_system_error("mmap", errno);
-  row.data_ = static_cast<std::byte*>(address);
-  row.bytes_ = all;
-  for (std::size_t i = 0; i < descriptors.size(); ++i) {
-    require_sealed(descriptors[i], bytes);
-    if (::mmap(row.data_ + bytes * i, bytes, PROT_READ, MAP_SHARED | MAP_FIXED, descriptors[i].get(), 0) == MAP_FAILED)
+  const auto mapping =
+      std::make_shared<Mapping>(bytes * descriptors.size(), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1);
+  std::byte* part = mapping->data();
+  for (const auto& descriptor : descriptors) {
+    require_sealed(descriptor, bytes);
+    if (::mmap(part, bytes, PROT_READ, MAP_SHARED | MAP_FIXED, descriptor.get(), 0) == MAP_FAILED)
       throw_system_error("mmap", errno);
+    part += bytes;
   }
-  ::madvise(address, all, MADV_DONTFORK);
-  ::madvise(address, all, MADV_DONTDUMP);
-  row.notice_ = FaultNotice(row.data_, all);
+  mapping->guard();
+  Segment row;
+  row.memory_ = {mapping, mapping->data()};
   return row;
 }
 
 std::size_t Segment::page_bytes() noexcept { return static_cast<std::size_t>(::sysconf(_SC_PAGESIZE)); }
-
-void Segment::map_here(int descriptor, std::size_t bytes, int protection) {
-  void* address = ::mmap(nullptr, bytes, protection, MAP_SHARED, descriptor, 0);
-  if (address == MAP_FAILED) throw_system_error("mmap", errno);
-  data_ = static_cast<std::byte*>(address);
-  bytes_ = bytes;
-  ::madvise(address, bytes, MADV_DONTFORK);
-  ::madvise(address, bytes, MADV_DONTDUMP);
-  notice_ = FaultNotice(data_, bytes_);
-}
-
-Segment::~Segment() {
-  notice_ = {};                                                 // before other memory can be mapped there
-  if (data_ && !process_.is_forked()) ::munmap(data_, bytes_);  // a fork may have other memory there
-}
-
-Segment::Segment(Segment&& other) noexcept
-    : descriptor_(std::move(other.descriptor_)), data_(std::exchange(other.data_, nullptr)), bytes_(other.bytes_),
-      notice_(std::move(other.notice_)), process_(other.process_) {}
-
-Segment& Segment::operator=(Segment&& other) noexcept {
-  std::swap(descriptor_, other.descriptor_);
-  std::swap(data_, other.data_);
-  std::swap(bytes_, other.bytes_);
-  std::swap(notice_, other.notice_);
-  std::swap(process_, other.process_);
-  return *this;
-}
 
 }  // namespace muster::comm

@@ -1,27 +1,9 @@
 #pragma once
 
 #include "base/descriptor.h"
-#include "comm/fork_check.h"
 #include "comm/shared_tensor.h"
 
 namespace muster::comm {
-
-/// Explains faults in memory that this process must not write, and that its forked children do not have. While an
-/// object of this class exists, an access to that memory, which ends the process, first prints the reason. Other faults
-/// go to the previous handler. Thread-safe.
-class FaultNotice {
- public:
-  FaultNotice() = default;
-  FaultNotice(const std::byte* data, std::size_t bytes);
-  ~FaultNotice();
-  FaultNotice(FaultNotice&& other) noexcept;
-  FaultNotice& operator=(FaultNotice&& other) noexcept;
-
- private:
-  struct Range;
-  friend struct Faults;
-  Range* range_ = nullptr;
-};
 
 /// Memory that several processes map. It has no name, so nothing of it remains when the last of them has ended. A
 /// forked child does not inherit the mapping, and core dumps leave it out.
@@ -42,23 +24,15 @@ class Segment {
   /// page_bytes().
   static Segment map_contiguous(const std::vector<Descriptor>& descriptors, std::size_t bytes);
   static std::size_t page_bytes() noexcept;
-  ~Segment();
-  Segment(Segment&& other) noexcept;
-  Segment& operator=(Segment&& other) noexcept;
 
-  std::byte* data() const noexcept { return data_; }
+  std::byte* data() const noexcept { return memory_.get(); }
   /// The descriptor to pass on; only a segment of make() has it.
   const Descriptor& descriptor() const noexcept { return descriptor_; }
   Descriptor take_descriptor() noexcept { return std::move(descriptor_); }
 
  private:
-  void map_here(int descriptor, std::size_t bytes, int protection);
-
   Descriptor descriptor_;
-  std::byte* data_ = nullptr;
-  std::size_t bytes_ = 0;
-  FaultNotice notice_;
-  ForkCheck process_;
+  std::shared_ptr<std::byte> memory_;  ///< unmapped with this object
 };
 
 }  // namespace muster::comm
