@@ -51,11 +51,7 @@ void HostStaging::arrive() {
 }
 
 void HostStaging::wait(int rank, TimePoint deadline) {
-  in_ranks_of_group([&] {
-    const auto& filled = areas_->control(rank - first_).filled;
-    areas_->wait(
-        rank - first_, [&] { return filled.load(std::memory_order_acquire) >= rounds_; }, deadline);
-  });
+  in_ranks_of_group([&] { areas_->wait_for_count(rank - first_, &Control::filled, rounds_, deadline); });
 }
 
 void HostStaging::round(TimePoint deadline, const std::function<void(std::byte*)>& fill,

@@ -39,7 +39,7 @@ struct Control {
   alignas(64) std::atomic<uint32_t> ended;    ///< 1 if it has ended the group and the cause can be read
   uint32_t cause_bytes;
   char cause[kCauseBytes];
-  CoreMask cores;  ///< cores of the rank, written before others see this struct
+  cpu_set_t cores;  ///< cores of the rank, written before others see this struct
 };
 
 /// A frame for one other rank, behind one cache line: if a message is small, the receiver reads only that line. The
@@ -141,6 +141,12 @@ class SharedAreas {
   void wait(int peer, const std::function<bool()>& ready, TimePoint deadline) {
     if (!is_scheduled() && ready()) return;
     wait_for(peer, peer, ready, deadline);
+  }
+  /// Waits until a counter of the peer has reached that count. Throws: TransportFailure.
+  void wait_for_count(int peer, std::atomic<uint64_t> Control::*counter, uint64_t count, TimePoint deadline) {
+    const auto& theirs = control(peer).*counter;
+    wait(
+        peer, [&] { return theirs.load(std::memory_order_acquire) >= count; }, deadline);
   }
   /// Waits until ready() returns true, where any peer may cause that. Fails if `peer` has ended, because then the wait
   /// would never end. Throws: TransportFailure.

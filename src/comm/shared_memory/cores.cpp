@@ -1,9 +1,7 @@
 #include "comm/shared_memory/cores.h"
 
-#include <sched.h>
-
 #include <algorithm>
-#include <bit>
+#include <array>
 #include <chrono>
 #include <cstring>
 #include <filesystem>
@@ -52,24 +50,10 @@ bool has_fast_strings() {
 
 }  // namespace
 
-CoreMask own_cores() {
-  static_assert(sizeof(CoreMask) == sizeof(cpu_set_t));
-  cpu_set_t set;
-  CoreMask cores{};
-  if (::sched_getaffinity(0, sizeof(set), &set) == 0) std::memcpy(cores.data(), &set, sizeof(set));
+cpu_set_t own_cores() {
+  cpu_set_t cores{};
+  if (::sched_getaffinity(0, sizeof cores, &cores) != 0) CPU_ZERO(&cores);
   return cores;
-}
-
-CoreMask united(const CoreMask& a, const CoreMask& b) {
-  CoreMask both = a;
-  for (std::size_t word = 0; word < both.size(); ++word) both[word] |= b[word];
-  return both;
-}
-
-int count(const CoreMask& cores) {
-  int bits = 0;
-  for (const uint64_t word : cores) bits += std::popcount(word);
-  return bits;
 }
 
 int granted_cores() {

@@ -1,19 +1,15 @@
 #pragma once
 
-#include <array>
+#include <sched.h>
+
 #include <cstddef>
-#include <cstdint>
 
 /// The cores of a host: which of them a process may use, how far apart they are, and how to copy through their caches
 /// or past them.
 namespace muster::comm {
 
-/// The cores on which a process may run, as bits; no bit is set if the system does not tell.
-using CoreMask = std::array<uint64_t, 16>;
-
-CoreMask own_cores();
-CoreMask united(const CoreMask& a, const CoreMask& b);
-int count(const CoreMask& cores);
+/// The cores on which this process may run; none if the system does not tell.
+cpu_set_t own_cores();
 
 /// The number of cores' worth of time that the process's control groups (of a container) grant; a large number if they
 /// set no limit.

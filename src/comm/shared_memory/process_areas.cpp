@@ -159,16 +159,16 @@ ProcessAreas::ProcessAreas(int rank, OwnArea own, std::vector<Neighbour> peers, 
     : SharedAreas(rank, static_cast<int>(peers.size())), timeout_(timeout), own_(std::move(own)),
       peers_(std::move(peers)) {
   set_area(rank, own_.memory.data());
-  CoreMask cores = control(rank).cores;
-  own_cores_ = count(cores);
+  cpu_set_t cores = control(rank).cores;
+  own_cores_ = CPU_COUNT(&cores);
   for (int peer = 0; peer < size(); ++peer) {
     if (peer == rank) continue;
     set_area(peer, peers_[peer].memory.data());
     if (!peers_[peer].process)
       peers_[peer].process = std::make_shared<const Descriptor>(peers_[peer].link.watch_process());
-    cores = united(cores, control(peer).cores);
+    CPU_OR(&cores, &cores, &control(peer).cores);
   }
-  group_cores_ = std::min(count(cores), granted_cores());
+  group_cores_ = std::min(CPU_COUNT(&cores), granted_cores());
 }
 
 void ProcessAreas::notify_all() {

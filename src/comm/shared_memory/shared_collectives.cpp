@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <deque>
+#include <span>
 
 #include "comm/shared_memory/cores.h"
 #include "comm/shared_memory/reduction.h"
@@ -61,32 +62,28 @@ class SharedTransport final : public Transport {
 /// A block while it is sent or received, in pieces.
 class SharedTransport::Block final : public Transport::Transfer {
  public:
-  Block(SharedTransport& transport, int peer, void* data, std::size_t bytes, bool sends)
-      : transport_(transport), peer_(peer), at_(static_cast<std::byte*>(data)), left_(bytes), sends_(sends) {
-    queue().push_back(this);
+  Block(SharedTransport& transport, int peer, std::deque<Block*>& queue, const void* data, std::size_t bytes)
+      : peer(peer), left(static_cast<std::byte*>(const_cast<void*>(data)), bytes), transport_(transport),
+        queue_(queue) {
+    queue_.push_back(this);
   }
-  ~Block() override { std::erase(queue(), this); }
+  ~Block() override { std::erase(queue_, this); }
   void wait(TimePoint deadline) override {
-    if (left_ > 0) transport_.wait(*this, deadline);
+    if (!left.empty()) transport_.wait(*this, deadline);
+  }
+  /// Takes the next piece, of at most `limit` bytes, from what is left.
+  std::span<std::byte> take(std::size_t limit) {
+    const auto piece = left.first(std::min(limit, left.size()));
+    left = left.subspan(piece.size());
+    return piece;
   }
 
-  int peer() const { return peer_; }
-  std::size_t left() const { return left_; }
-  std::size_t next(std::size_t limit) const { return std::min(limit, left_); }
-  std::byte* at() const { return at_; }
-  void took(std::size_t bytes) { at_ += bytes, left_ -= bytes; }
+  const int peer;
+  std::span<std::byte> left;
 
  private:
-  std::deque<Block*>& queue() const {
-    auto& peer = transport_.peers_[peer_];
-    return sends_ ? peer.sends : peer.receives;
-  }
-
   SharedTransport& transport_;
-  const int peer_;
-  std::byte* at_;
-  std::size_t left_;
-  const bool sends_;
+  std::deque<Block*>& queue_;
 };
 
 const Mailbox& SharedTransport::box_from(int peer, TimePoint deadline) {
@@ -107,11 +104,11 @@ void SharedTransport::send_frame(int to, const Frame& frame, TimePoint) {
 }
 
 Transport::Request SharedTransport::send(int to, const void* data, std::size_t bytes, int) {
-  return std::make_unique<Block>(*this, to, const_cast<void*>(data), bytes, true);
+  return std::make_unique<Block>(*this, to, peers_[to].sends, data, bytes);
 }
 
 Transport::Request SharedTransport::recv(int from, void* data, std::size_t bytes, int) {
-  return std::make_unique<Block>(*this, from, data, bytes, false);
+  return std::make_unique<Block>(*this, from, peers_[from].receives, data, bytes);
 }
 
 bool SharedTransport::can_advance() const {
@@ -131,10 +128,9 @@ bool SharedTransport::advance_sends(int peer) {
   while (!own.sends.empty() && own.pieces_sent < taken + 2) {
     Block& block = *own.sends.front();
     areas_->ensure_blocks();
-    const std::size_t bytes = block.next(areas_->layout().block_bytes);
-    std::memcpy(areas_->blocks(rank(), peer, own.pieces_sent++), block.at(), bytes);
-    block.took(bytes);
-    if (block.left() == 0) own.sends.pop_front();
+    const auto piece = block.take(areas_->layout().block_bytes);
+    std::memcpy(areas_->blocks(rank(), peer, own.pieces_sent++), piece.data(), piece.size());
+    if (block.left.empty()) own.sends.pop_front();
   }
   if (own.pieces_sent == before) return false;
   areas_->channel(rank(), peer).filled.store(own.pieces_sent, std::memory_order_release);
@@ -147,10 +143,9 @@ bool SharedTransport::advance_receives(int peer) {
   const auto before = own.pieces_received;
   while (!own.receives.empty() && own.pieces_received < filled) {
     Block& block = *own.receives.front();
-    const std::size_t bytes = block.next(areas_->layout().block_bytes);
-    std::memcpy(block.at(), areas_->blocks(peer, rank(), own.pieces_received++), bytes);
-    block.took(bytes);
-    if (block.left() == 0) own.receives.pop_front();
+    const auto piece = block.take(areas_->layout().block_bytes);
+    std::memcpy(piece.data(), areas_->blocks(peer, rank(), own.pieces_received++), piece.size());
+    if (block.left.empty()) own.receives.pop_front();
   }
   if (own.pieces_received == before) return false;
   areas_->channel(rank(), peer).taken.store(own.pieces_received, std::memory_order_release);
@@ -168,11 +163,11 @@ bool SharedTransport::advance() {
 }
 
 void SharedTransport::wait(const Block& block, TimePoint deadline) {
-  while (block.left() > 0) {
+  while (!block.left.empty()) {
     if (advance()) areas_->notify_all();
     else
       areas_->wait_for_any(
-          block.peer(), [this] { return can_advance(); }, deadline);
+          block.peer, [this] { return can_advance(); }, deadline);
   }
 }
 
@@ -200,11 +195,11 @@ void SharedCollectives::run(Operation& operation, const std::string& group, Time
   Call call{operation, group, deadline};
   operation.piggybacks.assign(operation.piggyback ? size_ : 0, 0);
   switch (operation.kind) {
-    case OperationKind::all_reduce: return all_reduce(call);
+    case OperationKind::all_reduce:
+    case OperationKind::reduce: return reduce(call);
     case OperationKind::all_gather: return all_gather(call);
     case OperationKind::reduce_scatter: return reduce_scatter(call);
     case OperationKind::broadcast: return broadcast(call);
-    case OperationKind::reduce: return reduce(call);
     case OperationKind::barrier: return exchange_headers(call);
     case OperationKind::allocate_shared_buffer: return allocate_buffer(call);
     default: return pairwise_->run(operation, group, deadline);
@@ -257,15 +252,14 @@ void SharedCollectives::stage(std::byte* to, const void* from, int64_t bytes) co
 }
 
 void SharedCollectives::wait_filled(const Call& call, int peer, uint64_t chunks) {
-  const auto& filled = areas_->control(peer).filled;
-  areas_->wait(
-      peer, [&] { return filled.load(std::memory_order_acquire) >= chunks; }, call.deadline);
+  areas_->wait_for_count(peer, &Control::filled, chunks, call.deadline);
 }
 
-void SharedCollectives::wait_reduced(const Call& call, int peer, uint64_t chunks) {
-  const auto& reduced = areas_->control(peer).reduced;
-  areas_->wait(
-      peer, [&] { return reduced.load(std::memory_order_acquire) >= chunks; }, call.deadline);
+void SharedCollectives::collect_terms(const Call& call, const Chunk& chunk, const void* own, int64_t offset) {
+  for (int peer = 0; peer < size_; ++peer) {
+    if (peer != rank_) wait_filled(call, peer, chunk.number + 1);
+    terms_[peer] = peer == rank_ ? own : staging(peer, chunk) + offset;
+  }
 }
 
 void SharedCollectives::for_each_chunk(const Call& call, int64_t elements, int64_t at_once,
@@ -288,58 +282,49 @@ void SharedCollectives::for_each_chunk(const Call& call, int64_t elements, int64
   }
 }
 
-void SharedCollectives::all_reduce(Call& call) {
-  const at::Tensor& out = call.operation.out;
-  if (out.nbytes() <= Mailbox::kMostBytes) return all_reduce_inline(call);
-  if (const auto buffer = buffer_of_all(call, out); buffer && buffer->access == PeerAccess::write)
-    return all_reduce_in(*buffer, call);
-  reduce_staged(call, out, true);
+bool SharedCollectives::takes_result(const Call& call) const {
+  return call.operation.kind == OperationKind::all_reduce || rank_ == call.operation.root;
 }
 
-void SharedCollectives::reduce(const Call& call) {
+void SharedCollectives::reduce(Call& call) {
   const at::Tensor& out = call.operation.out;
-  if (out.nbytes() <= Mailbox::kMostBytes) return all_reduce_inline(call);
-  reduce_staged(call, out, false);
+  if (out.nbytes() <= Mailbox::kMostBytes) return reduce_inline(call);
+  if (call.operation.kind == OperationKind::all_reduce)
+    if (const auto buffer = buffer_of_all(call, out); buffer && buffer->access == PeerAccess::write)
+      return all_reduce_in(*buffer, call);
+  const bool is_small = out.nbytes() * static_cast<std::size_t>(size_ - 1) <= kWholeBytes;
+  is_small ? reduce_whole(call) : reduce_pieces(call);
 }
 
-void SharedCollectives::all_reduce_inline(const Call& call) {
+void SharedCollectives::reduce_inline(const Call& call) {
   const at::Tensor& out = call.operation.out;
   void* data = out.numel() ? out.mutable_data_ptr() : nullptr;
   const std::size_t bytes = out.nbytes();
   exchange_frames(
       call, bytes, [&](int) { return data; }, [&](int) { return bytes; });
-  const bool wanted = call.operation.kind == OperationKind::all_reduce || rank_ == call.operation.root;
-  if (bytes == 0 || !wanted) return;
+  if (bytes == 0 || !takes_result(call)) return;
   for (int peer = 0; peer < size_; ++peer) terms_[peer] = peer == rank_ ? data : received(peer);
   reduce_memory({&data, 1}, terms_, static_cast<std::size_t>(out.numel()), out.scalar_type(), call.operation.reduce);
 }
 
-void SharedCollectives::reduce_staged(const Call& call, const at::Tensor& tensor, bool everybody) {
-  const bool is_small = tensor.nbytes() * static_cast<std::size_t>(size_ - 1) <= kWholeBytes;
-  is_small ? reduce_whole(call, tensor, everybody) : reduce_pieces(call, tensor, everybody);
-}
-
-void SharedCollectives::reduce_whole(const Call& call, const at::Tensor& tensor, bool everybody) {
-  const bool takes = everybody || rank_ == call.operation.root;
-  void* data = takes ? tensor.mutable_data_ptr() : const_cast<void*>(tensor.const_data_ptr());
-  const auto fill = [&](const Chunk& chunk) { stage(staging(rank_, chunk), data, tensor.nbytes()); };
+void SharedCollectives::reduce_whole(const Call& call) {
+  const at::Tensor& out = call.operation.out;
+  const bool takes = takes_result(call);
+  void* data = takes ? out.mutable_data_ptr() : const_cast<void*>(out.const_data_ptr());
+  const auto fill = [&](const Chunk& chunk) { stage(staging(rank_, chunk), data, out.nbytes()); };
   const auto use = [&](const Chunk& chunk) {
     if (!takes) return;
-    for (int peer = 0; peer < size_; ++peer) {
-      if (peer != rank_) wait_filled(call, peer, chunk.number + 1);
-      terms_[peer] = peer == rank_ ? data : staging(peer, chunk);
-    }
-    reduce_memory({&data, 1}, terms_, static_cast<std::size_t>(tensor.numel()), tensor.scalar_type(),
-                  call.operation.reduce);
+    collect_terms(call, chunk, data, 0);
+    reduce_memory({&data, 1}, terms_, static_cast<std::size_t>(out.numel()), out.scalar_type(), call.operation.reduce);
   };
-  for_each_chunk(call, tensor.numel(), tensor.numel(), fill, use);
+  for_each_chunk(call, out.numel(), out.numel(), fill, use);
 }
 
-void SharedCollectives::reduce_pieces(const Call& call, const at::Tensor& tensor, bool everybody) {
-  const auto width = static_cast<int64_t>(tensor.element_size());
-  auto* data =
-      static_cast<std::byte*>(everybody || rank_ == call.operation.root ? tensor.mutable_data_ptr()
-                                                                        : const_cast<void*>(tensor.const_data_ptr()));
+void SharedCollectives::reduce_pieces(const Call& call) {
+  const at::Tensor& out = call.operation.out;
+  const auto width = static_cast<int64_t>(out.element_size());
+  const bool takes = takes_result(call);
+  auto* data = static_cast<std::byte*>(takes ? out.mutable_data_ptr() : const_cast<void*>(out.const_data_ptr()));
   const auto fill = [&](const Chunk& chunk) {
     const Range own = aligned_piece_of(rank_, chunk.size, size_);
     const std::byte* from = data + chunk.begin * width;
@@ -350,25 +335,21 @@ void SharedCollectives::reduce_pieces(const Call& call, const at::Tensor& tensor
   const auto use = [&](const Chunk& chunk) {
     const Range own = aligned_piece_of(rank_, chunk.size, size_);
     std::byte* here = data + chunk.begin * width;
-    for (int peer = 0; peer < size_; ++peer) {
-      if (peer != rank_) wait_filled(call, peer, chunk.number + 1);
-      terms_[peer] = (peer == rank_ ? here : staging(peer, chunk)) + own.begin * width;
-    }
-    const bool takes = everybody || rank_ == call.operation.root;
+    collect_terms(call, chunk, here + own.begin * width, own.begin * width);
     void* results[] = {staging(rank_, chunk) + own.begin * width, here + own.begin * width};
     if (takes && avoids_caches_) std::swap(results[0], results[1]);
-    reduce_memory({results, takes ? 2u : 1u}, terms_, static_cast<std::size_t>(own.size()), tensor.scalar_type(),
+    reduce_memory({results, takes ? 2u : 1u}, terms_, static_cast<std::size_t>(own.size()), out.scalar_type(),
                   call.operation.reduce, takes && avoids_caches_);
     areas_->control(rank_).reduced.store(chunk.number + 1, std::memory_order_release);
     areas_->notify_all();
     for (int step = 1; takes && step < size_; ++step) {
       const int peer = (rank_ + step) % size_;
       const Range piece = aligned_piece_of(peer, chunk.size, size_);
-      wait_reduced(call, peer, chunk.number + 1);
+      areas_->wait_for_count(peer, &Control::reduced, chunk.number + 1, call.deadline);
       std::memcpy(here + piece.begin * width, staging(peer, chunk) + piece.begin * width, piece.size() * width);
     }
   };
-  for_each_chunk(call, tensor.numel(), kStaging / width, fill, use);
+  for_each_chunk(call, out.numel(), kStaging / width, fill, use);
 }
 
 void SharedCollectives::all_gather(Call& call) {
@@ -428,10 +409,7 @@ void SharedCollectives::reduce_scatter(Call& call) {
         stage(staging(rank_, chunk) + stride * peer, from + bytes * peer + chunk.begin * width, chunk.size * width);
   };
   const auto use = [&](const Chunk& chunk) {
-    for (int peer = 0; peer < size_; ++peer) {
-      if (peer != rank_) wait_filled(call, peer, chunk.number + 1);
-      terms_[peer] = peer == rank_ ? from + bytes * rank_ + chunk.begin * width : staging(peer, chunk) + stride * rank_;
-    }
+    collect_terms(call, chunk, from + bytes * rank_ + chunk.begin * width, stride * rank_);
     void* const here = result + chunk.begin * width;
     reduce_memory({&here, 1}, terms_, static_cast<std::size_t>(chunk.size), out.scalar_type(), call.operation.reduce);
   };
@@ -510,12 +488,8 @@ std::shared_ptr<SharedBuffer> SharedCollectives::buffer_to_read(Call& call, cons
 void SharedCollectives::end_reading(const Call& call) {
   areas_->control(rank_).steps.store(++steps_, std::memory_order_release);
   areas_->notify_all();
-  for (int peer = 0; peer < size_; ++peer) {
-    if (peer == rank_) continue;
-    const auto& steps = areas_->control(peer).steps;
-    areas_->wait(
-        peer, [&] { return steps.load(std::memory_order_acquire) >= steps_; }, call.deadline);
-  }
+  for (int peer = 0; peer < size_; ++peer)
+    if (peer != rank_) areas_->wait_for_count(peer, &Control::steps, steps_, call.deadline);
 }
 
 void SharedCollectives::reduce_in(const SharedBuffer& buffer, const Call& call, Range elements) {

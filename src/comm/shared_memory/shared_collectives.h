@@ -39,12 +39,11 @@ class SharedCollectives final : public Collectives {
   };
   using Payload = std::function<const void*(int peer)>;
 
-  void all_reduce(Call& call);
+  void reduce(Call& call);
   void all_gather(Call& call);
   void reduce_scatter(Call& call);
   void broadcast(const Call& call);
-  void reduce(const Call& call);
-  void all_reduce_inline(const Call& call);
+  void reduce_inline(const Call& call);
   void reduce_scatter_inline(const Call& call);
   void allocate_buffer(const Call& call);
 
@@ -69,14 +68,16 @@ class SharedCollectives final : public Collectives {
   /// Copies part of a chunk to this rank's staging in the way that lets peers read it soonest.
   void stage(std::byte* to, const void* from, int64_t bytes) const;
   void wait_filled(const Call& call, int peer, uint64_t chunks);
-  void wait_reduced(const Call& call, int peer, uint64_t chunks);
+  /// Waits until all ranks have filled their staging. Sets terms_ to what is there at that offset in bytes; to `own`
+  /// for this rank.
+  void collect_terms(const Call& call, const Chunk& chunk, const void* own, int64_t offset);
   std::byte* staging(int rank, const Chunk& chunk) const { return areas_->staging(rank, chunk.number); }
 
-  /// Reduces `tensor`; all ranks get the result if `everybody` is set, otherwise only the root. reduce_pieces(): each
-  /// rank reduces one piece for all.
-  void reduce_staged(const Call& call, const at::Tensor& tensor, bool everybody);
-  void reduce_whole(const Call& call, const at::Tensor& tensor, bool everybody);
-  void reduce_pieces(const Call& call, const at::Tensor& tensor, bool everybody);
+  /// Whether this rank gets the result of all_reduce() or reduce().
+  bool takes_result(const Call& call) const;
+  void reduce_whole(const Call& call);
+  /// Each rank reduces one piece for all.
+  void reduce_pieces(const Call& call);
 
   /// The buffer that contains the tensor of every rank, at one offset unless it is gathered; null if there is none. If
   /// this rank's tensor is in a buffer, headers_exchanged is set.
