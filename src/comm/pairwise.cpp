@@ -132,8 +132,22 @@ std::vector<int> Pairwise::peers() const {
   return order;
 }
 
-Pairwise::SendRecv Pairwise::whole(int peer, const at::Tensor& tensor) const {
-  return {.peer = peer, .data = tensor.const_data_ptr(), .bytes = tensor.nbytes()};
+std::vector<Pairwise::SendRecv> Pairwise::headers_alone() const {
+  std::vector<SendRecv> pairs;
+  for (int peer : peers()) pairs.push_back({.peer = peer});
+  return pairs;
+}
+
+Pairwise::SendRecv Pairwise::whole(int peer, const at::Tensor& tensor, void* into) {
+  return {.peer = peer,
+          .data = tensor.const_data_ptr(),
+          .bytes = tensor.nbytes(),
+          .into = into,
+          .expected = into ? tensor.nbytes() : 0};
+}
+
+Pairwise::SendRecv Pairwise::arrival(int peer, const at::Tensor& tensor, void* into) {
+  return {.peer = peer, .into = into, .expected = tensor.nbytes()};
 }
 
 void Pairwise::post_blocks(Requests& requests, int peer, void* data, std::size_t bytes, bool sending) {
@@ -193,18 +207,14 @@ void Pairwise::exchange(const Call& call, const std::vector<SendRecv>& pairs, co
   for (auto& request : requests) request->wait(call.deadline);
 }
 
-void Pairwise::exchange_headers(const Call& call) {
-  std::vector<SendRecv> pairs;
-  for (int peer : peers()) pairs.push_back({.peer = peer});
-  exchange(call, pairs);
-}
+void Pairwise::exchange_headers(const Call& call) { exchange(call, headers_alone()); }
 
 bool Pairwise::all_agree(const Call& call, bool own) {
   const auto sent = static_cast<std::byte>(own);
   std::vector<std::byte> received(static_cast<std::size_t>(size()), sent);
   std::vector<SendRecv> pairs;
   for (int peer : peers())
-    pairs.push_back({.peer = peer, .data = &sent, .bytes = 1, .into = &received[peer], .expected = std::size_t{1}});
+    pairs.push_back({.peer = peer, .data = &sent, .bytes = 1, .into = &received[peer], .expected = 1});
   exchange(call, pairs);
   return std::count(received.begin(), received.end(), std::byte{0}) == 0;
 }
@@ -220,10 +230,9 @@ void Pairwise::exchange_uneven(const Call& call) {
   std::vector<SendRecv> pairs;
   for (int peer : peers()) {
     const at::Tensor* sent = sent_to(peer);
-    SendRecv pair = sent ? whole(peer, *sent) : SendRecv{.peer = peer};
+    auto& pair = pairs.emplace_back(sent ? whole(peer, *sent) : SendRecv{.peer = peer});
     pair.sent = sent;
     pair.expected.reset();
-    pairs.push_back(pair);
   }
   exchange(call, pairs, [&](int peer, const Header& header) -> void* {
     operation.results[peer] = empty(header);
@@ -240,11 +249,8 @@ void Pairwise::all_reduce(const Call& call) {
   std::vector<at::Tensor> terms(size(), out.view(-1));
   std::byte* into = scratch(out.nbytes() * size());
   for (int peer : peers()) {
-    SendRecv pair = whole(peer, out);
-    pair.into = into + out.nbytes() * peer;
-    pair.expected = out.nbytes();
+    const auto& pair = pairs.emplace_back(whole(peer, out, into + out.nbytes() * peer));
     terms[peer] = elements_at(pair.into, out.numel(), out);
-    pairs.push_back(pair);
   }
   exchange(call, pairs);
   reduce_terms(terms[rank()], terms, rank(), call.operation.reduce);
@@ -254,12 +260,7 @@ void Pairwise::all_gather(const Call& call) {
   const auto& [in, out] = std::tie(call.operation.in, call.operation.out);
   auto* pieces = static_cast<std::byte*>(out.mutable_data_ptr());
   std::vector<SendRecv> pairs;
-  for (int peer : peers()) {
-    SendRecv pair = whole(peer, in);
-    pair.into = pieces + in.nbytes() * peer;
-    pair.expected = in.nbytes();
-    pairs.push_back(pair);
-  }
+  for (int peer : peers()) pairs.push_back(whole(peer, in, pieces + in.nbytes() * peer));
   std::byte* own = pieces + in.nbytes() * rank();
   if (in.nbytes() > 0 && own != in.const_data_ptr()) std::memmove(own, in.const_data_ptr(), in.nbytes());
   exchange(call, pairs);
@@ -273,9 +274,11 @@ void Pairwise::reduce_scatter(const Call& call) {
   std::vector<SendRecv> pairs;
   std::vector<at::Tensor> terms(size());
   for (int peer = 0; peer < size(); ++peer) {
-    SendRecv pair{.peer = peer, .data = pieces + out.nbytes() * peer, .bytes = out.nbytes()};
-    pair.into = into + out.nbytes() * peer;
-    pair.expected = out.nbytes();
+    const SendRecv pair{.peer = peer,
+                        .data = pieces + out.nbytes() * peer,
+                        .bytes = out.nbytes(),
+                        .into = into + out.nbytes() * peer,
+                        .expected = out.nbytes()};
     terms[peer] = elements_at(peer == rank() ? pair.data : pair.into, out.numel(), out);
     if (peer != rank()) pairs.push_back(pair);
   }
@@ -288,12 +291,9 @@ void Pairwise::broadcast(const Call& call) {
   if (out.nbytes() > kWholeBytes && size() > 2) return broadcast_pieces(call);
   std::vector<SendRecv> pairs;
   for (int peer : peers()) {
-    SendRecv pair = rank() == call.operation.root ? whole(peer, out) : SendRecv{.peer = peer};
-    if (peer == call.operation.root) {
-      pair.into = out.mutable_data_ptr();
-      pair.expected = out.nbytes();
-    }
-    pairs.push_back(pair);
+    if (rank() == call.operation.root) pairs.push_back(whole(peer, out));
+    else if (peer == call.operation.root) pairs.push_back(arrival(peer, out, out.mutable_data_ptr()));
+    else pairs.push_back({.peer = peer});
   }
   exchange(call, pairs);
 }
@@ -306,13 +306,12 @@ void Pairwise::reduce(const Call& call) {
   std::vector<SendRecv> pairs;
   std::vector<at::Tensor> terms(size(), out.view(-1));
   for (int peer : peers()) {
-    SendRecv pair = peer == call.operation.root ? whole(peer, out) : SendRecv{.peer = peer};
     if (is_root) {
-      pair.into = into + out.nbytes() * peer;
-      pair.expected = out.nbytes();
+      const auto& pair = pairs.emplace_back(arrival(peer, out, into + out.nbytes() * peer));
       terms[peer] = elements_at(pair.into, out.numel(), out);
+    } else {
+      pairs.push_back(peer == call.operation.root ? whole(peer, out) : SendRecv{.peer = peer});
     }
-    pairs.push_back(pair);
   }
   exchange(call, pairs);
   if (is_root) reduce_terms(terms[rank()], terms, rank(), call.operation.reduce);
@@ -338,13 +337,8 @@ void Pairwise::scatter(const Call& call) {
 
 void Pairwise::point_to_point(const Call& call) {
   const auto& operation = call.operation;
-  const bool sends = operation.kind == OperationKind::send;
-  SendRecv pair = sends ? whole(operation.root, operation.in) : SendRecv{.peer = operation.root};
-  if (!sends) {
-    pair.into = operation.out.mutable_data_ptr();
-    pair.expected = operation.out.nbytes();
-  }
-  exchange(call, {pair});
+  if (operation.kind == OperationKind::send) exchange(call, {whole(operation.root, operation.in)});
+  else exchange(call, {arrival(operation.root, operation.out, operation.out.mutable_data_ptr())});
 }
 
 std::byte* Pairwise::scratch(std::size_t bytes) {
@@ -362,12 +356,11 @@ class Pairwise::PieceBroadcast {
 
   void run() {
     if (rank_ != root_) post_arrivals();
-    std::vector<SendRecv> pairs;
-    for (int peer : others_) pairs.push_back({.peer = peer});
-    group_.send_frames(call_, pairs);
+    const auto headers = group_.headers_alone();
+    group_.send_frames(call_, headers);
     if (rank_ == root_) send_pieces();
-    for (const auto& pair : pairs)
-      group_.check_arrival(call_, pair, read_header(group_.recv_frame(call_, pair.peer, nullptr)));
+    for (const auto& header : headers)
+      group_.check_arrival(call_, header, read_header(group_.recv_frame(call_, header.peer, nullptr)));
     if (rank_ != root_) pass_on();
     for (auto& request : gathers_) request->wait(call_.deadline);
     for (auto& request : sends_) request->wait(call_.deadline);
@@ -443,12 +436,11 @@ class Pairwise::PieceReduction {
   void run() {
     const int64_t own_chunks = pieces_.chunks(rank_);
     for (int64_t chunk = 0; chunk < window_; ++chunk) post_arrivals(chunk);
-    std::vector<SendRecv> pairs;
-    for (int peer : others_) pairs.push_back({.peer = peer});
-    group_.send_frames(call_, pairs);
+    const auto headers = group_.headers_alone();
+    group_.send_frames(call_, headers);
     for (int peer : others_) send_piece(peer);
-    for (const auto& pair : pairs)
-      group_.check_arrival(call_, pair, read_header(group_.recv_frame(call_, pair.peer, nullptr)));
+    for (const auto& header : headers)
+      group_.check_arrival(call_, header, read_header(group_.recv_frame(call_, header.peer, nullptr)));
     for (int64_t chunk = 0; chunk < own_chunks; ++chunk) {
       reduce_chunk(chunk);
       if (chunk + window_ < own_chunks) post_arrivals(chunk + window_);

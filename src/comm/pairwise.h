@@ -77,7 +77,12 @@ class Pairwise : public Collectives {
   void throw_abort_cause(const Call& call, int peer);
   /// The peers in the order in which this rank addresses them, starting with the next rank.
   std::vector<int> peers() const;
-  SendRecv whole(int peer, const at::Tensor& tensor) const;
+  /// Frames without payload to and from all peers.
+  std::vector<SendRecv> headers_alone() const;
+  /// Sends the tensor. With `into`, a tensor of its size arrives there.
+  static SendRecv whole(int peer, const at::Tensor& tensor, void* into = nullptr);
+  /// Receives a tensor of this size.
+  static SendRecv arrival(int peer, const at::Tensor& tensor, void* into);
 
   void exchange(const Call& call, const std::vector<SendRecv>& pairs, const Allocate& allocate = nullptr);
   void send_frames(const Call& call, const std::vector<SendRecv>& pairs);
