@@ -62,13 +62,6 @@ auto exchanged(const Outcome& own, Exchange&& exchange) {
   return all;
 }
 
-std::vector<std::string> split(const std::string& text) {
-  std::vector<std::string> lines;
-  std::istringstream stream(text);
-  for (std::string line; std::getline(stream, line);) lines.push_back(line);
-  return lines;
-}
-
 std::string line_or_none(const std::vector<std::string>& lines, std::size_t i) {
   return i < lines.size() ? lines[i] : formatted("nothing more ({} in all)", lines.size());
 }

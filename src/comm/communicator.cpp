@@ -154,9 +154,7 @@ std::vector<std::string> to_bytes(const std::vector<at::Tensor>& tensors) {
 }
 
 std::shared_ptr<Group> world_of_one() {
-  GroupIdentity identity;
-  identity.starts_inline = true;
-  return std::make_shared<Group>(std::move(identity), make_solo());
+  return std::make_shared<Group>(GroupIdentity{.starts_inline = true}, make_solo());
 }
 
 }  // namespace

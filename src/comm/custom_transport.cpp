@@ -92,7 +92,7 @@ Communicator connect(std::unique_ptr<Transport> transport, const GroupOptions& o
     throw ConfigError("MU577",
                       formatted("connect() was given a transport that says that it is rank {} of {}", rank, size));
   if (size == 1) return Communicator();
-  auto identity = identity_of(options.backend == "auto" ? "custom" : options.backend, options);
+  GroupIdentity identity{.backend = options.backend == "auto" ? "custom" : options.backend, .timeout = options.timeout};
   const auto secret = cluster::read_secret(Environment::of_process());
   auto collectives = make_over_custom({identity.backend, options.rendezvous_timeout, secret}, identity.name, rank, size,
                                       [&] { return std::move(transport); });

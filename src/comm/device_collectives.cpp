@@ -24,66 +24,64 @@ ReduceOp of_bits(ReduceOp op) {
   return op == ReduceOp::product ? ReduceOp::min : op;
 }
 
-}  // namespace
-
-bool ConvertedOperation::is_needed(const Operation& operation, const std::vector<c10::ScalarType>& without) {
-  const auto& tensor = described_tensor(operation);
-  return !without.empty() && tensor.defined() &&
-         std::find(without.begin(), without.end(), tensor.scalar_type()) != without.end();
-}
-
-void ConvertedOperation::require_way(const Operation& operation) {
+/// The operation in a dtype that every backend has; see DeviceCollectives::start().
+Operation converted(const Operation& operation) {
+  Operation result = operation;
   const auto dtype = described_tensor(operation).scalar_type();
-  if (reduces(operation.kind) && dtype != at::kShort && dtype != at::kBool)
-    throw ConfigError("MU564", formatted("the backend of the device lacks {}, and {} cannot travel as another dtype; "
-                                         "convert the tensor, or take device_backend none",
-                                         name_of(dtype), describe(operation)));
-}
-
-ConvertedOperation::ConvertedOperation(const Operation& operation) : converted_(operation) {
-  const auto dtype = described_tensor(operation).scalar_type();
-  const bool widens = reduces(operation.kind) && dtype == at::kShort;
-  const auto convert = widens ? widened : as_bytes;
-  converted_.in = convert(operation.in);
+  const auto convert = reduces(operation.kind) && dtype == at::kShort ? widened : as_bytes;
+  result.in = convert(operation.in);
   // One converted tensor if the operation has one: then it works in place, or on a part of its result.
-  converted_.out = convert(operation.out);
-  if (dtype == at::kBool) converted_.reduce = of_bits(operation.reduce);
-}
-
-void ConvertedOperation::finish(const Operation& operation, bool has_result) const {
-  // Bytes are a view of the operation's own memory and need no copy.
-  if (has_result && operation.out.defined() && !converted_.out.is_alias_of(operation.out))
-    at::Tensor(operation.out).copy_(converted_.out);
+  result.out = convert(operation.out);
+  if (dtype == at::kBool) result.reduce = of_bits(operation.reduce);
+  return result;
 }
 
 constexpr device::SyncPoint kEnded{"watch: whether the device has ended an operation"};
+constexpr device::SyncPoint kOwnDevice{"collectives: the backend is called on the device of the tensors"};
+constexpr device::SyncPoint kResult{"collectives: the current stream reads after the operation"};
+constexpr device::SyncPoint kFinished{"collectives: another stream reads after a mean"};
 
-PendingOperation::PendingOperation(const Operation& operation)
-    : header_(make_header(operation, nullptr, 0)), asked_(std::chrono::steady_clock::now()) {}
+}  // namespace
 
-void PendingOperation::started(c10::intrusive_ptr<c10d::Work> work) {
-  const base::Lock lock(mutex_);
-  is_started_ = true;
-  work_ = std::move(work);
-}
+/// An operation that was passed to a device's backend. Its tensors are not kept. Thread-safe.
+class PendingOperation {
+ public:
+  explicit PendingOperation(const Operation& operation) : header(make_header(operation, nullptr, 0)) {}
+  /// Called when the backend has started it.
+  void started(c10::intrusive_ptr<c10d::Work> work) {
+    const base::Lock lock(mutex_);
+    is_started_ = true;
+    work_ = std::move(work);
+  }
+  /// Called when the device's current stream waits for it. From then on an event on that stream tells whether it has
+  /// ended, so that nothing of the operation is kept.
+  void waited(at::Device device) {
+    const base::Lock lock(mutex_);
+    after_ = device::record(device);
+    work_.reset();
+  }
+  /// Whether the device has ended it. Throws: what the device throws.
+  bool has_ended() const {
+    const base::Lock lock(mutex_);
+    if (after_) return device::query(kEnded, after_);
+    return is_started_ && (!work_ || work_->isCompleted());
+  }
 
-void PendingOperation::waited(at::Device device) {
-  const base::Lock lock(mutex_);
-  after_ = device::record(device);
-  work_.reset();
-}
+  const Header header;
+  const TimePoint asked = TimePoint::clock::now();
 
-bool PendingOperation::has_ended() const {
-  const base::Lock lock(mutex_);
-  if (after_) return device::query(kEnded, after_);
-  return is_started_ && (!work_ || work_->isCompleted());
-}
+ private:
+  mutable base::Mutex mutex_;
+  bool is_started_ MUSTER_GUARDED_BY(mutex_) = false;
+  c10::intrusive_ptr<c10d::Work> work_ MUSTER_GUARDED_BY(mutex_);
+  device::Event after_ MUSTER_GUARDED_BY(mutex_);
+};
 
 std::shared_ptr<PendingOperation> PendingOperations::add(const Operation& operation) {
   auto added = std::make_shared<PendingOperation>(operation);
   const base::Lock lock(mutex_);
   // A backend that threw leaves an operation that was never started; the group has failed in that case.
-  for (int i = 0; i < 2 && operations_.size() > kMany && drop_ended(added->asked()); ++i) {}
+  for (int i = 0; i < 2 && operations_.size() > kMany && drop_ended(added->asked); ++i) {}
   operations_.push_back(added);
   return added;
 }
@@ -101,11 +99,11 @@ std::optional<PendingOperations::Oldest> PendingOperations::oldest(TimePoint now
   const base::Lock lock(mutex_);
   while (!operations_.empty()) {
     const auto& front = *operations_.front();
-    const auto begin = std::max(front.asked(), last_end_);
-    if (front.asked() + query_after_ > now) return std::nullopt;
+    const auto begin = std::max(front.asked, last_end_);
+    if (front.asked + query_after_ > now) return std::nullopt;
     if (drop_ended(now)) continue;
     seen_running_ = now;
-    return Oldest{front.header(), now - begin};
+    return Oldest{front.header, now - begin};
   }
   return std::nullopt;
 }
@@ -115,21 +113,13 @@ std::optional<Header> PendingOperations::oldest_unended() {
   const auto now = std::chrono::steady_clock::now();
   while (drop_ended(now)) {}
   if (operations_.empty()) return std::nullopt;
-  return operations_.front()->header();
+  return operations_.front()->header;
 }
 
 void PendingOperations::clear() {
   const base::Lock lock(mutex_);
   operations_.clear();
 }
-
-constexpr device::SyncPoint kOwnDevice{"collectives: the backend is called on the device of the tensors"};
-constexpr device::SyncPoint kResult{"collectives: the current stream reads after the operation"};
-constexpr device::SyncPoint kFinished{"collectives: another stream reads after a mean"};
-
-DeviceWork::DeviceWork(Operation operation, int size) : operation_(std::move(operation)), size_(size) {}
-
-bool DeviceWork::has_result() const { return operation_.kind != OperationKind::reduce || rank_ == operation_.root; }
 
 void DeviceWork::wait() {
   const at::Device device = described_tensor(operation_).device();
@@ -138,7 +128,10 @@ void DeviceWork::wait() {
   if (std::exchange(waited_, true)) return device::stream_wait(kFinished, finished_, device);
   at::NoGradGuard no_grad;
   at::AutoDispatchBelowADInplaceOrView below;
-  if (converted_) converted_->finish(operation_, has_result());
+  const bool has_result = operation_.kind != OperationKind::reduce || rank_ == operation_.root;
+  // Bytes are a view of the operation's own memory and need no copy.
+  if (converted_ && has_result && operation_.out.defined() && !converted_->out.is_alias_of(operation_.out))
+    at::Tensor(operation_.out).copy_(converted_->out);
   finish_mean(operation_, rank_, size_);
   if (operation_.reduce == ReduceOp::mean || converted_) finished_ = device::record(device);
   kept_.clear();
@@ -152,28 +145,31 @@ bool DeviceCollectives::takes(const Operation& operation, c10::DeviceType device
   return device == custom_.entry.device && has_backend_call(operation.kind);
 }
 
+bool DeviceCollectives::lacks_dtype(const Operation& operation) const {
+  const auto& tensor = described_tensor(operation);
+  const auto& without = custom_.entry.without;
+  return tensor.defined() && std::find(without.begin(), without.end(), tensor.scalar_type()) != without.end();
+}
+
 void DeviceCollectives::require_dtype(const Operation& operation) const {
-  if (ConvertedOperation::is_needed(operation, custom_.entry.without)) ConvertedOperation::require_way(operation);
+  if (!lacks_dtype(operation)) return;
+  const auto dtype = described_tensor(operation).scalar_type();
+  if (reduces(operation.kind) && dtype != at::kShort && dtype != at::kBool)
+    throw ConfigError("MU564", formatted("the backend of the device lacks {}, and {} cannot travel as another dtype; "
+                                         "convert the tensor, or take device_backend none",
+                                         name_of(dtype), describe(operation)));
 }
 
-std::shared_ptr<DeviceWork> DeviceCollectives::start(Operation operation) {
-  auto started = std::make_shared<DeviceWork>(std::move(operation), backend_->getSize());
-  started->rank_ = backend_->getRank();
-  const at::NoGradGuard no_grad;
-  const device::DeviceScope scope(kOwnDevice, described_tensor(started->operation_).device());
-  if (ConvertedOperation::is_needed(started->operation_, custom_.entry.without))
-    started->converted_.emplace(started->operation_);
-  const auto& given = started->converted_ ? started->converted_->converted() : started->operation_;
-  started->work_ = call_backend(*backend_, given, started->kept_);
-  return started;
-}
-
-std::shared_ptr<DeviceWork> DeviceCollectives::start(Operation operation, PendingOperations& pending) {
+std::shared_ptr<DeviceWork> DeviceCollectives::start(Operation operation, PendingOperations* pending) {
+  auto started = std::make_shared<DeviceWork>(std::move(operation), backend_->getRank(), backend_->getSize());
+  const Operation& given = started->operation_;
   // Added before the backend is called, because the call itself may hang while the backend connects.
-  auto added = pending.add(operation);
-  auto started = start(std::move(operation));
-  added->started(started->work_);
-  started->pending_ = std::move(added);
+  if (pending) started->pending_ = pending->add(given);
+  const at::NoGradGuard no_grad;
+  const device::DeviceScope scope(kOwnDevice, described_tensor(given).device());
+  if (lacks_dtype(given)) started->converted_ = converted(given);
+  started->work_ = call_backend(*backend_, started->converted_ ? *started->converted_ : given, started->kept_);
+  if (pending) started->pending_->started(started->work_);
   return started;
 }
 

@@ -13,50 +13,7 @@
 
 namespace muster::comm {
 
-/// Converts an operation on a dtype that a device's backend lacks into one that the backend can run.
-class ConvertedOperation {
- public:
-  /// Whether the backend lacks the operation's dtype.
-  static bool is_needed(const Operation& operation, const std::vector<c10::ScalarType>& without);
-
-  /// Throws: ConfigError (MU564) for a reduction of a dtype that cannot be converted to another one.
-  static void require_way(const Operation& operation);
-  /// Converts the tensors: to bytes if nothing is reduced; otherwise int16 to int32 in separate memory, and bool to
-  /// uint8. Copies are made on the current stream.
-  /// Requires: require_way().
-  explicit ConvertedOperation(const Operation& operation);
-  const Operation& converted() const noexcept { return converted_; }
-  /// Copies the values into the operation's own tensors, on the current stream, which has waited for the converted
-  /// operation.
-  void finish(const Operation& operation, bool has_result) const;
-
- private:
-  Operation converted_;
-};
-
-/// An operation that was passed to a device's backend. Its tensors are not kept. Thread-safe.
-class PendingOperation {
- public:
-  explicit PendingOperation(const Operation& operation);
-  /// Called when the backend has started it.
-  void started(c10::intrusive_ptr<c10d::Work> work);
-  /// Called when the device's current stream waits for it. From then on an event on that stream tells whether it has
-  /// ended, so that nothing of the operation is kept.
-  void waited(at::Device device);
-  /// Whether the device has ended it. Throws: what the device throws.
-  bool has_ended() const;
-
-  const Header& header() const noexcept { return header_; }
-  TimePoint asked() const noexcept { return asked_; }
-
- private:
-  const Header header_;
-  const TimePoint asked_;
-  mutable base::Mutex mutex_;
-  bool is_started_ MUSTER_GUARDED_BY(mutex_) = false;
-  c10::intrusive_ptr<c10d::Work> work_ MUSTER_GUARDED_BY(mutex_);
-  device::Event after_ MUSTER_GUARDED_BY(mutex_);
-};
+class PendingOperation;
 
 /// The operations of a group whose end on the device has not been seen yet, oldest first. The device is asked only
 /// about operations that are older than `query_after`, or if there are more than kMany. Thread-safe.
@@ -93,22 +50,19 @@ class PendingOperations {
 /// An operation that a backend runs on its own stream. Thread safety: one thread at a time.
 class DeviceWork {
  public:
-  DeviceWork(Operation operation, int size);
+  DeviceWork(Operation operation, int rank, int size) : operation_(std::move(operation)), rank_(rank), size_(size) {}
   /// Makes the current stream wait for the operation. The calling thread does not wait.
   void wait();
   bool is_completed() const { return !work_ || work_->isCompleted(); }
 
  private:
   friend class DeviceCollectives;
-  bool has_result() const;
-
   const Operation operation_;
-  const int size_;
-  std::optional<ConvertedOperation> converted_;
+  const int rank_, size_;
+  std::optional<Operation> converted_;  ///< what the backend runs in its place, if it lacks the dtype
   std::vector<at::Tensor> kept_;
   c10::intrusive_ptr<c10d::Work> work_;
   std::shared_ptr<PendingOperation> pending_;  ///< record of the operation; null: no watchdog
-  int rank_ = 0;
   bool waited_ = false;
   device::Event finished_;  ///< event after the last kernel, if a mean was computed after the backend's work
 };
@@ -126,10 +80,11 @@ class DeviceCollectives {
   bool takes(const Operation& operation, c10::DeviceType device) const;
   /// Throws: ConfigError (MU564) if the backend lacks the dtype and it cannot be converted to another one.
   void require_dtype(const Operation& operation) const;
-  /// Throws: what the backend throws.
-  std::shared_ptr<DeviceWork> start(Operation operation);
-  /// Starts the operation and keeps it in `pending` until the device has ended it. Throws: what the backend throws.
-  std::shared_ptr<DeviceWork> start(Operation operation, PendingOperations& pending);
+  /// Starts the operation, and keeps it in `pending`, if it is not null, until the device has ended it. Tensors of a
+  /// dtype that the backend lacks are converted: to bytes if nothing is reduced; otherwise int16 to int32 in separate
+  /// memory, and bool to uint8. Copies are made on the current stream.
+  /// Requires: require_dtype(). Throws: what the backend throws.
+  std::shared_ptr<DeviceWork> start(Operation operation, PendingOperations* pending);
   void abort() noexcept;
   /// The error that the backend itself has noticed; empty: none.
   std::string error() const;
@@ -137,6 +92,8 @@ class DeviceCollectives {
   std::unique_ptr<DeviceCollectives> split(const std::vector<int>& ranks, const std::string& name) const;
 
  private:
+  bool lacks_dtype(const Operation& operation) const;
+
   c10::intrusive_ptr<c10d::Backend> backend_;
   CustomBackend custom_;
 };

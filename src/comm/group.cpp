@@ -1,6 +1,7 @@
 #include "comm/group.h"
 
 #include <exception>
+#include <span>
 #include <thread>
 
 #include <ATen/core/grad_mode.h>
@@ -16,31 +17,6 @@
 #include "muster/base/format.h"
 
 namespace muster::comm {
-
-/// Runs an operation on device tensors by means of copies in pinned host memory, which are transferred on a separate
-/// stream. Thread safety: one thread at a time.
-class Staging {
- public:
-  /// Starts the copies after what the device's current stream holds now. Call it in the caller's thread.
-  Staging(const Operation& operation, int rank, const device::Stream& stream);
-  /// Gives the operation filled host copies instead of its tensors. The thread waits for the copies.
-  void to_host(Operation& operation);
-  /// Gives the operation its own tensors back, with the values that it wrote. The thread waits for that. An in-place
-  /// gather does not write this rank's part, which may be read meanwhile. Tensors of Operation::results stay on the
-  /// host.
-  void to_device(Operation& operation);
-  /// Moves Operation::results to the device, into memory of the current stream.
-  void move_results(Operation& operation) const;
-
- private:
-  int rank_;
-  device::Stream stream_;
-  at::Device device_;
-  device::Event last_copy_;
-  at::Tensor in_, out_;
-  std::vector<at::Tensor> parts_;
-};
-
 namespace {
 
 constexpr device::SyncPoint kOwnStream{"staging: copies run on a stream of their own"};
@@ -95,36 +71,65 @@ GroupIdentity with_flight_recorder(GroupIdentity identity, bool has_device) {
   return identity;
 }
 
+/// The group's name for errors, which count ranks in the group. It lists their ranks in the job, by which users find
+/// their output.
+std::string name_with_job_ranks(const std::string& name, const std::vector<int>& job_ranks) {
+  constexpr std::size_t kShown = 16;
+  if (job_ranks == all_ranks(static_cast<int>(job_ranks.size()))) return name;
+  const auto shown = std::span(job_ranks).first(std::min(kShown, job_ranks.size()));
+  return formatted("{} (its ranks, in order, are {}{} of the job)", name, joined(shown),
+                   job_ranks.size() > kShown ? ", ..." : "");
+}
+
 }  // namespace
 
-Staging::Staging(const Operation& operation, int rank, const device::Stream& stream)
-    : rank_(rank), stream_(stream), device_(device_of(operation)), last_copy_(device::record(device_)),
-      in_(operation.in), out_(operation.out), parts_(operation.parts) {}
+/// Runs an operation on device tensors by means of copies in pinned host memory, which are transferred on a separate
+/// stream. Thread safety: one thread at a time.
+class Staging {
+ public:
+  /// Starts the copies after what the device's current stream holds now. Call it in the caller's thread.
+  Staging(const Operation& operation, int rank, const device::Stream& stream)
+      : rank_(rank), stream_(stream), device_(device_of(operation)), last_copy_(device::record(device_)),
+        in_(operation.in), out_(operation.out), parts_(operation.parts) {}
 
-void Staging::to_host(Operation& operation) {
-  const device::StreamScope scope(kOwnStream, stream_);
-  device::stream_wait(kGiven, last_copy_, device_);
-  operation.in = pinned_copy(in_);
-  if (out_.defined()) operation.out = works_in_place(operation.kind) ? pinned_copy(out_) : pinned_like(out_);
-  for (auto& part : operation.parts) part = pinned_copy(part);
-  device::host_wait(kFilled, device::record(device_));
-}
-
-void Staging::to_device(Operation& operation) {
-  if (out_.defined()) {
+  /// Gives the operation filled host copies instead of its tensors. The thread waits for the copies.
+  void to_host(Operation& operation) {
     const device::StreamScope scope(kOwnStream, stream_);
-    copy_to_device(out_, operation.out, own_part(operation.kind, rank_, in_, out_));
-    device::host_wait(kDone, device::record(device_));
+    device::stream_wait(kGiven, last_copy_, device_);
+    operation.in = pinned_copy(in_);
+    if (out_.defined()) operation.out = works_in_place(operation.kind) ? pinned_copy(out_) : pinned_like(out_);
+    for (auto& part : operation.parts) part = pinned_copy(part);
+    device::host_wait(kFilled, device::record(device_));
   }
-  operation.in = std::exchange(in_, {});
-  operation.out = std::exchange(out_, {});
-  operation.parts = std::exchange(parts_, {});
-}
 
-void Staging::move_results(Operation& operation) const {
-  for (auto& result : operation.results)
-    if (result.defined()) result = result.to(device_);
-}
+  /// Gives the operation its own tensors back, with the values that it wrote. The thread waits for that. An in-place
+  /// gather does not write this rank's part, which may be read meanwhile. Tensors of Operation::results stay on the
+  /// host.
+  void to_device(Operation& operation) {
+    if (out_.defined()) {
+      const device::StreamScope scope(kOwnStream, stream_);
+      copy_to_device(out_, operation.out, own_part(operation.kind, rank_, in_, out_));
+      device::host_wait(kDone, device::record(device_));
+    }
+    operation.in = std::exchange(in_, {});
+    operation.out = std::exchange(out_, {});
+    operation.parts = std::exchange(parts_, {});
+  }
+
+  /// Moves Operation::results to the device, into memory of the current stream.
+  void move_results(Operation& operation) const {
+    for (auto& result : operation.results)
+      if (result.defined()) result = result.to(device_);
+  }
+
+ private:
+  int rank_;
+  device::Stream stream_;
+  at::Device device_;
+  device::Event last_copy_;
+  at::Tensor in_, out_;
+  std::vector<at::Tensor> parts_;
+};
 
 Work::Work(std::shared_ptr<State> state) : state_(std::move(state)) {}
 
@@ -152,7 +157,8 @@ Group::Group(GroupIdentity identity, std::unique_ptr<Collectives> collectives,
              std::unique_ptr<DeviceCollectives> device_collectives)
     : identity_(with_flight_recorder(std::move(identity), device_collectives != nullptr)),
       collectives_(std::move(collectives)), device_collectives_(std::move(device_collectives)),
-      rank_(collectives_->rank()), size_(collectives_->size()), job_ranks_(job_ranks_of(identity_, size_)),
+      rank_(collectives_->rank()), size_(collectives_->size()),
+      job_ranks_(identity_.ranks.empty() ? all_ranks(size_) : identity_.ranks),
       shown_name_(name_with_job_ranks(identity_.name, job_ranks_)),
       pending_(DeviceWatchdog::query_after(identity_.timeout)), attached_(rank_, size_),
       queue_(identity_.waiting, identity_.starts_inline, size_, attached_,
@@ -208,13 +214,13 @@ std::shared_ptr<Work::State> Group::start(Operation operation) {
 void Group::check_alive() {
   if (!failure_.is_kept()) return;
   const auto& failure = failure_.kept();
-  if (failure.peer >= 0) report_lost_rank(failure.peer, failure.message());
+  report_lost_rank(failure.peer, failure.message());
   throw CommError(failure.id, failure.text);
 }
 
 void Group::report_lost_rank(int rank, std::string_view reason) {
   if (rank == rank_ || rank < 0 || rank >= size_) return;
-  identity_.report.lost(job_ranks_.at(static_cast<std::size_t>(rank)), reason);
+  identity_.report.lost(job_rank(rank), reason);
 }
 
 void Group::run_collectives(Operation& operation, TimePoint deadline) {
@@ -232,7 +238,7 @@ void Group::execute(Operation& operation, Clock::time_point asked, Clock::time_p
   } catch (const TransportFailure& failure) {
     fail(explain(operation, failure, begin));
   } catch (const CommError& error) {
-    fail({error.id(), error.message(), -1});
+    fail({error.id(), error.message()});
   } catch (const std::exception& error) {
     fail(unexpected(operation, "failed", short_error_text(error.what(), 500)));
   } catch (...) {
@@ -244,15 +250,15 @@ void Group::execute(Operation& operation, Clock::time_point asked, Clock::time_p
 }
 
 Group::Failure Group::unexpected(const Operation& operation, std::string_view what, std::string_view reason) const {
-  return {"MU061", formatted("{} {} on rank {} of group {}: {}", describe(operation), what, rank_, shown_name_, reason),
-          -1};
+  return {"MU061",
+          formatted("{} {} on rank {} of group {}: {}", describe(operation), what, rank_, shown_name_, reason)};
 }
 
 void Group::fail(const Failure& seen) {
   failure_.keep(seen);
   const auto& failure = failure_.kept();
   // Reported before the peers learn of it: the rank that reports first knows best which rank was slow.
-  if (failure.peer >= 0) report_lost_rank(failure.peer, failure.message());
+  report_lost_rank(failure.peer, failure.message());
   collectives_->abort(failure.message());
   collectives_->close();
   abort_device();
@@ -291,7 +297,7 @@ Group::Failure Group::explain(const Operation& operation, const TransportFailure
 
 void Group::abort(const std::string& cause) {
   if (process_.is_forked()) return;
-  if (!failure_.keep({"MU053", formatted("rank {} ended group {}: {}", rank_, shown_name_, cause), -1})) return;
+  if (!failure_.keep({"MU053", formatted("rank {} ended group {}: {}", rank_, shown_name_, cause)})) return;
   collectives_->abort(cause);
   abort_device();
 }
@@ -315,16 +321,12 @@ std::shared_ptr<Group> Group::subgroup(const std::vector<int>& ranks, const Oper
   run(operation);
   GroupIdentity identity = identity_;
   identity.name += formatted("/{}", subgroups_++);
-  bool member = false;
   identity.ranks.clear();
-  for (int rank : ranks) {
-    member |= rank == rank_;
-    identity.ranks.push_back(job_ranks_.at(static_cast<std::size_t>(rank)));
-  }
+  for (int rank : ranks) identity.ranks.push_back(job_rank(rank));
   const bool is_alone = ranks.size() == 1 && identity.backend != "fake";
   auto device_collectives =
       device_collectives_ && !is_alone ? device_collectives_->split(ranks, identity.name) : nullptr;
-  if (!member) return nullptr;
+  if (rank_index(ranks, rank_) == static_cast<int>(ranks.size())) return nullptr;
   if (is_alone) {
     identity.backend = "none";
     identity.starts_inline = true;
@@ -374,8 +376,7 @@ std::shared_ptr<DeviceWork> Group::start_on_device(Operation operation) {
   operation.sequence = is_point_to_point(operation.kind) ? device_messages_++ : device_sequence_++;
   note_on_device(operation);
   try {
-    auto work =
-        identity_.watch ? device_collectives_->start(operation, pending_) : device_collectives_->start(operation);
+    auto work = device_collectives_->start(operation, identity_.watch ? &pending_ : nullptr);
     notify_observers(operation, asked);
     return work;
   } catch (const std::exception& error) {
@@ -425,9 +426,8 @@ std::optional<DeviceSuspicion> Group::suspicion(TimePoint now) {
 }
 
 void Group::end(const DeviceCause& cause) {
-  if (cause.rank >= 0 && cause.rank != job_ranks_.at(static_cast<std::size_t>(rank_)))
-    identity_.report.lost(cause.rank, cause.id + ": " + cause.text);
-  if (failure_.keep({cause.id, cause.text, -1})) collectives_->abort(cause.id + ": " + cause.text);
+  if (cause.rank >= 0 && cause.rank != job_rank(rank_)) identity_.report.lost(cause.rank, cause.id + ": " + cause.text);
+  if (failure_.keep({cause.id, cause.text})) collectives_->abort(cause.id + ": " + cause.text);
   abort_device();
 }
 
@@ -447,8 +447,7 @@ void Group::compare_device_operations(const Communicator& through) {
         formatted("{} of the device's operations in group {}. All ranks must call the same operations in the same "
                   "order, with equal shapes and dtypes.",
                   describe_difference(difference->one, of(difference->one), difference->other, of(difference->other)),
-                  difference->group),
-        -1});
+                  difference->group)});
 }
 
 void Group::stage(Operation& operation) {
@@ -467,31 +466,6 @@ void check_timeouts(const GroupOptions& options) {
                         formatted("the time-out of the group is {} ms, but one above 0 and up to 200000 hours is "
                                   "wanted; give for example std::chrono::minutes(10)",
                                   limit.count()));
-}
-
-GroupIdentity identity_of(const std::string& backend, const GroupOptions& options) {
-  GroupIdentity identity;
-  identity.backend = backend;
-  identity.timeout = options.timeout;
-  return identity;
-}
-
-std::vector<int> job_ranks_of(const GroupIdentity& identity, int size) {
-  if (!identity.ranks.empty()) return identity.ranks;
-  return all_ranks(size);
-}
-
-std::string name_with_job_ranks(const std::string& name, const std::vector<int>& job_ranks) {
-  constexpr std::size_t kShown = 16;
-  std::string ranks;
-  bool same = true;
-  for (std::size_t i = 0; i < job_ranks.size(); ++i) {
-    same = same && job_ranks[i] == static_cast<int>(i);
-    if (i < kShown) ranks += (i ? ", " : "") + std::to_string(job_ranks[i]);
-  }
-  if (same) return name;
-  return formatted("{} (its ranks, in order, are {}{} of the job)", name, ranks,
-                   job_ranks.size() > kShown ? ", ..." : "");
 }
 
 std::string device_backend_of(const Communicator& group) { return group.group()->device_backend(); }

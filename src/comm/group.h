@@ -32,15 +32,6 @@ struct GroupIdentity {
 /// Throws: ConfigError (MU327) for a timeout that is not positive, or too long.
 void check_timeouts(const GroupOptions& options);
 
-/// The identity of the first group of ranks, which uses that backend.
-GroupIdentity identity_of(const std::string& backend, const GroupOptions& options);
-
-/// For each rank of the group, its rank in the job.
-std::vector<int> job_ranks_of(const GroupIdentity& identity, int size);
-/// The group's name for errors, which count ranks in the group. It lists their ranks in the job, by which users find
-/// their output.
-std::string name_with_job_ranks(const std::string& name, const std::vector<int>& job_ranks);
-
 /// The failure that has ended a group; later ones are not kept. Thread-safe. Whether there is one costs no lock.
 class FirstFailure {
  public:

@@ -326,9 +326,7 @@ CustomHost find_custom(const std::string& name, const Backends& more) {
 }  // namespace
 
 Communicator make_fake(int rank, int size) {
-  GroupIdentity identity;
-  identity.backend = "fake";
-  identity.starts_inline = true;
+  GroupIdentity identity{.backend = "fake", .starts_inline = true};
   return Communicator(std::make_shared<Group>(identity, make_fake_collectives(rank, size)));
 }
 
@@ -347,9 +345,7 @@ Communicator connect(const ClusterEnvironment& cluster, const GroupOptions& opti
   wait_for_ranks(cluster, *store, options, rendezvous, report);
   check_marks(cluster, *store, secret, report);
   store->setTimeout(timeout);
-  GroupIdentity identity = identity_of("gloo", options);
-  identity.keeps = std::move(cleanup);
-  identity.report = report;
+  GroupIdentity identity{.backend = "gloo", .keeps = std::move(cleanup), .report = report, .timeout = options.timeout};
   const HostSetup setup{cluster, options, store, secret};
   auto host_collectives = custom.backend || custom.transport.make ? make_custom_collectives(setup, custom, identity)
                                                                   : make_host_collectives(setup, identity);

@@ -122,9 +122,7 @@ void place_store(ClusterEnvironment& cluster, const std::string& first_host, con
 ClusterEnvironment read_ranks(int communicator, std::chrono::milliseconds timeout) {
   const auto comm = mpi::Library::of_process().connect(communicator, TimePoint::clock::now() + timeout);
   if (comm->size() == 1) return {};
-  GroupIdentity identity;
-  identity.name = "ranks of MPI";
-  identity.timeout = timeout;
+  const GroupIdentity identity{.name = "ranks of MPI", .timeout = timeout};
   const int rank = comm->rank();
   auto transport = make_mpi_transport(comm, identity.name, timeout);
   const Communicator ranks(std::make_shared<Group>(identity, make_pairwise(std::move(transport))));
