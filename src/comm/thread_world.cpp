@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <new>
 #include <thread>
 
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
@@ -15,184 +14,160 @@
 
 namespace muster::comm {
 
-class ThreadTransport final : public Transport {
- public:
-  ThreadTransport(std::shared_ptr<ThreadHub> hub, int rank) : hub_(std::move(hub)), rank_(rank) {}
-  ~ThreadTransport() override { close(); }
+/// A rank of a hub: where its steps begin, what ends its waits, and how it leaves.
+struct ThreadRank {
+  /// Every step begins here, after a pause in which another thread may run first: the rank may die.
+  void begin_step(base::Lock& lock) MUSTER_REQUIRES(hub->waiting_->mutex()) {
+    check_ended();
+    if (hub->kill_point_.rank != own || ++step < hub->kill_point_.step) return;
+    ended = formatted("{}: rank {} was killed at step {}", "MU063", own, step);
+    hub->closed_[own] = true;
+    hub->waiting_->changed(lock);
+    check_ended();
+  }
+  void check_ended() const MUSTER_REQUIRES(hub->waiting_->mutex()) {
+    if (ended) throw TransportFailure{TransportFailure::Kind::aborted, -1, *ended};
+  }
+  void wait_until(base::Lock& lock, int peer, const std::function<bool()>& ready, TimePoint deadline)
+      MUSTER_REQUIRES(hub->waiting_->mutex()) {
+    const auto over = [&]() MUSTER_REQUIRES(hub->waiting_->mutex()) {
+      return ready() || ended || (peer >= 0 && hub->closed_[peer]);
+    };
+    const bool in_time = hub->waiting_->wait(lock, over, deadline);
+    if (ready()) return;
+    check_ended();
+    if (in_time) throw TransportFailure{TransportFailure::Kind::closed, peer, "its thread left the group"};
+    throw TransportFailure{TransportFailure::Kind::timeout, peer, ""};
+  }
+  void leave() noexcept {
+    base::Lock lock(hub->waiting_->mutex());
+    if (!ended) ended = "the group is closed";
+    hub->closed_[own] = true;
+    hub->waiting_->changed(lock);
+  }
+  /// The hub of a group of some of the ranks.
+  std::shared_ptr<ThreadHub> subgroup(const std::vector<int>& ranks, const std::string& name) const {
+    base::Lock lock(hub->waiting_->mutex());
+    auto& part = hub->subgroups_[name];
+    auto made = part.lock();
+    if (!made) part = made = std::make_shared<ThreadHub>(static_cast<int>(ranks.size()), hub->waiting_);
+    return made;
+  }
 
-  int rank() const noexcept override { return rank_; }
-  int size() const noexcept override { return hub_->size_; }
-  void send_frame(int to, const Frame& frame, TimePoint deadline) override;
-  void recv_frame(int from, Frame& frame, TimePoint deadline) override;
-  Request send(int to, const void* data, std::size_t bytes, int channel) override;
-  Request recv(int from, void* data, std::size_t bytes, int channel) override;
-  void abort(const std::string& cause) noexcept override;
-  void close() noexcept override;
-  std::unique_ptr<Transport> split(const std::vector<int>& ranks, const std::string& name) override;
-
- private:
-  friend class ThreadHub::Block;
-
-  /// Every send and receive starts here, after a pause in which another thread may run first: the rank may die.
-  void begin_step(base::Lock& lock) MUSTER_REQUIRES(hub_->waiting_->mutex());
-  void wait(base::Lock& lock, int peer, const std::function<bool()>& ready, TimePoint deadline)
-      MUSTER_REQUIRES(hub_->waiting_->mutex());
-  std::deque<ThreadHub::Block*>& list(const ThreadHub::Block& block, bool other_end)
-      MUSTER_REQUIRES(hub_->waiting_->mutex());
-  Request post(std::unique_ptr<ThreadHub::Block> block, base::Lock& lock) MUSTER_REQUIRES(hub_->waiting_->mutex());
-
-  const std::shared_ptr<ThreadHub> hub_;
-  const int rank_;
-  int64_t step_ MUSTER_GUARDED_BY(hub_->waiting_->mutex()) = 0;
-  std::optional<std::string> ended_ MUSTER_GUARDED_BY(hub_->waiting_->mutex());
+  const std::shared_ptr<ThreadHub> hub;
+  const int own;  ///< its number
+  int64_t step MUSTER_GUARDED_BY(hub->waiting_->mutex()) = 0;
+  std::optional<std::string> ended MUSTER_GUARDED_BY(hub->waiting_->mutex()){};  ///< the cause
 };
 
 /// One end of a block. The end that arrives second copies the bytes.
 class ThreadHub::Block final : public Transport::Transfer {
  public:
-  Block(ThreadTransport& transport, int peer, void* data, std::size_t bytes, int channel, bool sends)
-      : transport_(transport), peer_(peer), data_(data), bytes_(bytes), channel_(channel), sends_(sends) {}
-  ~Block() override;
-  void wait(TimePoint deadline) override;
-  bool try_match(std::deque<Block*>& others) MUSTER_REQUIRES(transport_.hub_->waiting_->mutex());
+  /// `queue`: the list of ends for which the others have not arrived.
+  Block(ThreadRank& rank, int peer, std::deque<Block*>& queue, void* data, std::size_t bytes, int channel, bool sends)
+      : rank_(rank), peer_(peer), queue_(queue), data_(data), bytes_(bytes), channel_(channel), sends_(sends) {}
+  ~Block() override {
+    base::Lock lock(rank_.hub->waiting_->mutex());
+    if (!done_) std::erase(queue_, this);
+  }
+  void wait(TimePoint deadline) override {
+    base::Lock lock(rank_.hub->waiting_->mutex());
+    rank_.wait_until(
+        lock, peer_, [this]() MUSTER_REQUIRES(rank_.hub->waiting_->mutex()) { return done_; }, deadline);
+  }
+  bool try_match(std::deque<Block*>& others) MUSTER_REQUIRES(rank_.hub->waiting_->mutex()) {
+    const auto fits = [this](const Block* other) { return other->bytes_ == bytes_ && other->channel_ == channel_; };
+    const auto found = std::find_if(others.begin(), others.end(), fits);
+    if (found == others.end()) return false;
+    Block* other = *found;
+    others.erase(found);
+    if (sends_) std::memcpy(other->data_, data_, bytes_);
+    else std::memcpy(data_, other->data_, bytes_);
+    other->rank_.hub->waiting_->mutex().assume_locked();  // all ends of a hub have one
+    done_ = other->done_ = true;
+    return true;
+  }
 
  private:
   friend class ThreadTransport;
-  ThreadTransport& transport_;
+  ThreadRank& rank_;
   int peer_;
+  std::deque<Block*>& queue_;
   void* data_;
   std::size_t bytes_;
   int channel_;
   bool sends_;
-  bool done_ MUSTER_GUARDED_BY(transport_.hub_->waiting_->mutex()) = false;
+  bool done_ MUSTER_GUARDED_BY(rank_.hub->waiting_->mutex()) = false;
+};
+
+class ThreadTransport final : public Transport, private ThreadRank {
+ public:
+  ThreadTransport(std::shared_ptr<ThreadHub> shared, int rank) : ThreadRank{std::move(shared), rank} {}
+  ~ThreadTransport() override { leave(); }
+
+  int rank() const noexcept override { return own; }
+  int size() const noexcept override { return hub->size_; }
+
+  void send_frame(int to, const Frame& frame, TimePoint) override {
+    hub->waiting_->pause();
+    base::Lock lock(hub->waiting_->mutex());
+    begin_step(lock);
+    hub->mailbox(own, to).frames.push_back(frame);
+    hub->waiting_->changed(lock);
+  }
+  void recv_frame(int from, Frame& frame, TimePoint deadline) override {
+    hub->waiting_->pause();
+    base::Lock lock(hub->waiting_->mutex());
+    begin_step(lock);
+    auto& frames = hub->mailbox(from, own).frames;
+    wait_until(
+        lock, from, [&] { return !frames.empty(); }, deadline);
+    frame = frames.front();
+    frames.pop_front();
+  }
+  Request send(int to, const void* data, std::size_t bytes, int channel) override {
+    return post(to, const_cast<void*>(data), bytes, channel, true);
+  }
+  Request recv(int from, void* data, std::size_t bytes, int channel) override {
+    return post(from, data, bytes, channel, false);
+  }
+
+  void abort(const std::string& cause) noexcept override {
+    base::Lock lock(hub->waiting_->mutex());
+    if (ended) return;
+    ended = cause;
+    for (int to = 0; to < size(); ++to)
+      if (to != own) hub->mailbox(own, to).frames.push_back(abort_frame(own, cause));
+    hub->waiting_->changed(lock);
+  }
+  void close() noexcept override { leave(); }
+  std::unique_ptr<Transport> split(const std::vector<int>& ranks, const std::string& name) override {
+    const auto part = subgroup(ranks, name);
+    return part->join(part, rank_index(ranks, own));
+  }
+
+ private:
+  Request post(int peer, void* data, std::size_t bytes, int channel, bool sends) {
+    hub->waiting_->pause();
+    base::Lock lock(hub->waiting_->mutex());
+    begin_step(lock);
+    auto& mailbox = sends ? hub->mailbox(own, peer) : hub->mailbox(peer, own);
+    auto& queue = sends ? mailbox.sends : mailbox.receives;
+    auto& others = sends ? mailbox.receives : mailbox.sends;
+    ThreadRank& self = *this;
+    auto block = std::make_unique<ThreadHub::Block>(self, peer, queue, data, bytes, channel, sends);
+    block->rank_.hub->waiting_->mutex().assume_locked();  // it is this transport's
+    if (block->try_match(others)) hub->waiting_->changed(lock);
+    else queue.push_back(block.get());
+    return block;
+  }
 };
 
 std::unique_ptr<Transport> ThreadHub::join(const std::shared_ptr<ThreadHub>& self, int rank) {
   return std::make_unique<ThreadTransport>(self, rank);
 }
 
-std::deque<ThreadHub::Block*>& ThreadTransport::list(const ThreadHub::Block& block, bool other_end) {
-  auto& mailbox = block.sends_ ? hub_->mailbox(rank_, block.peer_) : hub_->mailbox(block.peer_, rank_);
-  return block.sends_ == other_end ? mailbox.receives : mailbox.sends;
-}
-
-bool ThreadHub::Block::try_match(std::deque<Block*>& others) {
-  auto fits = [this](const Block* other) { return other->bytes_ == bytes_ && other->channel_ == channel_; };
-  auto found = std::find_if(others.begin(), others.end(), fits);
-  if (found == others.end()) return false;
-  Block* other = *found;
-  others.erase(found);
-  if (sends_) std::memcpy(other->data_, data_, bytes_);
-  else std::memcpy(data_, other->data_, bytes_);
-  other->transport_.hub_->waiting_->mutex().assume_locked();  // all ends of a hub have one
-  done_ = other->done_ = true;
-  return true;
-}
-
-ThreadHub::Block::~Block() {
-  base::Lock lock(transport_.hub_->waiting_->mutex());
-  if (!done_) std::erase(transport_.list(*this, false), this);
-}
-
-void ThreadHub::Block::wait(TimePoint deadline) {
-  base::Lock lock(transport_.hub_->waiting_->mutex());
-  transport_.wait(
-      lock, peer_, [this]() MUSTER_REQUIRES(transport_.hub_->waiting_->mutex()) { return done_; }, deadline);
-}
-
-void ThreadTransport::begin_step(base::Lock& lock) {
-  if (ended_) throw TransportFailure{TransportFailure::Kind::aborted, -1, *ended_};
-  ++step_;
-  if (hub_->kill_point_.rank == rank_ && step_ >= hub_->kill_point_.step) {
-    ended_ = formatted("{}: rank {} was killed at step {}", "MU063", rank_, step_);
-    hub_->closed_[rank_] = true;
-    hub_->waiting_->changed(lock);
-    throw TransportFailure{TransportFailure::Kind::aborted, -1, *ended_};
-  }
-}
-
-void ThreadTransport::wait(base::Lock& lock, int peer, const std::function<bool()>& ready, TimePoint deadline) {
-  auto over = [&]() MUSTER_REQUIRES(hub_->waiting_->mutex()) {
-    return ready() || hub_->closed_[peer] || ended_.has_value();
-  };
-  bool in_time = hub_->waiting_->wait(lock, over, deadline);
-  if (ready()) return;
-  if (ended_) throw TransportFailure{TransportFailure::Kind::aborted, -1, *ended_};
-  if (in_time) throw TransportFailure{TransportFailure::Kind::closed, peer, "its thread left the group"};
-  throw TransportFailure{TransportFailure::Kind::timeout, peer, ""};
-}
-
-void ThreadTransport::send_frame(int to, const Frame& frame, TimePoint) {
-  hub_->waiting_->pause();
-  base::Lock lock(hub_->waiting_->mutex());
-  begin_step(lock);
-  hub_->mailbox(rank_, to).frames.push_back(frame);
-  hub_->waiting_->changed(lock);
-}
-
-void ThreadTransport::recv_frame(int from, Frame& frame, TimePoint deadline) {
-  hub_->waiting_->pause();
-  base::Lock lock(hub_->waiting_->mutex());
-  begin_step(lock);
-  auto& frames = hub_->mailbox(from, rank_).frames;
-  wait(
-      lock, from, [&] { return !frames.empty(); }, deadline);
-  frame = frames.front();
-  frames.pop_front();
-}
-
-Transport::Request ThreadTransport::post(std::unique_ptr<ThreadHub::Block> block, base::Lock& lock) {
-  block->transport_.hub_->waiting_->mutex().assume_locked();  // it is this transport's
-  if (block->try_match(list(*block, true))) hub_->waiting_->changed(lock);
-  else list(*block, false).push_back(block.get());
-  return block;
-}
-
-Transport::Request ThreadTransport::send(int to, const void* data, std::size_t bytes, int channel) {
-  hub_->waiting_->pause();
-  base::Lock lock(hub_->waiting_->mutex());
-  begin_step(lock);
-  return post(std::make_unique<ThreadHub::Block>(*this, to, const_cast<void*>(data), bytes, channel, true), lock);
-}
-
-Transport::Request ThreadTransport::recv(int from, void* data, std::size_t bytes, int channel) {
-  hub_->waiting_->pause();
-  base::Lock lock(hub_->waiting_->mutex());
-  begin_step(lock);
-  return post(std::make_unique<ThreadHub::Block>(*this, from, data, bytes, channel, false), lock);
-}
-
-void ThreadTransport::abort(const std::string& cause) noexcept {
-  base::Lock lock(hub_->waiting_->mutex());
-  if (ended_) return;
-  ended_ = cause;
-  for (int to = 0; to < size(); ++to)
-    if (to != rank_) hub_->mailbox(rank_, to).frames.push_back(abort_frame(rank_, cause));
-  hub_->waiting_->changed(lock);
-}
-
-void ThreadTransport::close() noexcept {
-  base::Lock lock(hub_->waiting_->mutex());
-  if (!ended_) ended_ = "the group is closed";
-  hub_->closed_[rank_] = true;
-  hub_->waiting_->changed(lock);
-}
-
-std::unique_ptr<Transport> ThreadTransport::split(const std::vector<int>& ranks, const std::string& name) {
-  int new_rank = rank_index(ranks, rank_);
-  base::Lock lock(hub_->waiting_->mutex());
-  auto& part = hub_->subgroups_[name];
-  auto hub = part.lock();
-  if (!hub) {
-    hub = std::make_shared<ThreadHub>(static_cast<int>(ranks.size()), hub_->waiting_);
-    part = hub;
-  }
-  return hub->join(hub, new_rank);
-}
-
 namespace {
-
-constexpr std::align_val_t kPage{4096};
 
 /// Makes one buffer with memory for all ranks.
 std::shared_ptr<SharedBuffer> new_buffer(int ranks, std::size_t bytes, PeerAccess access, uint64_t number) {
@@ -207,50 +182,42 @@ std::shared_ptr<SharedBuffer> new_buffer(int ranks, std::size_t bytes, PeerAcces
 
 }  // namespace
 
-class ThreadAreas final : public SharedAreas {
+class ThreadAreas final : public SharedAreas, private ThreadRank {
  public:
-  ThreadAreas(std::shared_ptr<ThreadAreasHub> hub, int rank) : SharedAreas(rank, hub->size_), hub_(std::move(hub)) {
-    for (int peer = 0; peer < size(); ++peer) set_area(peer, hub_->areas_[peer]);
+  ThreadAreas(std::shared_ptr<ThreadHub> shared, int rank)
+      : SharedAreas(rank, shared->size_), ThreadRank{std::move(shared), rank} {
+    base::Lock lock(hub->waiting_->mutex());
+    const std::size_t pages = (layout().bytes() + sizeof(ThreadHub::Page) - 1) / sizeof(ThreadHub::Page);
+    if (hub->areas_.empty()) hub->areas_.assign(static_cast<std::size_t>(size()), std::vector<ThreadHub::Page>(pages));
+    for (int peer = 0; peer < size(); ++peer) set_area(peer, hub->areas_[peer].data()->bytes);
   }
-  ~ThreadAreas() override { close(); }
+  ~ThreadAreas() override { leave(); }
 
   void notify_all() override {
-    hub_->waiting_->pause();
-    base::Lock lock(hub_->waiting_->mutex());
+    hub->waiting_->pause();
+    base::Lock lock(hub->waiting_->mutex());
     begin_step(lock);
-    hub_->waiting_->changed(lock);
+    hub->waiting_->changed(lock);
   }
 
   void abort(const std::string& cause) noexcept override {
-    base::Lock lock(hub_->waiting_->mutex());
-    if (ended_) return;
-    ended_ = cause;
+    base::Lock lock(hub->waiting_->mutex());
+    if (ended) return;
+    ended = cause;
     write_cause(cause);
-    hub_->waiting_->changed(lock);
+    hub->waiting_->changed(lock);
   }
-
-  void close() noexcept override {
-    base::Lock lock(hub_->waiting_->mutex());
-    if (!ended_) ended_ = "the group is closed";
-    hub_->closed_[rank()] = true;
-    hub_->waiting_->changed(lock);
-  }
-
+  void close() noexcept override { leave(); }
   std::unique_ptr<SharedAreas> split(const std::vector<int>& ranks, const std::string& name) override {
-    const auto new_rank = rank_index(ranks, rank());
-    base::Lock lock(hub_->waiting_->mutex());
-    auto& part = hub_->subgroups_[name];
-    auto hub = part.lock();
-    if (!hub) part = hub = std::make_shared<ThreadAreasHub>(static_cast<int>(ranks.size()), hub_->waiting_);
-    return ThreadAreasHub::join(hub, new_rank);
+    return ThreadHub::join_areas(subgroup(ranks, name), rank_index(ranks, own));
   }
 
   std::shared_ptr<SharedBuffer> allocate_buffer(std::size_t bytes, PeerAccess access, uint64_t number,
                                                 TimePoint) override {
-    hub_->waiting_->pause();
-    base::Lock lock(hub_->waiting_->mutex());
+    hub->waiting_->pause();
+    base::Lock lock(hub->waiting_->mutex());
     begin_step(lock);
-    auto& known = hub_->buffers_[number];
+    auto& known = hub->buffers_[number];
     auto buffer = known.lock();
     if (!buffer) known = buffer = new_buffer(size(), bytes, access, number);
     return buffer;
@@ -263,72 +230,35 @@ class ThreadAreas final : public SharedAreas {
   bool is_scheduled() const noexcept override { return true; }
 
   void wait_for(int peer, int, const std::function<bool()>& ready, TimePoint deadline) override {
-    hub_->waiting_->pause();
-    base::Lock lock(hub_->waiting_->mutex());
+    hub->waiting_->pause();
+    base::Lock lock(hub->waiting_->mutex());
     begin_step(lock);
-    const auto lost = [&]() MUSTER_REQUIRES(hub_->waiting_->mutex()) { return peer >= 0 && hub_->closed_[peer]; };
-    const auto over = [&]() MUSTER_REQUIRES(hub_->waiting_->mutex()) {
-      return ready() || ended_ || aborting_rank(peer) >= 0 || lost();
-    };
-    const bool in_time = hub_->waiting_->wait(lock, over, deadline);
+    wait_until(
+        lock, peer, [&] { return ready() || aborting_rank(peer) >= 0; }, deadline);
     if (ready()) return;
-    if (ended_) throw TransportFailure{TransportFailure::Kind::aborted, -1, *ended_};
-    if (const int who = aborting_rank(peer); who >= 0) throw cause_of(who);
-    if (in_time) throw TransportFailure{TransportFailure::Kind::closed, peer, "its thread left the group"};
-    throw TransportFailure{TransportFailure::Kind::timeout, peer, ""};
+    check_ended();
+    throw cause_of(aborting_rank(peer));
   }
 
  private:
-  /// A scheduling point, after a pause in which another thread may run first: the rank may die.
-  void begin_step(base::Lock& lock) MUSTER_REQUIRES(hub_->waiting_->mutex()) {
-    if (ended_) throw TransportFailure{TransportFailure::Kind::aborted, -1, *ended_};
-    if (hub_->kill_rank_ != rank() || ++step_ < hub_->kill_step_) return;
-    ended_ = formatted("{}: rank {} was killed at step {}", "MU063", rank(), step_);
-    hub_->closed_[rank()] = true;
-    hub_->waiting_->changed(lock);
-    throw TransportFailure{TransportFailure::Kind::aborted, -1, *ended_};
-  }
-
-  const std::shared_ptr<ThreadAreasHub> hub_;
-  int64_t step_ MUSTER_GUARDED_BY(hub_->waiting_->mutex()) = 0;
-  std::optional<std::string> ended_ MUSTER_GUARDED_BY(hub_->waiting_->mutex());
   uint64_t looks_ = 0;  // counter that makes ranks alternate between near and far, whatever cores the threads run on
 };
 
-ThreadAreasHub::ThreadAreasHub(int size, std::shared_ptr<WaitPolicy> waiting)
-    : size_(size), waiting_(std::move(waiting)), closed_(static_cast<std::size_t>(size)) {
-  const std::size_t bytes = AreaLayout(size).bytes();
-  for (int rank = 0; rank < size; ++rank) {
-    areas_.push_back(static_cast<std::byte*>(::operator new(bytes, kPage)));
-    std::memset(areas_.back(), 0, bytes);
-  }
-}
-
-ThreadAreasHub::~ThreadAreasHub() {
-  for (auto* area : areas_) ::operator delete(area, kPage);
-}
-
-std::unique_ptr<SharedAreas> ThreadAreasHub::join(const std::shared_ptr<ThreadAreasHub>& hub, int rank) {
-  return std::make_unique<ThreadAreas>(hub, rank);
+std::unique_ptr<SharedAreas> ThreadHub::join_areas(const std::shared_ptr<ThreadHub>& self, int rank) {
+  return std::make_unique<ThreadAreas>(self, rank);
 }
 
 namespace {
 
 using Join = std::function<std::unique_ptr<Collectives>(int rank)>;
 
-struct Rank {
-  int rank;
-  int size;
-};
-
-std::exception_ptr run_rank(const Join& join, const GroupIdentity& identity, Rank place, const CustomBackend& backend,
+std::exception_ptr run_rank(const Join& join, const GroupIdentity& identity, int rank, const CustomBackend& backend,
                             const std::function<void(Communicator)>& body) {
   try {
-    auto host_collectives = identity.starts_inline ? make_solo() : join(place.rank);
+    auto host_collectives = identity.starts_inline ? make_solo() : join(rank);
     std::unique_ptr<DeviceCollectives> device_collectives;
-    if (backend.entry.make && place.size > 1)
-      device_collectives =
-          std::make_unique<DeviceCollectives>(backend.make(identity.name, place.rank, place.size), backend);
+    if (const int size = host_collectives->size(); backend.entry.make && size > 1)
+      device_collectives = std::make_unique<DeviceCollectives>(backend.make(identity.name, rank, size), backend);
     body(Communicator(std::make_shared<Group>(identity, std::move(host_collectives), std::move(device_collectives))));
   } catch (...) {
     return std::current_exception();
@@ -345,10 +275,9 @@ CustomBackend device_backend_of(const ThreadWorldOptions& options) {
           }};
 }
 
-template <class Hub>
-std::shared_ptr<Hub> new_hub(int size, const GroupIdentity& identity, const ThreadWorldOptions& options) {
-  auto hub = std::make_shared<Hub>(size, identity.waiting);
-  if (options.kill_rank >= 0) hub->kill(options.kill_rank, options.kill_step);
+std::shared_ptr<ThreadHub> new_hub(int size, const GroupIdentity& identity, const ThreadWorldOptions& options) {
+  auto hub = std::make_shared<ThreadHub>(size, identity.waiting);
+  hub->kill(options.kill_rank, options.kill_step);
   return hub;
 }
 
@@ -358,27 +287,26 @@ Join hierarchical_join_of(int size, const GroupIdentity& identity, const ThreadW
   for (std::size_t host = 0; host < options.hosts.size(); ++host)
     host_of_rank.insert(host_of_rank.end(), static_cast<std::size_t>(options.hosts[host]), static_cast<int>(host));
   const Hosts hosts(host_of_rank);
-  std::vector<std::shared_ptr<ThreadAreasHub>> memory;
+  std::vector<std::shared_ptr<ThreadHub>> memory;
   for (int host = 0; host < hosts.count(); ++host) {
-    memory.push_back(std::make_shared<ThreadAreasHub>(hosts.size(host), identity.waiting));
+    memory.push_back(std::make_shared<ThreadHub>(hosts.size(host), identity.waiting));
     if (options.kill_rank >= 0 && hosts.of(options.kill_rank) == host)
       memory.back()->kill(options.kill_rank - hosts.first(host), options.kill_step);
   }
-  return [=, hub = new_hub<ThreadHub>(size, identity, options)](int rank) {
+  return [=, hub = new_hub(size, identity, options)](int rank) {
     const int host = hosts.of(rank);
     return std::make_unique<Hierarchical>(hub->join(hub, rank),
-                                          ThreadAreasHub::join(memory[host], rank - hosts.first(host)), hosts,
+                                          ThreadHub::join_areas(memory[host], rank - hosts.first(host)), hosts,
                                           options.two_level_sums, options.timeout);
   };
 }
 
 Join join_of(int size, const GroupIdentity& identity, const ThreadWorldOptions& options) {
   if (!options.hosts.empty()) return hierarchical_join_of(size, identity, options);
+  const auto hub = new_hub(size, identity, options);
   if (options.shared_memory)
-    return [hub = new_hub<ThreadAreasHub>(size, identity, options)](int rank) {
-      return std::make_unique<SharedCollectives>(ThreadAreasHub::join(hub, rank));
-    };
-  return [hub = new_hub<ThreadHub>(size, identity, options)](int rank) { return make_pairwise(hub->join(hub, rank)); };
+    return [hub](int rank) { return std::make_unique<SharedCollectives>(ThreadHub::join_areas(hub, rank)); };
+  return [hub](int rank) { return make_pairwise(hub->join(hub, rank)); };
 }
 
 }  // namespace
@@ -386,10 +314,7 @@ Join join_of(int size, const GroupIdentity& identity, const ThreadWorldOptions& 
 std::vector<std::exception_ptr> run_thread_world(int size, const ThreadWorldOptions& options,
                                                  const std::function<void(Communicator)>& body) {
   auto schedule = options.seed ? std::make_shared<SeededScheduler>(options.seed) : nullptr;
-  GroupIdentity identity;
-  identity.backend = "threads";
-  identity.timeout = options.timeout;
-  identity.starts_inline = size == 1;
+  GroupIdentity identity{.backend = "threads", .starts_inline = size == 1, .timeout = options.timeout};
   if (schedule) identity.waiting = schedule;
   const Join join = join_of(size, identity, options);
   const CustomBackend backend = device_backend_of(options);
@@ -397,9 +322,8 @@ std::vector<std::exception_ptr> run_thread_world(int size, const ThreadWorldOpti
   std::vector<std::exception_ptr> errors(size);
   std::vector<std::thread> threads;
   for (int rank = 0; rank < size; ++rank)
-    threads.push_back(identity.waiting->start_thread([&, rank] {
-      errors[rank] = run_rank(join, identity, {rank, size}, backend, body);
-    }));
+    threads.push_back(
+        identity.waiting->start_thread([&, rank] { errors[rank] = run_rank(join, identity, rank, backend, body); }));
   if (schedule) schedule->begin();
   for (auto& thread : threads) identity.waiting->join(thread);
   return errors;

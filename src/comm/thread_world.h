@@ -32,20 +32,22 @@ struct ThreadWorldOptions {
 std::vector<std::exception_ptr> run_thread_world(int size, const ThreadWorldOptions& options,
                                                  const std::function<void(Communicator)>& body);
 
-class ThreadTransport;
-
-/// Holds the messages between the threads of one group.
+/// What the threads of one group share: the messages between them, or areas of memory.
 class ThreadHub {
  public:
   ThreadHub(int size, std::shared_ptr<WaitPolicy> waiting)
       : size_(size), waiting_(std::move(waiting)), mailboxes_(std::size_t(size) * size), closed_(size) {}
 
-  /// Makes `rank` fail at send or receive number `step`, counted from 1.
+  /// Makes `rank` fail at its step number `step`, counted from 1: a send or receive, or a scheduling point of its
+  /// areas.
   void kill(int rank, int64_t step) { kill_point_ = {rank, step}; }
   std::unique_ptr<Transport> join(const std::shared_ptr<ThreadHub>& self, int rank);
+  static std::unique_ptr<SharedAreas> join_areas(const std::shared_ptr<ThreadHub>& self, int rank);
 
  private:
+  friend struct ThreadRank;
   friend class ThreadTransport;
+  friend class ThreadAreas;
   class Block;
   struct Mailbox {
     std::deque<Frame> frames;
@@ -56,6 +58,9 @@ class ThreadHub {
     int rank = -1;
     int64_t step = 0;
   };
+  struct alignas(4096) Page {
+    std::byte bytes[4096];
+  };
 
   Mailbox& mailbox(int from, int to) MUSTER_REQUIRES(waiting_->mutex()) { return mailboxes_[from * size_ + to]; }
 
@@ -63,32 +68,9 @@ class ThreadHub {
   const std::shared_ptr<WaitPolicy> waiting_;
   KillPoint kill_point_;
   std::vector<Mailbox> mailboxes_ MUSTER_GUARDED_BY(waiting_->mutex());
+  std::vector<std::vector<Page>> areas_ MUSTER_GUARDED_BY(waiting_->mutex());  ///< by rank; empty if nobody uses them
   std::vector<bool> closed_ MUSTER_GUARDED_BY(waiting_->mutex());
   std::map<std::string, std::weak_ptr<ThreadHub>> subgroups_ MUSTER_GUARDED_BY(waiting_->mutex());
-};
-
-/// The areas of a group whose ranks are threads of this process.
-class ThreadAreasHub {
- public:
-  ThreadAreasHub(int size, std::shared_ptr<WaitPolicy> waiting);
-  ~ThreadAreasHub();
-  ThreadAreasHub(const ThreadAreasHub&) = delete;
-  ThreadAreasHub& operator=(const ThreadAreasHub&) = delete;
-
-  /// Makes `rank` fail at its scheduling point number `step`, counted from 1.
-  void kill(int rank, int64_t step) { kill_rank_ = rank, kill_step_ = step; }
-  static std::unique_ptr<SharedAreas> join(const std::shared_ptr<ThreadAreasHub>& hub, int rank);
-
- private:
-  friend class ThreadAreas;
-
-  const int size_;
-  const std::shared_ptr<WaitPolicy> waiting_;
-  int kill_rank_ = -1;
-  int64_t kill_step_ = 0;
-  std::vector<std::byte*> areas_;
-  std::vector<bool> closed_ MUSTER_GUARDED_BY(waiting_->mutex());
-  std::map<std::string, std::weak_ptr<ThreadAreasHub>> subgroups_ MUSTER_GUARDED_BY(waiting_->mutex());
   std::map<uint64_t, std::weak_ptr<SharedBuffer>> buffers_ MUSTER_GUARDED_BY(waiting_->mutex());
 };
 

@@ -218,8 +218,8 @@ std::vector<int64_t> leaving(const Sizes& sizes, bool hierarchical,
   const Hosts hosts(host_of_rank(sizes));
   GroupIdentity identity;
   const auto hub = std::make_shared<ThreadHub>(world, identity.waiting);
-  std::vector<std::shared_ptr<ThreadAreasHub>> memory;
-  for (const int size : sizes) memory.push_back(std::make_shared<ThreadAreasHub>(size, identity.waiting));
+  std::vector<std::shared_ptr<ThreadHub>> memory;
+  for (const int size : sizes) memory.push_back(std::make_shared<ThreadHub>(size, identity.waiting));
   std::vector<Traffic> all(world);
   std::vector<std::thread> threads;
   for (int rank = 0; rank < world; ++rank)
@@ -229,7 +229,7 @@ std::vector<int64_t> leaving(const Sizes& sizes, bool hierarchical,
       std::unique_ptr<Collectives> collectives;
       if (hierarchical)
         collectives = std::make_unique<Hierarchical>(std::move(transport),
-                                                     ThreadAreasHub::join(memory[host], rank - hosts.first(host)),
+                                                     ThreadHub::join_areas(memory[host], rank - hosts.first(host)),
                                                      hosts, false, std::chrono::minutes(1));
       else collectives = make_pairwise(std::move(transport));
       operation(Communicator(std::make_shared<Group>(identity, std::move(collectives))));
