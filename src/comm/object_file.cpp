@@ -43,33 +43,26 @@ bool is_there(const std::filesystem::path& place) {
 }
 
 /// The first of these files that is there, opened.
-ObjectFile open_first_of(const Places& places, SymbolsFor symbols) {
+ObjectFile open_first_of(const Places& places, int symbols) {
   // The object may refer to LibTorch, which the program has. It is never closed, because what it made is still in use.
-  const int how = RTLD_NOW | RTLD_NODELETE | (symbols == SymbolsFor::all ? RTLD_GLOBAL : RTLD_LOCAL);
   ObjectFile object;
   for (const auto& place : places) {
     object.path = place.string();
     object.looked_at.push_back(object.path);
-    object.handle = ::dlopen(object.path.c_str(), how);
-    if (object.handle) {
-      object.problem.clear();
-      return object;
-    }
-    const char* why = ::dlerror();
+    object.handle = ::dlopen(object.path.c_str(), RTLD_NOW | RTLD_NODELETE | symbols);
+    const char* why = object.handle ? "" : ::dlerror();
     object.problem = why ? why : "it cannot be opened";
-    object.is_refused = is_there(place);
-    if (object.is_refused) return object;
+    object.is_refused = !object.handle && is_there(place);
+    if (object.handle || object.is_refused) return object;
   }
   return object;
 }
 
 }  // namespace
 
-ObjectFile open_object(const std::string& name) { return open_first_of(places_of(name), SymbolsFor::itself); }
+ObjectFile open_object(const std::string& name) { return open_first_of(places_of(name), RTLD_LOCAL); }
 
-ObjectFile open_own_object(const char* file, SymbolsFor symbols) {
-  return open_first_of({own_folder() / file, file}, symbols);
-}
+ObjectFile open_own_object(const char* file) { return open_first_of({own_folder() / file, file}, RTLD_GLOBAL); }
 
 std::string place_of_object(const std::string& name) {
   for (const auto& place : places_of(name))

@@ -17,17 +17,14 @@ struct ObjectFile {
   std::string problem{};                 ///< what the dynamic linker says about `path`; empty if it was opened
 };
 
-/// Who sees the symbols of an object: its own code alone, or every object that is opened later.
-enum class SymbolsFor { itself, all };
-
 /// Opens libmuster_NAME.so; a name with a slash is a path. It is looked for in the folders of MUSTER_BACKEND_PATH, in
 /// lib next to the folder of the program or of libmuster.so, in that folder itself, and in the dynamic linker's. An
 /// object that was opened stays open.
 ObjectFile open_object(const std::string& name);
 
 /// Opens the object that belongs to this build of Muster: next to the program or libmuster.so, or in the dynamic
-/// linker's folders. It stays open.
-ObjectFile open_own_object(const char* file, SymbolsFor symbols);
+/// linker's folders. It stays open, and all objects that are opened later see its symbols.
+ObjectFile open_own_object(const char* file);
 
 /// The path of libmuster_NAME.so in the folders of open_object(), except the dynamic linker's. Empty if there is none.
 /// Opens nothing.

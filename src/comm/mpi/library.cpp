@@ -66,7 +66,7 @@ LeftCommunicators& left_communicators() {
 }
 
 Calls* open_calls() {
-  const auto opened = open_own_object(kLibrary, SymbolsFor::all);  // MPI's plugins need its symbols, too
+  const auto opened = open_own_object(kLibrary);  // MPI's plugins need its symbols, too
   if (!opened.handle)
     throw ConfigError("MU567",
                       formatted("the backend mpi needs {}, which cannot be opened: {}. It is built with Muster where "
