@@ -40,18 +40,13 @@ const BackendEntry& entry_of(const ObjectFile& opened) {
   return object->entry;
 }
 
-std::string way_to_get(const std::string& name) {
-  const std::string folders = formatted("put its folder into {}", kObjectFolders);
-  if (name != "nccl") return folders;
-  return "it is built with Muster where LibTorch has CUDA and the headers of CUDA and NCCL are found (make cuda, or "
-         "the CUDA toolkit); or " +
-         folders;
-}
-
 std::string absence(const std::string& name, const ObjectFile& opened) {
-  return formatted("there is no {} (looked for {}): {}",
+  const char* nccl =
+      "it is built with Muster where LibTorch has CUDA and the headers of CUDA and NCCL are found (make cuda, or the "
+      "CUDA toolkit); or ";
+  return formatted("there is no {} (looked for {}): {}put its folder into {}",
                    name.find('/') == std::string::npos ? "libmuster_" + name + ".so" : "such file",
-                   joined(opened.looked_at), way_to_get(name));
+                   joined(opened.looked_at), name == "nccl" ? nccl : "", kObjectFolders);
 }
 
 FoundBackend from_object(const std::string& name, const ObjectFile& opened) {
@@ -219,13 +214,12 @@ BackendPtr CustomBackend::split(const c10::intrusive_ptr<c10d::Backend>& parent,
 }
 
 BackendAgreement CustomBackend::agreement(const std::string& name, int rank, int size, std::string group) const {
-  const auto kind = c10::DeviceTypeName(entry.device, /*lower_case=*/true);
   return {c10::make_intrusive<c10d::PrefixStore>("agreement", store(name)),
           rank,
           size,
           options.rendezvous_timeout,
           std::move(group),
-          formatted("the backend {} for {}", entry.name, kind)};
+          formatted("the backend {} for {}", entry.name, device_name(entry.device))};
 }
 
 namespace {
@@ -248,7 +242,36 @@ class BackendCollectives final : public Collectives {
 
   int rank() const noexcept override { return backend_->getRank(); }
   int size() const noexcept override { return backend_->getSize(); }
-  void run(Operation& operation, const std::string& group, TimePoint deadline) override;
+
+  void run(Operation& operation, const std::string& group, TimePoint deadline) override {
+    group_ = group;
+    deadline_ = deadline;
+    if (has_backend_call(operation.kind)) {
+      std::vector<at::Tensor> kept;
+      wait(call_backend(*backend_, operation, kept), is_point_to_point(operation.kind) ? operation.root : -1);
+      return finish_mean(operation, rank(), size());
+    }
+    auto& results = operation.results;
+    switch (operation.kind) {
+      case OperationKind::barrier:
+      case OperationKind::subgroup: return wait(backend_->barrier());
+      case OperationKind::all_gatherv:
+      case OperationKind::gather:
+      case OperationKind::all_gather_bytes:
+      case OperationKind::gather_bytes:
+      case OperationKind::broadcast_bytes:
+        results = uneven(operation, operation.in.defined() ? operation.in : at::empty({0}, at::kByte));
+        return;
+      case OperationKind::scatter: results.assign(1, scattered(operation)); return;
+      case OperationKind::all_to_all:
+        for (int r = 0; r < size(); ++r) {
+          auto to_r = uneven(operation, operation.parts[r]);
+          if (r == rank()) results = std::move(to_r);
+        }
+        return;
+      default: return;
+    }
+  }
 
   void abort(const std::string&) noexcept override { abort_backend(*backend_); }
   void close() noexcept override {}
@@ -258,124 +281,82 @@ class BackendCollectives final : public Collectives {
   }
 
  private:
-  void wait(const c10::intrusive_ptr<c10d::Work>& work, int peer = -1) const;
-  at::Tensor all_gathered(const at::Tensor& in) const;
-  std::vector<at::Tensor> uneven(const Operation& operation, const at::Tensor& in) const;
+  void wait(const c10::intrusive_ptr<c10d::Work>& work, int peer = -1) const {
+    if (!work) return;
+    try {
+      if (work->wait(left_until(deadline_))) return;
+    } catch (const std::exception& failure) {
+      const bool late = Clock::now() >= deadline_;
+      throw TransportFailure{late ? TransportFailure::Kind::timeout : TransportFailure::Kind::closed, peer,
+                             failure.what()};
+    }
+    throw TransportFailure{TransportFailure::Kind::aborted, -1, "the backend ended the wait"};
+  }
+
+  at::Tensor all_gathered(const at::Tensor& in) const {
+    at::Tensor out = at::empty({size() * in.numel()}, in.options());
+    at::Tensor flat = in.view(-1);
+    wait(backend_->_allgather_base(out, flat));
+    return out;
+  }
+
   /// The header that `from` announced, once it fits `mine`. Throws: CommError (MU050).
-  Header announced(const Header& mine, const at::Tensor& row, int from) const;
-  at::Tensor scattered(const Operation& operation) const;
-  void run_uneven(Operation& operation);
+  Header announced(const Header& mine, const at::Tensor& row, int from) const {
+    Frame frame{};
+    std::memcpy(frame.bytes.data(), row.const_data_ptr(), sizeof(Header));
+    check_headers(mine, rank(), frame, from, group_);
+    const Header theirs = read_header(frame);
+    if (!theirs.sends_tensor)
+      throw CommError("MU050", formatted("rank {} sent rank {} nothing where a tensor is due in {} of group {}", from,
+                                         rank(), name_of(mine.kind), group_));
+    return theirs;
+  }
+
+  /// Exchanges headers first, then payloads padded to the largest: no backend takes uneven parts.
+  std::vector<at::Tensor> uneven(const Operation& operation, const at::Tensor& in) const {
+    const Header mine = make_header(operation, &in, in.nbytes());
+    const at::Tensor rows = all_gathered(header_row(operation, in)).view({size(), kHeaderRow});
+    std::vector<Header> headers;
+    int64_t longest = 0;
+    for (int r = 0; r < size(); ++r) {
+      headers.push_back(announced(mine, rows[r], r));
+      longest = std::max(longest, c10::multiply_integers(headers.back().sizes()));
+    }
+    at::Tensor padded = at::zeros({longest}, in.options());
+    padded.narrow(0, 0, in.numel()).copy_(in.view(-1));
+    at::Tensor gathered = longest ? all_gathered(padded) : padded;
+    std::vector<at::Tensor> results;
+    for (int r = 0; r < size(); ++r) {
+      const auto shape = headers[r].sizes();
+      results.push_back(gathered.narrow(0, longest * r, c10::multiply_integers(shape)).view(shape).clone());
+    }
+    return results;
+  }
+
+  at::Tensor scattered(const Operation& operation) const {
+    const bool is_root = rank() == operation.root;
+    std::vector<at::Tensor> rows;
+    for (const auto& part : operation.parts) rows.push_back(header_row(operation, part));
+    std::vector<at::Tensor> shapes{is_root ? at::stack(rows) : at::empty({size(), kHeaderRow}, at::kByte)};
+    c10d::BroadcastOptions how;
+    how.rootRank = operation.root;
+    wait(backend_->broadcast(shapes, how), operation.root);
+    for (int to = 0; is_root && to < size(); ++to) {
+      std::vector<at::Tensor> part{operation.parts[to]};
+      if (to != rank() && part[0].numel() > 0) wait(backend_->send(part, to, 0), to);
+    }
+    if (is_root) return operation.parts[rank()].clone();
+    const Header own = announced(make_header(operation, nullptr, 0), shapes[0][rank()].contiguous(), operation.root);
+    std::vector<at::Tensor> part{at::empty(own.sizes(), own.scalar_type())};
+    if (part[0].numel() > 0) wait(backend_->recv(part, operation.root, 0), operation.root);
+    return part[0];
+  }
 
   const CustomBackend custom_;
   const BackendPtr backend_;
   std::string group_;
   TimePoint deadline_;
 };
-
-void BackendCollectives::wait(const c10::intrusive_ptr<c10d::Work>& work, int peer) const {
-  if (!work) return;
-  try {
-    if (work->wait(left_until(deadline_))) return;
-  } catch (const std::exception& failure) {
-    bool late = std::chrono::steady_clock::now() >= deadline_;
-    throw TransportFailure{late ? TransportFailure::Kind::timeout : TransportFailure::Kind::closed, peer,
-                           failure.what()};
-  }
-  throw TransportFailure{TransportFailure::Kind::aborted, -1, "the backend ended the wait"};
-}
-
-at::Tensor BackendCollectives::all_gathered(const at::Tensor& in) const {
-  at::Tensor out = at::empty({size() * in.numel()}, in.options());
-  at::Tensor flat = in.view(-1);
-  wait(backend_->_allgather_base(out, flat));
-  return out;
-}
-
-Header BackendCollectives::announced(const Header& mine, const at::Tensor& row, int from) const {
-  Frame frame{};
-  std::memcpy(frame.bytes.data(), row.const_data_ptr(), sizeof(Header));
-  check_headers(mine, rank(), frame, from, group_);
-  const Header theirs = read_header(frame);
-  if (!theirs.sends_tensor)
-    throw CommError("MU050", formatted("rank {} sent rank {} nothing where a tensor is due in {} of group {}", from,
-                                       rank(), name_of(mine.kind), group_));
-  return theirs;
-}
-
-/// Exchanges headers first, then payloads padded to the largest: no backend takes uneven parts.
-std::vector<at::Tensor> BackendCollectives::uneven(const Operation& operation, const at::Tensor& in) const {
-  const Header mine = make_header(operation, &in, in.nbytes());
-  const at::Tensor rows = all_gathered(header_row(operation, in)).view({size(), kHeaderRow});
-  std::vector<Header> headers;
-  int64_t longest = 0;
-  for (int r = 0; r < size(); ++r) {
-    headers.push_back(announced(mine, rows[r], r));
-    longest = std::max(longest, c10::multiply_integers(headers.back().sizes()));
-  }
-  at::Tensor padded = at::zeros({longest}, in.options());
-  padded.narrow(0, 0, in.numel()).copy_(in.view(-1));
-  at::Tensor gathered = longest ? all_gathered(padded) : padded;
-  std::vector<at::Tensor> results;
-  for (int r = 0; r < size(); ++r) {
-    const auto shape = headers[r].sizes();
-    results.push_back(gathered.narrow(0, longest * r, c10::multiply_integers(shape)).view(shape).clone());
-  }
-  return results;
-}
-
-at::Tensor BackendCollectives::scattered(const Operation& operation) const {
-  const bool is_root = rank() == operation.root;
-  std::vector<at::Tensor> rows;
-  for (const auto& part : operation.parts) rows.push_back(header_row(operation, part));
-  std::vector<at::Tensor> shapes{is_root ? at::stack(rows) : at::empty({size(), kHeaderRow}, at::kByte)};
-  c10d::BroadcastOptions how;
-  how.rootRank = operation.root;
-  wait(backend_->broadcast(shapes, how), operation.root);
-  for (int to = 0; is_root && to < size(); ++to) {
-    std::vector<at::Tensor> part{operation.parts[to]};
-    if (to != rank() && part[0].numel() > 0) wait(backend_->send(part, to, 0), to);
-  }
-  if (is_root) return operation.parts[rank()].clone();
-  const Header own = announced(make_header(operation, nullptr, 0), shapes[0][rank()].contiguous(), operation.root);
-  std::vector<at::Tensor> part{at::empty(own.sizes(), own.scalar_type())};
-  if (part[0].numel() > 0) wait(backend_->recv(part, operation.root, 0), operation.root);
-  return part[0];
-}
-
-void BackendCollectives::run_uneven(Operation& operation) {
-  auto bytes = [&](const at::Tensor& tensor) { return tensor.defined() ? tensor : at::empty({0}, at::kByte); };
-  auto& results = operation.results;
-  switch (operation.kind) {
-    case OperationKind::all_gatherv:
-    case OperationKind::gather: results = uneven(operation, operation.in); break;
-    case OperationKind::all_gather_bytes:
-    case OperationKind::gather_bytes:
-    case OperationKind::broadcast_bytes: results = uneven(operation, bytes(operation.in)); break;
-    case OperationKind::scatter: results.assign(1, scattered(operation)); break;
-    case OperationKind::all_to_all: {
-      results.assign(size(), at::Tensor());
-      for (int r = 0; r < size(); ++r) {
-        auto to_r = uneven(operation, operation.parts[r]);
-        if (r == rank()) results = std::move(to_r);
-      }
-      break;
-    }
-    default: break;
-  }
-}
-
-void BackendCollectives::run(Operation& operation, const std::string& group, TimePoint deadline) {
-  group_ = group;
-  deadline_ = deadline;
-  if (has_backend_call(operation.kind)) {
-    std::vector<at::Tensor> kept;
-    wait(call_backend(*backend_, operation, kept), is_point_to_point(operation.kind) ? operation.root : -1);
-    return finish_mean(operation, rank(), size());
-  }
-  if (operation.kind == OperationKind::barrier || operation.kind == OperationKind::subgroup)
-    return wait(backend_->barrier());
-  run_uneven(operation);
-}
 
 }  // namespace
 
