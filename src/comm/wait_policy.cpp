@@ -6,14 +6,6 @@
 
 namespace muster::comm {
 
-WarningTimeout::WarningTimeout(std::chrono::milliseconds timeout) : end_(begin_ + timeout) {}
-
-std::chrono::milliseconds WarningTimeout::left() const { return left_until(end_); }
-
-std::chrono::milliseconds WarningTimeout::next() {
-  return std::clamp(std::exchange(part_, kLaterWords), std::chrono::milliseconds(1), left());
-}
-
 Reminder::Reminder(std::function<std::string(double)> words)
     : words_(std::move(words)), thread_([this] { remind(); }) {}
 

@@ -6,6 +6,7 @@
 #include <map>
 #include <random>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/mutex.h"
@@ -17,14 +18,23 @@ namespace muster::comm {
 /// on.
 inline constexpr std::chrono::milliseconds kFirstWord{5000}, kLaterWords{30000};
 
+/// The time that is left until the deadline, at least 1 ms. It is rounded up, so that a wait of that length ends after
+/// the deadline and its failure is known to be a timeout.
+inline std::chrono::milliseconds left_until(TimePoint deadline) {
+  return std::max(std::chrono::ceil<std::chrono::milliseconds>(deadline - TimePoint::clock::now()),
+                  std::chrono::milliseconds(1));
+}
+
 /// Divides a timeout into parts. After each part the waiting code may report that it waits.
 class WarningTimeout {
  public:
-  explicit WarningTimeout(std::chrono::milliseconds timeout);
+  explicit WarningTimeout(std::chrono::milliseconds timeout) : end_(begin_ + timeout) {}
   /// The length of the next part.
-  std::chrono::milliseconds next();
+  std::chrono::milliseconds next() {
+    return std::clamp(std::exchange(part_, kLaterWords), std::chrono::milliseconds(1), left());
+  }
   /// What is left of the timeout, at least a millisecond.
-  std::chrono::milliseconds left() const;
+  std::chrono::milliseconds left() const { return left_until(end_); }
   bool over() const { return Clock::now() >= end_; }
   double waited_seconds() const { return std::chrono::duration<double>(Clock::now() - begin_).count(); }
 
@@ -54,13 +64,6 @@ class Reminder {
   std::function<std::string(double)> words_;
   std::thread thread_;  // last, because it uses all other members
 };
-
-/// The time that is left until the deadline, at least 1 ms. It is rounded up, so that a wait of that length ends after
-/// the deadline and its failure is known to be a timeout.
-inline std::chrono::milliseconds left_until(TimePoint deadline) {
-  return std::max(std::chrono::ceil<std::chrono::milliseconds>(deadline - TimePoint::clock::now()),
-                  std::chrono::milliseconds(1));
-}
 
 /// How the threads of a process wait for each other: in this class in real time, in a SeededScheduler in an order that
 /// it draws. One mutex guards everything that the conditions read.

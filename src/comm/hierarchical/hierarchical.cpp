@@ -16,25 +16,58 @@
 #include "muster/comm/transport.h"
 
 namespace muster::comm {
+namespace {
+
+// Results arrive on a different channel than sums.
+constexpr int kSums = 0, kResults = 1;
 
 /// Sends parts of a tensor from one host to all ranks. Between hosts, the owners of a local rank form a chain and pass
 /// parts away from the source in both directions. Within a host, parts go through its staging.
 class ChainBroadcast {
  public:
   /// `tensor` is filled part by part.
-  ChainBroadcast(const HostContext& context, const at::Tensor& tensor, int from_host);
+  ChainBroadcast(const HostContext& context, const at::Tensor& tensor, int from_host)
+      : context_(context), tensor_(tensor), from_(from_host) {}
 
   bool is_source() const noexcept { return context_.host() == from_; }
   /// On hosts other than the source: posts the receive of a part that this rank owns. The memory that is received into
   /// must no longer be needed once a host nearer to the source sends.
-  void expect(const Part& part);
+  void expect(const Part& part) {
+    const int nearer = context_.host() + (context_.host() < from_ ? 1 : -1);
+    arrivals_.push_back(
+        context_.between.recv(context_.hosts.owner(nearer, part.local_rank), at(part), bytes(part), kResults));
+  }
   /// On the source: sends a part that this rank owns to the next hosts.
-  void pass_on(const Part& part);
+  void pass_on(const Part& part) {
+    if (context_.host() <= from_) send_to(context_.host() - 1, part);
+    if (context_.host() >= from_) send_to(context_.host() + 1, part);
+  }
   /// Gives all ranks of this host the parts of a chunk. On hosts other than the source, first waits for the parts that
   /// this rank expects and passes them on. Collective on the host, in one order.
-  void broadcast_on_host(const Chunk& chunk);
+  void broadcast_on_host(const Chunk& chunk) {
+    wait_arrived(chunk);
+    if (!context_.mapped.empty()) return copy_mapped(chunk);
+    const auto fill = [&](std::byte* to) {
+      for (const Part& part : chunk) {
+        if (context_.owns(part.local_rank)) std::memcpy(to, at(part), bytes(part));
+        to += bytes(part);
+      }
+    };
+    const auto use = [&] {
+      std::size_t begin = 0;
+      for (const Part& part : chunk) {
+        const int owner = context_.hosts.owner(context_.host(), part.local_rank);
+        if (owner != context_.rank())
+          std::memcpy(at(part), context_.within.of(owner, context_.deadline) + begin, bytes(part));
+        begin += bytes(part);
+      }
+    };
+    context_.within.round(context_.deadline, fill, use);
+  }
   /// Waits until everything that this rank passed on has been sent. Mapped memory may still be read afterwards.
-  void finish();
+  void finish() {
+    for (const auto& sent : sends_) sent->wait(context_.deadline);
+  }
 
   std::byte* at(const Part& part) const { return at_element(tensor_, part.range.begin); }
   std::size_t bytes(const Part& part) const {
@@ -42,9 +75,28 @@ class ChainBroadcast {
   }
 
  private:
-  void send_to(int host, const Part& part);
-  void wait_arrived(const Chunk& chunk);
-  void copy_mapped(const Chunk& chunk);
+  void send_to(int host, const Part& part) {
+    if (host < 0 || host >= context_.hosts.count()) return;
+    sends_.push_back(
+        context_.between.send(context_.hosts.owner(host, part.local_rank), at(part), bytes(part), kResults));
+  }
+  void wait_arrived(const Chunk& chunk) {
+    for (const Part& part : chunk) {
+      if (is_source() || !context_.owns(part.local_rank)) continue;
+      arrivals_.front()->wait(context_.deadline);
+      arrivals_.pop_front();
+      pass_on(part);
+    }
+  }
+  void copy_mapped(const Chunk& chunk) {
+    context_.within.arrive();
+    for (const Part& part : chunk) {
+      const int owner = context_.hosts.owner(context_.host(), part.local_rank);
+      if (owner == context_.rank()) continue;
+      context_.within.wait(owner, context_.deadline);
+      std::memcpy(at(part), context_.mapped[owner] + part.range.begin * tensor_.element_size(), bytes(part));
+    }
+  }
 
   const HostContext& context_;
   const at::Tensor& tensor_;
@@ -52,78 +104,6 @@ class ChainBroadcast {
   std::deque<Transport::Request> arrivals_;
   std::vector<Transport::Request> sends_;
 };
-
-namespace {
-
-// Results arrive on a different channel than sums.
-constexpr int kChannel = 1;
-
-}  // namespace
-
-ChainBroadcast::ChainBroadcast(const HostContext& context, const at::Tensor& tensor, int from_host)
-    : context_(context), tensor_(tensor), from_(from_host) {}
-
-void ChainBroadcast::expect(const Part& part) {
-  const int nearer = context_.host() + (context_.host() < from_ ? 1 : -1);
-  arrivals_.push_back(
-      context_.between.recv(context_.hosts.owner(nearer, part.local_rank), at(part), bytes(part), kChannel));
-}
-
-void ChainBroadcast::send_to(int host, const Part& part) {
-  if (host < 0 || host >= context_.hosts.count()) return;
-  sends_.push_back(context_.between.send(context_.hosts.owner(host, part.local_rank), at(part), bytes(part), kChannel));
-}
-
-void ChainBroadcast::pass_on(const Part& part) {
-  if (context_.host() <= from_) send_to(context_.host() - 1, part);
-  if (context_.host() >= from_) send_to(context_.host() + 1, part);
-}
-
-void ChainBroadcast::wait_arrived(const Chunk& chunk) {
-  for (const Part& part : chunk) {
-    if (is_source() || !context_.owns(part.local_rank)) continue;
-    arrivals_.front()->wait(context_.deadline);
-    arrivals_.pop_front();
-    pass_on(part);
-  }
-}
-
-void ChainBroadcast::copy_mapped(const Chunk& chunk) {
-  context_.within.arrive();
-  for (const Part& part : chunk) {
-    const int owner = context_.hosts.owner(context_.host(), part.local_rank);
-    if (owner == context_.rank()) continue;
-    context_.within.wait(owner, context_.deadline);
-    std::memcpy(at(part), context_.mapped[owner] + part.range.begin * tensor_.element_size(), bytes(part));
-  }
-}
-
-void ChainBroadcast::broadcast_on_host(const Chunk& chunk) {
-  wait_arrived(chunk);
-  if (!context_.mapped.empty()) return copy_mapped(chunk);
-  const auto fill = [&](std::byte* to) {
-    for (const Part& part : chunk) {
-      if (context_.owns(part.local_rank)) std::memcpy(to, at(part), bytes(part));
-      to += bytes(part);
-    }
-  };
-  const auto use = [&] {
-    std::size_t begin = 0;
-    for (const Part& part : chunk) {
-      const int owner = context_.hosts.owner(context_.host(), part.local_rank);
-      if (owner != context_.rank())
-        std::memcpy(at(part), context_.within.of(owner, context_.deadline) + begin, bytes(part));
-      begin += bytes(part);
-    }
-  };
-  context_.within.round(context_.deadline, fill, use);
-}
-
-void ChainBroadcast::finish() {
-  for (const auto& sent : sends_) sent->wait(context_.deadline);
-}
-
-namespace {
 
 /// Sends the root's tensor to all ranks. Collective.
 void broadcast_by_hosts(const HostContext& context, const at::Tensor& tensor, int root) {
@@ -153,7 +133,8 @@ void broadcast_by_hosts(const HostContext& context, const at::Tensor& tensor, in
   broadcast.finish();
 }
 
-/// One all-gather while it runs. Each rank of a host receives some ranks' blocks from the other hosts, and then shares
+/// Fills `out` with `in` of each rank; `in` may be this rank's part of `out`. Each rank's values are sent once to each
+/// other host: each rank of a host receives some ranks' blocks from the other hosts, and then shares
 /// these and its own block with its host, one after another, through staging.
 class BlockGather {
  public:
@@ -260,14 +241,6 @@ class BlockGather {
   std::vector<Transport::Request> sends_;
 };
 
-/// Fills `out` with `in` of each rank; `in` may be this rank's part of `out`. Each rank's values are sent once to each
-/// other host. Collective.
-void all_gather_by_hosts(const HostContext& context, const at::Tensor& in, const at::Tensor& out) {
-  BlockGather(context, in, out).run();
-}
-
-}  // namespace
-
 /// A reduction along the hosts, in their order: a pipelined chain.
 /// Why: docs/decisions/0117-sums-along-the-hosts.md.
 struct ChainReduction {
@@ -279,9 +252,6 @@ struct ChainReduction {
   bool two_level = false;  ///< whether each host first reduces its ranks' values; otherwise in rank order
 };
 
-namespace {
-
-constexpr int kSums = 0, kResults = 1;  // channels
 // Bytes of the memory in which sums that go to or come from one rank wait.
 constexpr std::size_t kWindowBytes = std::size_t{2} << 20;
 // A host waits for the result of a chunk this many chunks later per host between it and the last one.
@@ -296,9 +266,12 @@ at::Tensor elements(const void* data, int64_t count, at::ScalarType dtype) {
   return at::from_blob(const_cast<void*>(data), {count}, at::TensorOptions().dtype(dtype));
 }
 
-/// One reduction while it runs.
+/// The owner of a part reduces the values of its host's ranks, combines them with the sum that the owner on the
+/// previous host has sent, and sends the result to the next host; on the last host the reduction is complete. Until
+/// then float16 and bfloat16 are sent as float32.
 class ChainReducer {
  public:
+  /// `scratch` returns memory of that many bytes.
   ChainReducer(const HostContext& context, const ChainReduction& sums,
                const std::function<std::byte*(std::size_t)>& scratch)
       : context_(context), sums_(sums), dtype_(sums.source.scalar_type()), wide_(summed_in(sums.source, sums.op)),
@@ -479,14 +452,6 @@ class ChainReducer {
   std::vector<const void*> terms_;
 };
 
-/// The owner of a part reduces the values of its host's ranks, combines them with the sum that the owner on the
-/// previous host has sent, and sends the result to the next host; on the last host the reduction is complete. Until
-/// then float16 and bfloat16 are sent as float32. `scratch` returns memory of that many bytes. Collective.
-void reduce_by_hosts(const HostContext& context, const ChainReduction& sums,
-                     const std::function<std::byte*(std::size_t)>& scratch) {
-  ChainReducer(context, sums, scratch).run();
-}
-
 /// Why the first rank with a problem cannot join a new group; empty if no rank has one. Collective.
 std::string first_trouble(Transport& between, const std::string& own, TimePoint deadline) {
   Frame frame{};
@@ -579,11 +544,12 @@ std::vector<const std::byte*> Hierarchical::map_tensors(const Call& call, const 
 void Hierarchical::run_by_hosts(const Call& call, const HostContext& context) {
   const Operation& operation = call.operation;
   const auto reduced = [&](const at::Tensor& source, std::vector<Chunk> chunks) {
-    reduce_by_hosts(context, {source, operation.out, std::move(chunks), operation.reduce, two_level_sums_},
-                    [this](std::size_t bytes) { return scratch(bytes); });
+    ChainReducer(context, {source, operation.out, std::move(chunks), operation.reduce, two_level_sums_},
+                 [this](std::size_t bytes) { return scratch(bytes); })
+        .run();
   };
   switch (operation.kind) {
-    case OperationKind::all_gather: return all_gather_by_hosts(context, operation.in, operation.out);
+    case OperationKind::all_gather: return BlockGather(context, operation.in, operation.out).run();
     case OperationKind::broadcast: return broadcast_by_hosts(context, operation.out, operation.root);
     case OperationKind::reduce_scatter: return reduced(operation.in, chunks_of_pieces(operation.in, hosts_));
     case OperationKind::reduce:

@@ -22,22 +22,55 @@ namespace muster::comm::mpi {
 class Message {
  public:
   explicit Message(std::shared_ptr<DuplicatedComm> comm) : comm_(std::move(comm)) {}
-  ~Message();
+  ~Message() {
+    if (!request_) return;
+    if (!receives_ || !comm_->calls().cancel(*request_)) comm_->keep(memory_);
+  }
   Message(const Message&) = delete;
   Message& operator=(const Message&) = delete;
 
   bool under_way() const noexcept { return request_.has_value(); }
   /// Memory of at least that many bytes. Requires: the message is not in flight.
-  std::byte* memory(std::size_t bytes);
+  std::byte* memory(std::size_t bytes) {
+    if (capacity_ < bytes) {
+      memory_ = std::shared_ptr<std::byte[]>(new std::byte[bytes]);
+      capacity_ = bytes;
+    }
+    return memory_.get();
+  }
   const std::byte* memory() const noexcept { return memory_.get(); }
   /// Number of bytes received or to be sent.
   std::size_t bytes() const noexcept { return bytes_; }
 
   /// Starts the message with that many bytes of its memory. Requires: it is not in flight. Returns an error code.
-  int send(std::size_t bytes, int to, int tag);
-  int recv(std::size_t bytes, int from, int tag);
+  int send(std::size_t bytes, int to, int tag) {
+    Handle request = 0;
+    const int code = comm_->calls().send(memory_.get(), bytes, to, tag, comm_->communicator(), request);
+    receives_ = false;
+    bytes_ = bytes;
+    if (code == 0) request_ = request;
+    return code;
+  }
+  int recv(std::size_t bytes, int from, int tag) {
+    Handle request = 0;
+    const int code = comm_->calls().recv(memory(bytes), bytes, from, tag, comm_->communicator(), request);
+    receives_ = true;
+    bytes_ = 0;
+    if (code == 0) request_ = request;
+    return code;
+  }
   /// Tests the message. It is no longer in flight if MPI has completed it, or if it failed. Returns an error code.
-  int test();
+  int test() {
+    if (!request_) return 0;
+    bool done = false;
+    std::size_t received = 0;
+    const int code = comm_->calls().test(*request_, done, received);
+    if (!done && code == 0) return 0;
+    if (code == kFinalized || code == kWrongThread) return code;
+    request_.reset();
+    if (receives_) bytes_ = received;
+    return code;
+  }
 
  private:
   std::shared_ptr<DuplicatedComm> comm_;
@@ -48,54 +81,22 @@ class Message {
   std::optional<Handle> request_;
 };
 
-Message::~Message() {
-  if (!request_) return;
-  if (!receives_ || !comm_->calls().cancel(*request_)) comm_->keep(memory_);
-}
-
-std::byte* Message::memory(std::size_t bytes) {
-  if (capacity_ < bytes) {
-    memory_ = std::shared_ptr<std::byte[]>(new std::byte[bytes]);
-    capacity_ = bytes;
-  }
-  return memory_.get();
-}
-
-int Message::send(std::size_t bytes, int to, int tag) {
-  Handle request = 0;
-  const int code = comm_->calls().send(memory_.get(), bytes, to, tag, comm_->communicator(), request);
-  receives_ = false;
-  bytes_ = bytes;
-  if (code == 0) request_ = request;
-  return code;
-}
-
-int Message::recv(std::size_t bytes, int from, int tag) {
-  Handle request = 0;
-  const int code = comm_->calls().recv(memory(bytes), bytes, from, tag, comm_->communicator(), request);
-  receives_ = true;
-  bytes_ = 0;
-  if (code == 0) request_ = request;
-  return code;
-}
-
-int Message::test() {
-  if (!request_) return 0;
-  bool done = false;
-  std::size_t received = 0;
-  const int code = comm_->calls().test(*request_, done, received);
-  if (!done && code == 0) return 0;
-  if (code == kFinalized || code == kWrongThread) return code;
-  request_.reset();
-  if (receives_) bytes_ = received;
-  return code;
-}
-
 /// How a thread polls: first without a pause, then yielding its core, and after a while with short sleeps.
 class Backoff {
  public:
   /// Waits a little. Returns whether nothing has happened for a while.
-  bool wait();
+  bool wait() {
+    using std::chrono::milliseconds, std::chrono::microseconds;
+    constexpr int kAtOnce = 64;
+    if (polls_ < kAtOnce) {
+      if (polls_++ == 0) idle_since_ = std::chrono::steady_clock::now();
+      return false;
+    }
+    const auto idle = std::chrono::steady_clock::now() - idle_since_;
+    if (idle < milliseconds(2)) return ::sched_yield(), false;
+    std::this_thread::sleep_for(microseconds(idle < milliseconds(500) ? 50 : 500));
+    return true;
+  }
   /// Starts over, because something has happened.
   void reset() noexcept { polls_ = 0; }
 
@@ -103,19 +104,6 @@ class Backoff {
   int polls_ = 0;
   std::chrono::steady_clock::time_point idle_since_{};
 };
-
-bool Backoff::wait() {
-  using std::chrono::milliseconds, std::chrono::microseconds;
-  constexpr int kAtOnce = 64;
-  if (polls_ < kAtOnce) {
-    if (polls_++ == 0) idle_since_ = std::chrono::steady_clock::now();
-    return false;
-  }
-  const auto idle = std::chrono::steady_clock::now() - idle_since_;
-  if (idle < milliseconds(2)) return ::sched_yield(), false;
-  std::this_thread::sleep_for(microseconds(idle < milliseconds(500) ? 50 : 500));
-  return true;
-}
 
 /// A block while it is sent or received.
 struct Block {
@@ -134,11 +122,20 @@ class BlockQueue {
   static constexpr std::size_t kSliceBytes = std::size_t{256} * 1024;
 
   enum class Direction { out, in };
-  BlockQueue(const std::shared_ptr<DuplicatedComm>& comm, Direction direction, int rank, int tag);
+  BlockQueue(const std::shared_ptr<DuplicatedComm>& comm, Direction direction, int rank, int tag)
+      : calls_(comm->calls()), direction_(direction), rank_(rank), tag_(tag), slices_{Slice(comm), Slice(comm)} {}
 
-  void push(const std::shared_ptr<Block>& block);
+  void push(const std::shared_ptr<Block>& block) {
+    waiting_.push_back(block);
+    progress();
+  }
   /// Makes all progress that is possible without waiting. Returns whether anything moved.
-  bool progress();
+  bool progress() {
+    bool moved = false;
+    while (failure_.empty() && under_way_ > 0 && finish_first()) moved = true;
+    while (failure_.empty() && under_way_ < slices_.size() && !waiting_.empty() && start_next()) moved = true;
+    return moved;
+  }
   bool is_idle() const noexcept { return under_way_ == 0 && waiting_.empty(); }
   /// Why it cannot continue; empty: it can.
   const std::string& failure() const noexcept { return failure_; }
@@ -152,9 +149,45 @@ class BlockQueue {
     std::size_t bytes = 0;
   };
 
-  bool start_next();
-  bool finish_first();
-  void end(const std::string& failure);
+  bool start_next() {
+    const auto block = waiting_.front();
+    // Given up before it started: the peer would wait for a block that never comes, or send one that nobody takes.
+    if (!block->data) return end("a block was given up"), false;
+    auto& slice = slices_.at((first_ + under_way_) % slices_.size());
+    slice.block = block;
+    slice.begin = block->started;
+    slice.bytes = std::min(kSliceBytes, block->bytes - block->started);
+    // Room for a whole slice: ranks that disagree may send more than is expected, and Open MPI 4.1 then writes past the
+    // end.
+    auto* memory = slice.message.memory(direction_ == Direction::out ? slice.bytes : kSliceBytes);
+    if (direction_ == Direction::out) std::memcpy(memory, block->data + slice.begin, slice.bytes);
+    const int code = direction_ == Direction::out ? slice.message.send(slice.bytes, rank_, tag_)
+                                                  : slice.message.recv(kSliceBytes, rank_, tag_);
+    if (code != 0) return end(calls_.error_string(code)), false;
+    block->started += slice.bytes;
+    if (block->started == block->bytes) waiting_.pop_front();
+    ++under_way_;
+    return true;
+  }
+  bool finish_first() {
+    auto& slice = slices_.at(first_);
+    if (const int code = slice.message.test()) return end(calls_.error_string(code)), false;
+    if (slice.message.under_way()) return false;
+    if (slice.message.bytes() != slice.bytes)
+      return end(formatted("{} bytes came where {} were expected", slice.message.bytes(), slice.bytes)), false;
+    auto& block = *slice.block;
+    if (direction_ == Direction::in && block.data)
+      std::memcpy(block.data + slice.begin, slice.message.memory(), slice.bytes);
+    block.done += slice.bytes;
+    slice.block.reset();
+    first_ = (first_ + 1) % slices_.size();
+    --under_way_;
+    return true;
+  }
+  void end(const std::string& failure) {
+    failure_ = failure;
+    waiting_.clear();
+  }
 
   Calls& calls_;
   const Direction direction_;
@@ -166,63 +199,6 @@ class BlockQueue {
   std::deque<std::shared_ptr<Block>> waiting_;
   std::string failure_;
 };
-
-BlockQueue::BlockQueue(const std::shared_ptr<DuplicatedComm>& comm, Direction direction, int rank, int tag)
-    : calls_(comm->calls()), direction_(direction), rank_(rank), tag_(tag), slices_{Slice(comm), Slice(comm)} {}
-
-void BlockQueue::push(const std::shared_ptr<Block>& block) {
-  waiting_.push_back(block);
-  progress();
-}
-
-bool BlockQueue::progress() {
-  bool moved = false;
-  while (failure_.empty() && under_way_ > 0 && finish_first()) moved = true;
-  while (failure_.empty() && under_way_ < slices_.size() && !waiting_.empty() && start_next()) moved = true;
-  return moved;
-}
-
-bool BlockQueue::start_next() {
-  const auto block = waiting_.front();
-  // Given up before it started: the peer would wait for a block that never comes, or send one that nobody takes.
-  if (!block->data) return end("a block was given up"), false;
-  auto& slice = slices_.at((first_ + under_way_) % slices_.size());
-  slice.block = block;
-  slice.begin = block->started;
-  slice.bytes = std::min(kSliceBytes, block->bytes - block->started);
-  // Room for a whole slice: ranks that disagree may send more than is expected, and Open MPI 4.1 then writes past the
-  // end.
-  auto* memory = slice.message.memory(direction_ == Direction::out ? slice.bytes : kSliceBytes);
-  if (direction_ == Direction::out) std::memcpy(memory, block->data + slice.begin, slice.bytes);
-  const int code = direction_ == Direction::out ? slice.message.send(slice.bytes, rank_, tag_)
-                                                : slice.message.recv(kSliceBytes, rank_, tag_);
-  if (code != 0) return end(calls_.error_string(code)), false;
-  block->started += slice.bytes;
-  if (block->started == block->bytes) waiting_.pop_front();
-  ++under_way_;
-  return true;
-}
-
-bool BlockQueue::finish_first() {
-  auto& slice = slices_.at(first_);
-  if (const int code = slice.message.test()) return end(calls_.error_string(code)), false;
-  if (slice.message.under_way()) return false;
-  if (slice.message.bytes() != slice.bytes)
-    return end(formatted("{} bytes came where {} were expected", slice.message.bytes(), slice.bytes)), false;
-  auto& block = *slice.block;
-  if (direction_ == Direction::in && block.data)
-    std::memcpy(block.data + slice.begin, slice.message.memory(), slice.bytes);
-  block.done += slice.bytes;
-  slice.block.reset();
-  first_ = (first_ + 1) % slices_.size();
-  --under_way_;
-  return true;
-}
-
-void BlockQueue::end(const std::string& failure) {
-  failure_ = failure;
-  waiting_.clear();
-}
 
 /// What a group stores about another rank. Thread safety: the group's.
 struct Peer {
