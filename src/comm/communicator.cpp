@@ -128,13 +128,23 @@ at::Tensor empty_of(at::IntArrayRef shape, const at::Tensor& like) {
   return at::empty(shape, like.options().requires_grad(false).memory_format(at::MemoryFormat::Contiguous));
 }
 
-/// Runs an operation that works in place on `tensor`, through a contiguous copy if necessary.
-void run_in_place(Group& group, Operation operation, const at::Tensor& tensor) {
+/// Runs an operation that fills `tensor`, through a contiguous copy if necessary.
+void run_into(const at::Tensor& tensor, Group& group, Operation operation, std::string_view name) {
   at::NoGradGuard no_grad;
-  check_memory(tensor, name_of(operation.kind));
+  check_memory(tensor, name);
   operation.out = plain(tensor);
   group.run(operation);
   if (!is_plain(tensor)) tensor.detach().copy_(operation.out);
+}
+
+void check_parts(const Group& group, const std::vector<at::Tensor>& parts, std::string_view operation) {
+  if (static_cast<int>(parts.size()) != group.size())
+    throw ConfigError(
+        "MU060", formatted("{} takes one part per rank, {} in all, not {}", operation, group.size(), parts.size()));
+  for (const auto& part : parts) {
+    check_tensor(group, part, operation);
+    check_one_device(parts[0], part, operation);
+  }
 }
 
 at::Tensor bytes_tensor(const std::string& bytes) {
@@ -180,7 +190,7 @@ Communicator Communicator::internal(std::string label, int64_t gradient_step) co
 void Communicator::all_reduce(const at::Tensor& tensor, ReduceOp op) const {
   check_tensor(*group_, tensor, "all_reduce");
   check_reduce(tensor, op, "all_reduce");
-  run_in_place(*group_, {.kind = OperationKind::all_reduce, .label = label_, .reduce = op}, tensor);
+  run_into(tensor, *group_, {.kind = OperationKind::all_reduce, .label = label_, .reduce = op}, "all_reduce");
 }
 
 Work Communicator::start_all_reduce(const at::Tensor& tensor, ReduceOp op) const {
@@ -212,11 +222,7 @@ std::vector<at::Tensor> Communicator::all_gatherv(const at::Tensor& tensor) cons
 void Communicator::all_gather_into(const at::Tensor& out, const at::Tensor& in) const {
   check_pieces(*group_, out, in, "all_gather_into");
   at::NoGradGuard no_grad;
-  check_memory(out, "all_gather_into");
-  const at::Tensor result = plain(out);
-  Operation operation{.kind = OperationKind::all_gather, .label = label_, .in = readable(in), .out = result};
-  group_->run(operation);
-  if (!is_plain(out)) out.detach().copy_(result);
+  run_into(out, *group_, {.kind = OperationKind::all_gather, .label = label_, .in = readable(in)}, "all_gather_into");
 }
 
 Work Communicator::start_all_gather_into(const at::Tensor& out, const at::Tensor& in) const {
@@ -230,12 +236,8 @@ void Communicator::reduce_scatter(const at::Tensor& out, const at::Tensor& in, R
   check_pieces(*group_, in, out, "reduce_scatter");
   check_reduce(in, op, "reduce_scatter");
   at::NoGradGuard no_grad;
-  check_memory(out, "reduce_scatter");
-  const at::Tensor result = plain(out);
-  Operation operation{
-      .kind = OperationKind::reduce_scatter, .label = label_, .reduce = op, .in = readable(in), .out = result};
-  group_->run(operation);
-  if (!is_plain(out)) out.detach().copy_(result);
+  run_into(out, *group_, {.kind = OperationKind::reduce_scatter, .label = label_, .reduce = op, .in = readable(in)},
+           "reduce_scatter");
 }
 
 Work Communicator::start_reduce_scatter(const at::Tensor& out, const at::Tensor& in, ReduceOp op) const {
@@ -250,7 +252,7 @@ Work Communicator::start_reduce_scatter(const at::Tensor& out, const at::Tensor&
 void Communicator::broadcast(const at::Tensor& tensor, int root) const {
   check_tensor(*group_, tensor, "broadcast");
   check_rank(*group_, root, "broadcast");
-  run_in_place(*group_, {.kind = OperationKind::broadcast, .label = label_, .root = root}, tensor);
+  run_into(tensor, *group_, {.kind = OperationKind::broadcast, .label = label_, .root = root}, "broadcast");
 }
 
 Work Communicator::start_broadcast(const at::Tensor& tensor, int root) const {
@@ -264,7 +266,7 @@ void Communicator::reduce(const at::Tensor& tensor, int root, ReduceOp op) const
   check_tensor(*group_, tensor, "reduce");
   check_rank(*group_, root, "reduce");
   check_reduce(tensor, op, "reduce");
-  run_in_place(*group_, {.kind = OperationKind::reduce, .label = label_, .reduce = op, .root = root}, tensor);
+  run_into(tensor, *group_, {.kind = OperationKind::reduce, .label = label_, .reduce = op, .root = root}, "reduce");
 }
 
 std::vector<at::Tensor> Communicator::gather(const at::Tensor& tensor, int root) const {
@@ -281,27 +283,18 @@ at::Tensor Communicator::scatter(const std::vector<at::Tensor>& parts, int root)
   at::NoGradGuard no_grad;
   Operation operation{.kind = OperationKind::scatter, .label = label_, .root = root};
   if (rank() == root) {
-    if (static_cast<int>(parts.size()) != size())
-      throw ConfigError("MU060", formatted("scatter takes one part per rank, {} in all, not {}", size(), parts.size()));
-    for (const auto& part : parts) {
-      check_tensor(*group_, part, "scatter");
-      check_one_device(parts[0], part, "scatter");
-      operation.parts.push_back(readable(part).detach());
-    }
+    check_parts(*group_, parts, "scatter");
+    for (const auto& part : parts) operation.parts.push_back(readable(part).detach());
   }
   group_->run(operation);
   return operation.results.at(0);
 }
 
 std::vector<at::Tensor> Communicator::all_to_all(const std::vector<at::Tensor>& parts) const {
-  if (static_cast<int>(parts.size()) != size())
-    throw ConfigError("MU060",
-                      formatted("all_to_all takes one part per rank, {} in all, not {}", size(), parts.size()));
+  check_parts(*group_, parts, "all_to_all");
   at::NoGradGuard no_grad;
   Operation operation{.kind = OperationKind::all_to_all, .label = label_};
   for (const auto& part : parts) {
-    check_tensor(*group_, part, "all_to_all");
-    check_one_device(parts[0], part, "all_to_all");
     if (part.scalar_type() != parts[0].scalar_type()) throw ConfigError("MU060", "all_to_all takes parts of one dtype");
     operation.parts.push_back(readable(part).detach());
   }
@@ -364,7 +357,7 @@ void Communicator::recv(const at::Tensor& tensor, int from) const {
   check_tensor(*group_, tensor, "recv");
   check_rank(*group_, from, "recv");
   if (from == rank()) throw ConfigError("MU060", formatted("recv: rank {} cannot receive from itself", from));
-  run_in_place(*group_, {.kind = OperationKind::recv, .label = label_, .root = from}, tensor);
+  run_into(tensor, *group_, {.kind = OperationKind::recv, .label = label_, .root = from}, "recv");
 }
 
 void Communicator::abort(const std::string& cause) const { group_->abort(cause); }

@@ -19,12 +19,7 @@ namespace muster::comm {
 namespace {
 
 void combine(at::Tensor& out, const at::Tensor& a, const at::Tensor& b, ReduceOp op) {
-  switch (op) {
-    case ReduceOp::sum:
-    case ReduceOp::mean: at::add_out(out, a, b); break;
-    case ReduceOp::product: at::mul_out(out, a, b); break;
-    default: break;
-  }
+  op == ReduceOp::product ? at::mul_out(out, a, b) : at::add_out(out, a, b);
 }
 
 void reduce_in_float(const at::Tensor& target, const std::vector<at::Tensor>& terms, ReduceOp op) {
@@ -70,9 +65,8 @@ void reduce_terms(const at::Tensor& target, const std::vector<at::Tensor>& terms
   // For equal values such as 0.0 and -0.0, LibTorch's kernels choose by the position of the elements, and so by how
   // they are divided.
   if (op == ReduceOp::min || op == ReduceOp::max) return reduce_in_order(target, terms, op);
-  bool adds = op == ReduceOp::sum || op == ReduceOp::mean || op == ReduceOp::product;
   bool is_half = at::isReducedFloatingType(target.scalar_type());
-  if (is_half && adds && (terms.size() > 2 || op == ReduceOp::mean)) return reduce_in_float(target, terms, op);
+  if (is_half && (terms.size() > 2 || op == ReduceOp::mean)) return reduce_in_float(target, terms, op);
   at::Tensor out = target;
   at::Tensor partial = terms[own == 0 ? 1 : 0];
   for (std::size_t i = 1; i < terms.size(); ++i) {
