@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 
 #include "base/random_word.h"
+#include "base/text.h"
 #include "cluster/listening_socket.h"
 #include "comm/group.h"
 #include "comm/handshake.h"
@@ -42,18 +42,14 @@ std::string note_on(mpi::ThreadLevel level) {
 }  // namespace
 
 std::optional<MpiSetup> mpi_setup_of(const std::string& backend) {
-  MpiSetup setup;
-  std::string_view rest = backend;
-  if (!rest.starts_with(kMpi)) return std::nullopt;
-  rest.remove_prefix(kMpi.size());
-  if (rest.empty()) return setup;
-  int handle = 0;
-  if (!rest.starts_with(kOver)) return std::nullopt;
-  rest.remove_prefix(kOver.size());
-  const auto [last, failed] = std::from_chars(rest.data(), rest.data() + rest.size(), handle);
-  if (failed != std::errc() || std::string_view(last, rest.data() + rest.size()) != kOfTheProgram) return std::nullopt;
-  setup.communicator = handle;
-  return setup;
+  const std::string begin = formatted("{}{}", kMpi, kOver);
+  if (backend == kMpi) return MpiSetup();
+  if (!backend.starts_with(begin) || !backend.ends_with(kOfTheProgram)) return std::nullopt;
+  const auto handle =
+      std::string_view(backend).substr(begin.size(), backend.size() - begin.size() - kOfTheProgram.size());
+  const auto communicator = parse_number<int>(handle);
+  if (!communicator) return std::nullopt;
+  return MpiSetup{.communicator = communicator};
 }
 
 std::string backend_over_mpi(int communicator, const std::string& backend) {
@@ -71,11 +67,8 @@ MpiLink connect_by_mpi(const MpiSetup& setup, const std::string& name, int rank,
   check_place(*comm, !setup.communicator, rank, size);
   auto transport = make_mpi_transport(comm, name, setup.connect_timeout);
   connect_or_throw("MPI", name, rank, [&] { shake_hands(*transport, setup.secret, name, setup.connect_timeout); });
-  MpiLink link;
-  link.collectives = make_pairwise(std::move(transport));
-  link.in_callers_thread = calls.thread_level() < mpi::ThreadLevel::serialized;
-  link.note = note_on(calls.thread_level());
-  return link;
+  const auto level = calls.thread_level();
+  return {make_pairwise(std::move(transport)), level < mpi::ThreadLevel::serialized, note_on(level)};
 }
 
 namespace {

@@ -9,10 +9,10 @@ namespace muster::comm {
 
 /// The settings of a group over MPI.
 struct MpiSetup {
-  std::optional<int> communicator;  ///< the communicator, by its Fortran handle; nullopt: MPI_COMM_WORLD
+  std::optional<int> communicator{};  ///< the communicator, by its Fortran handle; nullopt: MPI_COMM_WORLD
   std::chrono::milliseconds connect_timeout{};
   std::chrono::milliseconds timeout{};  ///< timeout of operations
-  cluster::Secret secret;               ///< the secret with which ranks authenticate; none: MPI's ranks are trusted
+  cluster::Secret secret{};             ///< the secret with which ranks authenticate; none: MPI's ranks are trusted
 };
 
 /// Parses the name of a backend: "mpi", alone or over a communicator of the program (backend_over_mpi()). nullopt for
