@@ -119,17 +119,6 @@ std::vector<cluster::SocketAddress> resolve(const std::string& address, int port
   return places;
 }
 
-/// Whether the descriptor is ready for these events before `end`.
-bool is_ready(int descriptor, short events, TimePoint end) {
-  for (;;) {
-    pollfd waits{descriptor, events, 0};
-    const auto left = std::min(left_until(end), kPatience);  // poll() takes an int
-    const int ready = ::poll(&waits, 1, static_cast<int>(left.count()));
-    if (ready > 0) return true;
-    if (ready == 0 && Clock::now() >= end) return false;
-  }
-}
-
 /// Returns 0, or an errno value.
 int connect_to(int descriptor, const cluster::SocketAddress& place, TimePoint end) {
   if (::connect(descriptor, place.get(), place.size) == 0) return 0;

@@ -1,10 +1,20 @@
 #include "wait_policy.h"
 
+#include <poll.h>
 #include <sched.h>
 
 #include "base/log.h"
 
 namespace muster::comm {
+
+bool is_ready(int descriptor, short events, TimePoint deadline) {
+  for (;;) {
+    pollfd waits{descriptor, events, 0};
+    const int ready = ::poll(&waits, 1, poll_time(deadline));
+    if (ready > 0) return true;
+    if (ready == 0 && TimePoint::clock::now() >= deadline) return false;
+  }
+}
 
 Reminder::Reminder(std::function<std::string(double)> words)
     : words_(std::move(words)), thread_([this] { remind(); }) {}

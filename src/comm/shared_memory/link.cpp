@@ -15,6 +15,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <optional>
 #include <stdexcept>
 #include <system_error>
 
@@ -60,14 +61,12 @@ int connect_to(const Descriptor& socket, const fs::path& path) {
   });
 }
 
-/// Waits for the events. Returns false at the deadline.
-bool wait_until(int descriptor, short events, TimePoint deadline) {
-  pollfd polled{descriptor, events, 0};
-  while (TimePoint::clock::now() < deadline) {
-    const auto left = std::min<int64_t>(left_until(deadline).count(), 1'000'000);
-    if (::poll(&polled, 1, static_cast<int>(left)) > 0) return true;
-  }
-  return false;
+/// The process that made the other end; nullopt if the system does not tell.
+std::optional<ucred> maker_of(const Descriptor& socket) {
+  ucred maker{};
+  socklen_t size = sizeof maker;
+  if (::getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &maker, &size) != 0) return std::nullopt;
+  return maker;
 }
 
 /// Whether nobody listens on this socket any more. A socket only gets its name after somebody listens on it.
@@ -145,7 +144,7 @@ void Link::send(const std::string& text, const std::vector<int>& descriptors, Ti
   }
   while (::sendmsg(socket_.get(), &message, MSG_DONTWAIT | MSG_NOSIGNAL) < 0) {
     if (errno != EINTR && errno != EAGAIN) fail_link("sendmsg");
-    if (errno == EAGAIN && !wait_until(descriptor(), POLLOUT, deadline))
+    if (errno == EAGAIN && !is_ready(descriptor(), POLLOUT, deadline))
       throw std::runtime_error("a rank of this host read nothing in time");
   }
 }
@@ -181,22 +180,20 @@ LinkMessage Link::recv(TimePoint deadline) const {
     const Arrival arrival = take(message);
     if (arrival == Arrival::message) return message;
     if (arrival == Arrival::end) throw std::runtime_error("a rank of this host has closed its connection");
-    if (arrival == Arrival::nothing && !wait_until(descriptor(), POLLIN, deadline))
+    if (arrival == Arrival::nothing && !is_ready(descriptor(), POLLIN, deadline))
       throw std::runtime_error("a rank of this host sent nothing in time");
   }
 }
 
 bool Link::is_own_user() const noexcept {
-  ucred peer{};
-  socklen_t size = sizeof(peer);
-  return ::getsockopt(socket_.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.uid == ::geteuid();
+  const auto maker = maker_of(socket_);
+  return maker && maker->uid == ::geteuid();
 }
 
 Descriptor Link::watch_process() const noexcept {
-  ucred peer{};
-  socklen_t size = sizeof(peer);
-  if (::getsockopt(socket_.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0 || peer.pid <= 0) return {};
-  return Descriptor(static_cast<int>(::syscall(SYS_pidfd_open, peer.pid, 0)));
+  const auto maker = maker_of(socket_);
+  if (!maker || maker->pid <= 0) return {};
+  return Descriptor(static_cast<int>(::syscall(SYS_pidfd_open, maker->pid, 0)));
 }
 
 LinkListener::LinkListener(int size) : socket_(new_socket()) {
@@ -218,7 +215,7 @@ LinkListener::~LinkListener() { ::unlink(path_.c_str()); }
 
 Link LinkListener::accept(TimePoint deadline) const {
   for (;;) {
-    if (!wait_until(socket_.get(), POLLIN, deadline)) return {};
+    if (!is_ready(socket_.get(), POLLIN, deadline)) return {};
     Descriptor taken(::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC));
     if (taken) return Link(std::move(taken));
     if (errno != EINTR && errno != EAGAIN && errno != ECONNABORTED) fail_link("accept");
