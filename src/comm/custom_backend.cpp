@@ -123,6 +123,10 @@ using BackendPtr = c10::intrusive_ptr<c10d::Backend>;
 constexpr const char* kOutcome = "outcome";
 constexpr const char* kAllHave = "all have it";
 
+c10::intrusive_ptr<c10d::Store> part_of(const c10::intrusive_ptr<c10d::Store>& store, const std::string& name) {
+  return c10::make_intrusive<c10d::PrefixStore>(name, store);
+}
+
 std::string made_key(int rank) { return formatted("made/{}", rank); }
 
 std::string rank_of(const BackendAgreement& agreement) {
@@ -199,7 +203,7 @@ BackendPtr make_on_all_ranks(const BackendAgreement& agreement, const std::funct
 
 BackendPtr CustomBackend::make(const std::string& name, int rank, int size) const {
   return make_on_all_ranks(agreement(name, rank, size, "group " + name),
-                           [&] { return required(entry.make(store(name), rank, size, options)); });
+                           [&] { return required(entry.make(part_of(store, name), rank, size, options)); });
 }
 
 BackendPtr CustomBackend::split(const c10::intrusive_ptr<c10d::Backend>& parent, const std::vector<int>& ranks,
@@ -208,13 +212,13 @@ BackendPtr CustomBackend::split(const c10::intrusive_ptr<c10d::Backend>& parent,
   const bool is_member = own < size;
   if (!entry.split) return is_member ? make(name, own, size) : nullptr;
   return make_on_all_ranks(agreement(name, rank, parent->getSize(), "the parent of group " + name), [&] {
-    auto subgroup = entry.split(parent, store(name), ranks, options);
+    auto subgroup = entry.split(parent, part_of(store, name), ranks, options);
     return is_member ? required(std::move(subgroup)) : nullptr;
   });
 }
 
 BackendAgreement CustomBackend::agreement(const std::string& name, int rank, int size, std::string group) const {
-  return {c10::make_intrusive<c10d::PrefixStore>("agreement", store(name)),
+  return {part_of(part_of(store, name), "agreement"),
           rank,
           size,
           options.rendezvous_timeout,

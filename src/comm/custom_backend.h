@@ -54,8 +54,7 @@ c10::intrusive_ptr<c10d::Backend> make_on_all_ranks(const BackendAgreement& agre
 struct CustomBackend {
   BackendEntry entry;
   GroupOptions options;
-  /// Returns the part of the store that belongs to a group of this name.
-  std::function<c10::intrusive_ptr<c10d::Store>(const std::string& name)> store;
+  c10::intrusive_ptr<c10d::Store> store;  ///< a part of it belongs to each group, by name
 
   /// Collective: the ranks of the group. Throws: what make_on_all_ranks() throws; MU560 if a factory returns null.
   c10::intrusive_ptr<c10d::Backend> make(const std::string& name, int rank, int size) const;

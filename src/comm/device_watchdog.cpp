@@ -6,6 +6,7 @@
 #include <c10/core/DeviceGuard.h>
 
 #include "base/log.h"
+#include "comm/group.h"
 #include "muster/base/format.h"
 
 namespace muster::comm {
@@ -56,43 +57,7 @@ std::string answer_of(int rank) { return formatted("answer/{}", rank); }
 /// Thrown when this rank leaves.
 struct Left {};
 
-}  // namespace
-
-DeviceCause find_cause(const DeviceSuspicion& suspicion, int own_rank, const std::map<int, std::string>& operations) {
-  const auto others = others_of(suspicion, own_rank);
-  for (const int rank : others)
-    if (!operations.contains(rank)) return silent(suspicion, own_rank, rank);
-  const auto& own = operations.at(own_rank);
-  for (const int rank : others)
-    if (have_mismatch(own, operations.at(rank)))
-      return {
-          "MU050",
-          formatted("{} of the device's operations in group {}. All ranks must call the same operations in the same "
-                    "order, with equal shapes and dtypes.",
-                    own_rank < rank ? describe_difference(own_rank, own, rank, operations.at(rank))
-                                    : describe_difference(rank, operations.at(rank), own_rank, own),
-                    suspicion.group),
-          -1};
-  const bool is_collective = suspicion.operation && !is_point_to_point(suspicion.operation->kind);
-  for (const int rank : others)
-    if (is_collective && last_operation(operations.at(rank)) < suspicion.operation->sequence)
-      return {"MU051",
-              formatted("rank {} waited {:.1f} s for rank {} in {}, which that rank has not called. Has it left the "
-                        "loop, or does it wait for something else?",
-                        own_rank, suspicion.seconds, rank, operation_of(suspicion)),
-              rank};
-  if (!suspicion.error.empty())
-    return {"MU564",
-            formatted("the backend {} of rank {} reports in group {} that {}", suspicion.backend, own_rank,
-                      suspicion.group, suspicion.error),
-            -1};
-  return {
-      "MU051",
-      formatted("rank {} waited {:.1f} s for its device in {}, which all ranks concerned may have called: a device, "
-                "or the network between them, hangs, or work that was queued before takes longer than the time-out",
-                own_rank, suspicion.seconds, operation_of(suspicion)),
-      -1};
-}
+// The causes that a rank reports if it could not read the other ranks' records.
 
 DeviceCause cause_of_silent_store(const DeviceSuspicion& suspicion, int own_rank, const StoreServer& server,
                                   double silent_seconds) {
@@ -120,10 +85,10 @@ DeviceCause cause_of_lost_rank_that_asked(int own_rank) {
       "MU052",
       formatted("another rank found an operation of a device that does not end, and was lost before rank {} learned "
                 "which",
-                own_rank),
-      -1};
+                own_rank)};
 }
 
+/// The cause as one text, in which it is sent to other ranks.
 std::string text_of(const DeviceCause& cause) { return formatted("{} {} {}", cause.id, cause.rank, cause.text); }
 
 DeviceCause cause_of(const std::string& text) {
@@ -132,160 +97,214 @@ DeviceCause cause_of(const std::string& text) {
   return {text.substr(0, first), text.substr(second + 1), std::stoi(text.substr(first + 1, second - first - 1))};
 }
 
-std::shared_ptr<CauseExchange> CauseExchange::start(Setup setup) {
-  std::shared_ptr<CauseExchange> started(new CauseExchange(std::move(setup)));
-  started->thread_ = std::thread([started] { started->run(); });
-  return started;
+}  // namespace
+
+DeviceCause find_cause(const DeviceSuspicion& suspicion, int own_rank, const std::map<int, std::string>& operations) {
+  const auto others = others_of(suspicion, own_rank);
+  for (const int rank : others)
+    if (!operations.contains(rank)) return silent(suspicion, own_rank, rank);
+  const auto& own = operations.at(own_rank);
+  for (const int rank : others)
+    if (have_mismatch(own, operations.at(rank)))
+      return {
+          "MU050",
+          formatted("{} of the device's operations in group {}. All ranks must call the same operations in the same "
+                    "order, with equal shapes and dtypes.",
+                    own_rank < rank ? describe_difference(own_rank, own, rank, operations.at(rank))
+                                    : describe_difference(rank, operations.at(rank), own_rank, own),
+                    suspicion.group)};
+  const bool is_collective = suspicion.operation && !is_point_to_point(suspicion.operation->kind);
+  for (const int rank : others)
+    if (is_collective && last_operation(operations.at(rank)) < suspicion.operation->sequence)
+      return {"MU051",
+              formatted("rank {} waited {:.1f} s for rank {} in {}, which that rank has not called. Has it left the "
+                        "loop, or does it wait for something else?",
+                        own_rank, suspicion.seconds, rank, operation_of(suspicion)),
+              rank};
+  if (!suspicion.error.empty())
+    return {"MU564", formatted("the backend {} of rank {} reports in group {} that {}", suspicion.backend, own_rank,
+                               suspicion.group, suspicion.error)};
+  return {
+      "MU051",
+      formatted("rank {} waited {:.1f} s for its device in {}, which all ranks concerned may have called: a device, "
+                "or the network between them, hangs, or work that was queued before takes longer than the time-out",
+                own_rank, suspicion.seconds, operation_of(suspicion))};
 }
 
-template <class F>
-auto CauseExchange::call(F&& function) {
-  {
+/// Finds one cause together with the other ranks of the job, through its store: the first rank with a suspicion asks
+/// all others for their flight recorders, and says what the cause is. A store call takes at least the timeout if the
+/// server is frozen, so a dedicated thread makes these calls. It is left behind if it does not end. Thread-safe.
+/// Why: docs/decisions/0155-what-hangs-is-left-behind.md.
+class CauseExchange {
+ public:
+  using Setup = DeviceWatchdog::Setup;
+  /// The thread keeps the object alive until leave() was called and the store has answered.
+  static std::shared_ptr<CauseExchange> start(Setup setup) {
+    std::shared_ptr<CauseExchange> started(new CauseExchange(std::move(setup)));
+    started->thread_ = std::thread([started] { started->run(); });
+    return started;
+  }
+
+  /// Reports a suspicion. Call it once. From then on wait() has a cause within kBound, whatever the store does.
+  void suspect(DeviceSuspicion suspicion) {
     const base::Lock lock(mutex_);
-    called_ = Clock::now();
+    suspected_ = Clock::now();
+    if (store_is_lost_ && !cause_) cause_ = cause_of_lost_store(suspicion, setup_.rank, setup_.server);
+    suspicion_ = std::move(suspicion);
+    changed_.notify_all();
   }
-  auto result = function();
-  const base::Lock lock(mutex_);
-  called_.reset();
-  if (leaves_) throw Left{};
-  return result;
-}
+  /// Waits up to `time` for the cause, found by the suspicion of this rank or of another one.
+  std::optional<DeviceCause> wait(milliseconds time) {
+    base::Lock lock(mutex_);
+    auto until = Clock::now() + time;
+    if (suspicion_) until = std::min(until, suspected_ + kBound);
+    changed_.wait_until(lock, until, [this]() MUSTER_REQUIRES(mutex_) { return leaves_ || cause_; });
+    if (const auto now = Clock::now(); !cause_ && suspicion_ && now >= suspected_ + kBound) cause_ = own_cause(now);
+    return cause_;
+  }
+  /// Ends all waits. Returns within kLeave. Call it once, before the last owner is destroyed.
+  void leave() {
+    base::Lock lock(mutex_);
+    leaves_ = true;
+    changed_.notify_all();
+    const bool ended = changed_.wait_for(lock, kLeave, [this]() MUSTER_REQUIRES(mutex_) { return ended_; });
+    lock.unlock();
+    if (ended) thread_.join();
+    else thread_.detach();
+  }
+  bool has_left() const {
+    const base::Lock lock(mutex_);
+    return leaves_;
+  }
 
-void CauseExchange::suspect(DeviceSuspicion suspicion) {
-  const base::Lock lock(mutex_);
-  suspected_ = Clock::now();
-  if (store_is_lost_ && !cause_) cause_ = cause_of_lost_store(suspicion, setup_.rank, setup_.server);
-  suspicion_ = std::move(suspicion);
-  changed_.notify_all();
-}
+  static constexpr milliseconds kBound{1500}, kLeave{500};
 
-std::optional<DeviceCause> CauseExchange::wait(milliseconds time) {
-  base::Lock lock(mutex_);
-  auto until = Clock::now() + time;
-  if (suspicion_) until = std::min(until, suspected_ + kBound);
-  changed_.wait_until(lock, until, [this]() MUSTER_REQUIRES(mutex_) { return leaves_ || cause_; });
-  if (const auto now = Clock::now(); !cause_ && suspicion_ && now >= suspected_ + kBound) cause_ = own_cause(now);
-  return cause_;
-}
+ private:
+  using Clock = std::chrono::steady_clock;
+  explicit CauseExchange(Setup setup) : setup_(std::move(setup)) {}
 
-DeviceCause CauseExchange::own_cause(Clock::time_point now) const {
-  const auto since = std::min(called_.value_or(suspected_), suspected_);
-  return cause_of_silent_store(*suspicion_, setup_.rank, setup_.server,
-                               std::chrono::duration<double>(now - since).count());
-}
-
-void CauseExchange::leave() {
-  base::Lock lock(mutex_);
-  leaves_ = true;
-  changed_.notify_all();
-  const bool ended = changed_.wait_for(lock, kLeave, [this]() MUSTER_REQUIRES(mutex_) { return ended_; });
-  lock.unlock();
-  if (ended) thread_.join();
-  else thread_.detach();
-}
-
-bool CauseExchange::has_left() const {
-  const base::Lock lock(mutex_);
-  return leaves_;
-}
-
-void CauseExchange::run() {
-  std::optional<DeviceSuspicion> own;
-  std::optional<DeviceCause> cause;
-  bool begun = false, lost_store = false;
-  try {
-    while (!begun) {
-      own = wait_for_suspicion();
-      begun = own || call([this] { return setup_.store->check({kQuestion}); });
+  // Called by the thread. All of them throw when this rank leaves, and what the store throws.
+  void run() {
+    std::optional<DeviceSuspicion> own;
+    std::optional<DeviceCause> cause;
+    bool begun = false, lost_store = false;
+    try {
+      while (!begun) {
+        own = wait_for_suspicion();
+        begun = own || call([this] { return setup_.store->check({kQuestion}); });
+      }
+      cause = agree(own);
+      stay_until_known();
+    } catch (const Left&) {
+    } catch (const std::exception&) {
+      lost_store = true;  // the store's server has ended; its other users will time out
     }
-    cause = agree(own);
-    stay_until_known();
-  } catch (const Left&) {
-  } catch (const std::exception&) {
-    lost_store = true;  // the store's server has ended; its other users will time out
+    if (lost_store && begun && !cause)
+      cause = own ? cause_of_lost_store(*own, setup_.rank, setup_.server) : cause_of_lost_rank_that_asked(setup_.rank);
+    finish(std::move(cause), lost_store);
   }
-  if (lost_store && begun && !cause)
-    cause = own ? cause_of_lost_store(*own, setup_.rank, setup_.server) : cause_of_lost_rank_that_asked(setup_.rank);
-  finish(std::move(cause), lost_store);
-}
-
-void CauseExchange::finish(std::optional<DeviceCause> cause, bool lost_store) {
-  const base::Lock lock(mutex_);
-  store_is_lost_ = lost_store;
-  if (!cause && lost_store && suspicion_) cause = cause_of_lost_store(*suspicion_, setup_.rank, setup_.server);
-  if (!cause_) cause_ = std::move(cause);
-  ended_ = true;
-  changed_.notify_all();
-}
-
-std::optional<DeviceSuspicion> CauseExchange::wait_for_suspicion() {
-  base::Lock lock(mutex_);
-  changed_.wait_for(lock, kLook, [this]() MUSTER_REQUIRES(mutex_) { return leaves_ || suspicion_; });
-  if (leaves_) throw Left{};
-  return suspicion_;
-}
-
-DeviceCause CauseExchange::agree(const std::optional<DeviceSuspicion>& own) {
-  if (own && call([this] { return setup_.store->add("suspicions", 1); }) == 1) return ask_all(*own);
-  return answer().value_or(cause_of_lost_rank_that_asked(setup_.rank));
-}
-
-DeviceCause CauseExchange::ask_all(const DeviceSuspicion& own) {
-  set(kQuestion, own.group);
-  std::map<int, std::string> operations{{setup_.rank, setup_.flight_recorder->operations_of(own.group)}};
-  std::vector<std::string> answers;
-  for (const int rank : own.ranks)
-    if (rank != setup_.rank) answers.push_back(answer_of(rank));
-  const bool all = wait_for(answers, Clock::now() + kAnswers);
-  for (const int rank : own.ranks)
-    if (rank != setup_.rank && (all || call([&] { return setup_.store->check({answer_of(rank)}); })))
-      operations[rank] = call([&] { return setup_.store->get_to_str(answer_of(rank)); });
-  auto cause = find_cause(own, setup_.rank, operations);
-  set(kCause, text_of(cause));
-  return cause;
-}
-
-std::optional<DeviceCause> CauseExchange::answer() {
-  const auto until = Clock::now() + kVerdict;
-  if (!wait_for({kQuestion}, until)) return std::nullopt;
-  const auto group = call([this] { return setup_.store->get_to_str(kQuestion); });
-  set(answer_of(setup_.rank), setup_.flight_recorder->operations_of(group));
-  if (!wait_for({kCause}, until)) return std::nullopt;
-  return cause_of(call([this] { return setup_.store->get_to_str(kCause); }));
-}
-
-void CauseExchange::stay_until_known() {
-  const auto until = Clock::now() + kStay;
-  auto known = call([this] { return setup_.store->add(kKnown, 1); });
-  while (setup_.rank == 0 && known < setup_.size && Clock::now() < until) {
-    rest(kStep);
-    known = call([this] { return setup_.store->add(kKnown, 0); });
+  std::optional<DeviceSuspicion> wait_for_suspicion() {
+    base::Lock lock(mutex_);
+    changed_.wait_for(lock, kLook, [this]() MUSTER_REQUIRES(mutex_) { return leaves_ || suspicion_; });
+    if (leaves_) throw Left{};
+    return suspicion_;
   }
-}
-
-bool CauseExchange::wait_for(const std::vector<std::string>& keys, Clock::time_point until) {
-  while (!call([&] { return setup_.store->check(keys); })) {
-    if (Clock::now() > until) return false;
-    rest(kStep);
+  DeviceCause agree(const std::optional<DeviceSuspicion>& own) {
+    if (own && call([this] { return setup_.store->add("suspicions", 1); }) == 1) return ask_all(*own);
+    return answer().value_or(cause_of_lost_rank_that_asked(setup_.rank));
   }
-  return true;
-}
-
-void CauseExchange::rest(milliseconds time) {
-  base::Lock lock(mutex_);
-  if (changed_.wait_for(lock, time, [this]() MUSTER_REQUIRES(mutex_) { return leaves_; })) throw Left{};
-}
-
-void CauseExchange::set(const std::string& key, const std::string& value) {
-  call([&] {
-    setup_.store->set(key, value);
+  DeviceCause ask_all(const DeviceSuspicion& own) {
+    set(kQuestion, own.group);
+    std::map<int, std::string> operations{{setup_.rank, setup_.flight_recorder->operations_of(own.group)}};
+    std::vector<std::string> answers;
+    for (const int rank : own.ranks)
+      if (rank != setup_.rank) answers.push_back(answer_of(rank));
+    const bool all = wait_for(answers, Clock::now() + kAnswers);
+    for (const int rank : own.ranks)
+      if (rank != setup_.rank && (all || call([&] { return setup_.store->check({answer_of(rank)}); })))
+        operations[rank] = call([&] { return setup_.store->get_to_str(answer_of(rank)); });
+    auto cause = find_cause(own, setup_.rank, operations);
+    set(kCause, text_of(cause));
+    return cause;
+  }
+  std::optional<DeviceCause> answer() {
+    const auto until = Clock::now() + kVerdict;
+    if (!wait_for({kQuestion}, until)) return std::nullopt;
+    const auto group = call([this] { return setup_.store->get_to_str(kQuestion); });
+    set(answer_of(setup_.rank), setup_.flight_recorder->operations_of(group));
+    if (!wait_for({kCause}, until)) return std::nullopt;
+    return cause_of(call([this] { return setup_.store->get_to_str(kCause); }));
+  }
+  /// For a rank whose process may serve the store: keeps the store alive until the others have read the cause.
+  void stay_until_known() {
+    const auto until = Clock::now() + kStay;
+    auto known = call([this] { return setup_.store->add(kKnown, 1); });
+    while (setup_.rank == 0 && known < setup_.size && Clock::now() < until) {
+      rest(kStep);
+      known = call([this] { return setup_.store->add(kKnown, 0); });
+    }
+  }
+  bool wait_for(const std::vector<std::string>& keys, Clock::time_point until) {
+    while (!call([&] { return setup_.store->check(keys); })) {
+      if (Clock::now() > until) return false;
+      rest(kStep);
+    }
     return true;
-  });
-}
+  }
+  void rest(milliseconds time) {
+    base::Lock lock(mutex_);
+    if (changed_.wait_for(lock, time, [this]() MUSTER_REQUIRES(mutex_) { return leaves_; })) throw Left{};
+  }
+  /// Makes one call of the store.
+  template <class F>
+  std::invoke_result_t<F> call(F&& function) {
+    {
+      const base::Lock lock(mutex_);
+      called_ = Clock::now();
+    }
+    auto result = function();
+    const base::Lock lock(mutex_);
+    called_.reset();
+    if (leaves_) throw Left{};
+    return result;
+  }
+  void set(const std::string& key, const std::string& value) {
+    call([&] {
+      setup_.store->set(key, value);
+      return true;
+    });
+  }
 
-using std::chrono::milliseconds;
+  void finish(std::optional<DeviceCause> cause, bool lost_store) {
+    const base::Lock lock(mutex_);
+    store_is_lost_ = lost_store;
+    if (!cause && lost_store && suspicion_) cause = cause_of_lost_store(*suspicion_, setup_.rank, setup_.server);
+    if (!cause_) cause_ = std::move(cause);
+    ended_ = true;
+    changed_.notify_all();
+  }
+  DeviceCause own_cause(Clock::time_point now) const MUSTER_REQUIRES(mutex_) {
+    const auto since = std::min(called_.value_or(suspected_), suspected_);
+    return cause_of_silent_store(*suspicion_, setup_.rank, setup_.server,
+                                 std::chrono::duration<double>(now - since).count());
+  }
 
-DeviceWatchdog::DeviceWatchdog(CauseExchange::Setup setup, std::optional<at::Device> device)
+  const Setup setup_;
+  std::thread thread_;
+
+  mutable base::Mutex mutex_;
+  base::Condition changed_;
+  bool leaves_ MUSTER_GUARDED_BY(mutex_) = false;
+  bool ended_ MUSTER_GUARDED_BY(mutex_) = false;
+  bool store_is_lost_ MUSTER_GUARDED_BY(mutex_) = false;
+  std::optional<DeviceSuspicion> suspicion_ MUSTER_GUARDED_BY(mutex_);
+  Clock::time_point suspected_ MUSTER_GUARDED_BY(mutex_);
+  /// When the current call of the store began; nullopt between calls.
+  std::optional<Clock::time_point> called_ MUSTER_GUARDED_BY(mutex_);
+  std::optional<DeviceCause> cause_ MUSTER_GUARDED_BY(mutex_);
+};
+
+DeviceWatchdog::DeviceWatchdog(Setup setup, std::optional<at::Device> device)
     : device_(device), exchange_(CauseExchange::start(std::move(setup))), thread_([this] { run(); }) {}
 
 DeviceWatchdog::~DeviceWatchdog() {
@@ -295,13 +314,13 @@ DeviceWatchdog::~DeviceWatchdog() {
 
 milliseconds DeviceWatchdog::query_after(milliseconds timeout) { return std::min(timeout / 4, milliseconds(5000)); }
 
-void DeviceWatchdog::add(Watched& group) {
+void DeviceWatchdog::add(Group& group) {
   const base::Lock lock(mutex_);
   groups_.push_back(&group);
   if (cause_) group.end(*cause_);
 }
 
-void DeviceWatchdog::remove(Watched& group) {
+void DeviceWatchdog::remove(Group& group) {
   const base::Lock lock(mutex_);
   groups_.erase(std::remove(groups_.begin(), groups_.end(), &group), groups_.end());
 }

@@ -95,11 +95,11 @@ class Observers {
 /// later operations. A failure that the device watchdog finds ends all groups that it watches. In a fork of the process
 /// operations throw CommError (MU571), and nothing else of the group is touched.
 /// Why: docs/decisions/0137-groups-with-two-sides.md.
-class Group : public DeviceWatchdog::Watched {
+class Group {
  public:
   Group(GroupIdentity identity, std::unique_ptr<Collectives> collectives,
         std::unique_ptr<DeviceCollectives> device_collectives = nullptr);
-  ~Group() override;
+  ~Group();
   Group(const Group&) = delete;
   Group& operator=(const Group&) = delete;
 
@@ -122,9 +122,11 @@ class Group : public DeviceWatchdog::Watched {
   /// of them cannot allocate it. Collective.
   std::shared_ptr<SharedBuffer> share(std::size_t bytes, PeerAccess access, const OperationLabel& label);
   std::size_t part_alignment() const noexcept { return collectives_->part_alignment(); }
-  // Called by the watchdog, in its thread.
-  std::optional<DeviceSuspicion> suspicion(TimePoint now) override;
-  void end(const DeviceCause& cause) override;
+  /// The suspicion about this group, once its timeout has passed or its backend has failed; nullopt: none. Called by
+  /// the watchdog, in its thread.
+  std::optional<DeviceSuspicion> suspicion(TimePoint now);
+  /// Ends the group's operations with this cause. Called by the watchdog, in its thread.
+  void end(const DeviceCause& cause);
   /// See attach_piggyback() and attached_piggybacks() in piggyback.h.
   AttachedValues& attached_values() noexcept { return attached_; }
   /// See require_same_device_operations().

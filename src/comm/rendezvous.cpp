@@ -77,6 +77,12 @@ OpenStore open_store(const ClusterEnvironment& cluster, const cluster::Secret& s
 
 std::string key_of(int rank) { return formatted("rank/{}", rank); }
 
+std::vector<std::string> keys_of_all(const ClusterEnvironment& cluster) {
+  std::vector<std::string> keys;
+  for (int rank = 0; rank < cluster.world_size; ++rank) keys.push_back(key_of(rank));
+  return keys;
+}
+
 /// The ranks that have not set their keys yet. Throws if the store is gone.
 std::vector<int> missing_ranks(const ClusterEnvironment& cluster, c10d::Store& store) {
   std::vector<int> missing;
@@ -112,8 +118,7 @@ std::vector<uint8_t> mark_of(const GroupOptions& options) {
 /// Waits until every rank has set its key. Meanwhile the log names the missing ranks.
 void wait_for_ranks(const ClusterEnvironment& cluster, c10d::Store& store, const GroupOptions& options,
                     WarningTimeout& warning_timeout, const cluster::Report& report) {
-  std::vector<std::string> keys;
-  for (int rank = 0; rank < cluster.world_size; ++rank) keys.push_back(key_of(rank));
+  const auto keys = keys_of_all(cluster);
   for (bool marked = false;;) {
     std::string reason;
     store.setTimeout(warning_timeout.left());  // for a server that stops answering
@@ -146,8 +151,7 @@ void wait_for_ranks(const ClusterEnvironment& cluster, c10d::Store& store, const
 /// Reads the value that each rank has set. The store's host may be gone by now.
 std::vector<std::vector<uint8_t>> read_marks(const ClusterEnvironment& cluster, c10d::Store& store,
                                              const cluster::Report& report) {
-  std::vector<std::string> keys;
-  for (int rank = 0; rank < cluster.world_size; ++rank) keys.push_back(key_of(rank));
+  const auto keys = keys_of_all(cluster);
   std::vector<std::vector<uint8_t>> marks;
   try {
     if (cluster.rendezvous == RendezvousKind::tcp) return store.multiGet(keys);
@@ -189,9 +193,7 @@ void check_marks(const ClusterEnvironment& cluster, c10d::Store& store, const cl
 
 CustomBackend with_store(const BackendEntry& entry, const StorePtr& store, const GroupOptions& options) {
   const auto kind = c10::DeviceTypeName(entry.device, /*lower_case=*/true);  // a group may have one per kind
-  return {entry, options, [store, kind](const std::string& name) {
-            return c10::make_intrusive<c10d::PrefixStore>(formatted("backend for {}/{}", kind, name), store);
-          }};
+  return {entry, options, c10::make_intrusive<c10d::PrefixStore>("backend for " + kind, store)};
 }
 
 SharedAttempt attempt_to_share(const ClusterEnvironment& cluster, const StorePtr& store, const GroupOptions& options) {
@@ -299,7 +301,7 @@ std::unique_ptr<DeviceCollectives> make_device_collectives(const BackendEntry& e
   identity.flight_recorder = std::make_shared<FlightRecorder>();
   auto watched = c10::make_intrusive<c10d::PrefixStore>("device watch", setup.store->clone());
   identity.watch = std::make_shared<DeviceWatchdog>(
-      CauseExchange::Setup{std::move(watched), server_of(setup.cluster), rank, size, identity.flight_recorder},
+      DeviceWatchdog::Setup{std::move(watched), server_of(setup.cluster), rank, size, identity.flight_recorder},
       current_device(entry.device));
   return std::make_unique<DeviceCollectives>(std::move(backend), std::move(custom));
 }

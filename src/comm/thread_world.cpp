@@ -5,7 +5,6 @@
 #include <thread>
 
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
-#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include "comm/group.h"
 #include "comm/hierarchical/hierarchical.h"
@@ -266,15 +265,6 @@ std::exception_ptr run_rank(const Join& join, const GroupIdentity& identity, int
   return nullptr;
 }
 
-CustomBackend device_backend_of(const ThreadWorldOptions& options) {
-  if (!options.device_backend) return {};
-  return {*options.device_backend,
-          {.timeout = options.timeout},
-          [whole = c10::make_intrusive<c10d::HashStore>()](const std::string& name) {
-            return c10::make_intrusive<c10d::PrefixStore>(name, whole);
-          }};
-}
-
 std::shared_ptr<ThreadHub> new_hub(int size, const GroupIdentity& identity, const ThreadWorldOptions& options) {
   auto hub = std::make_shared<ThreadHub>(size, identity.waiting);
   hub->kill(options.kill_rank, options.kill_step);
@@ -317,7 +307,9 @@ std::vector<std::exception_ptr> run_thread_world(int size, const ThreadWorldOpti
   GroupIdentity identity{.backend = "threads", .starts_inline = size == 1, .timeout = options.timeout};
   if (schedule) identity.waiting = schedule;
   const Join join = join_of(size, identity, options);
-  const CustomBackend backend = device_backend_of(options);
+  CustomBackend backend;
+  if (options.device_backend)
+    backend = {*options.device_backend, {.timeout = options.timeout}, c10::make_intrusive<c10d::HashStore>()};
 
   std::vector<std::exception_ptr> errors(size);
   std::vector<std::thread> threads;
