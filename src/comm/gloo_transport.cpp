@@ -225,9 +225,48 @@ class GlooTransport final : public Transport {
                                    post(from, [&] { return gloo_->recv(block, from, block_tag(bytes, channel)); }));
   }
 
-  void abort(const std::string& cause) noexcept override;
-  void close() noexcept override;
-  std::unique_ptr<Transport> split(const std::vector<int>& ranks, const std::string& name) override;
+  void abort(const std::string& cause) noexcept override {
+    try {
+      SigpipeBlocker blocker;
+      base::Lock lock(mutex_);
+      if (aborted_ || !gloo_) return;
+      aborted_ = true;
+      cause_ = cause;
+      for (int to = 0; to < size_; ++to) {
+        if (to == rank_) continue;
+        Peer& peer = *peers_[to];
+        peer.abort_frame = abort_frame(rank_, cause);
+        auto bytes = view_of(peer.abort_frame);
+        peer.abort_frame_sent = post(to, [&] { return gloo_->send(bytes, to, kFrameTag); });
+      }
+      if (waited_for_) waited_for_->abort();
+    } catch (const std::exception&) {
+      // Out of memory: the peers will notice when the connections close.
+    }
+  }
+  void close() noexcept override {
+    watch_->remove(this);
+    SigpipeBlocker blocker;
+    if (!gloo_) return;
+    base::Lock lock(mutex_);
+    if (aborted_) {
+      lock.unlock();
+      linger();
+      lock.lock();
+    }
+    aborted_ = true;
+    silent_receives_.clear();
+    peers_.clear();
+    gloo_.reset();
+  }
+  std::unique_ptr<Transport> split(const std::vector<int>& ranks, const std::string& name) override {
+    int new_rank = rank_index(ranks, rank_);
+    return connect_gloo(name, new_rank, [&] {
+      auto transport = std::make_unique<GlooTransport>(setup_, device_, name, new_rank, static_cast<int>(ranks.size()));
+      shake_hands(*transport, setup_.secret, name, setup_.connect_timeout);
+      return transport;
+    });
+  }
 
  private:
   struct Peer {
@@ -284,11 +323,51 @@ class GlooTransport final : public Transport {
     if (aborted_) throw TransportFailure{TransportFailure::Kind::aborted, -1, cause_};
   }
 
-  void wait(const WorkPtr& work, int peer, TimePoint deadline);
-  void linger() noexcept;
+  void wait(const WorkPtr& work, int peer, TimePoint deadline) {
+    {
+      base::Lock lock(mutex_);
+      if (aborted_) throw TransportFailure{TransportFailure::Kind::aborted, -1, cause_};
+      if (!work) throw TransportFailure{TransportFailure::Kind::closed, peer, lost_of(peer)};
+      waited_for_ = work;
+      waited_peer_ = peer;
+      looks_ = 0;
+    }
+    std::string failure = failure_of(work, deadline);
+    base::Lock lock(mutex_);
+    waited_for_.reset();
+    if (failure.empty()) return;
+    if (aborted_) throw TransportFailure{TransportFailure::Kind::aborted, -1, cause_};
+    bool late = std::chrono::steady_clock::now() >= deadline;
+    if (const auto lost = lost_of(peer); !late && !lost.empty()) failure = lost;
+    throw TransportFailure{late ? TransportFailure::Kind::timeout : TransportFailure::Kind::closed, peer, failure};
+  }
+  /// Reads what the peers still send until each has sent an abort frame or left, for at most one second. Closing a
+  /// connection at once could discard data that a peer has not read yet.
+  void linger() noexcept {
+    auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(1);
+    for (auto& peer : peers_) {
+      for (int frames = 0; peer && frames < kReady; ++frames) {
+        auto& received = peer->received[peer->next];
+        if (frames == kReady - 1 && peer->taken >= 0) break;
+        if (!received || !failure_of(received, deadline).empty() || read_header(peer->in[peer->next]).is_abort) break;
+        peer->next = (peer->next + 1) % kReady;
+      }
+    }
+  }
   /// Ends the current wait if its connection is gone. gloo forgets a send if its own thread finds the connection broken
   /// when it starts to write; then nothing else would end that wait before its deadline.
-  void look() noexcept;
+  void look() noexcept {
+    base::Lock lock(mutex_);
+    // Every look that reaches the end posts one more receive, so looks get exponentially rarer.
+    if (!waited_for_ || aborted_ || ++looks_ < 2 || (looks_ & (looks_ - 1)) != 0) return;
+    try {
+      std::vector<at::Tensor> nothing{at::empty({1}, at::kByte)};
+      auto receive = post(waited_peer_, [&, from = waited_peer_] { return gloo_->recv(nothing, from, kSilentTag); });
+      receive ? silent_receives_.push_back(std::move(receive)) : waited_for_->abort();
+    } catch (const std::exception&) {
+      // Out of memory: the next look may have some.
+    }
+  }
 
   const GlooSetup setup_;
   const Device device_;
@@ -310,97 +389,6 @@ class GlooTransport final : public Transport {
 
   const std::shared_ptr<TransportWatchdog> watch_;
 };
-
-void GlooTransport::wait(const WorkPtr& work, int peer, TimePoint deadline) {
-  {
-    base::Lock lock(mutex_);
-    if (aborted_) throw TransportFailure{TransportFailure::Kind::aborted, -1, cause_};
-    if (!work) throw TransportFailure{TransportFailure::Kind::closed, peer, lost_of(peer)};
-    waited_for_ = work;
-    waited_peer_ = peer;
-    looks_ = 0;
-  }
-  std::string failure = failure_of(work, deadline);
-  base::Lock lock(mutex_);
-  waited_for_.reset();
-  if (failure.empty()) return;
-  if (aborted_) throw TransportFailure{TransportFailure::Kind::aborted, -1, cause_};
-  bool late = std::chrono::steady_clock::now() >= deadline;
-  if (const auto lost = lost_of(peer); !late && !lost.empty()) failure = lost;
-  throw TransportFailure{late ? TransportFailure::Kind::timeout : TransportFailure::Kind::closed, peer, failure};
-}
-
-void GlooTransport::abort(const std::string& cause) noexcept {
-  try {
-    SigpipeBlocker blocker;
-    base::Lock lock(mutex_);
-    if (aborted_ || !gloo_) return;
-    aborted_ = true;
-    cause_ = cause;
-    for (int to = 0; to < size_; ++to) {
-      if (to == rank_) continue;
-      Peer& peer = *peers_[to];
-      peer.abort_frame = abort_frame(rank_, cause);
-      auto bytes = view_of(peer.abort_frame);
-      peer.abort_frame_sent = post(to, [&] { return gloo_->send(bytes, to, kFrameTag); });
-    }
-    if (waited_for_) waited_for_->abort();
-  } catch (const std::exception&) {
-    // Out of memory: the peers will notice when the connections close.
-  }
-}
-
-/// Reads what the peers still send until each has sent an abort frame or left, for at most one second. Closing a
-/// connection at once could discard data that a peer has not read yet.
-void GlooTransport::linger() noexcept {
-  auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(1);
-  for (auto& peer : peers_) {
-    for (int frames = 0; peer && frames < kReady; ++frames) {
-      auto& received = peer->received[peer->next];
-      if (frames == kReady - 1 && peer->taken >= 0) break;
-      if (!received || !failure_of(received, deadline).empty() || read_header(peer->in[peer->next]).is_abort) break;
-      peer->next = (peer->next + 1) % kReady;
-    }
-  }
-}
-
-void GlooTransport::look() noexcept {
-  base::Lock lock(mutex_);
-  // Every look that reaches the end posts one more receive, so looks get exponentially rarer.
-  if (!waited_for_ || aborted_ || ++looks_ < 2 || (looks_ & (looks_ - 1)) != 0) return;
-  try {
-    std::vector<at::Tensor> nothing{at::empty({1}, at::kByte)};
-    auto receive = post(waited_peer_, [&, from = waited_peer_] { return gloo_->recv(nothing, from, kSilentTag); });
-    receive ? silent_receives_.push_back(std::move(receive)) : waited_for_->abort();
-  } catch (const std::exception&) {
-    // Out of memory: the next look may have some.
-  }
-}
-
-void GlooTransport::close() noexcept {
-  watch_->remove(this);
-  SigpipeBlocker blocker;
-  if (!gloo_) return;
-  base::Lock lock(mutex_);
-  if (aborted_) {
-    lock.unlock();
-    linger();
-    lock.lock();
-  }
-  aborted_ = true;
-  silent_receives_.clear();
-  peers_.clear();
-  gloo_.reset();
-}
-
-std::unique_ptr<Transport> GlooTransport::split(const std::vector<int>& ranks, const std::string& name) {
-  int new_rank = rank_index(ranks, rank_);
-  return connect_gloo(name, new_rank, [&] {
-    auto transport = std::make_unique<GlooTransport>(setup_, device_, name, new_rank, static_cast<int>(ranks.size()));
-    shake_hands(*transport, setup_.secret, name, setup_.connect_timeout);
-    return transport;
-  });
-}
 
 }  // namespace
 

@@ -26,14 +26,31 @@ class SharedTransport final : public Transport {
     box.number.store(++peers_[peer].frames_sent, std::memory_order_release);
   }
   /// The next frame of that rank. It stays valid until two more frames were received. Throws: TransportFailure.
-  const Mailbox& box_from(int peer, TimePoint deadline);
+  const Mailbox& box_from(int peer, TimePoint deadline) {
+    uint64_t& received = peers_[peer].frames_received;
+    const Mailbox& box = areas_->channel(peer, rank()).boxes[received % 2];
+    areas_->wait(
+        peer, [&] { return box.number.load(std::memory_order_acquire) > received; }, deadline);
+    ++received;
+    return box;
+  }
 
   int rank() const noexcept override { return areas_->rank(); }
   int size() const noexcept override { return areas_->size(); }
-  void send_frame(int to, const Frame& frame, TimePoint deadline) override;
+  void send_frame(int to, const Frame& frame, TimePoint) override {
+    Mailbox& box = box_to(to);
+    box.frame = frame;
+    box.digest = 0;
+    send(to);
+    areas_->notify_all();
+  }
   void recv_frame(int from, Frame& frame, TimePoint deadline) override { frame = box_from(from, deadline).frame; }
-  Request send(int to, const void* data, std::size_t bytes, int channel) override;
-  Request recv(int from, void* data, std::size_t bytes, int channel) override;
+  Request send(int to, const void* data, std::size_t bytes, int) override {
+    return std::make_unique<Block>(*this, to, peers_[to].sends, data, bytes);
+  }
+  Request recv(int from, void* data, std::size_t bytes, int) override {
+    return std::make_unique<Block>(*this, from, peers_[from].receives, data, bytes);
+  }
   void abort(const std::string& cause) noexcept override { areas_->abort(cause); }
   void close() noexcept override { areas_->close(); }
   std::unique_ptr<Transport> split(const std::vector<int>& ranks, const std::string& name) override {
@@ -41,135 +58,99 @@ class SharedTransport final : public Transport {
   }
 
  private:
-  class Block;
+  /// A block while it is sent or received, in pieces.
+  class Block final : public Transport::Transfer {
+   public:
+    Block(SharedTransport& transport, int peer, std::deque<Block*>& queue, const void* data, std::size_t bytes)
+        : peer(peer), left(static_cast<std::byte*>(const_cast<void*>(data)), bytes), transport_(transport),
+          queue_(queue) {
+      queue_.push_back(this);
+    }
+    ~Block() override { std::erase(queue_, this); }
+    void wait(TimePoint deadline) override {
+      if (!left.empty()) transport_.wait(*this, deadline);
+    }
+    /// Takes the next piece, of at most `limit` bytes, from what is left.
+    std::span<std::byte> take(std::size_t limit) {
+      const auto piece = left.first(std::min(limit, left.size()));
+      left = left.subspan(piece.size());
+      return piece;
+    }
+
+    const int peer;
+    std::span<std::byte> left;
+
+   private:
+    SharedTransport& transport_;
+    std::deque<Block*>& queue_;
+  };
+
   struct Peer {
     uint64_t frames_sent = 0, frames_received = 0;
     uint64_t pieces_sent = 0, pieces_received = 0;
     std::deque<Block*> sends, receives;
   };
 
-  bool can_advance() const;
+  bool can_advance() const {
+    for (int peer = 0; peer < size(); ++peer) {
+      const Peer& own = peers_[peer];
+      const Channel& theirs = areas_->channel(peer, rank());
+      if (!own.sends.empty() && theirs.taken.load(std::memory_order_acquire) + 2 > own.pieces_sent) return true;
+      if (!own.receives.empty() && theirs.filled.load(std::memory_order_acquire) > own.pieces_received) return true;
+    }
+    return false;
+  }
   /// Copies what can be copied now. Returns whether there was anything.
-  bool advance();
-  bool advance_sends(int peer);
-  bool advance_receives(int peer);
-  void wait(const Block& block, TimePoint deadline);
+  bool advance() {
+    bool any = false;
+    for (int peer = 0; peer < size(); ++peer) {
+      if (peer == rank()) continue;
+      any |= advance_sends(peer);
+      any |= advance_receives(peer);
+    }
+    return any;
+  }
+  bool advance_sends(int peer) {
+    Peer& own = peers_[peer];
+    const auto taken = areas_->channel(peer, rank()).taken.load(std::memory_order_acquire);
+    const auto before = own.pieces_sent;
+    while (!own.sends.empty() && own.pieces_sent < taken + 2) {
+      Block& block = *own.sends.front();
+      areas_->ensure_blocks();
+      const auto piece = block.take(areas_->layout().block_bytes);
+      std::memcpy(areas_->blocks(rank(), peer, own.pieces_sent++), piece.data(), piece.size());
+      if (block.left.empty()) own.sends.pop_front();
+    }
+    if (own.pieces_sent == before) return false;
+    areas_->channel(rank(), peer).filled.store(own.pieces_sent, std::memory_order_release);
+    return true;
+  }
+  bool advance_receives(int peer) {
+    Peer& own = peers_[peer];
+    const auto filled = areas_->channel(peer, rank()).filled.load(std::memory_order_acquire);
+    const auto before = own.pieces_received;
+    while (!own.receives.empty() && own.pieces_received < filled) {
+      Block& block = *own.receives.front();
+      const auto piece = block.take(areas_->layout().block_bytes);
+      std::memcpy(piece.data(), areas_->blocks(peer, rank(), own.pieces_received++), piece.size());
+      if (block.left.empty()) own.receives.pop_front();
+    }
+    if (own.pieces_received == before) return false;
+    areas_->channel(rank(), peer).taken.store(own.pieces_received, std::memory_order_release);
+    return true;
+  }
+  void wait(const Block& block, TimePoint deadline) {
+    while (!block.left.empty()) {
+      if (advance()) areas_->notify_all();
+      else
+        areas_->wait_for_any(
+            block.peer, [this] { return can_advance(); }, deadline);
+    }
+  }
 
   const std::shared_ptr<SharedAreas> areas_;
   std::vector<Peer> peers_;
 };
-
-/// A block while it is sent or received, in pieces.
-class SharedTransport::Block final : public Transport::Transfer {
- public:
-  Block(SharedTransport& transport, int peer, std::deque<Block*>& queue, const void* data, std::size_t bytes)
-      : peer(peer), left(static_cast<std::byte*>(const_cast<void*>(data)), bytes), transport_(transport),
-        queue_(queue) {
-    queue_.push_back(this);
-  }
-  ~Block() override { std::erase(queue_, this); }
-  void wait(TimePoint deadline) override {
-    if (!left.empty()) transport_.wait(*this, deadline);
-  }
-  /// Takes the next piece, of at most `limit` bytes, from what is left.
-  std::span<std::byte> take(std::size_t limit) {
-    const auto piece = left.first(std::min(limit, left.size()));
-    left = left.subspan(piece.size());
-    return piece;
-  }
-
-  const int peer;
-  std::span<std::byte> left;
-
- private:
-  SharedTransport& transport_;
-  std::deque<Block*>& queue_;
-};
-
-const Mailbox& SharedTransport::box_from(int peer, TimePoint deadline) {
-  uint64_t& received = peers_[peer].frames_received;
-  const Mailbox& box = areas_->channel(peer, rank()).boxes[received % 2];
-  areas_->wait(
-      peer, [&] { return box.number.load(std::memory_order_acquire) > received; }, deadline);
-  ++received;
-  return box;
-}
-
-void SharedTransport::send_frame(int to, const Frame& frame, TimePoint) {
-  Mailbox& box = box_to(to);
-  box.frame = frame;
-  box.digest = 0;
-  send(to);
-  areas_->notify_all();
-}
-
-Transport::Request SharedTransport::send(int to, const void* data, std::size_t bytes, int) {
-  return std::make_unique<Block>(*this, to, peers_[to].sends, data, bytes);
-}
-
-Transport::Request SharedTransport::recv(int from, void* data, std::size_t bytes, int) {
-  return std::make_unique<Block>(*this, from, peers_[from].receives, data, bytes);
-}
-
-bool SharedTransport::can_advance() const {
-  for (int peer = 0; peer < size(); ++peer) {
-    const Peer& own = peers_[peer];
-    const Channel& theirs = areas_->channel(peer, rank());
-    if (!own.sends.empty() && theirs.taken.load(std::memory_order_acquire) + 2 > own.pieces_sent) return true;
-    if (!own.receives.empty() && theirs.filled.load(std::memory_order_acquire) > own.pieces_received) return true;
-  }
-  return false;
-}
-
-bool SharedTransport::advance_sends(int peer) {
-  Peer& own = peers_[peer];
-  const auto taken = areas_->channel(peer, rank()).taken.load(std::memory_order_acquire);
-  const auto before = own.pieces_sent;
-  while (!own.sends.empty() && own.pieces_sent < taken + 2) {
-    Block& block = *own.sends.front();
-    areas_->ensure_blocks();
-    const auto piece = block.take(areas_->layout().block_bytes);
-    std::memcpy(areas_->blocks(rank(), peer, own.pieces_sent++), piece.data(), piece.size());
-    if (block.left.empty()) own.sends.pop_front();
-  }
-  if (own.pieces_sent == before) return false;
-  areas_->channel(rank(), peer).filled.store(own.pieces_sent, std::memory_order_release);
-  return true;
-}
-
-bool SharedTransport::advance_receives(int peer) {
-  Peer& own = peers_[peer];
-  const auto filled = areas_->channel(peer, rank()).filled.load(std::memory_order_acquire);
-  const auto before = own.pieces_received;
-  while (!own.receives.empty() && own.pieces_received < filled) {
-    Block& block = *own.receives.front();
-    const auto piece = block.take(areas_->layout().block_bytes);
-    std::memcpy(piece.data(), areas_->blocks(peer, rank(), own.pieces_received++), piece.size());
-    if (block.left.empty()) own.receives.pop_front();
-  }
-  if (own.pieces_received == before) return false;
-  areas_->channel(rank(), peer).taken.store(own.pieces_received, std::memory_order_release);
-  return true;
-}
-
-bool SharedTransport::advance() {
-  bool any = false;
-  for (int peer = 0; peer < size(); ++peer) {
-    if (peer == rank()) continue;
-    any |= advance_sends(peer);
-    any |= advance_receives(peer);
-  }
-  return any;
-}
-
-void SharedTransport::wait(const Block& block, TimePoint deadline) {
-  while (!block.left.empty()) {
-    if (advance()) areas_->notify_all();
-    else
-      areas_->wait_for_any(
-          block.peer, [this] { return can_advance(); }, deadline);
-  }
-}
 
 namespace {
 
