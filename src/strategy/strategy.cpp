@@ -9,51 +9,23 @@
 namespace muster {
 namespace {
 
-class SingleDeviceStrategy final : public TrainingStrategy {
+/// A strategy of Muster's own.
+class BuiltInStrategy final : public TrainingStrategy {
  public:
-  explicit SingleDeviceStrategy(std::string reason) : reason_(std::move(reason)) {}
-  std::string_view name() const override { return "single"; }
-  std::string reason() const override { return reason_; }
-  std::shared_ptr<ManagedModel> setup_module(torch::nn::Module& module, const comm::Communicator&) const override {
-    return std::make_shared<parallel::SingleDeviceModel>(module);
-  }
-
- private:
-  std::string reason_;
-};
-
-class DdpStrategy final : public TrainingStrategy {
- public:
-  DdpStrategy(DDP options, std::string reason) : options_(std::move(options)), reason_(std::move(reason)) {}
-  std::string_view name() const override { return "ddp"; }
-  std::string reason() const override { return reason_; }
-  std::shared_ptr<ManagedModel> setup_module(torch::nn::Module& module,
-                                             const comm::Communicator& group) const override {
-    return std::make_shared<parallel::ReplicatedModel>(module, group, options_);
-  }
-
- private:
-  DDP options_;
-  std::string reason_;
-};
-
-class FsdpStrategy final : public TrainingStrategy {
- public:
-  FsdpStrategy(std::string_view name, FSDP options, int group_size)
-      : name_(name), options_(std::move(options)), group_size_(group_size) {}
+  using Setup = std::function<std::shared_ptr<ManagedModel>(torch::nn::Module&, const comm::Communicator&)>;
+  BuiltInStrategy(std::string_view name, std::string reason, Setup setup)
+      : name_(name), reason_(std::move(reason)), setup_(std::move(setup)) {}
   std::string_view name() const override { return name_; }
-  std::string reason() const override { return "asked for"; }
+  std::string reason() const override { return reason_; }
   std::shared_ptr<ManagedModel> setup_module(torch::nn::Module& module,
                                              const comm::Communicator& group) const override {
-    if (group_size_ == group.size()) return std::make_shared<parallel::ShardedModel>(module, group, options_);
-    const DeviceMesh mesh(group, {{"replicate", 0}, {"shard", group_size_}});
-    return std::make_shared<parallel::ShardedModel>(module, mesh.group("shard"), mesh.group("replicate"), options_);
+    return setup_(module, group);
   }
 
  private:
   std::string_view name_;
-  FSDP options_;
-  int group_size_;
+  std::string reason_;
+  Setup setup_;
 };
 
 /// The number of ranks over which parameters are sharded.
@@ -79,12 +51,6 @@ bool changes_dtypes(const FSDP& options) {
   return !options.buffer_dtype.empty() || !options.output_dtype.empty() || !options.param_dtype.empty();
 }
 
-template <class Options>
-Options options_of(const Strategy& strategy) {
-  if (const auto* given = std::get_if<Options>(&strategy.options())) return *given;
-  return {};
-}
-
 const std::shared_ptr<const TrainingStrategy>& present(const std::shared_ptr<const TrainingStrategy>& own) {
   if (!own)
     throw UsageError("MU341",
@@ -104,16 +70,27 @@ std::shared_ptr<const TrainingStrategy> make_strategy(const Strategy& strategy, 
   if (strategy.custom()) return strategy.custom();
   const bool shards = strategy.sharding() && strategy.sharding()->stage != ShardStage::none;
   if (world_size == 1 && !(shards && changes_dtypes(*strategy.sharding())))
-    return std::make_shared<SingleDeviceStrategy>(
-        "a world of one needs no communication (asked for: " + std::string(strategy.name()) + ")");
+    return std::make_shared<BuiltInStrategy>(
+        "single", "a world of one needs no communication (asked for: " + std::string(strategy.name()) + ")",
+        [](auto& module, const auto&) { return std::make_shared<parallel::SingleDeviceModel>(module); });
   if (shards) {
     const auto& options = *strategy.sharding();
-    return std::make_shared<FsdpStrategy>(strategy.name(), options,
-                                          world_size == 1 ? 1 : group_size_of(options, world_size, ranks_per_node));
+    const int size = world_size == 1 ? 1 : group_size_of(options, world_size, ranks_per_node);
+    return std::make_shared<BuiltInStrategy>(
+        strategy.name(), "asked for", [options, size](auto& module, const comm::Communicator& group) {
+          if (size == group.size()) return std::make_shared<parallel::ShardedModel>(module, group, options);
+          const DeviceMesh mesh(group, {{"replicate", 0}, {"shard", size}});
+          return std::make_shared<parallel::ShardedModel>(module, mesh.group("shard"), mesh.group("replicate"),
+                                                          options);
+        });
   }
-  auto options = options_of<DDP>(strategy);
+  const auto* given = std::get_if<DDP>(&strategy.options());
+  auto options = given ? *given : DDP{};
   if (strategy.name() == "ddp_find_unused_parameters_true") options.find_unused_parameters = true;
-  return std::make_shared<DdpStrategy>(options, strategy.name() == "auto" ? "auto: more than one rank" : "asked for");
+  return std::make_shared<BuiltInStrategy>("ddp", strategy.name() == "auto" ? "auto: more than one rank" : "asked for",
+                                           [options](auto& module, const auto& group) {
+                                             return std::make_shared<parallel::ReplicatedModel>(module, group, options);
+                                           });
 }
 
 }  // namespace muster
