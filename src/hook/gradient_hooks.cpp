@@ -96,38 +96,34 @@ struct WeakOf<std::shared_ptr<T>> {
   using type = std::weak_ptr<T>;
 };
 
+// A leaf holds its accumulator weakly and graphs hold it strongly, so it lives exactly as long as some graph does.
+NodePtr node_of(const at::Tensor& leaf) { return autograd::impl::try_get_grad_accumulator(leaf); }
+
 }  // namespace
 
-class GraphUse::Impl {
- public:
-  explicit Impl(std::vector<at::Tensor> leaves) : leaves_(std::move(leaves)), noted_(leaves_.size()) {}
-  void add(const at::Tensor& leaf) {
-    leaves_.push_back(leaf);
-    noted_.emplace_back();
-  }
-  void note() noexcept {
-    for (size_t i = 0; i < leaves_.size(); ++i)
-      if (const auto node = now(i)) noted_[i].emplace(node);
-  }
-  // A leaf holds its accumulator weakly and graphs hold it strongly, so it lives exactly as long as some graph does.
-  NodePtr now(size_t i) const { return autograd::impl::try_get_grad_accumulator(leaves_[i]); }
-  bool noted(size_t i) const {
-    const auto node = now(i);
-    return node && noted_[i] && noted_[i]->lock() == node;
-  }
-
- private:
-  std::vector<at::Tensor> leaves_;
-  std::vector<std::optional<WeakOf<NodePtr>::type>> noted_;
+struct GraphUse::Noted {
+  std::optional<WeakOf<NodePtr>::type> node;
 };
 
-GraphUse::GraphUse(std::vector<at::Tensor> leaves) : impl_(std::make_unique<Impl>(std::move(leaves))) {}
-GraphUse::~GraphUse() = default;
-GraphUse::GraphUse(GraphUse&&) noexcept = default;
-GraphUse& GraphUse::operator=(GraphUse&&) noexcept = default;
-void GraphUse::add(const at::Tensor& leaf) { impl_->add(leaf); }
-void GraphUse::note() noexcept { impl_->note(); }
-bool GraphUse::alive(size_t i) const { return static_cast<bool>(impl_->now(i)); }
-bool GraphUse::noted(size_t i) const { return impl_->noted(i); }
+GraphUse::GraphUse(const std::vector<at::Tensor>& leaves) {
+  for (const auto& leaf : leaves) add(leaf);
+}
+
+void GraphUse::add(const at::Tensor& leaf) {
+  leaves_.push_back(leaf);
+  noted_.push_back(std::make_shared<Noted>());
+}
+
+void GraphUse::note() noexcept {
+  for (size_t i = 0; i < leaves_.size(); ++i)
+    if (const auto node = node_of(leaves_[i])) noted_[i]->node.emplace(node);
+}
+
+bool GraphUse::alive(size_t i) const { return static_cast<bool>(node_of(leaves_[i])); }
+
+bool GraphUse::noted(size_t i) const {
+  const auto node = node_of(leaves_[i]);
+  return node && noted_[i]->node && noted_[i]->node->lock() == node;
+}
 
 }  // namespace muster::hook

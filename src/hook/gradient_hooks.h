@@ -64,10 +64,9 @@ bool backward_is_recorded();
 /// Thread safety: do not call note() concurrently with other members.
 class GraphUse {
  public:
-  explicit GraphUse(std::vector<at::Tensor> leaves);
-  ~GraphUse();
-  GraphUse(GraphUse&&) noexcept;
-  GraphUse& operator=(GraphUse&&) noexcept;
+  explicit GraphUse(const std::vector<at::Tensor>& leaves);
+  GraphUse(GraphUse&&) noexcept = default;
+  GraphUse& operator=(GraphUse&&) noexcept = default;
   /// Tracks one more leaf. Leaves are numbered in the order in which they are added.
   void add(const at::Tensor& leaf);
   /// Records the graphs that are alive now.
@@ -78,8 +77,9 @@ class GraphUse {
   bool noted(size_t i) const;
 
  private:
-  class Impl;  // the type of a graph's node differs between LibTorch's versions, and only its large headers say which
-  std::unique_ptr<Impl> impl_;
+  struct Noted;  // the type of a graph's node differs between LibTorch's versions, and only its large headers say which
+  std::vector<at::Tensor> leaves_;
+  std::vector<std::shared_ptr<Noted>> noted_;  // by leaf
 };
 
 }  // namespace muster::hook

@@ -66,16 +66,6 @@ OperatorUse read_schema(const c10::FunctionSchema& schema) {
   return use;
 }
 
-}  // namespace
-
-const OperatorUse& use_of(const c10::FunctionSchema& schema) {
-  thread_local std::unordered_map<const c10::FunctionSchema*, OperatorUse> cache;
-  auto found = cache.find(&schema);
-  return found != cache.end() ? found->second : cache.emplace(&schema, read_schema(schema)).first->second;
-}
-
-namespace {
-
 /// Poses as the storage's allocator, where every view finds it. The storage's memory owns it, so it lives as long.
 class OverrideRelay final : public c10::Allocator {
  public:
@@ -90,11 +80,6 @@ class OverrideRelay final : public c10::Allocator {
   c10::Allocator* under_;
 };
 
-struct KeptMemory {
-  at::DataPtr memory;
-  std::shared_ptr<OverrideRelay> relay;
-};
-
 const OverrideRelay* override_relay(const at::Tensor& tensor) {
   if (!tensor.defined() || !has_key(tensor) || !tensor.has_storage()) return nullptr;
   // Bypasses storage(), whose checks would run for every argument of every operator.
@@ -104,22 +89,23 @@ const OverrideRelay* override_relay(const at::Tensor& tensor) {
 
 }  // namespace
 
+const OperatorUse& use_of(const c10::FunctionSchema& schema) {
+  thread_local std::unordered_map<const c10::FunctionSchema*, OperatorUse> cache;
+  auto found = cache.find(&schema);
+  return found != cache.end() ? found->second : cache.emplace(&schema, read_schema(schema)).first->second;
+}
+
 void mark_for_override(const at::Tensor& tensor, std::shared_ptr<OperatorOverride> operator_override) {
   at::NoGradGuard no_grad;
   set_key(tensor, false);
   const auto copy = tensor.detach().clone();
-  auto* under = copy.storage().unsafeGetStorageImpl()->allocator();
-  auto relay = std::make_shared<OverrideRelay>(std::move(operator_override), under);
-  auto memory = under->allocate(copy.nbytes());
-  auto* kept = new KeptMemory{std::move(memory), relay};
-  at::DataPtr owned(
-      kept->memory.get(), kept, [](void* p) { delete static_cast<KeptMemory*>(p); }, copy.device());
-  // A storage of our own: its memory owns the relay, so no view outlives the relay.
-  const c10::Storage storage(c10::Storage::use_byte_size_t(), static_cast<int64_t>(copy.nbytes()), std::move(owned),
-                             relay.get(),
-                             /*resizable=*/false);
+  auto relay = std::make_shared<OverrideRelay>(std::move(operator_override), copy.storage().allocator());
+  // A storage of our own over the copy's memory: its memory owns the relay, so no view outlives the relay.
+  auto memory = c10::InefficientStdFunctionContext::makeDataPtr(
+      copy.mutable_data_ptr(), [whole = copy.storage(), relay](void*) {}, copy.device());
+  const c10::Storage storage(c10::Storage::use_byte_size_t(), static_cast<int64_t>(copy.nbytes()), std::move(memory),
+                             relay.get(), /*resizable=*/false);
   const auto moved = at::empty({0}, copy.options()).set_(storage, 0, copy.sizes(), copy.strides());
-  moved.copy_(copy);
   // The module's own handle moves to the marked memory; the key goes to it last, since set_data() copies keys.
   tensor.set_data(moved);
   set_key(tensor, true);
