@@ -1,7 +1,9 @@
 #include "muster/optim/optimizer_state.h"
 
+#include <algorithm>
 #include <concepts>
 #include <deque>
+#include <span>
 #include <sstream>
 #include <tuple>
 #include <type_traits>
@@ -32,8 +34,7 @@ struct PythonOnly {
 
 namespace {
 
-template <class F>
-void each_option(torch::optim::SGDOptions& o, F&& f) {
+void each_option(torch::optim::SGDOptions& o, auto&& f) {
   f("lr", o.lr());
   f("momentum", o.momentum());
   f("dampening", o.dampening());
@@ -45,8 +46,9 @@ void each_option(torch::optim::SGDOptions& o, F&& f) {
   f("fused", PythonOnly{});
 }
 
-template <class O, class F>
-void each_adam_option(O& o, F&& f, bool decoupled) {
+template <class O>
+  requires(std::same_as<O, torch::optim::AdamOptions> || std::same_as<O, torch::optim::AdamWOptions>)
+void each_option(O& o, auto&& f) {
   f("lr", o.lr());
   f("betas", o.betas());
   f("eps", o.eps());
@@ -57,21 +59,10 @@ void each_adam_option(O& o, F&& f, bool decoupled) {
   f("capturable", PythonOnly{false});
   f("differentiable", PythonOnly{false});
   f("fused", PythonOnly{});
-  f("decoupled_weight_decay", PythonOnly{decoupled});
+  f("decoupled_weight_decay", PythonOnly{std::same_as<O, torch::optim::AdamWOptions>});
 }
 
-template <class F>
-void each_option(torch::optim::AdamOptions& o, F&& f) {
-  each_adam_option(o, f, false);
-}
-
-template <class F>
-void each_option(torch::optim::AdamWOptions& o, F&& f) {
-  each_adam_option(o, f, true);
-}
-
-template <class F>
-void each_option(torch::optim::AdagradOptions& o, F&& f) {
+void each_option(torch::optim::AdagradOptions& o, auto&& f) {
   f("lr", o.lr());
   f("lr_decay", o.lr_decay());
   f("eps", o.eps());
@@ -83,8 +74,7 @@ void each_option(torch::optim::AdagradOptions& o, F&& f) {
   f("fused", PythonOnly{});
 }
 
-template <class F>
-void each_option(torch::optim::RMSpropOptions& o, F&& f) {
+void each_option(torch::optim::RMSpropOptions& o, auto&& f) {
   f("lr", o.lr());
   f("momentum", o.momentum());
   f("alpha", o.alpha());
@@ -97,8 +87,7 @@ void each_option(torch::optim::RMSpropOptions& o, F&& f) {
   f("differentiable", PythonOnly{false});
 }
 
-template <class F>
-void each_option(torch::optim::LBFGSOptions& o, F&& f) {
+void each_option(torch::optim::LBFGSOptions& o, auto&& f) {
   f("lr", o.lr());
   f("max_iter", o.max_iter());
   f("max_eval", o.max_eval());
@@ -108,50 +97,34 @@ void each_option(torch::optim::LBFGSOptions& o, F&& f) {
   f("line_search_fn", o.line_search_fn());
 }
 
-template <class F>
-void each_option(ElementwiseOptions& o, F&& f) {
+void each_option(ElementwiseOptions& o, auto&& f) {
   for (auto& [name, value] : o.values()) f(name.c_str(), value);
 }
 
-template <class F>
-void each_state(torch::optim::SGDParamState& s, F&& f) {
-  f("momentum_buffer", s.momentum_buffer());
-}
+void each_state(torch::optim::SGDParamState& s, auto&& f) { f("momentum_buffer", s.momentum_buffer()); }
 
-template <class S, class F>
-void each_adam_state(S& s, F&& f) {
+template <class S>
+  requires(std::same_as<S, torch::optim::AdamParamState> || std::same_as<S, torch::optim::AdamWParamState>)
+void each_state(S& s, auto&& f) {
   f("step", s.step());
   f("exp_avg", s.exp_avg());
   f("exp_avg_sq", s.exp_avg_sq());
   f("max_exp_avg_sq", s.max_exp_avg_sq());
 }
 
-template <class F>
-void each_state(torch::optim::AdamParamState& s, F&& f) {
-  each_adam_state(s, f);
-}
-
-template <class F>
-void each_state(torch::optim::AdamWParamState& s, F&& f) {
-  each_adam_state(s, f);
-}
-
-template <class F>
-void each_state(torch::optim::AdagradParamState& s, F&& f) {
+void each_state(torch::optim::AdagradParamState& s, auto&& f) {
   f("step", s.step());
   f("sum", s.sum());
 }
 
-template <class F>
-void each_state(torch::optim::RMSpropParamState& s, F&& f) {
+void each_state(torch::optim::RMSpropParamState& s, auto&& f) {
   f("step", s.step());
   f("square_avg", s.square_avg());
   f("momentum_buffer", s.momentum_buffer());
   f("grad_avg", s.grad_avg());
 }
 
-template <class F>
-void each_state(torch::optim::LBFGSParamState& s, F&& f) {
+void each_state(torch::optim::LBFGSParamState& s, auto&& f) {
   f("func_evals", s.func_evals());
   f("n_iter", s.n_iter());
   f("d", s.d());
@@ -165,8 +138,7 @@ void each_state(torch::optim::LBFGSParamState& s, F&& f) {
   f("al", s.al());
 }
 
-template <class F>
-void each_state(ElementwiseState& s, F&& f) {
+void each_state(ElementwiseState& s, auto&& f) {
   f("step", s.step);
   for (auto& [name, tensor] : s.tensors) f(name.c_str(), tensor);
 }
@@ -197,38 +169,33 @@ namespace {
 
 namespace lib = torch::optim;
 
-State written(const at::Tensor& value) { return value.defined() ? State(value) : State(); }
-
-State written(const optim::PythonOnly& value) { return value.value ? State(*value.value) : State(); }
+/// A std::vector or std::deque of tensors.
+template <class L>
+concept tensor_list = requires(L& list) { list.push_back(at::Tensor()); };
 
 template <class T>
-  requires std::is_arithmetic_v<T>
+  requires(std::is_arithmetic_v<T> || std::same_as<T, std::string>)
 State written(const T& value) {
   return value;
 }
 
+State written(const at::Tensor& value) { return value.defined() ? State(value) : State(); }
+
 State written(const std::tuple<double, double>& value) { return State::List{std::get<0>(value), std::get<1>(value)}; }
 
-template <class T>
-State written(const std::optional<T>& value);
-
-State written(const std::string& value) { return value; }
-
-template <class L>
-State list_of(const L& tensors) {
+template <tensor_list L>
+State written(const L& tensors) {
   State::List list;
   for (const auto& tensor : tensors) list.push_back(written(tensor));
   return list;
 }
 
-State written(const std::deque<at::Tensor>& value) { return list_of(value); }
-
-State written(const std::vector<at::Tensor>& value) { return list_of(value); }
-
 template <class T>
 State written(const std::optional<T>& value) {
   return value ? written(*value) : State();
 }
+
+State written(const optim::PythonOnly& value) { return written(value.value); }
 
 struct Writer {
   State::Map& to;
@@ -275,8 +242,11 @@ class Reader {
     value = {read_number(list[0]), read_number(list[1])};
   }
   void operator()(const char* name, std::string& value) const { value = from_.at(name).text(); }
-  void operator()(const char* name, std::deque<at::Tensor>& value) const { fill(from_.at(name), value); }
-  void operator()(const char* name, std::vector<at::Tensor>& value) const { fill(from_.at(name), value); }
+  template <tensor_list L>
+  void operator()(const char* name, L& value) const {
+    value.clear();
+    for (const auto& entry : from_.at(name).list()) value.push_back(read_tensor(entry));
+  }
   template <class T>
   void operator()(const char* name, std::optional<T>& value) const {
     value.reset();
@@ -285,37 +255,22 @@ class Reader {
   }
 
  private:
-  template <class L>
-  static void fill(const State& from, L& list) {
-    list.clear();
-    for (const auto& entry : from.list()) list.push_back(read_tensor(entry));
-  }
-
   const State& from_;
 };
 
 /// Calls f for each tensor of a state object.
-template <class F>
-struct EachTensor {
-  F f;
-
-  void operator()(const char*, at::Tensor& value) const {
-    if (value.defined()) f(value);
-  }
-  template <class L>
-    requires requires(L& list) { list.push_back(at::Tensor()); }
-  void operator()(const char* name, L& list) const {
-    for (auto& value : list) (*this)(name, value);
-  }
-  void operator()(const char* name, std::optional<std::vector<at::Tensor>>& list) const {
-    if (list) (*this)(name, *list);
-  }
-  template <class T>
-  void operator()(const char*, const T&) const {}
-};
-
-template <class F>
-EachTensor(F) -> EachTensor<F>;
+void each_tensor(auto& state, auto&& f) {
+  const auto each = [&](auto&& list) {
+    for (auto& tensor : list)
+      if (tensor.defined()) f(tensor);
+  };
+  optim::each_state(state, [&]<class T>(const char*, T& value) {
+    if constexpr (std::same_as<T, at::Tensor>) each(std::span(&value, 1));
+    else if constexpr (tensor_list<T>) each(value);
+    else if constexpr (std::same_as<T, std::optional<std::vector<at::Tensor>>>)
+      if (value) each(*value);
+  });
+}
 
 /// Replaces a tensor by a copy that the optimizer owns. The copy has the parameter's memory layout if it has its shape.
 void place(at::Tensor& value, const at::Tensor& parameter, at::ScalarType dtype) {
@@ -376,30 +331,16 @@ std::shared_ptr<S> empty_state(const lib::Optimizer& optimizer) {
   return std::make_shared<S>();
 }
 
-/// Replaces tensors that have the parameter's shape.
-struct Changer {
-  const at::Tensor& parameter;
-  const std::function<at::Tensor(const at::Tensor&)>& f;
-
-  void operator()(const char*, at::Tensor& value) const {
-    if (value.defined() && value.sizes() == parameter.sizes()) value = f(value);
-  }
-  template <class T>
-  void operator()(const char*, const T&) const {}
-};
-
-template <class F>
-void visit_state(lib::Optimizer& optimizer, const at::Tensor& parameter, const F& f) {
+/// Calls f for each tensor of this parameter's state.
+void visit_state(lib::Optimizer& optimizer, const at::Tensor& parameter, const auto& f) {
+  const auto kept = optimizer.state().find(parameter.unsafeGetTensorImpl());
+  if (kept == optimizer.state().end()) return;
+  const at::NoGradGuard no_grad;
   for (auto& group : optimizer.param_groups())
-    for (const auto& own : group.params()) {
-      const auto kept =
-          own.is_same(parameter) ? optimizer.state().find(own.unsafeGetTensorImpl()) : optimizer.state().end();
-      if (kept == optimizer.state().end()) continue;
-      const at::NoGradGuard no_grad;
+    if (std::ranges::any_of(group.params(), [&](const at::Tensor& own) { return own.is_same(parameter); }))
       optim::with_known_class(group.options(), [&]<class S>(auto&, std::type_identity<S>) {
-        optim::each_state(dynamic_cast<S&>(*kept->second), f);
+        each_tensor(dynamic_cast<S&>(*kept->second), f);
       });
-    }
 }
 
 void require_fit(bool fits, const std::string& what) {
@@ -433,7 +374,7 @@ void read_group(lib::Optimizer& optimizer, size_t g, const State& saved, const S
       optim::each_state(*made, Reader(*entry));
       const auto& parameter = group.params()[i];
       loaded.states.emplace_back([&optimizer, made, parameter, dtype = dtype_of(parameter)] {
-        optim::each_state(*made, EachTensor([&](at::Tensor& value) { place(value, parameter, dtype); }));
+        each_tensor(*made, [&](at::Tensor& value) { place(value, parameter, dtype); });
         optimizer.state()[parameter.unsafeGetTensorImpl()] = std::make_unique<S>(std::move(*made));
       });
     }
@@ -497,16 +438,18 @@ std::function<void()> prepare_load(lib::Optimizer& optimizer, const State& state
 
 void change_state(lib::Optimizer& optimizer, const at::Tensor& parameter,
                   const std::function<at::Tensor(const at::Tensor&)>& f) {
-  visit_state(optimizer, parameter, Changer{parameter, f});
+  visit_state(optimizer, parameter, [&](at::Tensor& value) {
+    if (value.sizes() == parameter.sizes()) value = f(value);
+  });
 }
 
 void for_each_state_tensor(lib::Optimizer& optimizer, const at::Tensor& parameter,
                            const std::function<void(const at::Tensor&)>& f) {
-  visit_state(optimizer, parameter, EachTensor([&](at::Tensor& value) { f(value); }));
+  visit_state(optimizer, parameter, f);
 }
 
 void move_state(lib::Optimizer& optimizer, const at::Tensor& parameter) {
-  visit_state(optimizer, parameter, EachTensor([&](at::Tensor& value) { value = value.to(parameter.device()); }));
+  visit_state(optimizer, parameter, [&](at::Tensor& value) { value = value.to(parameter.device()); });
 }
 
 void load_state_dict(lib::Optimizer& optimizer, const State& state) { prepare_load(optimizer, state)(); }
