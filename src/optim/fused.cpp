@@ -50,25 +50,20 @@ char* bytes_at(const at::Tensor& tensor, int64_t begin) {
 }  // namespace
 
 UpdatePlan::UpdatePlan(UpdateRule rule, torch::optim::Optimizer& inner, const std::vector<ParameterEntry>& entries) {
-  std::vector<CallKey> keys;
-  std::vector<std::vector<size_t>> members;
+  std::vector<std::pair<CallKey, std::vector<size_t>>> calls;
   for (size_t i = 0; i < entries.size(); ++i) {
     if (!entries[i].active || entries[i].impl->numel() == 0) continue;
     const auto key = key_of(rule, entries[i]);
-    size_t at = 0;
-    while (at < keys.size() && !(keys[at] == key)) ++at;
-    if (at == keys.size()) {
-      keys.push_back(key);
-      members.emplace_back();
-    }
-    members[at].push_back(i);
+    auto found = std::ranges::find_if(calls, [&](const auto& call) { return call.first == key; });
+    if (found == calls.end()) found = calls.insert(found, {key, {}});
+    found->second.push_back(i);
   }
-  for (size_t at = 0; at < keys.size(); ++at) {
-    calls_.emplace_back();
-    calls_.back().group = keys[at].group;
-    calls_.back().first = keys[at].first;
-    calls_.back().step = keys[at].step;
-    add_call(states_of(rule, inner, inner.param_groups()[keys[at].group].options()), entries, members[at]);
+  for (const auto& [key, members] : calls) {
+    auto& call = calls_.emplace_back();
+    call.group = key.group;
+    call.first = key.first;
+    call.step = key.step;
+    add_call(states_of(rule, inner, inner.param_groups()[key.group].options()), entries, members);
   }
 }
 
@@ -178,17 +173,13 @@ int64_t state_size(const ParameterEntry& entry) {
   return entry.local ? entry.local->value.numel() : padded(entry.impl->numel());
 }
 
-/// Sorts entries by the addresses of their values, so that neighbours in the values are neighbours in the states, too.
-std::vector<ParameterEntry*> sorted_by_memory(std::vector<ParameterEntry*> entries) {
-  std::stable_sort(entries.begin(), entries.end(), [](const ParameterEntry* a, const ParameterEntry* b) {
+/// Makes one allocation for state k of all these entries that share a dtype and device. They are sorted by the
+/// addresses of their values, so that neighbours in the values are neighbours in the states, too.
+void allocate(std::vector<ParameterEntry*> entries, size_t k) {
+  std::ranges::stable_sort(entries, [](const ParameterEntry* a, const ParameterEntry* b) {
     if (!a->local || !b->local) return a->local && !b->local;
     return std::less<>{}(a->local->value.const_data_ptr(), b->local->value.const_data_ptr());
   });
-  return entries;
-}
-
-/// Makes one allocation for state k of all these entries that share a dtype and device.
-void allocate(std::vector<ParameterEntry*> entries, size_t k) {
   while (!entries.empty()) {
     const auto dtype = entries.front()->dtype();
     const auto device = entries.front()->parameter.device();
@@ -227,15 +218,10 @@ void take_over(UpdateRule rule, const lib::OptimizerOptions& options, ParameterE
   entry.state_views[k] = view;
 }
 
-lib::OptimizerParamState* find_or_make(UpdateRule rule, lib::Optimizer& inner, ParameterEntry& entry) {
-  auto& states = inner.state();
-  auto* state = find_state(states, entry);
-  if (!state) {
-    auto made = make_state(rule, inner);
-    state = made.get();
-    states[entry.impl] = std::move(made);
-  }
-  return state;
+/// The number of updates that a parameter with this state has had; 1 for any number of SGD, which does not count them.
+int64_t updates_in(UpdateRule rule, lib::OptimizerParamState& state) {
+  if (const auto* step = state_step(rule, state)) return *step;
+  return state_tensor(rule, state, 0).defined() ? 1 : 0;
 }
 
 bool same_dtype(UpdateRule rule, const ParameterEntry& entry, StateSet states) {
@@ -253,9 +239,10 @@ bool attach_states(UpdateRule rule, lib::Optimizer& inner, std::vector<Parameter
   for (auto& entry : entries) {
     const auto states = states_of(rule, inner, groups[entry.group].options());
     if (!entry.active || (states.none() && rule != UpdateRule::elementwise)) continue;
-    entry.state = find_or_make(rule, inner, entry);
-    const auto* step = state_step(rule, *entry.state);
-    entry.step = step ? *step : state_tensor(rule, *entry.state, 0).defined() ? 1 : 0;
+    auto& state = inner.state()[entry.impl];
+    if (!state) state = make_state(rule, inner);
+    entry.state = state.get();
+    entry.step = updates_in(rule, *entry.state);
     if (!same_dtype(rule, entry, states)) return false;
   }
   for (size_t k = 0; k < kMaxStates; ++k) {
@@ -265,7 +252,7 @@ bool attach_states(UpdateRule rule, lib::Optimizer& inner, std::vector<Parameter
     std::vector<ParameterEntry*> without;
     for (auto& entry : entries)
       if (wanted(entry) && !entry.states[k].defined()) without.push_back(&entry);
-    allocate(sorted_by_memory(std::move(without)), k);
+    allocate(std::move(without), k);
     for (auto& entry : entries)
       if (wanted(entry)) take_over(rule, groups[entry.group].options(), entry, k);
   }
@@ -616,11 +603,13 @@ void FusedStep::fill_entry(ParameterEntry& entry) const {
         (entry.impl->numel() == 0 || entry.address() == ParameterEntry::address_of(value.unsafeGetTensorImpl()));
     break;
   }
+  read_state(entry);
+}
+
+void FusedStep::read_state(ParameterEntry& entry) const {
   if (rule_ == UpdateRule::unfused) return;
   entry.state = find_state(inner_->state(), entry);
-  if (!entry.state) return;
-  const auto* step = state_step(rule_, *entry.state);
-  entry.step = step ? *step : 1;
+  entry.step = entry.state ? updates_in(rule_, *entry.state) : 0;
 }
 
 /// Copies the gradient into the parameter's strides if they differ. Returns false if only the optimizer's own step can
@@ -676,14 +665,7 @@ bool FusedStep::can_step_fused() {
 /// Reads LibTorch's state objects after a step that this class did not make.
 void FusedStep::reload_states() {
   plan_.reset();
-  if (rule_ == UpdateRule::unfused) return;
-  for (auto& entry : entries_) {
-    entry.state = find_state(inner_->state(), entry);
-    entry.step = 0;
-    if (!entry.state) continue;
-    const auto* step = state_step(rule_, *entry.state);
-    entry.step = step ? *step : 1;
-  }
+  for (auto& entry : entries_) read_state(entry);
 }
 
 }  // namespace muster::optim

@@ -214,6 +214,7 @@ class FusedStep {
   int64_t revision() const;
   void refresh_entries();
   void fill_entry(ParameterEntry& entry) const;
+  void read_state(ParameterEntry& entry) const;
   void keep_states(const std::vector<ParameterEntry>& before);
   /// Whether fused kernels can make this step. Also finds which parameters have gradients, and drops the plan if it no
   /// longer fits.

@@ -245,8 +245,11 @@ double initial_value(UpdateRule rule, const lib::OptimizerOptions& options) {
 }
 
 void run_update(UpdateRule rule, lib::Optimizer& optimizer, const lib::OptimizerOptions& options, UpdateCall& call) {
-  const auto& sample = call.values.front();
-  const bool halves_on_cpu = sample.is_cpu() && at::isReducedFloatingType(sample.scalar_type());
+  const auto run_widened = [&](auto&& update) {
+    const auto& sample = call.values.front();
+    if (sample.is_cpu() && at::isReducedFloatingType(sample.scalar_type())) run_in_float(call, update);
+    else update(call);
+  };
   switch (rule) {
     case UpdateRule::adamw:
       set_step(call);
@@ -260,16 +263,11 @@ void run_update(UpdateRule rule, lib::Optimizer& optimizer, const lib::Optimizer
       return at::_fused_adagrad_(call.values, call.gradients, call.states[0], call.steps, own.lr(), own.lr_decay(),
                                  own.weight_decay(), own.eps(), /*maximize=*/false, std::nullopt, call.found_inf);
     }
-    case UpdateRule::sgd: {
-      const auto& own = static_cast<const lib::SGDOptions&>(options);
-      return halves_on_cpu ? run_in_float(call, [&](const UpdateCall& part) { run_sgd(own, part); })
-                           : run_sgd(own, call);
-    }
-    case UpdateRule::rmsprop: {
-      const auto& own = static_cast<const lib::RMSpropOptions&>(options);
-      return halves_on_cpu ? run_in_float(call, [&](const UpdateCall& part) { run_rmsprop(own, part); })
-                           : run_rmsprop(own, call);
-    }
+    case UpdateRule::sgd:
+      return run_widened([&](const auto& part) { run_sgd(static_cast<const lib::SGDOptions&>(options), part); });
+    case UpdateRule::rmsprop:
+      return run_widened(
+          [&](const auto& part) { run_rmsprop(static_cast<const lib::RMSpropOptions&>(options), part); });
     case UpdateRule::elementwise: return run_elementwise(static_cast<ElementwiseOptimizer&>(optimizer), options, call);
     case UpdateRule::unfused: break;
   }
@@ -300,22 +298,17 @@ at::Tensor exact_values(bool rising) {
   return (rising ? rise + 64 : 191 - rise) / 128;
 }
 
-template <class Optimizer, class Options>
-std::unique_ptr<lib::Optimizer> made(const at::Tensor& parameter, const Options& options) {
-  return std::make_unique<Optimizer>(std::vector<at::Tensor>{parameter}, options);
-}
-
 std::vector<std::unique_ptr<lib::Optimizer>> checked_optimizers() {
-  const auto parameter = [] { return exact_values(true); };
+  const auto parameters = [] { return std::vector<at::Tensor>{exact_values(true)}; };
   std::vector<std::unique_ptr<lib::Optimizer>> all;
-  all.push_back(made<lib::SGD>(parameter(), lib::SGDOptions(0.1).weight_decay(0.01)));
-  all.push_back(made<lib::SGD>(parameter(), lib::SGDOptions(0.1).momentum(0.9).nesterov(true)));
-  all.push_back(made<lib::Adam>(parameter(), lib::AdamOptions(0.1).weight_decay(0.01)));
-  all.push_back(made<lib::Adam>(parameter(), lib::AdamOptions(0.1).amsgrad(true)));
-  all.push_back(made<lib::AdamW>(parameter(), lib::AdamWOptions(0.1)));
-  all.push_back(made<lib::AdamW>(parameter(), lib::AdamWOptions(0.1).amsgrad(true)));
-  all.push_back(made<lib::Adagrad>(parameter(), lib::AdagradOptions(0.1).lr_decay(0.01)));
-  all.push_back(made<lib::RMSprop>(parameter(), lib::RMSpropOptions(0.01).momentum(0.8).centered(true)));
+  all.push_back(std::make_unique<lib::SGD>(parameters(), lib::SGDOptions(0.1).weight_decay(0.01)));
+  all.push_back(std::make_unique<lib::SGD>(parameters(), lib::SGDOptions(0.1).momentum(0.9).nesterov(true)));
+  all.push_back(std::make_unique<lib::Adam>(parameters(), lib::AdamOptions(0.1).weight_decay(0.01)));
+  all.push_back(std::make_unique<lib::Adam>(parameters(), lib::AdamOptions(0.1).amsgrad(true)));
+  all.push_back(std::make_unique<lib::AdamW>(parameters(), lib::AdamWOptions(0.1)));
+  all.push_back(std::make_unique<lib::AdamW>(parameters(), lib::AdamWOptions(0.1).amsgrad(true)));
+  all.push_back(std::make_unique<lib::Adagrad>(parameters(), lib::AdagradOptions(0.1).lr_decay(0.01)));
+  all.push_back(std::make_unique<lib::RMSprop>(parameters(), lib::RMSpropOptions(0.01).momentum(0.8).centered(true)));
   return all;
 }
 
