@@ -3,14 +3,13 @@
 #include <exception>
 #include <unordered_set>
 
-#include <ATen/core/LegacyTypeDispatch.h>
-#include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/zeros_like.h>
 #include <c10/util/ScopeExit.h>
 #include <torch/nn/modules/batchnorm.h>
 
+#include "hook/below_autograd.h"
 #include "hook/watched_storage.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
@@ -18,12 +17,6 @@
 
 namespace muster {
 namespace {
-
-/// Changes values below autograd: versions stay, as they do when an optimizer's memory changes.
-struct BelowAutograd {
-  at::NoGradGuard no_grad;
-  at::AutoDispatchBelowADInplaceOrView below;
-};
 
 void average_into(const at::Tensor& average, const at::Tensor& live, const AveragingOptions& options,
                   int64_t n_averaged) {
@@ -105,7 +98,7 @@ at::Tensor AveragedModel::live(const Entry& entry) const {
 
 void AveragedModel::follow_owner() {
   if (finds_owner_) owner_ = owner_of(parameters_);
-  const BelowAutograd scope;
+  const hook::BelowAutograd scope;
   for (auto& entry : entries_) {
     const auto now = live(entry);
     if (now.sizes() == entry.average.sizes()) continue;
@@ -138,7 +131,7 @@ void AveragedModel::update() {
         "update() of an AveragedModel was called inside join_uneven_inputs, where ranks without a batch do "
         "not average: call it after the loop");
   follow_owner();
-  const BelowAutograd scope;
+  const hook::BelowAutograd scope;
   for (const auto& entry : entries_) {
     if (n_averaged_ == 0 || !entry.averaged) entry.average.copy_(live(entry));
     else average_into(entry.average, live(entry).to(entry.average.scalar_type()), options_, n_averaged_);
@@ -148,7 +141,7 @@ void AveragedModel::update() {
 
 void AveragedModel::write(const std::function<void(const Entry&)>& f) {
   optim::write_parameters(owner_, parameters_, [&] {
-    const BelowAutograd scope;
+    const hook::BelowAutograd scope;
     for (const auto& entry : entries_) f(entry);
   });
 }
@@ -212,7 +205,7 @@ void AveragedModel::load_state_dict(const State& state) {
           "MU142", formatted("the entry '{}' of an average of weights has the shape {}, the module's is {}", entry.name,
                              saved.sizes(), entry.average.sizes()));
   const auto count = find("n_averaged").item<int64_t>();
-  const BelowAutograd scope;
+  const hook::BelowAutograd scope;
   for (const auto& entry : entries_) entry.average.copy_(find(entry.name));
   n_averaged_ = count;
 }

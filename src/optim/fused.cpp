@@ -6,15 +6,14 @@
 #include <memory>
 #include <unordered_map>
 
-#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/dispatch/Dispatcher.h>
-#include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
 #include <c10/util/ScopeExit.h>
 
+#include "hook/below_autograd.h"
 #include "muster/base/error.h"
 #include "optim/flat.h"
 #include "optim/parameter_groups.h"
@@ -166,8 +165,6 @@ void UpdatePlan::run(UpdateRule rule, torch::optim::Optimizer& inner, const std:
 namespace {
 
 namespace lib = torch::optim;
-
-int64_t padded(int64_t count) { return (count + kFlatPadding - 1) / kFlatPadding * kFlatPadding; }
 
 int64_t state_size(const ParameterEntry& entry) {
   return entry.local ? entry.local->value.numel() : padded(entry.impl->numel());
@@ -378,9 +375,8 @@ at::Tensor FusedStep::step_inner(const lib::Optimizer::LossClosure& closure) {
 
 /// Returns false, with nothing changed, if fused kernels cannot make this step.
 bool FusedStep::step_fused(const std::optional<at::Tensor>& found_inf) {
-  at::NoGradGuard no_grad;
   // The aliases that are updated have their own version counters; count_step() marks the parameters.
-  at::AutoDispatchBelowADInplaceOrView below;
+  const hook::BelowAutograd below;
   if (!can_step_fused()) return false;
   if (!plan_) {
     if (!attach_states(rule_, *inner_, entries_)) return false;
@@ -450,8 +446,7 @@ at::Tensor FusedStep::step(const lib::Optimizer::LossClosure& closure) {
 
 bool FusedStep::takes_found_inf() {
   if (rule_ == UpdateRule::unfused || rule_ == UpdateRule::elementwise) return false;
-  const at::NoGradGuard no_grad;
-  const at::AutoDispatchBelowADInplaceOrView below;
+  const hook::BelowAutograd below;
   if (!can_step_fused()) return false;
   const bool fits = std::none_of(entries_.begin(), entries_.end(), [&](const ParameterEntry& entry) {
     if (!entry.active) return false;

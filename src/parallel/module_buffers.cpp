@@ -3,11 +3,10 @@
 #include <algorithm>
 #include <utility>
 
-#include <ATen/core/LegacyTypeDispatch.h>
-#include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <c10/core/Storage.h>
 
+#include "hook/below_autograd.h"
 #include "parallel/sharded/sharded_settings.h"
 
 namespace muster::parallel {
@@ -45,9 +44,7 @@ CoalescedBroadcast::CoalescedBroadcast(std::vector<at::Tensor> tensors) {
 
 void CoalescedBroadcast::run(const comm::Communicator& ranks, int root) const {
   const auto group = ranks.internal("buffers");
-  at::NoGradGuard no_grad;
-  // Nothing is recorded. Below autograd each operator is dispatched one time less.
-  at::AutoDispatchBelowADInplaceOrView below;
+  const hook::BelowAutograd below;
   comm::OperationLabel label{.text = "buffers and frozen parameters",
                              .tensor_count = static_cast<int32_t>(messages_.size()),
                              .source = comm::Source::library};

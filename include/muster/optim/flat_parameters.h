@@ -13,6 +13,8 @@ namespace muster::optim {
 /// all of them in its vectorised loop. The scalar tail of such a kernel rounds differently, and results would otherwise
 /// depend on how elements are divided into calls.
 inline constexpr int64_t kFlatPadding = 64;
+/// The number of elements with that padding.
+constexpr int64_t padded(int64_t count) { return (count + kFlatPadding - 1) / kFlatPadding * kFlatPadding; }
 
 /// The part of one parameter that this rank updates, comparable to DTensor.to_local(): 1-D, padded with zeros to a
 /// multiple of kFlatPadding. Parts that are adjacent in memory are updated in one call.

@@ -1,12 +1,11 @@
 #include "parallel/replicated/bucket_reductions.h"
 
-#include <ATen/core/LegacyTypeDispatch.h>
-#include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/mul.h>
 #include <ATen/ops/zeros.h>
 
 #include "base/text.h"
+#include "hook/below_autograd.h"
 #include "muster/base/error.h"
 
 namespace muster::parallel {
@@ -67,8 +66,7 @@ void BucketReductions::start_next(int64_t step) {
     finishes_.push_back(
         [work = group.start_all_reduce(replica_.buckets()[bucket], comm::ReduceOp::sum)]() mutable { work.wait(); });
   } else {
-    at::NoGradGuard no_grad;
-    at::AutoDispatchBelowADInplaceOrView below;  // hooks see plain memory: no graph, no versions
+    const hook::BelowAutograd below;  // hooks see plain memory: no graph, no versions
     finishes_.push_back(hook_->start(hook_buckets_[bucket], hook_groups_[bucket] = group));
     if (!finishes_.back())
       throw UsageError("MU157", "start() of the communication hook '" + std::string(hook_->name()) +
@@ -83,8 +81,7 @@ void BucketReductions::start_flags(int64_t step) {
 }
 
 void BucketReductions::wait() {
-  at::NoGradGuard no_grad;
-  at::AutoDispatchBelowADInplaceOrView below;  // as in start_next()
+  const hook::BelowAutograd below;  // as in start_next()
   {
     const device::StreamScope scope(kBucketStream, stream_);
     for (auto& finish : finishes_) std::exchange(finish, nullptr)();
@@ -121,8 +118,7 @@ void LateGradients::add(size_t i, const at::Tensor& gradient, at::Device device)
 
 void LateGradients::average(const Replica& replica, const at::Tensor& scale, const comm::Communicator& group,
                             int64_t step) {
-  at::NoGradGuard no_grad;
-  at::AutoDispatchBelowADInplaceOrView below;  // flat memory: nothing is recorded
+  const hook::BelowAutograd below;  // flat memory: nothing is recorded
   const auto late = std::exchange(gradients_, {});
   const auto& layout = replica.layout();
   for (size_t b = 0; b < layout.buckets.size(); ++b) {
@@ -157,9 +153,7 @@ void ReductionFlags::write(const Replica& replica, bool due, bool broken, bool l
   for (size_t b = 0; b < Piggyback::kBits; ++b) flags[2 * parameters.size() + 4 + b] = (bits >> b) & 1U;
   for (size_t i = 0; i < parameters.size(); ++i)
     flags[2 * parameters.size() + 4 + Piggyback::kBits + i] = due && !parameters[i].tensor.requires_grad();
-  at::NoGradGuard no_grad;
-  // No graph has saved this memory: nothing must be recorded, and no version has to change.
-  at::AutoDispatchBelowADInplaceOrView below;
+  const hook::BelowAutograd below;  // no graph has saved this memory
   replica.flags().copy_(own);
 }
 

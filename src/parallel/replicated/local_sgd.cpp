@@ -2,10 +2,9 @@
 
 #include <algorithm>
 
-#include <ATen/core/LegacyTypeDispatch.h>
-#include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
 
+#include "hook/below_autograd.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
 #include "muster/comm/communicator.h"
@@ -63,9 +62,7 @@ void LocalSGD::finish() {
 
 /// Sends one message per dtype and device.
 void LocalSGD::average_values() {
-  at::NoGradGuard no_grad;
-  // Nothing is recorded. Below autograd each operator is dispatched one time less.
-  at::AutoDispatchBelowADInplaceOrView below;
+  const hook::BelowAutograd below;
   auto rest = values_;
   while (!rest.empty()) {
     const auto first = rest.front();

@@ -1,11 +1,10 @@
 #include "parallel/replicated/reducer.h"
 
-#include <ATen/core/LegacyTypeDispatch.h>
-#include <ATen/core/grad_mode.h>
 #include <ATen/ops/mul.h>
 #include <c10/util/ScopeExit.h>
 
 #include "base/text.h"
+#include "hook/below_autograd.h"
 #include "muster/base/error.h"
 #include "parallel/local.h"
 
@@ -165,10 +164,7 @@ void Reducer::prepare_reduction() {
 
 /// Puts the parameter's gradient, times the scale, into its bucket, and makes grad() the view of the bucket.
 void Reducer::store(size_t i) {
-  // This runs inside backward, once per parameter. Below autograd the product is dispatched one time less, and nothing
-  // is recorded.
-  at::NoGradGuard no_grad;
-  at::AutoDispatchBelowADInplaceOrView below;
+  const hook::BelowAutograd below;  // this runs inside backward, once per parameter
   const auto& parameter = replica_.parameters()[i];
   auto& gradient = parameter.tensor.mutable_grad();
   at::Tensor bucket_view = parameter.gradient;
@@ -285,8 +281,7 @@ void Reducer::report(const ReductionFlags& flags) {
 
 /// Handles a further gradient of a parameter in this reduction.
 void Reducer::add_late_gradient(size_t i) {
-  at::NoGradGuard no_grad;
-  at::AutoDispatchBelowADInplaceOrView below;  // see store()
+  const hook::BelowAutograd below;  // see store()
   const auto& parameter = replica_.parameters()[i];
   // before_gradient() has emptied grad(), so autograd has put a new tensor there.
   const at::Tensor more = std::exchange(parameter.tensor.mutable_grad(), parameter.gradient);
@@ -339,7 +334,7 @@ void Reducer::add_unfrozen() {
     static_graph_.add(/*expected=*/cause_ != Cause::backward || fired);
     fill(i);
   }
-  at::AutoDispatchBelowADInplaceOrView below;  // flat memory: nothing is recorded
+  const hook::BelowAutograd below;  // flat memory: nothing is recorded
   for (size_t b = first_bucket; b < replica_.buckets().size(); ++b) {
     if (b + 1 == replica_.buckets().size()) write_flags();
     buckets_.reduce(b, labelled_step());

@@ -56,7 +56,7 @@ void append_layout(BucketLayout& to, const BucketLayout& more) {
 }
 namespace {
 
-int64_t padded(int64_t count) { return (count + optim::kFlatPadding - 1) / optim::kFlatPadding * optim::kFlatPadding; }
+using optim::padded;
 
 at::TensorOptions kind_of(const at::Tensor& tensor) {
   return at::TensorOptions().dtype(tensor.scalar_type()).device(tensor.device());

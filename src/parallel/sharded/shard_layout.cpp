@@ -10,14 +10,12 @@
 namespace muster::parallel {
 
 ShardLayout::ShardLayout(const std::vector<int64_t>& numels, int world, int64_t multiple) : world_(world) {
-  constexpr auto kBlock = optim::kFlatPadding;
   int64_t end = 0;
   for (auto numel : numels) {
-    const auto padded = (numel + kBlock - 1) / kBlock * kBlock;
-    spans_.push_back({end, padded});
-    end += padded;
+    spans_.push_back({end, optim::padded(numel)});
+    end += spans_.back().length;
   }
-  const auto unit = std::lcm<int64_t>(kBlock, multiple);
+  const auto unit = std::lcm(optim::kFlatPadding, multiple);
   shard_numel_ = (end + unit * world - 1) / (unit * world) * unit;
 }
 

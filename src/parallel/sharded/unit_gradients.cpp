@@ -4,13 +4,12 @@
 #include <cstring>
 #include <exception>
 
-#include <ATen/core/LegacyTypeDispatch.h>
-#include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/mul.h>
 #include <ATen/ops/zeros.h>
 
 #include "comm/shared_tensor.h"
+#include "hook/below_autograd.h"
 #include "muster/optim/detail/norm.h"
 
 namespace muster::parallel {
@@ -19,12 +18,6 @@ namespace {
 constexpr device::SyncPoint kReady{"fsdp: gradients are collected after what was in their place"};
 constexpr device::SyncPoint kCollected{"fsdp: gradients are reduced after all streams that have collected them"};
 constexpr device::SyncPoint kReduceStream{"fsdp: gradients are reduced on a stream of their own"};
-
-/// Hides what happens to flat memory from autograd.
-struct BelowAutograd {
-  at::NoGradGuard no_grad;
-  at::AutoDispatchBelowADInplaceOrView below;
-};
 
 void set_zero(const at::Tensor& run) {
   if (run.numel() == 0) return;
@@ -39,7 +32,7 @@ UnitGradients::UnitGradients(const ShardLayout& layout, std::vector<int64_t> num
     : layout_(layout), groups_(groups), options_(options), buffers_(buffers), runs_(numels.size()),
       has_unsharded_grad_(numels.size()), scaled_(numels.size()), has_sharded_grad_(numels.size()),
       sent_flags_(options.value.device().is_cpu() ? 0 : numels.size() + 1) {
-  BelowAutograd guard;
+  const hook::BelowAutograd guard;
   const auto shard_numel = layout.shard_numel();
   int64_t end = 0;
   for (size_t i = 0; i < numels.size(); ++i) {
@@ -128,7 +121,7 @@ void UnitGradients::take_run(const at::Tensor& target, const at::Tensor& source,
 }
 
 void UnitGradients::take(size_t i, const at::Tensor& flat, bool last) {
-  BelowAutograd guard;
+  const hook::BelowAutograd guard;
   if (flight_) wait();
   if (!collecting_) begin_collecting();
   if (options_.stream) collect_on_current_stream();
@@ -167,7 +160,7 @@ void UnitGradients::receive_flags(const float* sums) {
 }
 
 void UnitGradients::start_reduction(const comm::OperationLabel& label, bool freezing_change) {
-  BelowAutograd guard;
+  const hook::BelowAutograd guard;
   const device::StreamScope scope(kReduceStream, options_.stream);
   if (flight_) wait();
   if (!collecting_) begin_collecting();
@@ -208,7 +201,7 @@ void UnitGradients::finish_scatter() {
 
 void UnitGradients::wait() {
   if (!flight_) return;
-  BelowAutograd guard;
+  const hook::BelowAutograd guard;
   const device::StreamScope scope(kReduceStream, options_.stream);
   finish_scatter();
   flight_->work.wait();
@@ -258,7 +251,7 @@ void UnitGradients::add_kept_sum(size_t i, const at::Tensor& sum, bool into_resu
 
 void UnitGradients::cancel() noexcept {
   try {
-    BelowAutograd guard;
+    const hook::BelowAutograd guard;
     const device::StreamScope scope(kReduceStream, options_.stream);
     collectors_.wait(kCollected, options_.value.device());
     if (flight_) flight_->work.wait();
@@ -287,7 +280,7 @@ void UnitGradients::release_memory() {
 }
 
 at::Tensor UnitGradients::unsharded(size_t i) {
-  BelowAutograd guard;
+  const hook::BelowAutograd guard;
   collectors_.wait(kCollected, options_.value.device());
   int64_t numel = 0;
   for (const auto& at : runs_[i]) numel += at.length;
@@ -303,7 +296,7 @@ at::Tensor UnitGradients::sum(size_t i) const {
 }
 
 void UnitGradients::load_sum(size_t i, const at::Tensor& values) {
-  BelowAutograd guard;
+  const hook::BelowAutograd guard;
   if (collecting_ && !has_unsharded_grads()) cancel();  // gradients were discarded, and a step reads the sum
   if (options_.keeps_full && collecting_ && !before_.defined()) before_ = result_.clone();
   const auto to = sum(i);
@@ -313,7 +306,7 @@ void UnitGradients::load_sum(size_t i, const at::Tensor& values) {
 }
 
 void UnitGradients::zero(size_t i, bool set_to_none) {
-  BelowAutograd guard;
+  const hook::BelowAutograd guard;
   if (set_to_none) {
     has_unsharded_grad_[i] = has_sharded_grad_[i] = false;
     return;
@@ -324,7 +317,7 @@ void UnitGradients::zero(size_t i, bool set_to_none) {
 }
 
 void UnitGradients::scale(size_t i, double factor) {
-  BelowAutograd guard;
+  const hook::BelowAutograd guard;
   if (has_unsharded_grad_[i])
     for (const auto& at : runs_[i]) optim::scale_by(run(rows_, at, at.length), factor);
   if (has_sharded_grad_[i]) optim::scale_by(sum(i), factor);
