@@ -216,28 +216,21 @@ namespace {
 
 namespace lib = torch::optim;
 
-/// Calls f(get, set) for the group's momentum; false if these options have none.
+/// Replaces the group's momentum by f(momentum); false if these options have none.
 template <class F>
-bool with_momentum(lib::OptimizerOptions& options, F&& f) {
+bool change_momentum(const OptimizerRates& optimizer, size_t group, F&& f) {
+  auto* options = &optimizer.optimizer().param_groups()[group].options();
   const auto of_momentum = [&](auto* own) {
-    if (own) f([own] { return own->momentum(); }, [own](double value) { own->momentum(value); });
+    if (own) own->momentum(f(own->momentum()));
     return own != nullptr;
   };
   const auto of_betas = [&](auto* own) {
-    if (own)
-      f([own] { return std::get<0>(own->betas()); },
-        [own](double value) {
-          own->betas({value, std::get<1>(own->betas())});
-        });
+    if (own) own->betas({f(std::get<0>(own->betas())), std::get<1>(own->betas())});
     return own != nullptr;
   };
-  return of_momentum(dynamic_cast<lib::SGDOptions*>(&options)) ||
-         of_momentum(dynamic_cast<lib::RMSpropOptions*>(&options)) ||
-         of_betas(dynamic_cast<lib::AdamOptions*>(&options)) || of_betas(dynamic_cast<lib::AdamWOptions*>(&options));
-}
-
-lib::OptimizerOptions& options_of(const OptimizerRates& optimizer, size_t group) {
-  return optimizer.optimizer().param_groups()[group].options();
+  return of_momentum(dynamic_cast<lib::SGDOptions*>(options)) ||
+         of_momentum(dynamic_cast<lib::RMSpropOptions*>(options)) ||
+         of_betas(dynamic_cast<lib::AdamOptions*>(options)) || of_betas(dynamic_cast<lib::AdamWOptions*>(options));
 }
 
 OptimizerRates set_to(OptimizerRates optimizer, const PerGroup<double>& rates, std::string_view option) {
@@ -247,46 +240,47 @@ OptimizerRates set_to(OptimizerRates optimizer, const PerGroup<double>& rates, s
 
 }  // namespace
 
-MomentumSchedule::MomentumSchedule(const OptimizerRates& optimizer, const PerGroup<double>& base,
-                                   const PerGroup<double>& max)
-    : base_(optim::each_group(base, optimizer.groups(), "base_momentum")),
-      max_(optim::each_group(max, optimizer.groups(), "max_momentum")) {
-  for (size_t g = 0; g < optimizer.groups(); ++g)
-    if (!with_momentum(options_of(optimizer, g), [](auto, auto) {}))
+void MomentumSchedule::schedule_momentum(const PerGroup<double>& base, const PerGroup<double>& max) {
+  base_momenta_ = optim::each_group(base, rates_.groups(), "base_momentum");
+  max_momenta_ = optim::each_group(max, rates_.groups(), "max_momentum");
+  for (size_t g = 0; g < rates_.groups(); ++g)
+    if (!change_momentum(rates_, g, std::identity()))
       throw ConfigError("MU135",
                         "the schedule is to set the momentum of an optimizer that has none; make it with "
                         "cycle_momentum = false");
 }
 
-void MomentumSchedule::set(const OptimizerRates& optimizer, size_t group, double momentum) const {
-  with_momentum(options_of(optimizer, group), [&](auto, auto set) { set(momentum); });
+void MomentumSchedule::set_others() {
+  for (size_t g = 0; g < base_momenta_.size(); ++g)
+    change_momentum(rates_, g, [&](double) { return momentum(base_momenta_[g], max_momenta_[g]); });
 }
 
-void MomentumSchedule::save(const OptimizerRates& optimizer, SchedulerState& state) const {
-  if (!on()) return;
-  auto& values = state["momentum"];
-  for (size_t g = 0; g < optimizer.groups(); ++g)
-    with_momentum(options_of(optimizer, g), [&](auto get, auto) { values.push_back(get()); });
+SchedulerState MomentumSchedule::state_dict() const {
+  auto state = LRScheduler::state_dict();
+  for (size_t g = 0; g < base_momenta_.size(); ++g)
+    change_momentum(rates_, g, [&](double now) { return state["momentum"].emplace_back(now); });
+  return state;
 }
 
-void MomentumSchedule::load(const OptimizerRates& optimizer, const SchedulerState& state) const {
-  if (!on()) return;
-  const auto& values = read_state(state, "momentum", optimizer.groups());
-  for (size_t g = 0; g < values.size(); ++g) set(optimizer, g, values[g]);
+void MomentumSchedule::load(const SchedulerState& state) {
+  LRScheduler::load(state);
+  if (base_momenta_.empty()) return;
+  const auto& values = read_state(state, "momentum", rates_.groups());
+  for (size_t g = 0; g < values.size(); ++g) change_momentum(rates_, g, [&](double) { return values[g]; });
 }
 
 }  // namespace schedule
 
 CyclicLR::CyclicLR(OptimizerRates optimizer, CyclicLROptions options)
-    : LRScheduler(schedule::set_to(std::move(optimizer), options.base_lr, "base_lr")), options_(std::move(options)),
-      max_lrs_(optim::each_group(options_.max_lr, rates_.groups(), "max_lr")) {
+    : MomentumSchedule(schedule::set_to(std::move(optimizer), options.base_lr, "base_lr")),
+      options_(std::move(options)), max_lrs_(optim::each_group(options_.max_lr, rates_.groups(), "max_lr")) {
   const auto down = options_.step_size_down.value_or(options_.step_size_up);
   schedule::require_option(options_.step_size_up > 0, "step_size_up", options_.step_size_up, "at least 1");
   schedule::require_option(down > 0, "step_size_down", down, "at least 1");
   total_size_ = static_cast<double>(options_.step_size_up + down);
   step_ratio_ = static_cast<double>(options_.step_size_up) / total_size_;
   base_lrs_ = optim::each_group(options_.base_lr, rates_.groups(), "base_lr");
-  if (options_.cycle_momentum) momentum_ = {rates_, options_.base_momentum, options_.max_momentum};
+  if (options_.cycle_momentum) schedule_momentum(options_.base_momentum, options_.max_momentum);
   begin();
 }
 
@@ -307,25 +301,8 @@ double CyclicLR::next_lr(size_t group, double) {
   return base_lr(group) + (max_lrs_[group] - base_lr(group)) * height();
 }
 
-void CyclicLR::set_others() {
-  if (!momentum_.on()) return;
-  for (size_t g = 0; g < rates_.groups(); ++g)
-    momentum_.set(rates_, g, momentum_.max(g) - (momentum_.max(g) - momentum_.base(g)) * height());
-}
-
-SchedulerState CyclicLR::state_dict() const {
-  auto state = LRScheduler::state_dict();
-  momentum_.save(rates_, state);
-  return state;
-}
-
-void CyclicLR::load(const SchedulerState& state) {
-  LRScheduler::load(state);
-  momentum_.load(rates_, state);
-}
-
 OneCycleLR::OneCycleLR(OptimizerRates optimizer, OneCycleLROptions options)
-    : LRScheduler(std::move(optimizer)), options_(std::move(options)),
+    : MomentumSchedule(std::move(optimizer)), options_(std::move(options)),
       max_lrs_(optim::each_group(options_.max_lr, rates_.groups(), "max_lr")) {
   if (options_.total_steps == 0) options_.total_steps = options_.epochs * options_.steps_per_epoch;
   schedule::require_option(options_.total_steps > 0, "total_steps (or epochs * steps_per_epoch)", options_.total_steps,
@@ -333,16 +310,16 @@ OneCycleLR::OneCycleLR(OptimizerRates optimizer, OneCycleLROptions options)
   schedule::require_option(options_.pct_start >= 0 && options_.pct_start <= 1, "pct_start", options_.pct_start,
                            "between 0 and 1");
   const auto total = static_cast<double>(options_.total_steps), up = options_.pct_start * total - 1;
-  phases_.push_back({up, Rate::initial, Rate::max, true, false});
+  phases_.push_back({up, Rate::initial, Rate::max});
   if (options_.three_phase) {
-    phases_.push_back({2 * options_.pct_start * total - 2, Rate::max, Rate::initial, false, true});
-    phases_.push_back({total - 1, Rate::initial, Rate::min, true, true});
+    phases_.push_back({2 * options_.pct_start * total - 2, Rate::max, Rate::initial});
+    phases_.push_back({total - 1, Rate::initial, Rate::min});
   } else {
-    phases_.push_back({total - 1, Rate::max, Rate::min, false, true});
+    phases_.push_back({total - 1, Rate::max, Rate::min});
   }
   for (size_t g = 0; g < rates_.groups(); ++g) base_lrs_[g] = max_lrs_[g] / options_.div_factor;
   rates_.initial() = base_lrs_;
-  if (options_.cycle_momentum) momentum_ = {rates_, options_.base_momentum, options_.max_momentum};
+  if (options_.cycle_momentum) schedule_momentum(options_.base_momentum, options_.max_momentum);
   begin();
 }
 
@@ -382,24 +359,10 @@ double OneCycleLR::next_lr(size_t group, double) {
   return anneal(rate(group, phase.from), rate(group, phase.to), part);
 }
 
-void OneCycleLR::set_others() {
-  if (!momentum_.on()) return;
+/// Low while the rate is at its maximum.
+double OneCycleLR::momentum(double base, double max) const {
   const auto [phase, part] = place();
-  for (size_t g = 0; g < rates_.groups(); ++g) {
-    const double from = phase.momentum_from_max ? momentum_.max(g) : momentum_.base(g);
-    momentum_.set(rates_, g, anneal(from, phase.momentum_to_max ? momentum_.max(g) : momentum_.base(g), part));
-  }
-}
-
-SchedulerState OneCycleLR::state_dict() const {
-  auto state = LRScheduler::state_dict();
-  momentum_.save(rates_, state);
-  return state;
-}
-
-void OneCycleLR::load(const SchedulerState& state) {
-  LRScheduler::load(state);
-  momentum_.load(rates_, state);
+  return anneal(phase.from == Rate::max ? base : max, phase.to == Rate::max ? base : max, part);
 }
 
 }  // namespace muster
