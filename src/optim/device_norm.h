@@ -11,8 +11,8 @@ inline constexpr int64_t kSumWords = static_cast<int64_t>(ExactSum::Words().size
 
 // ExactSum by LibTorch's operators, for any kind of device. For p = 1 and 2 the bits are those of the CPU.
 
-/// The words that add_powers() would add to an ExactSum for the elements of all tensors, which are 1-D and on one
-/// device; the result is on that device. Undefined if there are no elements.
+/// The words that add_powers() would add to an ExactSum for the elements of all tensors, which are on one device; the
+/// result is on that device. Undefined if there are no elements.
 at::Tensor device_words(const std::vector<at::Tensor>& tensors, double p);
 /// The same sum with every digit below 2^32, like ExactSum::words(), so that it can be added to the words of other
 /// ranks.

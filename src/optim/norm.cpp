@@ -32,16 +32,11 @@ namespace {
 
 static_assert(kFlatPadding % kSumBlock == 0, "gradients are cut where blocks of a sum end");
 
-at::Tensor largest(const std::vector<at::Tensor>& tensors) {
-  std::map<at::DeviceIndex, at::Tensor> largest_on;  // keyed by the device index; -1: the CPU
-  for (const auto& tensor : tensors) {
-    if (!tensor.defined() || tensor.numel() == 0) continue;
-    const auto one = at::linalg_vector_norm(tensor, INFINITY).to(at::kDouble);
-    auto& most = largest_on[tensor.device().index()];
-    most = most.defined() ? at::maximum(most, one) : one;  // a NaN stays a NaN
-  }
-  auto most = at::zeros({}, at::kDouble);
-  for (const auto& [index, one] : largest_on) most = at::maximum(most, one.cpu());
+at::Tensor largest(const std::vector<at::Tensor>& tensors, at::Device device) {
+  auto most = at::zeros({}, at::TensorOptions(at::kDouble).device(device));
+  for (const auto& tensor : tensors)
+    if (tensor.numel() > 0)
+      most = at::maximum(most, at::linalg_vector_norm(tensor, INFINITY).to(at::kDouble));  // a NaN stays a NaN
   return most;
 }
 
@@ -68,15 +63,19 @@ void require_order(double p) {
 at::Tensor unrounded_power_sum(const std::vector<at::Tensor>& tensors, double p) {
   require_order(p);
   at::NoGradGuard no_grad;
-  if (std::isinf(p)) return largest(tensors);
+  std::map<at::DeviceIndex, std::vector<at::Tensor>> on_devices;  // -1: the CPU
+  for (const auto& tensor : tensors)
+    if (tensor.defined()) on_devices[tensor.device().index()].push_back(tensor);
+  auto most = at::zeros({}, at::kDouble);
   ExactSum sum;
-  std::map<at::DeviceIndex, std::vector<at::Tensor>> on_devices;
-  for (const auto& tensor : tensors) {
-    if (!tensor.defined()) continue;
-    if (tensor.is_cpu()) add_host_elements(sum, in_memory_order(tensor), p);
-    else on_devices[tensor.device().index()].push_back(in_memory_order(tensor));
+  for (const auto& [index, on_one] : on_devices) {
+    const auto device = on_one.front().device();
+    if (std::isinf(p)) most = at::maximum(most, largest(on_one, device).cpu());
+    else if (!device.is_cpu()) add_device_powers(sum, on_one, p);
+    else
+      for (const auto& tensor : on_one) add_host_elements(sum, in_memory_order(tensor), p);
   }
-  for (const auto& [index, on_one] : on_devices) add_device_powers(sum, on_one, p);
+  if (std::isinf(p)) return most;
   const auto words = sum.words();
   return at::tensor(at::ArrayRef<int64_t>(words.data(), words.size()));
 }
@@ -183,7 +182,7 @@ at::Tensor power_of_two(const at::Tensor& exponents) {
 at::Tensor device_words(const std::vector<at::Tensor>& tensors, double p) {
   std::vector<at::Tensor> blocks;
   for (const auto& tensor : tensors)
-    if (tensor.numel() > 0) blocks.push_back(block_sums(tensor, p));
+    if (tensor.numel() > 0) blocks.push_back(block_sums(in_memory_order(tensor), p));
   return blocks.empty() ? at::Tensor() : words_of(at::cat(blocks));
 }
 
@@ -229,18 +228,8 @@ GradNorm::operator double() const {
 namespace optim {
 namespace {
 
-at::Tensor largest(const std::vector<at::Tensor>& tensors, at::Device device) {
-  auto most = at::zeros({}, at::TensorOptions(at::kDouble).device(device));
-  for (const auto& tensor : tensors)
-    if (tensor.numel() > 0)
-      most = at::maximum(most, at::linalg_vector_norm(tensor, INFINITY).to(at::kDouble));  // a NaN stays a NaN
-  return most;
-}
-
 at::Tensor words_of_all(const std::vector<at::Tensor>& tensors, at::Device device, double p) {
-  std::vector<at::Tensor> flat;
-  for (const auto& tensor : tensors) flat.push_back(in_memory_order(tensor));
-  const auto words = device_words(flat, p);
+  const auto words = device_words(tensors, p);
   return words.defined() ? words : at::zeros({kSumWords}, at::TensorOptions(at::kLong).device(device));
 }
 
