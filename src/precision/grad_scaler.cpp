@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <map>
-#include <utility>
+#include <tuple>
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_amp_foreach_non_finite_check_and_unscale.h>
@@ -19,17 +19,6 @@
 
 namespace muster::precision {
 namespace {
-
-using Kind = std::pair<at::Device, at::ScalarType>;
-
-struct KindOrder {
-  bool operator()(const Kind& a, const Kind& b) const {
-    const auto key = [](const Kind& kind) {
-      return std::make_tuple(kind.first.type(), kind.first.index(), kind.second);
-    };
-    return key(a) < key(b);
-  }
-};
 
 /// Scales and their inverses must fit in float32, in which they are applied.
 bool is_scale(double scale) {
@@ -71,18 +60,16 @@ GradScaler::GradScaler(const GradScalerOptions& options) : options_(options), st
 
 void GradScaler::unscale(const std::vector<at::Tensor>& gradients, double made_with) {
   const at::NoGradGuard no_grad;
-  std::map<Kind, std::vector<at::Tensor>, KindOrder> kinds;
+  std::map<std::tuple<at::DeviceType, at::DeviceIndex, at::ScalarType>, std::vector<at::Tensor>> kinds;
   for (const auto& gradient : gradients)
     if (gradient.defined() && gradient.numel() > 0)
-      kinds[{gradient.device(), gradient.scalar_type()}].push_back(gradient);
+      kinds[{gradient.device().type(), gradient.device().index(), gradient.scalar_type()}].push_back(gradient);
   for (auto& [kind, list] : kinds) {
-    const auto device = kind.first;
-    auto found =
-        std::find_if(found_.begin(), found_.end(), [&](const at::Tensor& flag) { return flag.device() == device; });
+    const auto device = list.front().device();
+    auto found = std::ranges::find(found_, device, &at::Tensor::device);
     if (found == found_.end())
       found = found_.insert(found_.end(), at::zeros({1}, at::TensorOptions().dtype(at::kFloat).device(device)));
-    at::Tensor flag = *found;
-    at::_amp_foreach_non_finite_check_and_unscale_(list, flag, scalar(1.0 / made_with, at::kFloat, device));
+    at::_amp_foreach_non_finite_check_and_unscale_(list, *found, scalar(1.0 / made_with, at::kFloat, device));
   }
 }
 
