@@ -61,6 +61,26 @@ void apply_clip(const std::vector<at::Tensor>& parameters, const optim::ClipDeci
   }
 }
 
+/// Requires: no parameter is repeated.
+GradNorms clip_groups(const std::vector<std::vector<at::Tensor>>& groups, const std::vector<double>& bounds,
+                      const ClipNormOptions& options) {
+  GradNorms norms;
+  std::vector<std::optional<optim::ClipDecision>> decisions(groups.size());  // nullopt: clipped on its device
+  bool drop = false;
+  for (size_t g = 0; g < groups.size(); ++g) {
+    if (auto norm = clip_on_device(groups[g], bounds[g], options)) {
+      norms.push_back(*std::move(norm));
+      continue;
+    }
+    norms.push_back(norm_of(groups[g], options.norm_type));
+    decisions[g] = optim::decide_clip(norms[g], bounds[g], options.non_finite);
+    drop = drop || decisions[g]->drop;
+  }
+  for (size_t g = 0; g < groups.size(); ++g)
+    if (decisions[g]) apply_clip(groups[g], {decisions[g]->factor, drop});
+  return norms;
+}
+
 }  // namespace
 
 optim::ClipDecision optim::decide_clip(double norm, double max_norm, NonFinite non_finite) {
@@ -76,32 +96,14 @@ std::vector<double> optim::clip_bounds(const PerGroup<double>& max_norm, size_t 
   return each_group(max_norm, groups, "max_norm");
 }
 
-GradNorm clip_grad_norm_(const std::vector<at::Tensor>& listed, double max_norm, ClipNormOptions options) {
-  const auto parameters = optim::distinct_tensors(listed);
-  if (auto norm = clip_on_device(parameters, max_norm, options)) return *std::move(norm);
-  const double norm = norm_of(parameters, options.norm_type);
-  apply_clip(parameters, optim::decide_clip(norm, max_norm, options.non_finite));
-  return norm;
+GradNorm clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm, ClipNormOptions options) {
+  return clip_groups({optim::distinct_tensors(parameters)}, {max_norm}, options).front();
 }
 
 GradNorms clip_grad_norm_(torch::optim::Optimizer& optimizer, const PerGroup<double>& max_norm,
                           ClipNormOptions options) {
   const auto groups = distinct_groups(optimizer);
-  const auto bounds = optim::clip_bounds(max_norm, groups.size());
-  GradNorms norms;
-  const auto on_device = [](const auto& group) { return !group.empty() && !group.front().is_cpu(); };
-  if (options.non_finite == NonFinite::pass && std::any_of(groups.begin(), groups.end(), on_device)) {
-    for (size_t g = 0; g < groups.size(); ++g) norms.push_back(clip_grad_norm_(groups[g], bounds[g], options));
-    return norms;
-  }
-  std::vector<optim::ClipDecision> decisions;
-  for (size_t g = 0; g < groups.size(); ++g) {
-    norms.push_back(norm_of(groups[g], options.norm_type));
-    decisions.push_back(optim::decide_clip(norms[g], bounds[g], options.non_finite));
-  }
-  const bool drop = std::any_of(decisions.begin(), decisions.end(), [](const auto& decision) { return decision.drop; });
-  for (size_t g = 0; g < groups.size(); ++g) apply_clip(groups[g], {decisions[g].factor, drop});
-  return norms;
+  return clip_groups(groups, optim::clip_bounds(max_norm, groups.size()), options);
 }
 
 void clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_value) {
