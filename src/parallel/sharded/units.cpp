@@ -129,18 +129,22 @@ bool has_class(const Module& module, const std::string& wanted) {
   return name == wanted || name == wanted + "Impl";
 }
 
-template <class F>
-std::string distinct(const std::vector<ModulePlace>& places, F&& text_of) {
-  std::set<std::string> texts;
-  for (const auto& place : places) texts.insert(text_of(place));
-  return listed(texts);
-}
-
-[[noreturn]] void refuse_name(const Module& root, const std::vector<ModulePlace>& places, const std::string& option,
-                              const std::string& name) {
-  throw ConfigError("MU148", "no submodule of " + root.name() + " is named '" + name + "', which the option " + option +
-                                 " names; there are " +
-                                 distinct(places, [](const ModulePlace& place) { return place.name; }));
+/// Calls f(place) for every submodule that is meant by a name or class in an option.
+/// Throws: ConfigError (MU148) if there is none.
+template <class Meant, class F>
+void each_meant(const Module& root, const std::vector<ModulePlace>& places, const std::string& option,
+                const std::string& name, bool by_class, Meant&& meant, F&& f) {
+  bool found = false;
+  for (const auto& place : places) {
+    if (!meant(place)) continue;
+    found = true;
+    f(place);
+  }
+  if (found) return;
+  std::set<std::string> known;
+  for (const auto& place : places) known.insert(by_class ? bare_class(*place.module) : place.name);
+  throw ConfigError("MU148", "no submodule of " + root.name() + (by_class ? " is of class '" : " is named '") + name +
+                                 "', which the option " + option + " names; there are " + listed(known));
 }
 
 /// Calls f(place) for every submodule that one of these names or regular expressions matches.
@@ -149,42 +153,24 @@ void each_named(const Module& root, const std::vector<ModulePlace>& places, cons
                 const std::vector<std::string>& names, F&& f) {
   for (const auto& name : names) {
     std::function<bool(const ModulePlace&)> meant = [&](const ModulePlace& place) { return place.name == name; };
-    if (std::none_of(places.begin(), places.end(), meant)) {
+    if (std::ranges::none_of(places, meant)) {
       try {
         meant = [pattern = std::regex(name)](const ModulePlace& place) {
           return std::regex_match(place.name, pattern);
         };
-      } catch (const std::regex_error&) {
-        refuse_name(root, places, option, name);
+      } catch (const std::regex_error&) {  // a name then, which nothing has
       }
     }
-    bool found = false;
-    for (const auto& place : places) {
-      if (!meant(place)) continue;
-      found = true;
-      f(place);
-    }
-    if (!found) refuse_name(root, places, option, name);
+    each_meant(root, places, option, name, /*by_class=*/false, meant, f);
   }
-}
-
-[[noreturn]] void refuse_class(const Module& root, const std::vector<ModulePlace>& places, const std::string& option,
-                               const std::string& name) {
-  throw ConfigError("MU148", "no submodule of " + root.name() + " is of class '" + name + "', which the option " +
-                                 option + " names; there are " +
-                                 distinct(places, [](const ModulePlace& place) { return bare_class(*place.module); }));
 }
 
 void add_classes(const Module& root, const std::vector<ModulePlace>& places, const ShardedOptions& options,
                  Boundaries& units) {
   const auto add = [&](const std::string& option, const std::string& name, auto&& is_of) {
-    bool found = false;
-    for (const auto& place : places) {
-      if (!is_of(*place.module)) continue;
-      found = true;
-      units.emplace(place.module.get(), place.name);
-    }
-    if (!found) refuse_class(root, places, option, name);
+    each_meant(
+        root, places, option, name, /*by_class=*/true, [&](const ModulePlace& place) { return is_of(*place.module); },
+        [&](const ModulePlace& place) { units.emplace(place.module.get(), place.name); });
   };
   for (const auto& name : options.unit_classes)
     add("unit_classes", name, [&](const Module& module) { return has_class(module, name); });
@@ -294,9 +280,8 @@ std::set<const Module*> ignored_modules(const Module& root, const ShardedOptions
              [&](const ModulePlace& place) { ignored.insert(place.module.get()); });
   return ignored;
 }
-namespace {
 
-using torch::nn::Module;
+namespace {
 
 template <class... Norm>
 bool is_one_of(const Module& module) {
