@@ -2,7 +2,9 @@
 
 #include <atomic>
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <set>
 #include <vector>
 
 #include "base/mutex.h"
@@ -58,15 +60,14 @@ class ReductionRecord {
   void receive_bits(unsigned any) const;
 
  private:
-  std::shared_ptr<const Order>& latest_of(int64_t index) MUSTER_REQUIRES(mutex_);
   std::shared_ptr<Piggyback> bits() const;
 
   std::atomic<int64_t> step_ = 0;
   mutable base::Mutex mutex_;
   std::shared_ptr<Order> current_ MUSTER_GUARDED_BY(mutex_);
-  std::vector<int64_t> open_ MUSTER_GUARDED_BY(mutex_);
-  std::vector<int64_t> seen_ MUSTER_GUARDED_BY(mutex_);
-  std::vector<std::shared_ptr<const Order>> latest_ MUSTER_GUARDED_BY(mutex_);  // by model index
+  std::set<int64_t> open_ MUSTER_GUARDED_BY(mutex_);
+  std::set<int64_t> seen_ MUSTER_GUARDED_BY(mutex_);
+  std::map<int64_t, std::shared_ptr<const Order>> latest_ MUSTER_GUARDED_BY(mutex_);  // by model index
   std::weak_ptr<Piggyback> bits_ MUSTER_GUARDED_BY(mutex_);
 };
 
