@@ -324,7 +324,8 @@ void Reducer::add_unfrozen() {
   watch_unfrozen();
   const auto first = gradients_.size(), first_bucket = replica_.buckets().size();
   auto parameters = frozen_.take_unfrozen();
-  replica_.append(parameters, options_.bucket_cap_mb * kMiB, ReductionFlags::count(first + parameters.size()));
+  const auto cap_bytes = options_.bucket_cap_mb * kMiB;
+  replica_.append(parameters, cap_bytes, cap_bytes, ReductionFlags::count(first + parameters.size()));
   buckets_.extend();
   for (size_t i = first; i < replica_.parameters().size(); ++i) {
     auto* impl = replica_.parameters()[i].tensor.unsafeGetTensorImpl();

@@ -96,17 +96,13 @@ at::Tensor own_storage(const at::Tensor& alias) {
 
 Replica::Replica(std::vector<NamedTensor> parameters, double first_bytes, double cap_bytes, int64_t flags, Zeros zeros)
     : zeros_(std::move(zeros)) {
-  add(std::move(parameters), first_bytes, cap_bytes, flags);
-}
-
-void Replica::append(std::vector<NamedTensor> parameters, double cap_bytes, int64_t flags) {
-  if (!buckets_.empty()) buckets_.back() = buckets_.back().narrow(0, 0, layout_.buckets.back().length);
-  add(std::move(parameters), cap_bytes, cap_bytes, flags);
+  append(std::move(parameters), first_bytes, cap_bytes, flags);
 }
 
 // NOLINTNEXTLINE(performance-unnecessary-value-param): its elements are moved from
-void Replica::add(std::vector<NamedTensor> parameters, double first_bytes, double cap_bytes, int64_t flags) {
+void Replica::append(std::vector<NamedTensor> parameters, double first_bytes, double cap_bytes, int64_t flags) {
   at::NoGradGuard no_grad;
+  if (!buckets_.empty()) buckets_.back() = buckets_.back().narrow(0, 0, layout_.buckets.back().length);
   const auto first = parameters_.size(), first_bucket = layout_.buckets.size(), first_kind = values_.size();
   std::vector<at::TensorOptions> kinds;
   std::vector<BucketItem> items;

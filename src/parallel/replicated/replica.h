@@ -63,7 +63,7 @@ class Replica {
 
   /// Also moves these parameters, into memory and buckets after the others, which stay where they are. The space for
   /// flags moves to the new last bucket.
-  void append(std::vector<NamedTensor> parameters, double cap_bytes, int64_t flags);
+  void append(std::vector<NamedTensor> parameters, double first_bytes, double cap_bytes, int64_t flags);
 
   /// The parameters; appended ones follow the others. No element moves within the list.
   std::deque<ReplicaParameter>& parameters() noexcept { return parameters_; }
@@ -87,7 +87,6 @@ class Replica {
   std::vector<GradientBucket> hook_buckets() const;
 
  private:
-  void add(std::vector<NamedTensor> parameters, double first_bytes, double cap_bytes, int64_t flags);
   void allocate(size_t first_bucket, const std::vector<at::TensorOptions>& kinds, int64_t flags);
   void place(size_t index, size_t kind);
 
