@@ -87,48 +87,6 @@ void pack_into(Packer& to, const T& value) {
 }
 
 template <class T>
-void unpack_from(Unpacker& from, T& value);
-
-namespace detail {
-template <class V, std::size_t I = 0>
-void unpack_variant(Unpacker& from, V& value, std::size_t index) {
-  if constexpr (I < std::variant_size_v<V>) {
-    if (index != I) return unpack_variant<V, I + 1>(from, value, index);
-    std::variant_alternative_t<I, V> held{};
-    tree::unpack_from(from, held);
-    value = std::move(held);
-  }
-}
-
-template <class V>
-void unpack_list(Unpacker& from, V& value) {
-  const auto size = from.count();
-  if constexpr (requires { value.push_back(typename V::value_type()); }) {
-    value.clear();
-    for (std::size_t i = 0; i < size; ++i) {
-      typename V::value_type element{};
-      tree::unpack_from(from, element);
-      value.push_back(std::move(element));
-    }
-  } else {
-    for (auto& element : value) tree::unpack_from(from, element);
-  }
-}
-
-template <class V>
-void unpack_map(Unpacker& from, V& value) {
-  value.clear();
-  for (auto left = from.count(); left > 0; --left) {
-    typename V::key_type key{};
-    typename V::mapped_type held{};
-    tree::unpack_from(from, key);
-    tree::unpack_from(from, held);
-    value.emplace(std::move(key), std::move(held));
-  }
-}
-}  // namespace detail
-
-template <class T>
 void unpack_from(Unpacker& from, T& value) {
   auto each = [&](auto&... part) { (tree::unpack_from(from, part), ...); };
   if constexpr (tensor<T>) {
@@ -144,11 +102,27 @@ void unpack_from(Unpacker& from, T& value) {
     if (from.count() == 0) return value.reset();
     tree::unpack_from(from, value.emplace());
   } else if constexpr (variant_like<T>) {
-    detail::unpack_variant(from, value, from.count());
+    [&, index = from.count()]<std::size_t... I>(std::index_sequence<I...>) {
+      (..., (index == I ? tree::unpack_from(from, value.template emplace<I>()) : void()));
+    }(std::make_index_sequence<std::variant_size_v<T>>());
   } else if constexpr (map_like<T>) {
-    detail::unpack_map(from, value);
+    value.clear();
+    for (auto left = from.count(); left > 0; --left) {
+      typename T::key_type key{};
+      typename T::mapped_type held{};
+      each(key, held);
+      value.emplace(std::move(key), std::move(held));
+    }
+  } else if constexpr (requires { value.push_back(typename T::value_type()); }) {
+    value.clear();
+    for (auto left = from.count(); left > 0; --left) {
+      typename T::value_type element{};
+      tree::unpack_from(from, element);
+      value.push_back(std::move(element));
+    }
   } else {
-    detail::unpack_list(from, value);
+    from.count();  // the type says it
+    for (auto& element : value) tree::unpack_from(from, element);
   }
 }
 
