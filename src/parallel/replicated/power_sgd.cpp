@@ -65,7 +65,7 @@ class PowerSgdHook final : public CommHook {
   struct BucketState {
     std::string parameters;  // text of parameters_of(), and the shapes of the factors
     std::vector<Pair> pairs;
-    std::vector<at::Tensor> whole;  // tensors that are sent uncompressed
+    std::vector<std::pair<at::Tensor, at::Tensor>> whole;  // tensors that are sent uncompressed, and their places there
     at::Tensor flat_p, flat_q, flat_uncompressed, error, before;
     at::Tensor kept_q;      // flat_q before the reduction
     at::Tensor next_error;  // the error that this reduction leaves
@@ -89,8 +89,9 @@ class PowerSgdHook final : public CommHook {
   static void keep_if(const at::Tensor& finite, BucketState& state);
 
   PowerSgdOptions options_;
-  bool finite_ = true;       // whether all of this reduction is finite so far; equal on every rank
-  at::Tensor finite_there_;  // finite_ on a device, where the host does not read it; undefined: nothing yet
+  // Whether all of this reduction is finite so far, equal on every rank; undefined: nothing yet. On a device the host
+  // does not read it.
+  at::Tensor finite_;
   int64_t iteration_ = 0;
   std::vector<std::unique_ptr<BucketState>> states_;
   std::map<std::string, BucketState> loaded_;  // loaded states that no bucket has taken yet, by parameters
@@ -177,7 +178,7 @@ void PowerSgdHook::load_state_dict(const State& state) {
 }
 
 void PowerSgdHook::allocate(BucketState& state, const GradientBucket& bucket) const {
-  state.whole = bucket.rest;
+  for (const auto& tensor : bucket.rest) state.whole.push_back({tensor, {}});
   int64_t rows = 0, columns = 0, whole = 0;
   for (const auto& matrix : bucket.matrices) {
     const auto n = matrix.size(0), m = matrix.size(1), rank = std::min({n, m, options_.rank});
@@ -186,14 +187,18 @@ void PowerSgdHook::allocate(BucketState& state, const GradientBucket& bucket) co
       rows += n * rank;
       columns += m * rank;
     } else {
-      state.whole.push_back(matrix);
+      state.whole.push_back({matrix, {}});
     }
   }
-  for (const auto& tensor : state.whole) whole += tensor.numel();
+  for (const auto& [tensor, place] : state.whole) whole += tensor.numel();
   state.flat_p = at::empty({rows}, factor_options(bucket.flat));
   state.flat_q = at::empty({columns}, factor_options(bucket.flat));
   state.flat_uncompressed = at::empty({whole}, bucket.flat.options());
-  rows = columns = 0;
+  rows = columns = whole = 0;
+  for (auto& [tensor, place] : state.whole) {
+    place = state.flat_uncompressed.narrow(0, whole, tensor.numel()).view(tensor.sizes());
+    whole += tensor.numel();
+  }
   for (auto& pair : state.pairs) {
     const auto n = pair.matrix.size(0), m = pair.matrix.size(1), rank = std::min({n, m, options_.rank});
     pair.p = state.flat_p.narrow(0, rows, n * rank).view({n, rank});
@@ -252,18 +257,11 @@ CommHook::Finish PowerSgdHook::start(const GradientBucket& bucket, const comm::C
     if (state.error.defined()) bucket.flat.add_(state.error);
     state.before = bucket.flat.clone();
   }
-  if (bucket.index == 0) {
-    finite_ = true;
-    finite_there_ = at::Tensor();
-  }
+  if (bucket.index == 0) finite_ = at::Tensor();
   if (state.kept_q.defined()) restore(state);  // the previous reduction was not completed
   state.was_started = state.started;
   state.kept_q = state.flat_q.clone();
-  int64_t at = 0;
-  for (const auto& tensor : state.whole) {
-    state.flat_uncompressed.narrow(0, at, tensor.numel()).copy_(tensor.reshape(-1));
-    at += tensor.numel();
-  }
+  for (const auto& [tensor, place] : state.whole) place.copy_(tensor);
   if (!state.started || !options_.warm_start) draw_factors(state, bucket.index);
   state.started = true;
   for (size_t i = 0; i < state.pairs.size(); ++i) {
@@ -282,11 +280,7 @@ CommHook::Finish PowerSgdHook::start(const GradientBucket& bucket, const comm::C
 }
 
 void PowerSgdHook::finish(BucketState& state, const GradientBucket& bucket, const comm::Communicator& group) {
-  int64_t at = 0;
-  for (const auto& tensor : state.whole) {
-    tensor.copy_(state.flat_uncompressed.narrow(0, at, tensor.numel()).view(tensor.sizes()));
-    at += tensor.numel();
-  }
+  for (const auto& [tensor, place] : state.whole) tensor.copy_(place);
   for (auto& pair : state.pairs) {
     orthonormalize(pair.p);
     pair.q.copy_(at::matmul(pair.matrix.to(pair.p.scalar_type()).t(), pair.p));
@@ -297,7 +291,7 @@ void PowerSgdHook::finish(BucketState& state, const GradientBucket& bucket, cons
     // The new error is this rank's 1/size share of what compression lost. `before` is this rank's gradient times
     // 1/size, and bucket.flat the mean over all ranks, of which this rank's share is 1/size.
     state.next_error = state.before.sub_(bucket.flat, 1.0 / group.size());
-    for (const auto& tensor : state.whole) clear_part(state.next_error, bucket.flat, tensor);
+    for (const auto& [tensor, place] : state.whole) clear_part(state.next_error, bucket.flat, tensor);
   }
   note_finite(bucket.flat);
   if (!bucket.last) return;
@@ -307,12 +301,8 @@ void PowerSgdHook::finish(BucketState& state, const GradientBucket& bucket, cons
 }
 
 void PowerSgdHook::note_finite(const at::Tensor& flat) {
-  const auto sum = flat.mul(0).sum();
-  if (flat.is_cpu()) {
-    finite_ = finite_ && sum.item<double>() == 0;
-  } else {
-    finite_there_ = finite_there_.defined() ? finite_there_.logical_and(sum.eq(0)) : sum.eq(0);
-  }
+  const auto finite = flat.mul(0).sum().eq(0);
+  finite_ = finite_.defined() ? finite_.logical_and(finite) : finite;
 }
 
 /// Does on the device what the host would do if it knew whether the reduction is finite.
@@ -327,8 +317,8 @@ void PowerSgdHook::end_reduction() {
   ++iteration_;
   for (auto& state : states_) {
     if (!state || !state->kept_q.defined()) continue;
-    if (finite_there_.defined()) keep_if(finite_there_, *state);
-    else if (finite_) state->error = state->next_error;
+    if (!finite_.is_cpu()) keep_if(finite_, *state);
+    else if (finite_.item<bool>()) state->error = state->next_error;
     else restore(*state);
     state->next_error = state->kept_q = at::Tensor();
   }
