@@ -77,9 +77,9 @@ at::Tensor UnitGradients::run(const at::Tensor& rows, const RowRun& at, int64_t 
   return rows.as_strided({length}, {1}, at.row * row_length() + at.offset_in_row);
 }
 
-at::Tensor UnitGradients::part(size_t i) const {
+at::Tensor UnitGradients::part_of(const at::Tensor& row, size_t i) const {
   const auto mine = layout_.part(i, groups_.shards.rank());
-  return result_.narrow(0, mine.begin, mine.length);
+  return row.narrow(0, mine.begin, mine.length);
 }
 
 bool UnitGradients::has_unsharded_grads() const {
@@ -226,8 +226,7 @@ void UnitGradients::add_sums(const at::Tensor& got, bool into_result, const std:
   const double after = divisor_before_ / divisor_;
   for (size_t i = 0; i < used.size(); ++i) {
     if (!used[i] && !holds_sum(i)) continue;
-    const auto mine = layout_.part(i, groups_.shards.rank());
-    auto sum = got.narrow(0, mine.begin, mine.length);
+    auto sum = part_of(got, i);
     if (after != 1 && used[i]) {
       if (!into_result) sum = sum.to(result_.scalar_type());
       optim::scale_by(sum, after);
@@ -242,11 +241,10 @@ void UnitGradients::add_sums(const at::Tensor& got, bool into_result, const std:
 
 /// The memory of the shard was used to collect gradients, so the earlier sum is in before_.
 void UnitGradients::add_kept_sum(size_t i, const at::Tensor& sum, bool into_result, bool used) {
-  const auto mine = layout_.part(i, groups_.shards.rank());
   auto value = part(i);
-  if (!used) value.copy_(before_.narrow(0, mine.begin, mine.length));
+  if (!used) value.copy_(part_of(before_, i));
   else if (!into_result) value.copy_(sum);
-  if (used && holds_sum(i)) value.add_(before_.narrow(0, mine.begin, mine.length));
+  if (used && holds_sum(i)) value.add_(part_of(before_, i));
 }
 
 void UnitGradients::cancel() noexcept {
@@ -289,11 +287,7 @@ at::Tensor UnitGradients::unsharded(size_t i) {
   return scaled_[i] ? whole.mul_(divisor_before_) : whole;
 }
 
-at::Tensor UnitGradients::sum(size_t i) const {
-  if (!before_.defined()) return part(i);
-  const auto mine = layout_.part(i, groups_.shards.rank());
-  return before_.narrow(0, mine.begin, mine.length);
-}
+at::Tensor UnitGradients::sum(size_t i) const { return part_of(before_.defined() ? before_ : result_, i); }
 
 void UnitGradients::load_sum(size_t i, const at::Tensor& values) {
   const hook::BelowAutograd guard;

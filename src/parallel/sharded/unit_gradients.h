@@ -36,7 +36,7 @@ class UnitGradients {
                 const Options& options, BufferPool& buffers);
 
   /// This rank's shard of the gradient of parameter i, including the padding.
-  at::Tensor part(size_t i) const;
+  at::Tensor part(size_t i) const { return part_of(result_, i); }
   /// Whether a step uses the gradient of parameter i.
   bool has_sharded_grad(size_t i) const { return has_sharded_grad_[i]; }
   /// Whether parameter i has a full gradient that is not reduced yet.
@@ -98,6 +98,7 @@ class UnitGradients {
     const comm::OperationLabel* label = nullptr;
   };
 
+  at::Tensor part_of(const at::Tensor& row, size_t i) const;
   int64_t row_length() const;
   at::TensorOptions rows_options() const { return options_.value.dtype(options_.reduce); }
   at::Tensor run(const at::Tensor& rows, const RowRun& at, int64_t length) const;

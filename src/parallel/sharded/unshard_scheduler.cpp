@@ -4,6 +4,8 @@
 #include <limits>
 #include <utility>
 
+#include <c10/util/ScopeExit.h>
+
 namespace muster::parallel {
 
 void ExecutionOrder::begin() {
@@ -58,18 +60,11 @@ void UnshardScheduler::handle(size_t unit, UnitEvent event) {
   auto& values = units_[unit]->values();
   if (!values.stays_unsharded() && transition(/*stays_unsharded=*/false, values.state(), event).start)
     before_gather_(unit);
-  const auto before = values.live_bytes();
-  const auto count = [&] {
+  const auto count = c10::make_scope_exit([&, before = values.live_bytes()] {
     live_ += values.live_bytes() - before;
     peak_ = std::max(peak_, live_);
-  };
-  try {
-    gathers_ += values.handle(event);
-  } catch (...) {
-    count();
-    throw;
-  }
-  count();
+  });
+  gathers_ += values.handle(event);
 }
 
 void UnshardScheduler::begin(Pass pass, bool prefetches) {
