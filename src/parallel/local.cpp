@@ -1,11 +1,12 @@
 #include "parallel/local.h"
 
+#include <algorithm>
+#include <iterator>
 #include <unordered_set>
 
 #include "comm/operation.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
-#include "muster/optim/detail/norm.h"
 
 namespace muster::parallel {
 namespace {
@@ -27,6 +28,18 @@ std::vector<NamedTensor> distinct_parameters(const torch::nn::Module& module) {
 
 std::vector<NamedTensor> distinct_buffers(const torch::nn::Module& module) { return distinct(module.named_buffers()); }
 
+std::vector<NamedTensor> trainable(const std::vector<NamedTensor>& all) {
+  std::vector<NamedTensor> some;
+  std::ranges::copy_if(all, std::back_inserter(some), [](const auto& named) { return named.tensor.requires_grad(); });
+  return some;
+}
+
+std::vector<at::Tensor> tensors_in(const std::vector<NamedTensor>& all) {
+  std::vector<at::Tensor> tensors;
+  for (const auto& named : all) tensors.push_back(named.tensor);
+  return tensors;
+}
+
 void each_local_gradient(const std::vector<at::Tensor>& parameters, const std::function<void(const at::Tensor&)>& f) {
   std::unordered_set<c10::TensorImpl*> seen;
   for (const auto& parameter : parameters) {
@@ -34,12 +47,6 @@ void each_local_gradient(const std::vector<at::Tensor>& parameters, const std::f
     auto* impl = parameter.unsafeGetTensorImpl();
     if (impl->grad().defined() && seen.insert(impl).second) f(impl->grad());
   }
-}
-
-double local_power_sum(const std::vector<at::Tensor>& parameters, double p) {
-  std::vector<at::Tensor> gradients;
-  each_local_gradient(parameters, [&](const at::Tensor& gradient) { gradients.push_back(gradient); });
-  return optim::power_sum(gradients, p);
 }
 
 void zero_local_gradient(const at::Tensor& parameter, bool set_to_none) {

@@ -19,10 +19,12 @@ struct NamedTensor {
 /// The parameters without repetitions (tied ones by their first name), in order of registration.
 std::vector<NamedTensor> distinct_parameters(const torch::nn::Module& module);
 std::vector<NamedTensor> distinct_buffers(const torch::nn::Module& module);
+/// Those of them that require a gradient.
+std::vector<NamedTensor> trainable(const std::vector<NamedTensor>& all);
+std::vector<at::Tensor> tensors_in(const std::vector<NamedTensor>& all);
 
 /// Calls f once for each gradient of these parameters.
 void each_local_gradient(const std::vector<at::Tensor>& parameters, const std::function<void(const at::Tensor&)>& f);
-double local_power_sum(const std::vector<at::Tensor>& parameters, double p);
 void zero_local_gradient(const at::Tensor& parameter, bool set_to_none);
 /// Throws: UsageError (MU151), because a backward saw only gradients of forwards outside of every scope.
 [[noreturn]] void refuse_bypass();

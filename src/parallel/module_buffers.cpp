@@ -67,11 +67,7 @@ void ModuleBuffers::convert(const std::vector<at::Tensor>& buffers, at::ScalarTy
   }
 }
 
-void ModuleBuffers::adopt(const std::vector<NamedTensor>& buffers) {
-  std::vector<at::Tensor> tensors;
-  for (const auto& [name, tensor] : buffers) tensors.push_back(tensor);
-  broadcast_.emplace(std::move(tensors));
-}
+void ModuleBuffers::adopt(const std::vector<NamedTensor>& buffers) { broadcast_.emplace(tensors_in(buffers)); }
 
 void ModuleBuffers::broadcast(const ShardGroups& groups) const {
   for (const auto* group : {&groups.replicas, &groups.shards})

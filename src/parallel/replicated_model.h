@@ -73,7 +73,6 @@ class ReplicatedModel final : public ManagedModel, public GradientReductions, pu
     reducer_.register_with(record, index);
   }
 
-  double gradient_power_sum(const std::vector<at::Tensor>& parameters, double p) override;
   void for_each_gradient(const std::vector<at::Tensor>& parameters,
                          const std::function<void(const at::Tensor&)>& f) override;
   std::vector<std::pair<std::string, at::Tensor>> full_state(bool main_only) override;

@@ -4,16 +4,6 @@
 #include "parallel/local.h"
 
 namespace muster::parallel {
-namespace {
-
-std::vector<at::Tensor> trainable(const torch::nn::Module& module) {
-  std::vector<at::Tensor> leaves;
-  for (const auto& [name, tensor] : distinct_parameters(module))
-    if (tensor.requires_grad()) leaves.push_back(tensor);
-  return leaves;
-}
-
-}  // namespace
 
 SingleDeviceModel::GradientMark::GradientMark(const at::Tensor& leaf) {
   const auto& gradient = leaf.unsafeGetTensorImpl()->grad();
@@ -24,7 +14,8 @@ SingleDeviceModel::GradientMark::GradientMark(const at::Tensor& leaf) {
 }
 
 SingleDeviceModel::SingleDeviceModel(torch::nn::Module& module)
-    : module_(module), leaves_(trainable(module)), frozen_(distinct_parameters(module)), graphs_(leaves_) {
+    : module_(module), leaves_(tensors_in(trainable(distinct_parameters(module)))),
+      frozen_(distinct_parameters(module)), graphs_(leaves_) {
   for (const auto& parameter : module.parameters()) all_.insert(parameter.unsafeGetTensorImpl());
 }
 
@@ -66,9 +57,6 @@ void SingleDeviceModel::after_backward() {
     if (GradientMark(leaves_[i]) != before[i]) refuse_bypass();
 }
 
-double SingleDeviceModel::gradient_power_sum(const std::vector<at::Tensor>& parameters, double p) {
-  return local_power_sum(parameters, p);
-}
 void SingleDeviceModel::for_each_gradient(const std::vector<at::Tensor>& parameters,
                                           const std::function<void(const at::Tensor&)>& f) {
   each_local_gradient(parameters, f);

@@ -36,7 +36,6 @@ class SingleDeviceModel final : public ManagedModel {
   void set_gradient_sync(bool on) override { sync_ = on; }
   bool gradient_sync() const override { return sync_; }
 
-  double gradient_power_sum(const std::vector<at::Tensor>& parameters, double p) override;
   void for_each_gradient(const std::vector<at::Tensor>& parameters,
                          const std::function<void(const at::Tensor&)>& f) override;
   std::vector<std::pair<std::string, at::Tensor>> full_state(bool main_only) override;

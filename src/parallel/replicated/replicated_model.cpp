@@ -21,24 +21,11 @@ namespace {
 
 constexpr double kMiB = 1024.0 * 1024.0;
 
-std::vector<NamedTensor> trainable(const std::vector<NamedTensor>& all) {
-  std::vector<NamedTensor> some;
-  for (const auto& named : all)
-    if (named.tensor.requires_grad()) some.push_back(named);
-  return some;
-}
-
-std::vector<at::Tensor> tensors_of(const std::vector<NamedTensor>& named) {
-  std::vector<at::Tensor> tensors;
-  for (const auto& [name, tensor] : named) tensors.push_back(tensor);
-  return tensors;
-}
-
 }  // namespace
 
 ReplicatedModel::ReplicatedModel(torch::nn::Module& module, comm::Communicator group, const DdpOptions& options)
     : module_(module), group_(std::move(group)), options_(options), all_(distinct_parameters(module)), frozen_(all_),
-      buffers_(tensors_of(agreed_buffers())),
+      buffers_(tensors_in(agreed_buffers())),
       replica_(trainable(all_), options.first_bucket_mb * kMiB, options.bucket_cap_mb * kMiB,
                ReductionFlags::count(all_.size() - frozen_.size()),
                [this](int64_t elements, const at::TensorOptions& kind) {
@@ -59,7 +46,7 @@ std::vector<NamedTensor> ReplicatedModel::agreed_buffers() const {
 
 void ReplicatedModel::share_values(int root) const {
   for (const auto& values : replica_.values()) group_.internal("values of parameters").broadcast(values, root);
-  CoalescedBroadcast(tensors_of(frozen_.all())).run(group_, root);
+  CoalescedBroadcast(tensors_in(frozen_.all())).run(group_, root);
   buffers_.run(group_, root);
 }
 
@@ -134,8 +121,8 @@ bool ReplicatedModel::has_gradient(const at::Tensor& parameter) const {
 
 bool ReplicatedModel::expects(const at::Tensor& parameter) const {
   const auto& frozen = frozen_.all();
-  return find(parameter) || std::any_of(frozen.begin(), frozen.end(),
-                                        [&](const NamedTensor& named) { return named.tensor.is_same(parameter); });
+  return find(parameter) ||
+         std::ranges::any_of(frozen, [&](const NamedTensor& named) { return named.tensor.is_same(parameter); });
 }
 int64_t ReplicatedModel::revision() const { return static_cast<int64_t>(replica_.parameters().size()); }
 void ReplicatedModel::zero_grad(const at::Tensor& parameter, bool set_to_none) {
@@ -155,9 +142,6 @@ bool ReplicatedModel::has_gradients() const {
                      [](const auto& one) { return one.tensor.unsafeGetTensorImpl()->grad().defined(); });
 }
 
-double ReplicatedModel::gradient_power_sum(const std::vector<at::Tensor>& parameters, double p) {
-  return local_power_sum(parameters, p);
-}
 void ReplicatedModel::for_each_gradient(const std::vector<at::Tensor>& parameters,
                                         const std::function<void(const at::Tensor&)>& f) {
   each_local_gradient(parameters, f);
