@@ -94,7 +94,7 @@ class BatchOrder {
  public:
   virtual ~BatchOrder() = default;
   /// True: any thread may prepare() any batch at any time. False: one thread at a time, batch after batch in order.
-  virtual bool random_access() const = 0;
+  virtual bool random_access() const { return false; }
   /// Returns false if the pass ends before this batch, or if `content.stop` was set.
   virtual bool prepare(int64_t batch, BatchContent& content) = 0;
 };
@@ -130,7 +130,6 @@ class SampledOrder : public IndexOrder {
  public:
   SampledOrder(const SplitPlan& plan, std::shared_ptr<Sampler> sampler, int64_t dataset_size, int64_t epoch,
                int64_t first_batch);
-  bool random_access() const override { return false; }
   StepSamples fill(int64_t batch, std::vector<int64_t>& indices) override;
 
  private:
@@ -147,7 +146,6 @@ class BatchSampledOrder : public IndexOrder {
  public:
   BatchSampledOrder(const BatchSplitPlan& plan, std::shared_ptr<BatchSampler> sampler, int64_t dataset_size,
                     int64_t epoch, int64_t first_batch);
-  bool random_access() const override { return false; }
   StepSamples fill(int64_t batch, std::vector<int64_t>& indices) override;
 
  private:
@@ -172,7 +170,6 @@ class StreamOrder : public BatchOrder {
     std::string state;  ///< state of a stateful stream at the first step
   };
   StreamOrder(std::shared_ptr<BatchMaker> maker, Settings settings);
-  bool random_access() const override { return false; }
   bool prepare(int64_t batch, BatchContent& content) override;
 
  private:
@@ -212,7 +209,6 @@ class DispatchedOrder : public BatchOrder {
   /// Makes the order of a pass in which one rank gets everything, from batch `first` on.
   using Whole = std::function<std::shared_ptr<IndexOrder>(const SplitPlan&, int64_t first)>;
   DispatchedOrder(const BatchSplit& split, int64_t first_step, const Whole& whole);
-  bool random_access() const override { return false; }
   bool prepare(int64_t batch, BatchContent& content) override;
 
  private:

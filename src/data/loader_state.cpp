@@ -12,87 +12,19 @@
 #include "muster/base/error.h"
 #include "muster/comm/communicator.h"
 #include "muster/data/sample_split.h"
-#include "muster/track/trace.h"
 
 // Why: docs/decisions/0030-the-loader.md.
 namespace muster::data {
 namespace {
-
-BatchSplit batch_split_of(const DataLoaderOptions& options, const SampleSplit& split, int64_t size,
-                          int64_t offset = 0) {
-  return {.batch_size = options.batch_size,
-          .dispatch = split.world_size > 1 && split.dispatch_batches.value_or(options.dispatch_batches),
-          .drop_last = options.drop_last,
-          .even = split.even_batches.value_or(options.even_batches),
-          .filler = split.filler_batches,
-          .offset = offset,
-          .rank = split.rank,
-          .size = size,
-          .split_batches = split.split_batches.value_or(options.split_batches),
-          .world_size = split.world_size};
-}
 
 uint64_t seed_of(const DataLoaderOptions& options, const SampleSplit& split) {
   if (options.seed) return *options.seed;
   return split.seed ? *split.seed : at::globalContext().defaultGenerator(at::kCPU).current_seed();
 }
 
-void check_ready_batches(const DataLoaderOptions& options, bool has_order) {
-  if (has_order)
-    throw ConfigError("MU107",
-                      "a loader of ready-made batches has a sampler, but its order is that of the list; sort the list, "
-                      "or set shuffle = true");
-  if (options.batch_size != 1)
-    throw ConfigError("MU107", "a loader of ready-made batches has a batch_size of " +
-                                   std::to_string(options.batch_size) + "; leave batch_size out");
+void refuse_if(bool wrong, const std::string& what) {
+  if (wrong) throw ConfigError("MU107", what);
 }
-
-/// `by_batch`: batches are ready-made, or come from a batch sampler.
-void check_source(const DataLoaderOptions& options, const SampleSplit& split, bool is_stream, bool has_order,
-                  bool by_batch) {
-  const bool dispatch = split.dispatch_batches.value_or(options.dispatch_batches);
-  if (is_stream && (options.shuffle || has_order))
-    throw ConfigError(
-        "MU107",
-        "a loader of a stream has a sampler or shuffle = true, but a stream has no indices; shuffle inside the stream");
-  if (dispatch && by_batch)
-    throw ConfigError("MU107",
-                      "a loader with a batch sampler, or of ready-made batches, has dispatch_batches = true, but rank "
-                      "0 cuts what it reads into equal parts, and these batches stay whole; leave dispatch_batches "
-                      "out");
-  if (dispatch && split.world_size > 1 && !split.group)
-    throw ConfigError("MU107",
-                      "dispatch_batches needs the group of ranks that rank 0 reads for; prepare the loader, or give "
-                      "SampleSplit a group");
-}
-
-void check(const DataLoaderOptions& options, bool has_sampler, bool has_batch_sampler) {
-  if (options.workers < 0 || options.workers > 1024)
-    throw ConfigError("MU107", "a loader's workers is " + std::to_string(options.workers) + "; give 0 to 1024");
-  if (options.prefetch < 1)
-    throw ConfigError("MU107", "a loader's prefetch is " + std::to_string(options.prefetch) + "; give at least 1");
-  if (options.shuffle && (has_sampler || has_batch_sampler))
-    throw ConfigError("MU107",
-                      "a loader has a sampler and shuffle = true; the sampler decides the order, so leave shuffle out");
-  if (has_batch_sampler && (options.batch_size != 1))
-    throw ConfigError("MU107", "a loader has a batch sampler, which decides the batches; leave batch_size out");
-}
-
-/// Records in a trace how long the program waited for batches.
-class TracedPass final : public Pass {
- public:
-  TracedPass(std::unique_ptr<Pass> pass, std::shared_ptr<Trace> trace)
-      : pass_(std::move(pass)), trace_(std::move(trace)) {}
-  BatchBox* next() override {
-    TraceScope waiting(*trace_, "waiting for data");
-    return pass_->next();
-  }
-  std::vector<int64_t> indices() const override { return pass_->indices(); }
-
- private:
-  std::unique_ptr<Pass> pass_;
-  std::shared_ptr<Trace> trace_;
-};
 
 }  // namespace
 
@@ -106,6 +38,21 @@ struct LoaderState::Impl {
   uint64_t seed = 0;
   SampleSplit split;
 
+  /// Throws: ConfigError (MU107) for options that are invalid or contradict each other.
+  void check() const;
+  BatchSplit batch_split(int64_t size, int64_t offset = 0) const {
+    return {.batch_size = options.batch_size,
+            .dispatch = split.world_size > 1 && dispatches(),
+            .drop_last = options.drop_last,
+            .even = split.even_batches.value_or(options.even_batches),
+            .filler = split.filler_batches,
+            .offset = offset,
+            .rank = split.rank,
+            .size = size,
+            .split_batches = split.split_batches.value_or(options.split_batches),
+            .world_size = split.world_size};
+  }
+  bool dispatches() const { return split.dispatch_batches.value_or(options.dispatch_batches); }
   BatchSampler* batch_sampler() const { return sampler ? sampler->batch_sampler().get() : nullptr; }
   const ReadyBatchEnds* ready() const { return maker->ready_batches(); }
   /// Whether batches are distributed as a whole: ready-made batches, or those of a batch sampler.
@@ -121,13 +68,9 @@ struct LoaderState::Impl {
   bool streams() const { return maker->stream() != nullptr; }
   /// Samples in a pass; -1 if unknown.
   int64_t samples() const { return sampler && sampler->sampler() ? sampler->sampler()->size() : maker->size(); }
-  SplitPlan plan(int64_t offset) const {
-    return SplitPlan(batch_split_of(options, split, std::max<int64_t>(0, samples()), offset));
-  }
+  SplitPlan plan(int64_t offset) const { return SplitPlan(batch_split(std::max<int64_t>(0, samples()), offset)); }
   SplitPlan plan() const { return plan(progress->offset); }
-  BatchSplitPlan batch_plan(int64_t offset) const {
-    return BatchSplitPlan(batch_split_of(options, split, whole_batches(), offset));
-  }
+  BatchSplitPlan batch_plan(int64_t offset) const { return BatchSplitPlan(batch_split(whole_batches(), offset)); }
   BatchSplitPlan batch_plan() const { return batch_plan(progress->offset); }
   bool sized() const { return by_batch() || samples() >= 0; }
   int64_t batches(int64_t offset) const { return by_batch() ? batch_plan(offset).batches() : plan(offset).batches(); }
@@ -144,23 +87,22 @@ struct LoaderState::Impl {
 
 std::shared_ptr<BatchOrder> LoaderState::Impl::order() const {
   const int64_t epoch = progress->epoch, first = progress->next_start, offset = progress->next_offset;
-  if (streams()) {
-    const auto batch_split = batch_split_of(options, split, 0, offset);
+  if (streams())
     return std::make_shared<StreamOrder>(
-        maker, StreamOrder::Settings{
-                   .split = batch_split, .first_step = first, .random = random(), .state = progress->next_state});
-  }
+        maker,
+        StreamOrder::Settings{
+            .split = batch_split(0, offset), .first_step = first, .random = random(), .state = progress->next_state});
   if (by_batch()) {
     std::shared_ptr<BatchSampler> batches;
     if (ready()) batches = std::make_shared<ReadyBatchSampler>(*ready(), options.shuffle, seed, epoch);
     else batches = sampler->batch_sampler();
     return std::make_shared<BatchSampledOrder>(batch_plan(offset), std::move(batches), maker->size(), epoch, first);
   }
-  const auto batch_split = batch_split_of(options, split, samples(), offset);
-  if (batch_split.dispatch)
+  const auto parts = batch_split(samples(), offset);
+  if (parts.dispatch)
     return std::make_shared<DispatchedOrder>(
-        batch_split, first, [&](const SplitPlan& whole, int64_t start) { return indices(whole, start); });
-  return indices(SplitPlan(batch_split), first);
+        parts, first, [&](const SplitPlan& whole, int64_t start) { return indices(whole, start); });
+  return indices(SplitPlan(parts), first);
 }
 
 std::shared_ptr<IndexOrder> LoaderState::Impl::indices(const SplitPlan& split_plan, int64_t first) const {
@@ -169,20 +111,42 @@ std::shared_ptr<IndexOrder> LoaderState::Impl::indices(const SplitPlan& split_pl
   return std::make_shared<ComputedOrder>(split_plan, options.shuffle, seed, progress->epoch);
 }
 
+void LoaderState::Impl::check() const {
+  refuse_if(options.workers < 0 || options.workers > 1024,
+            "a loader's workers is " + std::to_string(options.workers) + "; give 0 to 1024");
+  refuse_if(options.prefetch < 1, "a loader's prefetch is " + std::to_string(options.prefetch) + "; give at least 1");
+  refuse_if(options.shuffle && sampler,
+            "a loader has a sampler and shuffle = true; the sampler decides the order, so leave shuffle out");
+  refuse_if(batch_sampler() && options.batch_size != 1,
+            "a loader has a batch sampler, which decides the batches; leave batch_size out");
+  refuse_if(ready() && sampler,
+            "a loader of ready-made batches has a sampler, but its order is that of the list; sort the list, or set "
+            "shuffle = true");
+  refuse_if(ready() && options.batch_size != 1, "a loader of ready-made batches has a batch_size of " +
+                                                    std::to_string(options.batch_size) + "; leave batch_size out");
+  refuse_if(
+      streams() && (options.shuffle || sampler),
+      "a loader of a stream has a sampler or shuffle = true, but a stream has no indices; shuffle inside the stream");
+  refuse_if(dispatches() && by_batch(),
+            "a loader with a batch sampler, or of ready-made batches, has dispatch_batches = true, but rank 0 cuts "
+            "what it reads into equal parts, and these batches stay whole; leave dispatch_batches out");
+  refuse_if(dispatches() && split.world_size > 1 && !split.group,
+            "dispatch_batches needs the group of ranks that rank 0 reads for; prepare the loader, or give SampleSplit "
+            "a group");
+}
+
 LoaderState::LoaderState(std::shared_ptr<BatchMaker> maker, std::optional<AnySampler> sampler,
                          const DataLoaderOptions& options, const SampleSplit* given)
     : impl_(std::make_unique<Impl>()) {
   const SampleSplit split = given ? *given : SampleSplit();
   impl_->maker = std::move(maker);
   impl_->options = options;
-  if (split.in_order) impl_->options.shuffle = false;
   impl_->sampler = std::move(sampler);
   impl_->seed = seed_of(options, split);
   impl_->split = split;
   impl_->progress->warns_of_repeats = split.rank == 0 && split.world_size > 1 && !split.filler_batches;
-  check(options, impl_->sampler && impl_->sampler->sampler(), impl_->batch_sampler());
-  if (impl_->ready()) check_ready_batches(options, impl_->sampler.has_value());
-  check_source(options, split, impl_->streams(), impl_->sampler.has_value(), impl_->by_batch());
+  impl_->check();
+  if (split.in_order) impl_->options.shuffle = false;
   impl_->batches();
   // This takes some 20 ms once per process, and the first batch should not wait for it.
   hook::install_random_key();
@@ -221,11 +185,8 @@ std::unique_ptr<Pass> LoaderState::begin_pass() {
                 .split = p.split};
   if (p.options.workers == 0) plan.makers.push_back(p.maker);
   for (int i = 0; i < p.options.workers; ++i) plan.makers.push_back(p.maker->for_worker());
-  std::unique_ptr<Pass> pass;
-  if (batch_split_of(p.options, p.split, 0).dispatch)
-    pass = std::make_unique<DispatchedPass>(std::move(plan), p.progress);
-  else pass = std::make_unique<RunningPass>(std::move(plan), p.progress);
-  return p.split.trace ? std::make_unique<TracedPass>(std::move(pass), p.split.trace) : std::move(pass);
+  if (p.batch_split(0).dispatch) return std::make_unique<DispatchedPass>(std::move(plan), p.progress);
+  return std::make_unique<RunningPass>(std::move(plan), p.progress);
 }
 
 int64_t LoaderState::batch_size() const { return impl_->by_batch() ? 0 : impl_->plan().local_batch_size(); }
@@ -317,7 +278,7 @@ void LoaderState::load_position(const LoaderPosition& saved) {
 std::string LoaderState::describe_order() const {
   const auto& p = *impl_;
   const auto& o = p.options;
-  const auto batch_split = batch_split_of(o, p.split, 0);
+  const auto batch_split = p.batch_split(0);
   return std::string(p.order_name()) + ", samples " + std::to_string(p.total()) + ", batch_size " +
          std::to_string(o.batch_size) + (batch_split.drop_last ? ", drop_last" : "") +
          (batch_split.filler ? ", filler_batches"
@@ -341,7 +302,7 @@ std::string LoaderState::describe() const {
           : pads && p.split.filler_batches ? ", last step filled up"
           : pads                           ? ", last step padded"
                                            : "";
-  if (batch_split_of(o, p.split, 0).dispatch) text += ", read by rank 0";
+  if (p.batch_split(0).dispatch) text += ", read by rank 0";
   return text + ", " + (o.workers == 0 ? "made by the caller" : counted(o.workers, "worker")) + ", to " +
          p.split.device.str();
 }

@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "muster/base/error.h"
 #include "muster/data/dataset.h"
+#include "muster/track/trace.h"
 #include "muster/tree/detail/pack.h"
 #include "muster/tree/detail/visit.h"
 
@@ -93,8 +94,9 @@ std::unique_ptr<BatchBox> DeviceMover::take() {
   return box;
 }
 
-OpenPass::OpenPass(std::shared_ptr<Progress> progress)
-    : epoch_(progress->epoch), position_(progress->next_start), progress_(std::move(progress)) {
+OpenPass::OpenPass(std::shared_ptr<Progress> progress, std::shared_ptr<Trace> trace)
+    : epoch_(progress->epoch), position_(progress->next_start), progress_(std::move(progress)),
+      trace_(std::move(trace)) {
   progress_->running = this;
   progress_->position = position_;
   progress_->offset = progress_->next_offset;
@@ -111,12 +113,20 @@ void OpenPass::end() noexcept {
   progress_->last = false;
 }
 
-void OpenPass::require_open() const {
+BatchBox* OpenPass::next() {
+  std::optional<TraceScope> waiting;
+  if (trace_) waiting.emplace(*trace_, "waiting for data");
   if (ended_)
     throw UsageError(
         "MU106",
         "this pass over a loader is over: another one was begun while it ran, or it failed. Give a loop inside a "
         "loop over the same data a loader of its own");
+  try {
+    return advance();
+  } catch (...) {
+    end();
+    throw;
+  }
 }
 
 void OpenPass::deliver(const MadeBatch& made) {
@@ -141,8 +151,8 @@ BatchBox* OpenPass::finish() {
 }
 
 RunningPass::RunningPass(PassPlan plan, std::shared_ptr<Progress> progress)
-    : OpenPass(std::move(progress)), mover_(plan.split.device, plan.copying, plan.pinned, plan.split.non_blocking),
-      plan_(std::move(plan)) {
+    : OpenPass(std::move(progress), plan.split.trace),
+      mover_(plan.split.device, plan.copying, plan.pinned, plan.split.non_blocking), plan_(std::move(plan)) {
   if (plan_.options.workers == 0) return;
   const WorkerQueue::Settings settings{.capacity = std::max<int64_t>(1, plan_.options.prefetch) * plan_.options.workers,
                                        .device = plan_.split.device,
@@ -181,65 +191,57 @@ std::optional<MadeBatch> RunningPass::fetch() {
   return made;
 }
 
-BatchBox* RunningPass::next() {
-  require_open();
+BatchBox* RunningPass::advance() {
   release();
   if (plan_.options.workers > 0 && !workers_) return finish();
-  try {
-    auto made = ahead_ ? std::move(ahead_) : fetch();
-    if (!made) return finish();
-    copy_ = ahead_ ? std::move(copy_ahead_) : mover_.start(*made->box, made->made);
-    ahead_.reset();
-    mover_.finish(*made->box, copy_);
-    if (mover_.active() && workers_) ahead_ = workers_->try_take();
-    if (mover_.active() && ahead_) copy_ahead_ = mover_.start(*ahead_->box, ahead_->made);
-    current_ = std::move(*made);
-    deliver(current_);
-    return current_.box.get();
-  } catch (...) {
-    end();
-    throw;
-  }
+  auto made = ahead_ ? std::move(ahead_) : fetch();
+  if (!made) return finish();
+  copy_ = ahead_ ? std::move(copy_ahead_) : mover_.start(*made->box, made->made);
+  ahead_.reset();
+  mover_.finish(*made->box, copy_);
+  if (mover_.active() && workers_) ahead_ = workers_->try_take();
+  if (mover_.active() && ahead_) copy_ahead_ = mover_.start(*ahead_->box, ahead_->made);
+  current_ = std::move(*made);
+  deliver(current_);
+  return current_.box.get();
 }
 
 namespace {
 
 /// The message to a rank for one step: a batch, or a note that there is none, or the failure.
 struct Message {
-  at::Tensor batch;
-  std::string failure;
+  at::Tensor batch = {};
+  std::string failure = {};
   int64_t failed_index = -1;
   bool last = true;  ///< this is the rank's last batch
   bool over = true;  ///< no rank gets another batch
-  StepSamples samples;
+  StepSamples samples = {};
 };
 
 Message message_of(const BatchBox* box, const Progress& read) {
   if (!box) return {};
-  const auto& samples = read.samples;
-  return {.batch = samples.local > 0 ? box->pack() : at::Tensor(),
-          .failure = {},
-          .failed_index = -1,
+  return {.batch = read.samples.local > 0 ? box->pack() : at::Tensor(),
           .last = read.last,
           .over = false,
-          .samples = samples};
+          .samples = read.samples};
 }
 
 Message failure_of(const std::exception& error) {
   const auto* cause = dynamic_cast<const DatasetError*>(&error);
-  return {.batch = {}, .failure = error.what(), .failed_index = cause ? cause->index() : -1, .samples = {}};
+  return {.failure = error.what(), .failed_index = cause ? cause->index() : -1};
 }
 
 }  // namespace
 
 DispatchedPass::DispatchedPass(PassPlan plan, const std::shared_ptr<Progress>& progress)
-    : OpenPass(progress), group_(plan.split.group->internal("batches that rank 0 reads")), maker_(plan.makers.front()),
-      mover_(plan.split.device, plan.copying, plan.pinned, plan.split.non_blocking) {
+    : OpenPass(progress, plan.split.trace), group_(plan.split.group->internal("batches that rank 0 reads")),
+      maker_(plan.makers.front()), mover_(plan.split.device, plan.copying, plan.pinned, plan.split.non_blocking) {
   if (group_.rank() != 0) return;
   read_ = std::make_shared<Progress>();
   read_->epoch = progress->epoch;
   read_->next_start = position() * group_.size();
   plan.split.device = at::kCPU;
+  plan.split.trace = nullptr;
   plan.pinned = false;
   reading_ = std::make_unique<RunningPass>(std::move(plan), read_);
 }
@@ -248,19 +250,13 @@ DispatchedPass::~DispatchedPass() { end(); }
 
 void DispatchedPass::stop() noexcept { reading_.reset(); }
 
-BatchBox* DispatchedPass::next() {
-  require_open();
+BatchBox* DispatchedPass::advance() {
   if (over_) return finish();
-  try {
-    auto* box = group_.rank() == 0 ? read_and_send() : receive();
-    over_ = over_ || !box;
-    if (!box) return finish();
-    mover_.finish(*box, mover_.start(*box));
-    return box;
-  } catch (...) {
-    end();
-    throw;
-  }
+  auto* box = group_.rank() == 0 ? read_and_send() : receive();
+  over_ = over_ || !box;
+  if (!box) return finish();
+  mover_.finish(*box, mover_.start(*box));
+  return box;
 }
 
 BatchBox* DispatchedPass::read_and_send() {

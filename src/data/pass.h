@@ -82,15 +82,17 @@ struct Progress {
 /// Base class of all passes: keeps its loader's progress.
 class OpenPass : public Pass {
  public:
-  explicit OpenPass(std::shared_ptr<Progress> progress);
+  /// `trace` records how long the program waits for batches; it may be null.
+  OpenPass(std::shared_ptr<Progress> progress, std::shared_ptr<Trace> trace);
+  BatchBox* next() final;
   /// Called when another pass begins: from now on next() throws.
   void end() noexcept;
 
  protected:
   /// Ends threads and releases data.
   virtual void stop() noexcept = 0;
-  /// Throws: UsageError (MU106) if the pass has ended.
-  void require_open() const;
+  /// The implementation of next() in a pass that has not ended.
+  virtual BatchBox* advance() = 0;
   void deliver(const MadeBatch& made);
   BatchBox* finish();
   int64_t position() const { return position_; }
@@ -101,6 +103,7 @@ class OpenPass : public Pass {
   bool finished_ = false;
   int64_t position_;
   std::shared_ptr<Progress> progress_;
+  std::shared_ptr<Trace> trace_;
 };
 
 /// The parts from which a pass is made.
@@ -119,10 +122,10 @@ class RunningPass : public OpenPass {
  public:
   RunningPass(PassPlan plan, std::shared_ptr<Progress> progress);
   ~RunningPass() override;
-  BatchBox* next() override;
   std::vector<int64_t> indices() const override { return current_.indices; }
 
  private:
+  BatchBox* advance() override;
   std::optional<MadeBatch> fetch();
   void release();
   void stop() noexcept override;
@@ -145,10 +148,10 @@ class DispatchedPass : public OpenPass {
   /// Requires: plan.split.group is set, and the pass begins at the same batch on all ranks.
   DispatchedPass(PassPlan plan, const std::shared_ptr<Progress>& progress);
   ~DispatchedPass() override;
-  /// Collective.
-  BatchBox* next() override;
 
  private:
+  /// Collective.
+  BatchBox* advance() override;
   BatchBox* read_and_send();
   BatchBox* receive();
   void stop() noexcept override;

@@ -83,7 +83,6 @@ struct WorkerQueue::Shared {
   bool may_start() const MUSTER_REQUIRES(mutex) {
     return stop || ticket >= last || ticket < taken + static_cast<int64_t>(slots.size());
   }
-  void run(BatchMaker& maker);
   bool run_one(BatchMaker& maker);
   bool take_ticket(int64_t& batch, std::unique_ptr<BatchBox>& box);
   void put(int64_t batch, Slot made);
@@ -166,10 +165,6 @@ bool WorkerQueue::Shared::run_one(BatchMaker& maker) {
   return true;
 }
 
-void WorkerQueue::Shared::run(BatchMaker& maker) {
-  while (run_one(maker)) {}
-}
-
 WorkerQueue::WorkerQueue(const Settings& settings, std::shared_ptr<BatchOrder> order,
                          std::vector<std::shared_ptr<BatchMaker>> makers)
     : shared_(std::make_shared<Shared>(settings, std::move(order))) {
@@ -182,7 +177,7 @@ WorkerQueue::WorkerQueue(const Settings& settings, std::shared_ptr<BatchOrder> o
       threads_.emplace_back([shared = shared_, maker = std::move(maker)]() mutable {
         pthread_setname_np(pthread_self(), "muster-data");
         use_one_intra_op_thread();
-        shared->run(*maker);
+        while (shared->run_one(*maker)) {}
         maker.reset();
         const base::Lock lock(shared->mutex);
         --shared->running;

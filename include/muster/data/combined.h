@@ -54,8 +54,6 @@ class SequencedLoaders<Batch...>::iterator {
   using iterator_concept = std::input_iterator_tag;
 
   explicit iterator(std::tuple<DataLoader<Batch>...> loaders) : loaders_(std::move(loaders)) { open<0>(); }
-  iterator(iterator&&) noexcept = default;
-  iterator& operator=(iterator&&) noexcept = default;
 
   value_type operator*() const { return now_; }
   iterator& operator++() {
@@ -159,8 +157,6 @@ class CombinedLoaders<Batch...>::iterator {
     // A loader without batches cannot be cycled.
     if (some_ended()) finish();
   }
-  iterator(iterator&&) noexcept = default;
-  iterator& operator=(iterator&&) noexcept = default;
 
   value_type operator*() const {
     return std::apply([](auto&... at) { return value_type(*at...); }, at_);
@@ -243,8 +239,6 @@ class LongestLoaders<Batch...>::iterator {
 
   explicit iterator(const std::tuple<DataLoader<Batch>...>& loaders)
       : at_(std::apply([](const auto&... l) { return decltype(at_)(l.begin()...); }, loaders)) {}
-  iterator(iterator&&) noexcept = default;
-  iterator& operator=(iterator&&) noexcept = default;
 
   value_type operator*() const {
     return std::apply([](const auto&... at) { return value_type(at == std::default_sentinel ? nullptr : &*at...); },

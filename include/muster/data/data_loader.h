@@ -26,8 +26,6 @@ class BatchIterator {
 
   BatchIterator() = default;
   explicit BatchIterator(std::unique_ptr<Pass> pass) : pass_(std::move(pass)) { ++*this; }
-  BatchIterator(BatchIterator&&) noexcept = default;
-  BatchIterator& operator=(BatchIterator&&) noexcept = default;
 
   Batch& operator*() const { return *batch_; }
   Batch* operator->() const { return batch_; }
@@ -88,28 +86,18 @@ class DataLoader {
   /// The loader itself.
   const DataLoader* operator->() const noexcept { return this; }
 
-  /// Makes a loader over a dataset, which it keeps. Throws: ConfigError (MU104, MU107) for a dataset without a size or
-  /// for invalid options; (MU128) for a dataset that cannot be kept.
+  /// Makes a loader over a dataset, which it keeps, or over the target of a shared_ptr. Throws: ConfigError (MU104,
+  /// MU107) for a dataset without a size or for invalid options; (MU128) for a dataset that cannot be kept.
   template <class D>
     requires std::same_as<batch_of_t<D>, Batch>
   explicit DataLoader(D&& dataset, DataLoaderOptions options = {})
       : DataLoader(data::keep_dataset(std::forward<D>(dataset)), std::nullopt, options) {}
-  /// Makes a loader over a dataset that the program shares. Throws: ConfigError (MU104, MU107, MU128).
-  template <class D>
-    requires std::same_as<batch_of_t<D>, Batch>
-  explicit DataLoader(std::shared_ptr<D> dataset, DataLoaderOptions options = {})
-      : DataLoader(std::move(dataset), std::nullopt, options) {}
 
   /// Makes a loader that uses the order of a custom Sampler, or the batches of a custom BatchSampler.
   template <class D>
     requires std::same_as<batch_of_t<D>, Batch>
   DataLoader(D&& dataset, data::AnySampler sampler, DataLoaderOptions options = {})
       : DataLoader(data::keep_dataset(std::forward<D>(dataset)), std::optional(std::move(sampler)), options) {}
-  /// Makes a loader over a dataset that the program shares, with a custom Sampler or BatchSampler.
-  template <class D>
-    requires std::same_as<batch_of_t<D>, Batch>
-  DataLoader(std::shared_ptr<D> dataset, data::AnySampler sampler, DataLoaderOptions options = {})
-      : DataLoader(std::move(dataset), std::optional(std::move(sampler)), options) {}
 
   /// Gives a one-line compile error if the loader's batch type is written out and is not that of the dataset.
   template <class D>
@@ -203,11 +191,7 @@ class DataLoader {
 template <class D>
 DataLoader(D&&, DataLoaderOptions = {}) -> DataLoader<batch_of_t<D>>;
 template <class D>
-DataLoader(std::shared_ptr<D>, DataLoaderOptions = {}) -> DataLoader<batch_of_t<D>>;
-template <class D>
 DataLoader(D&&, data::AnySampler, DataLoaderOptions = {}) -> DataLoader<batch_of_t<D>>;
-template <class D>
-DataLoader(std::shared_ptr<D>, data::AnySampler, DataLoaderOptions = {}) -> DataLoader<batch_of_t<D>>;
 template <class F>
   requires data::dataset_function<F>
 DataLoader(F, int64_t, DataLoaderOptions = {}) -> DataLoader<batch_of_t<data::Function<F>>>;

@@ -32,20 +32,17 @@ template <class H>
 concept dataset_holder = requires(const H& holder) { std::shared_ptr<held_t<H>>(holder.ptr()); };
 
 template <class D>
-struct DatasetIn {
-  using type = D;
-};
-template <class H>
-  requires dataset_holder<H>
+struct DatasetIn : std::type_identity<D> {};
+template <dataset_holder H>
 struct DatasetIn<H> : std::type_identity<held_t<H>> {};
 template <class D>
-struct DatasetIn<std::reference_wrapper<D>> {
-  using type = D;
-};
+struct DatasetIn<std::shared_ptr<D>> : std::type_identity<D> {};
 template <class D>
-struct DatasetIn<const std::reference_wrapper<D>> {
-  using type = D;
-};
+struct DatasetIn<const std::shared_ptr<D>> : std::type_identity<D> {};
+template <class D>
+struct DatasetIn<std::reference_wrapper<D>> : std::type_identity<D> {};
+template <class D>
+struct DatasetIn<const std::reference_wrapper<D>> : std::type_identity<D> {};
 /// The dataset type of a DataLoader's argument.
 template <class D>
 using dataset_in_t = typename DatasetIn<std::remove_reference_t<D>>::type;
@@ -60,6 +57,8 @@ std::shared_ptr<dataset_in_t<D>> keep_dataset(D&& dataset) {
   using Kept = dataset_in_t<D>;
   if constexpr (dataset_holder<std::remove_reference_t<D>>) {
     return dataset.ptr();
+  } else if constexpr (std::same_as<std::shared_ptr<Kept>, std::remove_cvref_t<D>>) {
+    return std::forward<D>(dataset);
   } else if constexpr (!std::same_as<Kept, std::remove_reference_t<D>>) {
     return std::shared_ptr<Kept>(std::shared_ptr<void>(), std::addressof(dataset.get()));
   } else if constexpr (std::is_lvalue_reference_v<D>) {
@@ -107,13 +106,9 @@ namespace detail {
 template <class F>
 struct OutArgument {};
 template <class C, class R, class I, class B, class... X>
-struct OutArgument<R (C::*)(I, B&, X...)> {
-  using type = B;
-};
+struct OutArgument<R (C::*)(I, B&, X...)> : std::type_identity<B> {};
 template <class C, class R, class I, class B, class... X>
-struct OutArgument<R (C::*)(I, B&, X...) const> {
-  using type = B;
-};
+struct OutArgument<R (C::*)(I, B&, X...) const> : std::type_identity<B> {};
 template <class T>
 inline constexpr bool is_vector = false;
 template <class T, class A>
@@ -198,13 +193,10 @@ consteval FetchKind fetch_kind() {
 
 template <class D>
 struct BatchOf;
+template <in_place_dataset D>
+struct BatchOf<D> : detail::OutArgument<decltype(&D::get_batch)> {};
 template <class D>
-  requires(in_place_dataset<D>)
-struct BatchOf<D> {
-  using type = typename detail::OutArgument<decltype(&D::get_batch)>::type;
-};
-template <class D>
-  requires(!in_place_dataset<D> && (batch_dataset<D> || sample_dataset<D> || list_dataset<D>))
+  requires(!in_place_dataset<D> && map_dataset<D>)
 struct BatchOf<D> {
   static auto find() {
     if constexpr (fetch_kind<D>() == FetchKind::batch)

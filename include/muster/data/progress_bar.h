@@ -14,18 +14,7 @@
 
 namespace muster {
 
-class Progress;
-
 namespace data {
-
-// The functions of a muster::Progress; see muster/track/progress.h.
-std::shared_ptr<muster::Progress> start_progress(const std::string& title, int64_t total,
-                                                 const ProgressOptions& options);
-void advance(muster::Progress& progress);
-void finish(muster::Progress& progress);
-void set(muster::Progress& progress, std::string_view name, double value);
-void set(muster::Progress& progress, std::string_view name, std::string_view text);
-void skip(muster::Progress& progress, int64_t count);
 
 /// This rank's number, from the split of the (first) loader.
 template <class L>
@@ -66,19 +55,19 @@ class ProgressBar {
       : loader_(std::move(loader)), options_(std::move(options)), title_(std::move(title)) {}
 
   iterator begin() {
-    progress_ = data::start_progress(title_, data::batches_of(loader_), options_);
+    progress_ = std::make_shared<Progress>(title_, data::batches_of(loader_), options_);
     iterator first(loader_.begin(), progress_);
-    data::skip(*progress_, data::skipped_by(loader_));
+    progress_->skip(data::skipped_by(loader_));
     return first;
   }
   std::default_sentinel_t end() const noexcept { return {}; }
 
   /// Shows a metric for the rest of this pass. Does nothing between passes.
   void set(std::string_view name, double value) {
-    if (progress_) data::set(*progress_, name, value);
+    if (progress_) progress_->set(name, value);
   }
   void set(std::string_view name, std::string_view text) {
-    if (progress_) data::set(*progress_, name, text);
+    if (progress_) progress_->set(name, text);
   }
 
  private:
@@ -101,12 +90,12 @@ class ProgressBar<L>::iterator {
   iterator(iterator&&) noexcept = default;
   iterator& operator=(iterator&&) noexcept = default;
   ~iterator() {
-    if (progress_) data::finish(*progress_);
+    if (progress_) progress_->finish();
   }
 
   decltype(auto) operator*() const { return *at_; }
   iterator& operator++() {
-    data::advance(*progress_);
+    progress_->advance(1);
     ++at_;
     return *this;
   }

@@ -153,13 +153,9 @@ template <class D>
 concept ready_batches = is_batches<std::remove_const_t<D>>;
 
 template <class Batch>
-struct BatchOf<Batches<Batch>> {
-  using type = Batch;
-};
+struct BatchOf<Batches<Batch>> : std::type_identity<Batch> {};
 template <class Batch>
-struct BatchOf<const Batches<Batch>> {
-  using type = Batch;
-};
+struct BatchOf<const Batches<Batch>> : std::type_identity<Batch> {};
 
 /// Finds the number of samples in a batch.
 struct RowCounter {
@@ -212,11 +208,8 @@ class ReadyBatchMaker final : public BatchMaker {
   ReadyBatchEnds ends_;
 };
 
-template <class D, class Batch>
-  requires ready_batches<D>
-struct MakerOf<D, Batch> {
-  using type = ReadyBatchMaker<Batch>;
-};
+template <ready_batches D, class Batch>
+struct MakerOf<D, Batch> : std::type_identity<ReadyBatchMaker<Batch>> {};
 
 }  // namespace data
 }  // namespace muster

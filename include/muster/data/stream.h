@@ -21,15 +21,11 @@ namespace detail {
 template <class T>
 struct Held {};
 template <class T>
-struct Held<std::optional<T>> {
-  using type = T;
-};
+struct Held<std::optional<T>> : std::type_identity<T> {};
 template <class T>
 struct HeldList {};
 template <class T, class A>
-struct HeldList<std::optional<std::vector<T, A>>> {
-  using type = T;
-};
+struct HeldList<std::optional<std::vector<T, A>>> : std::type_identity<T> {};
 }  // namespace detail
 
 template <class S>
@@ -56,56 +52,45 @@ concept stateful_dataset = requires(S& s, const std::string& saved) {
   s.load_state(saved);
 };
 
+/// One pass over the range of a range_stream; empty for other streams.
+template <class S>
+struct RangePass {};
+template <range_stream S>
+struct RangePass<S> {
+  using Range = std::invoke_result_t<S&, int64_t>;
+  RangePass(S& stream, int64_t epoch) : range(stream(epoch)), at(std::ranges::begin(range)) {}
+  Range range;
+  std::ranges::iterator_t<Range> at;
+};
+
 /// Iterates over a stream of any of the three interfaces.
 template <stream_dataset S>
 class StreamCursor {
  public:
   explicit StreamCursor(std::shared_ptr<S> stream) : stream_(std::move(stream)) {}
   void start(int64_t epoch) {
-    if constexpr (requires { stream_->start(epoch); }) stream_->start(epoch);
+    if constexpr (range_stream<S>) range_ = std::make_unique<RangePass<S>>(*stream_, epoch);
+    else if constexpr (reset_stream<S>) stream_->reset();
+    else if constexpr (requires { stream_->start(epoch); }) stream_->start(epoch);
   }
-  auto next() { return stream_->next(); }
-
- private:
-  std::shared_ptr<S> stream_;
-};
-
-template <range_stream S>
-class StreamCursor<S> {
- public:
-  explicit StreamCursor(std::shared_ptr<S> stream) : stream_(std::move(stream)) {}
-  void start(int64_t epoch) { run_ = std::make_unique<Run>(*stream_, epoch); }
   auto next() {
-    std::optional<std::ranges::range_value_t<Range>> raw;
-    if (!run_ || run_->at == std::ranges::end(run_->range)) return raw;
-    raw.emplace(*run_->at);
-    ++run_->at;
-    return raw;
+    if constexpr (range_stream<S>) {
+      std::optional<std::ranges::range_value_t<typename RangePass<S>::Range>> raw;
+      if (!range_ || range_->at == std::ranges::end(range_->range)) return raw;
+      raw.emplace(*range_->at);
+      ++range_->at;
+      return raw;
+    } else if constexpr (reset_stream<S>) {
+      using Raw = typename detail::HeldList<decltype(stream_->get_batch(size_t{}))>::type;
+      auto some = stream_->get_batch(size_t{1});
+      return some && !some->empty() ? std::optional<Raw>(std::move(some->front())) : std::nullopt;
+    } else {
+      return stream_->next();
+    }
   }
 
  private:
-  using Range = std::invoke_result_t<S&, int64_t>;
-  struct Run {
-    Run(S& stream, int64_t epoch) : range(stream(epoch)), at(std::ranges::begin(range)) {}
-    Range range;
-    std::ranges::iterator_t<Range> at;
-  };
-  std::unique_ptr<Run> run_;
-  std::shared_ptr<S> stream_;
-};
-
-template <reset_stream S>
-class StreamCursor<S> {
- public:
-  explicit StreamCursor(std::shared_ptr<S> stream) : stream_(std::move(stream)) {}
-  void start(int64_t) { stream_->reset(); }
-  auto next() {
-    using Raw = typename detail::HeldList<decltype(stream_->get_batch(size_t{}))>::type;
-    auto some = stream_->get_batch(size_t{1});
-    return some && !some->empty() ? std::optional<Raw>(std::move(some->front())) : std::nullopt;
-  }
-
- private:
+  std::unique_ptr<RangePass<S>> range_;
   std::shared_ptr<S> stream_;
 };
 
@@ -131,7 +116,6 @@ struct BatchOf<D> {
 template <class Raw>
 class RecordsOf final : public Records {
  public:
-  int64_t size() const override { return static_cast<int64_t>(list.size()); }
   void append(const Records& from, int64_t i) override { list.push_back(static_cast<const RecordsOf&>(from).list[i]); }
   std::vector<Raw> list;
 };
@@ -206,9 +190,7 @@ class StreamBatchMaker final : public BatchMaker {
 
 template <class D, class Batch>
   requires(stream_dataset<D> && !map_dataset<D>)
-struct MakerOf<D, Batch> {
-  using type = StreamBatchMaker<D, Batch>;
-};
+struct MakerOf<D, Batch> : std::type_identity<StreamBatchMaker<D, Batch>> {};
 
 }  // namespace muster::data
 

@@ -55,7 +55,6 @@ class SendableBox final : public BatchBoxOf<Batch> {
 class Records {
  public:
   virtual ~Records() = default;
-  virtual int64_t size() const = 0;
   /// Appends a copy of sample i of `from`, which has the same type.
   virtual void append(const Records& from, int64_t i) = 0;
 };
@@ -219,8 +218,6 @@ class DatasetBatchMaker final : public BatchMaker {
 
 /// The BatchMaker for data of type D; specialised for streams and ready-made batches.
 template <class D, class Batch>
-struct MakerOf {
-  using type = DatasetBatchMaker<D, Batch>;
-};
+struct MakerOf : std::type_identity<DatasetBatchMaker<D, Batch>> {};
 
 }  // namespace muster::data
