@@ -2,8 +2,6 @@
 
 #include <dlfcn.h>
 
-#include <cctype>
-
 #include <ATen/DeviceAccelerator.h>
 
 #include "base/accelerator_name.h"
@@ -34,11 +32,10 @@ ParsedName parse(std::string_view name) {
   const auto colon = name.find(':');
   ParsedName parsed{std::string(name.substr(0, colon)), std::nullopt};
   if (colon == std::string_view::npos) return parsed;
-  const std::string digits(name.substr(colon + 1));
-  const bool good = !digits.empty() && digits.size() < 5 &&
-                    std::all_of(digits.begin(), digits.end(), [](unsigned char c) { return std::isdigit(c); });
-  if (!good) refuse(name, "has no number after the colon");
-  parsed.index = std::stoi(digits);
+  const auto digits = name.substr(colon + 1);
+  const auto index = digits.size() < 5 ? parse_number<unsigned>(digits) : std::nullopt;
+  if (!index) refuse(name, "has no number after the colon");
+  parsed.index = static_cast<int>(*index);
   return parsed;
 }
 

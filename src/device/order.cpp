@@ -43,41 +43,42 @@ Event record(at::Device device) {
   return recorded(current_of(device));
 }
 
-namespace detail {
-
-void stream_wait(const SyncPoint& point, const c10::Event& event, at::Device device) {
-  if (passes(point, SyncKind::stream_wait)) event.block(current_of(device));
+void stream_wait(const SyncPoint& point, const Event& event, at::Device device) {
+  if (event && passes(point, SyncKind::stream_wait)) event->block(current_of(device));
 }
 
 void stream_wait(const SyncPoint& point, const StreamEvents& events, at::Device device) {
-  if (!passes(point, SyncKind::stream_wait)) return;
+  if (events.empty() || !passes(point, SyncKind::stream_wait)) return;
   const auto current = current_of(device);
   for (const auto& [stream, event] : events)
     if (stream != current) event.block(current);
 }
 
-void wait_stream(const SyncPoint& point, c10::Stream waiting, c10::Stream awaited) {
-  if (waiting != awaited && passes(point, SyncKind::stream_wait)) recorded(awaited).block(waiting);
+void wait_stream(const SyncPoint& point, const Stream& waiting, const Stream& awaited) {
+  if (waiting && awaited && waiting != awaited && passes(point, SyncKind::stream_wait))
+    recorded(*awaited).block(*waiting);
 }
 
-void host_wait(const SyncPoint& point, const c10::Event& event) {
-  if (passes(point, SyncKind::host_wait)) event.synchronize();
+void host_wait(const SyncPoint& point, const Event& event) {
+  if (event && passes(point, SyncKind::host_wait)) event->synchronize();
 }
 
-bool query(const SyncPoint& point, const c10::Event& event) { return !passes(point, SyncKind::query) || event.query(); }
+bool query(const SyncPoint& point, const Event& event) {
+  return !event || !passes(point, SyncKind::query) || event->query();
+}
 
-}  // namespace detail
-
-bool StreamUses::add_current(at::Device device) {
+bool StreamUses::add(at::Device device) {
+  if (device.is_cpu()) return false;
   const auto current = current_of(device);
   if (std::find(streams_.begin(), streams_.end(), current) != streams_.end()) return false;
   streams_.push_back(current);
   return true;
 }
 
-void StreamUses::wait_for_others(const SyncPoint& point, at::Device device) {
+void StreamUses::wait(const SyncPoint& point, at::Device device) {
+  if (streams_.empty()) return;
   const auto current = current_of(device);
-  for (const auto& stream : streams_) detail::wait_stream(point, current, stream);
+  for (const auto& stream : streams_) wait_stream(point, current, stream);
   streams_.assign(1, current);
 }
 
@@ -89,7 +90,7 @@ StreamEvents StreamUses::record() {
 }
 
 void StreamUses::wait_for_current(const SyncPoint& point, at::Device device) const {
-  for (const auto& stream : streams_) detail::wait_stream(point, stream, current_of(device));
+  for (const auto& stream : streams_) wait_stream(point, stream, current_of(device));
 }
 
 void async_copy(const SyncPoint& point, const at::Tensor& to, const at::Tensor& from) {

@@ -57,38 +57,24 @@ struct StreamEvent {
 };
 using StreamEvents = std::vector<StreamEvent>;
 
-namespace detail {
-void stream_wait(const SyncPoint& point, const c10::Event& event, at::Device device);
-void stream_wait(const SyncPoint& point, const StreamEvents& events, at::Device device);
-void wait_stream(const SyncPoint& point, c10::Stream waiting, c10::Stream awaited);
-void host_wait(const SyncPoint& point, const c10::Event& event);
-bool query(const SyncPoint& point, const c10::Event& event);
-}  // namespace detail
-
 /// Makes the device's current stream wait for the event. The calling thread does not wait.
-inline void stream_wait(const SyncPoint& point, const Event& event, at::Device device) {
-  if (event) detail::stream_wait(point, *event, device);
-}
-
+void stream_wait(const SyncPoint& point, const Event& event, at::Device device);
 /// Makes the device's current stream wait for all of these events.
-inline void stream_wait(const SyncPoint& point, const StreamEvents& events, at::Device device) {
-  if (!events.empty()) detail::stream_wait(point, events, device);
-}
-
+void stream_wait(const SyncPoint& point, const StreamEvents& events, at::Device device);
 /// Makes one stream wait for the work that is on the other one so far.
-inline void wait_stream(const SyncPoint& point, const Stream& waiting, const Stream& awaited) {
-  if (waiting && awaited) detail::wait_stream(point, *waiting, *awaited);
-}
+void wait_stream(const SyncPoint& point, const Stream& waiting, const Stream& awaited);
+/// Makes the calling thread wait for the event.
+void host_wait(const SyncPoint& point, const Event& event);
+/// Whether the event is complete. The calling thread does not wait.
+bool query(const SyncPoint& point, const Event& event);
 
 /// The streams of a device that use one piece of memory; none on the CPU. Thread safety: the caller's.
 class StreamUses {
  public:
   /// Adds the device's current stream. Returns whether it was not among the streams before.
-  bool add(at::Device device) { return !device.is_cpu() && add_current(device); }
+  bool add(at::Device device);
   /// Makes the current stream wait for the work on the other streams so far. It is the only stream from then on.
-  void wait(const SyncPoint& point, at::Device device) {
-    if (!streams_.empty()) wait_for_others(point, device);
-  }
+  void wait(const SyncPoint& point, at::Device device);
   /// Records an event on each stream and forgets the streams.
   StreamEvents record();
   /// Makes the streams wait for the work on the current stream so far. Called before memory that was allocated on one
@@ -96,19 +82,8 @@ class StreamUses {
   void wait_for_current(const SyncPoint& point, at::Device device) const;
 
  private:
-  bool add_current(at::Device device);
-  void wait_for_others(const SyncPoint& point, at::Device device);
-
   std::vector<c10::Stream> streams_;
 };
-
-/// Makes the calling thread wait for the event.
-inline void host_wait(const SyncPoint& point, const Event& event) {
-  if (event) detail::host_wait(point, *event);
-}
-
-/// Whether the event is complete. The calling thread does not wait.
-inline bool query(const SyncPoint& point, const Event& event) { return !event || detail::query(point, *event); }
 
 /// Makes a stream and its device current while this object exists.
 class StreamScope {

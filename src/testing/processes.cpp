@@ -36,6 +36,11 @@ constexpr std::string_view kReadAtLoad[] = {"LD_",     "OMP_",   "GOMP_",  "KMP_
 
 using Lines = std::vector<std::string>;
 
+/// Throws: LaunchError (MU064), always, with the text of this value of errno.
+[[noreturn]] void fail(std::string_view what, int error) {
+  throw LaunchError("MU064", formatted("{}: {}", what, std::generic_category().message(error)));
+}
+
 Lines read_at_load(const Lines& environment) {
   Lines found;
   std::copy_if(environment.begin(), environment.end(), std::back_inserter(found), [](const std::string& line) {
@@ -182,11 +187,6 @@ void serve(int socket, pid_t owner, int& argc, char**& argv) {
   ::_exit(0);
 }
 
-[[noreturn]] void fail_to_start() {
-  throw LaunchError(
-      "MU064", formatted("no process from which test ranks are forked: {}", std::generic_category().message(errno)));
-}
-
 /// Retries after a signal: an unread answer would make the rank start twice.
 pid_t receive_rank(int socket) {
   pid_t rank = -1;
@@ -213,12 +213,13 @@ std::optional<pid_t> fork_from_server(const Lines& arguments, const Lines& envir
 }  // namespace
 
 void start_fork_server(int& argc, char**& argv) {
+  constexpr std::string_view kNoServer = "no process from which test ranks are forked";
   std::array<int, 2> ends{};
-  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends.data()) != 0) fail_to_start();
+  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends.data()) != 0) fail(kNoServer, errno);
   constexpr int kBytes = kLargest;
   ::setsockopt(ends[0], SOL_SOCKET, SO_SNDBUF, &kBytes, sizeof(kBytes));
   const pid_t owner = ::getpid(), server = ::fork();
-  if (server < 0) fail_to_start();
+  if (server < 0) fail(kNoServer, errno);
   if (server == 0) {
     ::close(ends[0]);
     return serve(ends[1], owner, argc, argv);
@@ -266,14 +267,10 @@ struct Child {
   bool running = true;
 };
 
-[[noreturn]] void start_program_again(const std::vector<std::string>& arguments,
-                                      const std::vector<std::string>& environment, const std::string& program,
-                                      pid_t parent, int output) {
-  std::vector<char*> argv{const_cast<char*>(program.c_str())}, envp;
-  for (const auto& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
-  for (const auto& line : environment) envp.push_back(const_cast<char*>(line.c_str()));
-  argv.push_back(nullptr);
-  envp.push_back(nullptr);
+[[noreturn]] void start_program_again(Lines arguments, Lines environment, const std::string& program, pid_t parent,
+                                      int output) {
+  arguments.insert(arguments.begin(), program);
+  const auto argv = pointers_to(arguments), envp = pointers_to(environment);
   attach_to(parent, output);
   ::execve(program.c_str(), argv.data(), envp.data());
   ::execve("/proc/self/exe", argv.data(), envp.data());  // the file may have been rebuilt meanwhile
@@ -282,10 +279,9 @@ struct Child {
   ::_exit(127);
 }
 
-Child start(const std::vector<std::string>& arguments, const std::vector<std::string>& environment) {
+Child start(const Lines& arguments, const Lines& environment) {
   int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0)
-    throw LaunchError("MU064", formatted("no pipe for a test rank: {}", std::generic_category().message(errno)));
+  if (::pipe2(ends, O_CLOEXEC) != 0) fail("no pipe for a test rank", errno);
   pid_t pid = fork_from_server(arguments, environment, ends[1]).value_or(-1);
   if (pid < 0) {
     const std::string program = std::filesystem::read_symlink("/proc/self/exe").string();
@@ -296,9 +292,7 @@ Child start(const std::vector<std::string>& arguments, const std::vector<std::st
   const int error = errno;
   ::close(ends[1]);
   Child child{pid, Descriptor(ends[0]), {}, true};
-  if (pid < 0)
-    throw LaunchError("MU064",
-                      formatted("a test rank could not be started: {}", std::generic_category().message(error)));
+  if (pid < 0) fail("a test rank could not be started", error);
   ::fcntl(ends[0], F_SETFL, O_NONBLOCK);
   child.end = Descriptor(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
   return child;
