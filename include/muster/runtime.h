@@ -7,6 +7,7 @@
 #include <iosfwd>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -22,6 +23,7 @@
 #include "muster/base/format.h"
 #include "muster/base/format_text.h"
 #include "muster/checkpoint/options.h"
+#include "muster/cluster/cluster.h"
 #include "muster/comm/communicator.h"
 #include "muster/data/loader.h"
 #include "muster/data/progress_bar.h"
@@ -176,27 +178,27 @@ class Runtime {
   /// the result of f as an optional. In a world of one, this function and its variants for other ranks always run f.
   template <class F>
   auto on_main_process(F f) const {
-    return on_selected({runtime::RankSelector::Kind::main}, std::move(f));
+    return on_ranks([](const auto& cluster) { return cluster.rank == 0; }, std::move(f));
   }
   /// Returns f as a function that runs on the first rank of each node only; see on_main_process().
   template <class F>
   auto on_local_main_process(F f) const {
-    return on_selected({runtime::RankSelector::Kind::local_main}, std::move(f));
+    return on_ranks([](const auto& cluster) { return cluster.local_rank == 0; }, std::move(f));
   }
   /// Returns f as a function that runs on the last rank only; see on_main_process().
   template <class F>
   auto on_last_process(F f) const {
-    return on_selected({runtime::RankSelector::Kind::last}, std::move(f));
+    return on_ranks([](const auto& cluster) { return cluster.rank == cluster.world_size - 1; }, std::move(f));
   }
   /// Returns f as a function that runs on rank `index` only; see on_main_process().
   template <class F>
   auto on_process(int index, F f) const {
-    return on_selected({runtime::RankSelector::Kind::rank, index}, std::move(f));
+    return on_ranks([index](const auto& cluster) { return cluster.rank == index; }, std::move(f));
   }
   /// Returns f as a function that runs on local rank `index` of each node only; see on_main_process().
   template <class F>
   auto on_local_process(int index, F f) const {
-    return on_selected({runtime::RankSelector::Kind::local_rank, index}, std::move(f));
+    return on_ranks([index](const auto& cluster) { return cluster.local_rank == index; }, std::move(f));
   }
 
   /// Runs `f` on the main rank first, then on the others; if it throws on the main rank, all ranks throw. Collective.
@@ -597,10 +599,19 @@ class Runtime {
 
   runtime::TrialGroup trial_group();
   static void print_line(const std::string& line);
-  template <class F>
-  auto on_selected(const runtime::RankSelector& selector, F f) const {
-    const auto here = [state = state_, selector] { return runtime::is_selected(*state, selector); };
-    return runtime::OnSomeRanks<std::remove_const_t<decltype(here)>, F>(here, std::move(f));
+  /// Returns f as a function that runs where `is_chosen` is true of the cluster, and always in a world of one.
+  template <class IsChosen, class F>
+  auto on_ranks(IsChosen is_chosen, F f) const {
+    return [state = state_, is_chosen, f = std::move(f)]<class... A>(A&&... arguments) mutable {
+      const ClusterEnvironment& cluster = runtime::cluster_of(*state);
+      const bool here = cluster.world_size == 1 || is_chosen(cluster);
+      using R = std::invoke_result_t<F&, A...>;
+      if constexpr (std::is_void_v<R>) {
+        if (here) f(std::forward<A>(arguments)...);
+      } else {
+        return here ? std::optional<R>(f(std::forward<A>(arguments)...)) : std::nullopt;
+      }
+    };
   }
   std::shared_ptr<runtime::Accumulation> next_micro_batch();
   void run_joined(std::vector<std::shared_ptr<parallel::ManagedModel>> models, const std::function<void()>& f,

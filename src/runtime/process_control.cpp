@@ -95,7 +95,7 @@ void empty_device_cache() {
   if (at::accelerator::deviceCount() > 0) at::accelerator::emptyCache();
 }
 
-Trial agree_on_trial(const comm::Communicator& group, const std::exception_ptr& error) {
+bool agree_on_trial(const comm::Communicator& group, const std::exception_ptr& error) {
   // A rank that lost the others because they abandoned the attempt is not a root cause.
   bool lost = false, memory = false;
   if (error) {
@@ -120,13 +120,13 @@ Trial agree_on_trial(const comm::Communicator& group, const std::exception_ptr& 
   }
   if (scalars.result(full) > 0) {
     if (error && group.rank() == 0) log::info("a batch size does not fit: ", text_of_exhaustion(error));
-    return Trial::too_large;
+    return false;
   }
   if (scalars.result(left) > 0) {
     if (error) std::rethrow_exception(error);
     throw UsageError("MU176", "another rank lost this one while a batch size was tried; look at its output");
   }
-  return Trial::fits;
+  return true;
 }
 
 int64_t smaller_batch_size(int64_t size, const BatchSizeOptions& options) {

@@ -419,18 +419,7 @@ namespace runtime {
 
 RuntimeState& state_of(const Runtime& runtime) { return *runtime.state_; }
 
-bool is_selected(const RuntimeState& state, const RankSelector& selector) {
-  const auto& cluster = state.placement().cluster();
-  if (cluster.world_size == 1) return true;
-  switch (selector.kind) {
-    case RankSelector::Kind::main: return cluster.rank == 0;
-    case RankSelector::Kind::local_main: return cluster.local_rank == 0;
-    case RankSelector::Kind::last: return cluster.rank == cluster.world_size - 1;
-    case RankSelector::Kind::rank: return cluster.rank == selector.index;
-    case RankSelector::Kind::local_rank: return cluster.local_rank == selector.index;
-  }
-  return false;
-}
+const ClusterEnvironment& cluster_of(const RuntimeState& state) { return state.placement().cluster(); }
 
 std::optional<StepRows> step_rows(const RuntimeState& state) { return state.step_rows(); }
 

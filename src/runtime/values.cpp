@@ -27,11 +27,11 @@ std::vector<int64_t> words_of(const std::string& bytes) {
   return words;
 }
 
-/// The label of the leaf operation, for a message that precedes it.
-comm::Communicator labelled(const comm::Communicator& group, const char* label) {
-  auto operation_label = group.label();
-  operation_label.text = label;
-  return group.with_label(std::move(operation_label));
+/// The group for messages with this text in their label, such as one that precedes the operation of a leaf.
+comm::Communicator labelled(const comm::Communicator& group, std::string text) {
+  auto label = group.label();
+  label.text = std::move(text);
+  return group.with_label(std::move(label));
 }
 
 void require_shape(const std::vector<int64_t>& words, int source) {
@@ -45,9 +45,7 @@ void require_shape(const std::vector<int64_t>& words, int source) {
 
 /// The group for messages that carry values as bytes.
 comm::Communicator for_objects(const comm::Communicator& group) {
-  auto label = group.label();
-  if (label.text.empty()) label.text = "objects";
-  return group.with_label(std::move(label));
+  return group.label().text.empty() ? labelled(group, "objects") : group;
 }
 
 }  // namespace
@@ -106,9 +104,6 @@ at::Tensor pad_tensor(const comm::Communicator& group, const at::Tensor& tensor,
   const auto padding = at::full(shape, options.value, rows.options());
   return options.pad_first ? at::cat({padding, rows}, dim) : at::cat({rows, padding}, dim);
 }
-
-bool is_alone(const comm::Communicator& group) { return group.size() == 1; }
-bool is_rank(const comm::Communicator& group, int rank) { return group.rank() == rank; }
 
 std::vector<at::Tensor> gather_packed(const comm::Communicator& group, const at::Tensor& packed) {
   comm::require_same_device_operations(group);  // the packed values may come from device operations
@@ -170,22 +165,19 @@ std::string text_of(const std::vector<tree::Leaf>& leaves) {
 
 /// "2 tensors ([0], [1])". Keys may hold any text, so terminal control characters are escaped.
 std::string in_words(const std::string& text) {
-  const auto count = static_cast<std::size_t>(std::count(text.begin(), text.end(), '\0'));
-  std::string places;
-  for (std::size_t i = 0, begin = 0; i < std::min(count, kShown); ++i) {
-    const auto end = text.find('\0', begin);
-    places += (i ? ", " : "") + shown(std::string_view(text).substr(begin, end - begin));
-    begin = end + 1;
-  }
-  if (count > kShown) places += ", ...";
-  return formatted("{}{}", counted(count, "tensor"), count == 0 ? "" : " (" + places + ")");
+  auto places = split_text(text, '\0');
+  const auto count = counted(std::ssize(places), "tensor");
+  if (places.empty()) return count;
+  const bool more = places.size() > kShown;
+  places.resize(std::min(places.size(), kShown));
+  return formatted("{} ({}{})", count, joined(places, [](const std::string& place) { return shown(place); }),
+                   more ? ", ..." : "");
 }
 
 void require_equal_places(const comm::Communicator& group, std::string_view operation,
                           const std::vector<tree::Leaf>& leaves) {
-  auto label = group.label();
-  label.text = "comparing the values of " + std::string(operation);
-  if (const auto found = comm::first_difference(group.with_label(label).all_gather_bytes(text_of(leaves))))
+  const auto comparing = labelled(group, "comparing the values of " + std::string(operation));
+  if (const auto found = comm::first_difference(comparing.all_gather_bytes(text_of(leaves))))
     throw UsageError(
         "MU065", formatted("{} was given values with tensors in different places: rank 0 has {} and rank {} has {}. "
                            "Give every rank as many, or send the values as objects (gather_object, broadcast_object)",
@@ -197,10 +189,8 @@ void require_equal_places(const comm::Communicator& group, std::string_view oper
 [[noreturn]] void refuse_undefined(const comm::Communicator& group, std::string_view operation, const tree::Leaf& leaf,
                                    bool compared) {
   const auto what = formatted("{} of an undefined tensor{}", operation, leaf.path.empty() ? "" : " at " + leaf.path);
-  auto label = group.label();
-  label.text = "refusing the " + what;
   if (!compared && group.size() > 1) try {
-      group.with_label(label).barrier();
+      labelled(group, "refusing the " + what).barrier();
     } catch (const CommError&) {  // the other ranks have their error now
     }
   throw UsageError("MU177",
@@ -210,30 +200,24 @@ void require_equal_places(const comm::Communicator& group, std::string_view oper
 
 }  // namespace
 
-struct LeafOperations::State {
-  comm::Communicator group;
-  comm::OperationLabel label = group.label();
-  comm::Communicator current = group;
-};
-
 LeafOperations::LeafOperations(const comm::Communicator& group, std::string_view operation,
                                std::vector<tree::Leaf> leaves, bool varies, int source)
-    : state_(std::make_shared<State>(State{group})) {
+    : group_(group), label_(group.label()) {
   comm::require_same_device_operations(group);  // the values may come from device operations
   if (source >= 0 && source != group.rank())
     for (auto& leaf : leaves) leaf.defined = true;
   if (varies && group.size() > 1) require_equal_places(group, operation, leaves);
   const auto missing = std::find_if(leaves.begin(), leaves.end(), [](const auto& leaf) { return !leaf.defined; });
   if (missing != leaves.end()) refuse_undefined(group, operation, *missing, varies);
-  state_->label.tensor_index = -1;
-  state_->label.tensor_count = static_cast<int32_t>(leaves.size());
+  label_.tensor_index = -1;
+  label_.tensor_count = static_cast<int32_t>(leaves.size());
 }
 
 const comm::Communicator& LeafOperations::next() {
-  ++state_->label.tensor_index;
-  return state_->current = state_->group.with_label(state_->label);
+  ++label_.tensor_index;
+  return current_ = group_.with_label(label_);
 }
 
-void LeafOperations::finish() const { comm::require_same_device_operations(state_->group); }
+void LeafOperations::finish() const { comm::require_same_device_operations(group_); }
 
 }  // namespace muster::runtime

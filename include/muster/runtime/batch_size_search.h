@@ -26,13 +26,10 @@ bool is_out_of_memory(const std::exception_ptr& error);
 /// Releases cached memory of accelerators.
 void empty_device_cache();
 
-/// The outcome of one trial of a batch size, over all ranks.
-enum class Trial { fits, too_large, failed };
-
-/// Agrees on the outcome of a trial. `error`: the exception of this rank's trial, if any. Throws: that exception,
-/// unless it is an out-of-memory error; UsageError (MU176) if another rank's trial failed for a reason other than
-/// memory. Collective.
-Trial agree_on_trial(const comm::Communicator& group, const std::exception_ptr& error);
+/// Agrees on the outcome of a trial of a batch size: whether it fits into the memory of all ranks. `error`: the
+/// exception of this rank's trial, if any. Throws: that exception, unless it is an out-of-memory error; UsageError
+/// (MU176) if another rank's trial failed for a reason other than memory. Collective.
+bool agree_on_trial(const comm::Communicator& group, const std::exception_ptr& error);
 /// Throws: UsageError (MU185) if no smaller size is left to try.
 int64_t smaller_batch_size(int64_t size, const BatchSizeOptions& options);
 
@@ -59,9 +56,9 @@ auto find_executable_batch_size(const comm::Communicator& group, const TrialGrou
       trial.abandon();
     }
     trial.close();
-    const auto outcome = agree_on_trial(group, error);
+    const bool fits = agree_on_trial(group, error);
     error = nullptr;  // the exception may hold the objects that filled the memory
-    if (outcome == Trial::fits) {
+    if (fits) {
       if constexpr (std::is_void_v<R>) return size;
       else return std::make_pair(size, std::move(*result));
     }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <any>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -144,50 +145,41 @@ at::Tensor join_rows(const std::vector<at::Tensor>& parts);
 template <class T>
 class Joiner {
  public:
-  explicit Joiner(std::vector<T>& values) : values_(values) {}
+  explicit Joiner(std::vector<T>& values) {
+    for (auto& value : values) tree::visit(value, Pointers{leaves_.emplace_back()});
+  }
   void operator()(at::Tensor& tensor) {
     std::vector<at::Tensor> parts;
-    for (auto* part : leaves(tensor)) parts.push_back(*part);
+    for (auto* part : next_leaves<at::Tensor>()) parts.push_back(*part);
     tensor = join_rows(parts);
-    ++leaf_;
   }
   template <tree::plain_list L>
   void operator()(L& list) {
-    for (auto* part : leaves(list))
+    for (auto* part : next_leaves<L>())
       if (part != &list) list.insert(list.end(), part->begin(), part->end());
-    ++leaf_;
   }
 
  private:
-  template <class L>
-  std::vector<L*> leaves(L&) {
-    std::vector<L*> found;
-    for (auto& value : values_) {
-      int at = 0;
-      tree::visit(value, Pointer<L>{at, leaf_, found});
-    }
-    return found;
-  }
-  template <class L>
-  struct Pointer {
-    int& at;
-    int wanted;
-    std::vector<L*>& found;
-    void operator()(at::Tensor& tensor) const { take(tensor); }
-    template <tree::plain_list O>
-    void operator()(O& list) const {
-      take(list);
-    }
-    template <class O>
-    void take(O& leaf) const {
-      if constexpr (std::is_same_v<O, L>)
-        if (at == wanted) found.push_back(&leaf);
-      ++at;
+  /// Lists the leaves of one value: pointers to them.
+  struct Pointers {
+    std::vector<std::any>& leaves;
+    void operator()(at::Tensor& tensor) const { leaves.emplace_back(&tensor); }
+    template <tree::plain_list L>
+    void operator()(L& list) const {
+      leaves.emplace_back(&list);
     }
   };
+  template <class L>
+  std::vector<L*> next_leaves() {
+    std::vector<L*> found;
+    for (auto& leaves : leaves_)
+      if (auto* leaf = leaf_ < leaves.size() ? std::any_cast<L*>(&leaves[leaf_]) : nullptr) found.push_back(*leaf);
+    ++leaf_;
+    return found;
+  }
 
-  std::vector<T>& values_;
-  int leaf_ = 0;
+  std::vector<std::vector<std::any>> leaves_;  // of each value, in the order of visit()
+  std::size_t leaf_ = 0;
 };
 
 /// Visitor for a value to which no rank has added anything. Throws: UsageError (MU254) for a tensor, which has no empty

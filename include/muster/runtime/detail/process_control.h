@@ -5,42 +5,18 @@
 #include <type_traits>
 #include <utility>
 
-namespace muster::comm {
+namespace muster {
+struct ClusterEnvironment;
+namespace comm {
 class Communicator;
 }
+}  // namespace muster
 
 namespace muster::runtime {
 
 class RuntimeState;
 
-/// Selects the rank, or one rank per node, that runs a function.
-struct RankSelector {
-  enum class Kind { main, local_main, last, rank, local_rank } kind = Kind::main;
-  int index = 0;  ///< the rank, for Kind::rank and Kind::local_rank
-};
-
-/// Whether this rank is selected; always true in a world of one.
-bool is_selected(const RuntimeState& state, const RankSelector& selector);
-
-/// A function that runs on some ranks only; on the others a call does nothing. Its result is returned as an optional.
-template <class Here, class F>
-class OnSomeRanks {
- public:
-  OnSomeRanks(Here here, F f) : here_(std::move(here)), f_(std::move(f)) {}
-  template <class... A>
-  auto operator()(A&&... arguments) {
-    using R = std::invoke_result_t<F&, A...>;
-    if constexpr (std::is_void_v<R>) {
-      if (here_()) f_(std::forward<A>(arguments)...);
-    } else {
-      return here_() ? std::optional<R>(f_(std::forward<A>(arguments)...)) : std::nullopt;
-    }
-  }
-
- private:
-  Here here_;
-  F f_;
-};
+const ClusterEnvironment& cluster_of(const RuntimeState& state);
 
 /// Runs `turn`, which is empty on some ranks. Throws: what `turn` throws; UsageError (MU176), on the other ranks, with
 /// the message of the first rank that failed. Collective.

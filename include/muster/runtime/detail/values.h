@@ -10,18 +10,13 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/scalar_tensor.h>
 
+#include "muster/comm/communicator.h"
 #include "muster/tree/detail/pack.h"
 #include "muster/tree/detail/visit.h"
-
-namespace muster::comm {
-class Communicator;
-}
 
 /// Values that are sent as bytes: strings, numbers, tensors and structures of them; see tree/detail/pack.h.
 namespace muster::runtime {
 
-bool is_alone(const comm::Communicator& group);
-bool is_rank(const comm::Communicator& group, int rank);
 /// Returns the packed values of all ranks, in rank order. Collective.
 std::vector<at::Tensor> gather_packed(const comm::Communicator& group, const at::Tensor& packed);
 /// Returns the packed value of rank `source`; `packed` is read on that rank only. Collective.
@@ -30,8 +25,8 @@ at::Tensor broadcast_packed(const comm::Communicator& group, const at::Tensor& p
 /// Returns the value of rank `source`. Collective.
 template <class T>
 T broadcast_object(const comm::Communicator& group, const T& value, int source) {
-  if (is_alone(group)) return value;
-  const bool here = is_rank(group, source);
+  if (group.size() == 1) return value;
+  const bool here = group.rank() == source;
   const auto packed = broadcast_packed(group, here ? tree::pack(value) : at::Tensor(), source);
   return here ? value : tree::unpack<T>(packed);
 }
@@ -53,14 +48,6 @@ std::vector<T> gather_object(const comm::Communicator& group, const std::vector<
   return all;
 }
 
-}  // namespace muster::runtime
-
-namespace muster::comm {
-class Communicator;
-}
-
-namespace muster::runtime {
-
 /// Numbers the collectives for the tensors of one value, to detect ranks whose value has other tensors.
 class LeafOperations {
  public:
@@ -79,8 +66,8 @@ class LeafOperations {
   void finish() const;
 
  private:
-  struct State;
-  std::shared_ptr<State> state_;
+  comm::Communicator group_, current_;
+  comm::OperationLabel label_;
 };
 
 /// Returns the value with every tensor t replaced by f(group, t). Collective.
