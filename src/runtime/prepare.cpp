@@ -37,25 +37,19 @@ PlacementScope::~PlacementScope() { state_.set_move_to_device({}); }
 
 namespace muster {
 
-std::shared_ptr<const data::SampleSplit> runtime::split_of(RuntimeState& state, const data::LoaderState& loader,
-                                                           const PrepareLoaderOptions& options) {
+std::shared_ptr<data::LoaderState> prepare_loader(const Runtime& runtime, const data::LoaderState& loader,
+                                                  const PrepareLoaderOptions& options) {
   if (options.filler_batches && options.even_batches.value_or(false))
     throw ConfigError("MU432",
                       "a loader is to be prepared with even_batches, which repeat samples, and with filler_batches, "
                       "which are there instead of repeated samples: set one of the two");
-  auto split = state.prepare_loader(loader);
+  auto& state = runtime::state_of(runtime);
+  auto split = state.split_of(loader);
   if (options.even_batches) split.even_batches = options.even_batches;
   if (!options.move_to_device) split.device = at::kCPU;
   split.filler_batches = options.filler_batches;
   split.in_order = options.in_order;
-  return std::make_shared<const data::SampleSplit>(split);
-}
-
-std::shared_ptr<data::LoaderState> prepare_loader(const Runtime& runtime, const data::LoaderState& loader,
-                                                  const PrepareLoaderOptions& options) {
-  auto prepared = loader.distributed(*runtime::split_of(runtime::state_of(runtime), loader, options));
-  runtime::keep_loader(runtime::state_of(runtime), prepared, options.place);
-  return prepared;
+  return state.distribute(loader, split, options.place);
 }
 
 }  // namespace muster

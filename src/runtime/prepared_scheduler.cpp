@@ -96,32 +96,17 @@ bool skipped(const std::weak_ptr<PreparedOptimizer>& entry) {
   return optimizer && optimizer->step_was_skipped();
 }
 
-}  // namespace
-
-void PreparedScheduler::compare_with(int64_t steps, int64_t last) {
-  if (std::exchange(compared, true)) return;
-  const auto total = total_steps();
-  if (total && (*total > steps || *total <= steps - last) && rank == 0)
-    log::warning(c10::demangle(typeid(*inner).name()), " was made for ", *total, " steps, and this training has ",
-                 steps, kHowToCount);
-}
-
-void PreparedScheduler::compare_with_made_steps() const {
-  const auto total = total_steps();
-  const auto made = inner ? inner->last_epoch() : 0;
-  if (compared || !total || made <= 0 || made >= *total || rank != 0 || std::uncaught_exceptions() > 0) return;
-  if (world_size > 1 && (*total + made / 2) / made == world_size)
-    log::warning(c10::demangle(typeid(*inner).name()), " was made for ", *total, " steps and made ", made, kHowToCount);
-}
-
-void SchedulerPreparation::step_with_optimizers(PreparedScheduler& scheduler,
-                                                std::vector<std::weak_ptr<PreparedOptimizer>> some) const {
-  scheduler.with_optimizer = with_optimizer;
-  scheduler.rank = group.rank();
-  scheduler.world_size = group.size();
+/// Steps the scheduler whenever these optimizers step, as many times as that step counts (Accelerate's
+/// step_with_optimizer). Its first step warns, naming it, if the loop makes another number of steps than it was made
+/// for.
+void step_with_optimizers(const SchedulerContext& context, PreparedScheduler& scheduler,
+                          std::vector<std::weak_ptr<PreparedOptimizer>> some) {
+  scheduler.with_optimizer = context.with_optimizer;
+  scheduler.rank = context.group.rank();
+  scheduler.world_size = context.group.size();
   scheduler.wait = wait_for(some);
-  scheduler.step_with_optimizer = [optimizers = std::move(some), accumulation = accumulation,
-                                   loop_steps = loop_steps](const std::shared_ptr<PreparedScheduler>& own) {
+  scheduler.step_with_optimizer = [optimizers = std::move(some), accumulation = context.accumulation,
+                                   loop_steps = context.loop_steps](const std::shared_ptr<PreparedScheduler>& own) {
     if (!accumulation->sync()) return;
     if (!own->compared && own->inner && own->inner->last_epoch() == 0)
       if (const auto loop = loop_steps())
@@ -140,36 +125,57 @@ void SchedulerPreparation::step_with_optimizers(PreparedScheduler& scheduler,
   };
 }
 
-Scheduler SchedulerPreparation::prepare(std::shared_ptr<torch::optim::LRScheduler> scheduler) const {
-  auto linked =
-      stepped_optimizers(*optimizers, [&](torch::optim::Optimizer& optimizer) { return steps(*scheduler, optimizer); });
+}  // namespace
+
+void PreparedScheduler::compare_with(int64_t steps, int64_t last) {
+  if (std::exchange(compared, true)) return;
+  const auto total = total_steps();
+  if (total && (*total > steps || *total <= steps - last) && rank == 0)
+    log::warning(c10::demangle(typeid(*inner).name()), " was made for ", *total, " steps, and this training has ",
+                 steps, kHowToCount);
+}
+
+void PreparedScheduler::compare_with_made_steps() const {
+  const auto total = total_steps();
+  const auto made = inner ? inner->last_epoch() : 0;
+  if (compared || !total || made <= 0 || made >= *total || rank != 0 || std::uncaught_exceptions() > 0) return;
+  if (world_size > 1 && (*total + made / 2) / made == world_size)
+    log::warning(c10::demangle(typeid(*inner).name()), " was made for ", *total, " steps and made ", made, kHowToCount);
+}
+
+Scheduler prepare_scheduler(RuntimeState& state, std::shared_ptr<torch::optim::LRScheduler> scheduler) {
+  const auto context = state.scheduler_context();
+  auto linked = stepped_optimizers(*context.optimizers,
+                                   [&](torch::optim::Optimizer& optimizer) { return steps(*scheduler, optimizer); });
   auto prepared = std::make_shared<PreparedScheduler>(
       PreparedScheduler{.step = [scheduler] { scheduler->step(); },
                         .step_by_metric = nullptr,
-                        .saved = saves.add(std::make_shared<SavedScheduler>(scheduler)),
+                        .saved = context.saves.add(std::make_shared<SavedScheduler>(scheduler)),
                         .inner = nullptr});
-  step_with_optimizers(*prepared, std::move(linked));
+  step_with_optimizers(context, *prepared, std::move(linked));
   return Scheduler(std::move(prepared));
 }
 
-Scheduler SchedulerPreparation::prepare(std::shared_ptr<torch::optim::ReduceLROnPlateauScheduler> scheduler) const {
-  return Scheduler(
-      std::make_shared<PreparedScheduler>(PreparedScheduler{.step = nullptr,
-                                                            .step_by_metric = step_by_mean(std::move(scheduler), group),
-                                                            .saved = saves.add(std::make_shared<SavedScheduler>()),
-                                                            .inner = nullptr,
-                                                            .wait = [all = optimizers] { wait_for (*all)(); }}));
+Scheduler prepare_scheduler(RuntimeState& state, std::shared_ptr<torch::optim::ReduceLROnPlateauScheduler> scheduler) {
+  const auto context = state.scheduler_context();
+  return Scheduler(std::make_shared<PreparedScheduler>(
+      PreparedScheduler{.step = nullptr,
+                        .step_by_metric = step_by_mean(std::move(scheduler), context.group),
+                        .saved = context.saves.add(std::make_shared<SavedScheduler>()),
+                        .inner = nullptr,
+                        .wait = [all = context.optimizers] { wait_for (*all)(); }}));
 }
 
-Scheduler SchedulerPreparation::prepare(std::shared_ptr<muster::LRScheduler> scheduler) const {
+Scheduler prepare_scheduler(RuntimeState& state, std::shared_ptr<muster::LRScheduler> scheduler) {
+  const auto context = state.scheduler_context();
   auto linked = stepped_optimizers(
-      *optimizers, [&](torch::optim::Optimizer& optimizer) { return &optimizer == &scheduler->optimizer(); });
+      *context.optimizers, [&](torch::optim::Optimizer& optimizer) { return &optimizer == &scheduler->optimizer(); });
   linked.resize(1);
-  const auto saved = saves.add(std::make_shared<SavedScheduler>(scheduler));
+  const auto saved = context.saves.add(std::make_shared<SavedScheduler>(scheduler));
   if (const auto plateau = std::dynamic_pointer_cast<ReduceLROnPlateau>(scheduler))
     return Scheduler(
         std::make_shared<PreparedScheduler>(PreparedScheduler{.step = nullptr,
-                                                              .step_by_metric = step_by_mean(plateau, group),
+                                                              .step_by_metric = step_by_mean(plateau, context.group),
                                                               .saved = saved,
                                                               .inner = scheduler,
                                                               .wait = wait_for(std::move(linked))}));
@@ -178,18 +184,8 @@ Scheduler SchedulerPreparation::prepare(std::shared_ptr<muster::LRScheduler> sch
                         .step_by_metric = nullptr,
                         .saved = saved,
                         .inner = scheduler});
-  step_with_optimizers(*prepared, std::move(linked));
+  step_with_optimizers(context, *prepared, std::move(linked));
   return Scheduler(std::move(prepared));
-}
-
-Scheduler prepare_scheduler(RuntimeState& state, std::shared_ptr<muster::LRScheduler> scheduler) {
-  return state.scheduler_preparation().prepare(std::move(scheduler));
-}
-Scheduler prepare_scheduler(RuntimeState& state, std::shared_ptr<torch::optim::LRScheduler> scheduler) {
-  return state.scheduler_preparation().prepare(std::move(scheduler));
-}
-Scheduler prepare_scheduler(RuntimeState& state, std::shared_ptr<torch::optim::ReduceLROnPlateauScheduler> scheduler) {
-  return state.scheduler_preparation().prepare(std::move(scheduler));
 }
 
 }  // namespace muster::runtime

@@ -312,7 +312,7 @@ bool RuntimeState::next_move_to_device() {
   return moves;
 }
 
-SchedulerPreparation RuntimeState::scheduler_preparation() {
+SchedulerContext RuntimeState::scheduler_context() {
   placement_.require_launched();
   return {.optimizers = optimizers_,
           .accumulation = accumulation_,
@@ -325,13 +325,13 @@ SchedulerPreparation RuntimeState::scheduler_preparation() {
           }};
 }
 
-std::optional<SchedulerPreparation::LoopSteps> RuntimeState::loop_steps() const {
+std::optional<SchedulerContext::LoopSteps> RuntimeState::loop_steps() const {
   const auto batches = loaders_.batches();
   if (!epochs_ || !batches) return {};
-  return SchedulerPreparation::LoopSteps{.epochs = *epochs_, .in_epoch = accumulation_->scheduler_steps_of(*batches)};
+  return SchedulerContext::LoopSteps{.epochs = *epochs_, .in_epoch = accumulation_->scheduler_steps_of(*batches)};
 }
 
-data::SampleSplit RuntimeState::prepare_loader(const data::LoaderState& loader) {
+data::SampleSplit RuntimeState::split_of(const data::LoaderState& loader) {
   placement_.require_launched();
   const auto& options = loader.options();
   uint64_t seed = options.seed.value_or(seed_.value_or(at::detail::getDefaultCPUGenerator().current_seed()));
@@ -347,6 +347,14 @@ data::SampleSplit RuntimeState::prepare_loader(const data::LoaderState& loader) 
           .synced_generators = options_.synced_generators,
           .trace = trace_,
           .world_size = placement_.cluster().world_size};
+}
+
+std::shared_ptr<data::LoaderState> RuntimeState::distribute(const data::LoaderState& loader,
+                                                            const data::SampleSplit& split,
+                                                            std::optional<int64_t> place) {
+  auto prepared = loader.distributed(split);
+  loaders_.add(prepared, place);
+  return prepared;
 }
 
 bool RuntimeState::scales_losses() const {
@@ -392,14 +400,10 @@ Optimizer prepare_optimizer(RuntimeState& state, std::shared_ptr<torch::optim::O
   return state.prepare_optimizer(std::move(optimizer));
 }
 
-std::shared_ptr<const data::SampleSplit> prepare_loader(RuntimeState& state, const data::LoaderState& loader) {
-  auto split = std::make_shared<data::SampleSplit>(state.prepare_loader(loader));
-  if (!state.next_move_to_device()) split->device = at::kCPU;
-  return split;
-}
-
-void keep_loader(RuntimeState& state, const std::shared_ptr<data::LoaderState>& loader, std::optional<int64_t> place) {
-  state.keep_loader(loader, place);
+std::shared_ptr<data::LoaderState> prepare_loader(RuntimeState& state, const data::LoaderState& loader) {
+  auto split = state.split_of(loader);
+  if (!state.next_move_to_device()) split.device = at::kCPU;
+  return state.distribute(loader, split, /*place=*/0);
 }
 
 void RuntimeState::broadcast_training_states(int rank) {

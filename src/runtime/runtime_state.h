@@ -32,16 +32,12 @@
 
 namespace muster::runtime {
 
-/// Makes the handles of schedulers, which step whenever their optimizers do.
-struct SchedulerPreparation {
+/// What the handles of schedulers share with their runtime.
+struct SchedulerContext {
   /// The number of steps that schedules make in the loop.
   struct LoopSteps {
     int64_t epochs = 0, in_epoch = 0;
   };
-
-  Scheduler prepare(std::shared_ptr<muster::LRScheduler> scheduler) const;
-  Scheduler prepare(std::shared_ptr<torch::optim::LRScheduler> scheduler) const;
-  Scheduler prepare(std::shared_ptr<torch::optim::ReduceLROnPlateauScheduler> scheduler) const;
 
   std::shared_ptr<PreparedOptimizers> optimizers;
   std::shared_ptr<Accumulation> accumulation;
@@ -49,12 +45,6 @@ struct SchedulerPreparation {
   bool with_optimizer;  ///< whether a step of the optimizer also steps the scheduler
   Saves& saves;
   std::function<std::optional<LoopSteps>()> loop_steps;  ///< nullopt: unknown
-
- private:
-  /// Steps the scheduler whenever these optimizers step, as many times as that step counts (Accelerate's
-  /// step_with_optimizer). Its first step warns, naming it, if the loop makes another number of steps than it was made
-  /// for.
-  void step_with_optimizers(PreparedScheduler& scheduler, std::vector<std::weak_ptr<PreparedOptimizer>> some) const;
 };
 
 /// The state that a Runtime owns (AcceleratorState in Accelerate).
@@ -71,8 +61,12 @@ class RuntimeState : public std::enable_shared_from_this<RuntimeState> {
   /// Adds to an out-of-memory error which tensors hold the device's memory. Requires: a call in its catch block.
   void add_error_context(c10::Error& error) const;
   /// Throws: UsageError (MU172) before launch().
-  SchedulerPreparation scheduler_preparation();
-  data::SampleSplit prepare_loader(const data::LoaderState& loader);
+  SchedulerContext scheduler_context();
+  /// How the samples of a loader are split over ranks. Collective.
+  data::SampleSplit split_of(const data::LoaderState& loader);
+  /// The loader over this rank's part. `place`: as in PrepareLoaderOptions. Collective.
+  std::shared_ptr<data::LoaderState> distribute(const data::LoaderState& loader, const data::SampleSplit& split,
+                                                std::optional<int64_t> place);
   /// Whether each module or loader prepared next is moved to the device; those after the end of the list are.
   void set_move_to_device(std::deque<bool> moves) { move_to_device_ = std::move(moves); }
   bool next_move_to_device();
@@ -105,9 +99,6 @@ class RuntimeState : public std::enable_shared_from_this<RuntimeState> {
   StatefulObjects stateful_objects();
   /// Makes epochs() continue at the epoch of the first loader, which was just loaded.
   void note_loaded_epoch();
-  void keep_loader(const std::shared_ptr<data::LoaderState>& loader, std::optional<int64_t> place) {
-    loaders_.add(loader, place);
-  }
   /// Notes the number of epochs of the training that begins.
   void note_epochs(int64_t count) { epochs_ = count; }
   std::optional<StepRows> step_rows() const { return loaders_.rows(); }
@@ -119,7 +110,7 @@ class RuntimeState : public std::enable_shared_from_this<RuntimeState> {
   void watch_generators();
   bool scales_losses() const;
   /// Known if the program has given the number of epochs, and the loader its number of batches.
-  std::optional<SchedulerPreparation::LoopSteps> loop_steps() const;
+  std::optional<SchedulerContext::LoopSteps> loop_steps() const;
   /// Gives optimizers, loss scales and schedulers on all ranks the states of rank `rank`.
   void broadcast_training_states(int rank);
 

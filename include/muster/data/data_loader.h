@@ -113,6 +113,8 @@ class DataLoader {
     requires data::dataset_function<F> && std::same_as<batch_of_t<data::Function<F>>, Batch>
   DataLoader(F function, int64_t size, DataLoaderOptions options = {})
       : DataLoader(data::keep_dataset(data::Function<F>{std::move(function), size}), std::nullopt, options) {}
+  /// A loader that shares this state.
+  explicit DataLoader(std::shared_ptr<data::LoaderState> state) : state_(std::move(state)) {}
 
   /// Begins a pass; a pass that is still running ends.
   iterator begin() const { return iterator(state_->begin_pass()); }
@@ -174,7 +176,6 @@ class DataLoader {
   const std::shared_ptr<data::LoaderState>& state() const { return state_.pointer(); }
 
  private:
-  explicit DataLoader(std::shared_ptr<data::LoaderState> state) : state_(std::move(state)) {}
   template <class D>
   DataLoader(std::shared_ptr<D> dataset, std::optional<data::AnySampler> sampler, const DataLoaderOptions& options)
       : state_(std::make_shared<data::LoaderState>(maker_of(std::move(dataset)), std::move(sampler), options)) {}

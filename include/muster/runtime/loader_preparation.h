@@ -29,12 +29,6 @@ struct PrepareLoaderOptions {
   std::optional<int64_t> place = 0;
 };
 
-namespace runtime {
-/// How prepare_loader() splits the samples of a loader. Collective: as prepare_loader().
-std::shared_ptr<const data::SampleSplit> split_of(RuntimeState& state, const data::LoaderState& loader,
-                                                  const PrepareLoaderOptions& options);
-}  // namespace runtime
-
 /// Prepares a loader, given by its type-erased state, as Runtime::prepare() does. Collective.
 /// Throws: as prepare(); ConfigError (MU432) for even_batches together with filler_batches.
 std::shared_ptr<data::LoaderState> prepare_loader(const Runtime& runtime, const data::LoaderState& loader,
@@ -43,9 +37,7 @@ std::shared_ptr<data::LoaderState> prepare_loader(const Runtime& runtime, const 
 template <class Batch>
 DataLoader<Batch> prepare_loader(const Runtime& runtime, const DataLoader<Batch>& loader,
                                  const PrepareLoaderOptions& options = {}) {
-  auto prepared = loader.distributed(*runtime::split_of(runtime::state_of(runtime), *loader.state(), options));
-  runtime::keep_loader(runtime::state_of(runtime), prepared.state(), options.place);
-  return prepared;
+  return DataLoader<Batch>(prepare_loader(runtime, *loader.state(), options));
 }
 
 }  // namespace muster

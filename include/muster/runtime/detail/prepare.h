@@ -166,9 +166,6 @@ concept SchedulerFunction = AnyFunction<T> && std::derived_from<named_t<T>, torc
 template <class T>
 concept ModuleFunction = AnyFunction<T> && (ModuleType<named_t<T>> || ModuleHolder<named_t<T>>);
 
-template <class T>
-concept OptimizerArgument = AnyOptimizer<T> || AnyFunction<T>;
-
 /// Returns shared ownership of a function's result: a value or, for a class chosen at run time, a smart pointer.
 /// Throws: ConfigError (MU326) for an empty pointer.
 void require_made(const void* object);
@@ -281,9 +278,7 @@ Optimizer prepare_optimizer(RuntimeState& state, std::shared_ptr<torch::optim::O
 Scheduler prepare_scheduler(RuntimeState& state, std::shared_ptr<muster::LRScheduler> scheduler);
 Scheduler prepare_scheduler(RuntimeState& state, std::shared_ptr<torch::optim::LRScheduler> scheduler);
 Scheduler prepare_scheduler(RuntimeState& state, std::shared_ptr<torch::optim::ReduceLROnPlateauScheduler> scheduler);
-std::shared_ptr<const data::SampleSplit> prepare_loader(RuntimeState& state, const data::LoaderState& loader);
-void keep_loader(RuntimeState& state, const std::shared_ptr<data::LoaderState>& loader,
-                 std::optional<int64_t> place = 0);
+std::shared_ptr<data::LoaderState> prepare_loader(RuntimeState& state, const data::LoaderState& loader);
 
 /// First pass: prepares modules, optimizers and loaders. Schedulers wait for the optimizers of the same call, except
 /// ReduceLROnPlateauScheduler of LibTorch. Functions are called; `done` holds the results of earlier arguments.
@@ -310,9 +305,7 @@ auto prepare_one(RuntimeState& state, std::tuple<Done...>& done, T&& object) {
   } else if constexpr (PlateauScheduler<T>) {
     return prepare_scheduler(state, to_shared_ptr(std::forward<T>(object)));
   } else if constexpr (Loader<T>) {
-    auto loader = object.distributed(*prepare_loader(state, *object.state()));
-    keep_loader(state, loader.state());
-    return loader;
+    return V(prepare_loader(state, *object.state()));
   } else if constexpr (SchedulerFunction<T>) {
     auto scheduler = scheduler_by(std::forward<T>(object), done);
     if constexpr (PlateauScheduler<typename decltype(scheduler)::element_type>)
