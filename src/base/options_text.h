@@ -63,6 +63,28 @@ bool is_default(const Description& option, const std::string& text);
 /// A Markdown table of these options, for the reference page.
 std::string to_markdown(const std::vector<Description>& table);
 
+// Tables of options.
+
+/// The path of a field, "project.directory", and an accessor for it, which is ill-formed (SFINAE) for a struct without
+/// the field: two arguments of one call.
+#define MUSTER_FIELD(path) #path, [](auto& options) -> decltype((options.path)) { return options.path; }
+
+/// Collects the options of a struct, each of which has a variable of its own: add(MUSTER_FIELD(log_dir), "folder for a
+/// file per rank", "Console.EachRankHasALogFile").
+template <class Struct>
+struct OptionsOf {
+  std::string prefix = {};  ///< that of the names in variables: "fsdp."
+  std::vector<Option<Struct>> options = {};
+
+  template <class Get>
+  void add(const std::string& name, Get get, std::string help, const char* tested_by, Description rest = {}) {
+    rest.help = std::move(help);
+    rest.tested_by = tested_by;
+    rest.variable = variable_of(prefix + name);
+    options.push_back(option_at<Struct>(name, get, std::move(rest)));
+  }
+};
+
 // The text of a Word.
 
 /// The names as "one of a, b, c", null-terminated.

@@ -54,160 +54,110 @@ struct options::Value<parallel::ReshardAfterForward> {
 namespace strategy {
 namespace {
 
-template <class T>
-ShardedField field(const char* name, T parallel::ShardedOptions::*member, const char* help, const char* tested_by,
-                   const char* unit = "") {
-  auto variable = options::variable_of(std::string("fsdp.") + name);
-  return options::option(name, member,
-                         {.help = help, .unit = unit, .variable = std::move(variable), .tested_by = tested_by});
-}
-
-template <class Fields>
-std::vector<options::Description> descriptions_of(const Fields& fields) {
-  std::vector<options::Description> all;
-  for (const auto& one : fields) all.push_back(one.description);
-  return all;
+/// The value of the last field must pass this check, before any process starts. `wanted` says in an error what does.
+void require(options::OptionsOf<parallel::DdpOptions>& made, bool (*check)(const parallel::DdpOptions&),
+             std::string wanted) {
+  auto& read = made.options.back().read;
+  read = [check, wanted = std::move(wanted), read](parallel::DdpOptions& options, const std::string& text) {
+    const auto unreadable = read(options, text);
+    return unreadable.empty() && !check(options) ? wanted : unreadable;
+  };
 }
 
 }  // namespace
 
 const std::vector<ShardedField>& sharded_fields() {
-  using Options = parallel::ShardedOptions;
-  static const std::vector<ShardedField> fields{
-      field("auto_wrap", &Options::auto_wrap,
-            "if nothing else defines units: make units of the repeated blocks and of layers as large as one",
-            "Units.FindsTheLayersOfAnEncoderAndLeavesTheRestToTheRoot"),
-      field("buffer_dtype", &Options::buffer_dtype, "dtype in which floating buffers are used",
-            "MixedDtypes.WorkWithNormsAndBuffersAndAreSavedAsBuilt"),
-      field("cast_forward_inputs", &Options::cast_forward_inputs,
-            "with param_dtype: floating inputs of the model are converted to it",
-            "MixedDtypes.LeaveInputsAloneWhereTheyAreToldTo"),
-      field("ignored_modules", &Options::ignored_modules, "submodules that stay whole, by name or regular expression",
-            "IgnoredModules.StayWholeAndAreSavedWithTheOthers"),
-      field("limit_gathered_mb", &Options::limit_gathered_mb, "prefetch units as long as no more than this is gathered",
-            "ShardedCosts.GathersTheNextUnitAheadAndMoreUnderALimit", "MiB"),
-      field("one_copy_per_host", &Options::one_copy_per_host,
-            "ranks of one host have one copy of the full parameters in common, where they share memory",
-            "OneCopy.IsHeldOnceAndNothingIsGathered"),
-      field("output_dtype", &Options::output_dtype, "dtype that floating outputs of the model are converted to",
-            "MixedDtypes.WorkWithNormsAndBuffersAndAreSavedAsBuilt"),
-      field("param_dtype", &Options::param_dtype, "dtype in which parameters are gathered and used",
-            "ShardedStages.UsesLowPrecisionAndUpdatesInTheDtypeBuilt"),
-      field("predivide_factor", &Options::predivide_factor, "gradients are divided by this before they are summed",
-            "ShardedSettings.ReadsOptions"),
-      field("reduce_dtype", &Options::reduce_dtype, "dtype in which gradients are summed",
-            "ShardedSettings.ReadsOptions"),
-      field("replicas", &Options::replicas, "required number of shard groups; 0: as many as the ranks make",
-            "Strategies.ShardGroupsMustDivideTheWorld"),
-      field("reshard_after_forward", &Options::reshard_after_forward,
-            "free parameters after forward and gather them again in backward; a number: keep them among so many "
-            "neighbours meanwhile",
-            "ShardedCosts.SendsTheElementsOfTheTable"),
-      field("shard_group_size", &Options::shard_group_size,
-            "shard over groups of so many ranks; -1: those of a node, 0: all",
-            "HybridSharding.EqualsReplicatedTrainingAndIsSavedLikeIt"),
-      field("stage", &Options::stage, "what is sharded", "ShardedCosts.HoldsTheBytesOfTheFormulas"),
-      field("unit_classes", &Options::unit_classes, "submodules of these classes are units",
-            "UnitBoundaries.ByClassName"),
-      field("unit_min_elements", &Options::unit_min_elements, "submodules of at least so many elements are units",
-            "UnitBoundaries.BySizeFromInsideOut"),
-      field("unit_names", &Options::unit_names, "these submodules are units, by name or regular expression",
-            "UnitBoundaries.ByNameOrExpression"),
-      field("unit_predicate", &Options::unit_predicate, "submodules for which this function is true are units",
-            "UnitBoundaries.ByPredicate"),
-      field("unit_types", &Options::unit_types, "submodules of exactly these C++ types are units",
-            "UnitBoundaries.ByType"),
-  };
+  static const std::vector<ShardedField> fields = [] {
+    options::OptionsOf<parallel::ShardedOptions> made{.prefix = "fsdp."};
+    made.add(MUSTER_FIELD(auto_wrap),
+             "if nothing else defines units: make units of the repeated blocks and of layers as large as one",
+             "Units.FindsTheLayersOfAnEncoderAndLeavesTheRestToTheRoot");
+    made.add(MUSTER_FIELD(buffer_dtype), "dtype in which floating buffers are used",
+             "MixedDtypes.WorkWithNormsAndBuffersAndAreSavedAsBuilt");
+    made.add(MUSTER_FIELD(cast_forward_inputs), "with param_dtype: floating inputs of the model are converted to it",
+             "MixedDtypes.LeaveInputsAloneWhereTheyAreToldTo");
+    made.add(MUSTER_FIELD(ignored_modules), "submodules that stay whole, by name or regular expression",
+             "IgnoredModules.StayWholeAndAreSavedWithTheOthers");
+    made.add(MUSTER_FIELD(limit_gathered_mb), "prefetch units as long as no more than this is gathered",
+             "ShardedCosts.GathersTheNextUnitAheadAndMoreUnderALimit", {.unit = "MiB"});
+    made.add(MUSTER_FIELD(one_copy_per_host),
+             "ranks of one host have one copy of the full parameters in common, where they share memory",
+             "OneCopy.IsHeldOnceAndNothingIsGathered");
+    made.add(MUSTER_FIELD(output_dtype), "dtype that floating outputs of the model are converted to",
+             "MixedDtypes.WorkWithNormsAndBuffersAndAreSavedAsBuilt");
+    made.add(MUSTER_FIELD(param_dtype), "dtype in which parameters are gathered and used",
+             "ShardedStages.UsesLowPrecisionAndUpdatesInTheDtypeBuilt");
+    made.add(MUSTER_FIELD(predivide_factor), "gradients are divided by this before they are summed",
+             "ShardedSettings.ReadsOptions");
+    made.add(MUSTER_FIELD(reduce_dtype), "dtype in which gradients are summed", "ShardedSettings.ReadsOptions");
+    made.add(MUSTER_FIELD(replicas), "required number of shard groups; 0: as many as the ranks make",
+             "Strategies.ShardGroupsMustDivideTheWorld");
+    made.add(MUSTER_FIELD(reshard_after_forward),
+             "free parameters after forward and gather them again in backward; a number: keep them among so many "
+             "neighbours meanwhile",
+             "ShardedCosts.SendsTheElementsOfTheTable");
+    made.add(MUSTER_FIELD(shard_group_size), "shard over groups of so many ranks; -1: those of a node, 0: all",
+             "HybridSharding.EqualsReplicatedTrainingAndIsSavedLikeIt");
+    made.add(MUSTER_FIELD(stage), "what is sharded", "ShardedCosts.HoldsTheBytesOfTheFormulas");
+    made.add(MUSTER_FIELD(unit_classes), "submodules of these classes are units", "UnitBoundaries.ByClassName");
+    made.add(MUSTER_FIELD(unit_min_elements), "submodules of at least so many elements are units",
+             "UnitBoundaries.BySizeFromInsideOut");
+    made.add(MUSTER_FIELD(unit_names), "these submodules are units, by name or regular expression",
+             "UnitBoundaries.ByNameOrExpression");
+    made.add(MUSTER_FIELD(unit_predicate), "submodules for which this function is true are units",
+             "UnitBoundaries.ByPredicate");
+    made.add(MUSTER_FIELD(unit_types), "submodules of exactly these C++ types are units", "UnitBoundaries.ByType");
+    return std::move(made.options);
+  }();
   return fields;
 }
-
-namespace {
-
-template <class Get>
-ReplicatedField field(std::string name, Get get, options::Description description) {
-  description.variable = options::variable_of("ddp." + name);
-  return options::option_at<parallel::DdpOptions>(std::move(name), get, std::move(description));
-}
-
-/// A field whose value must pass a check, before any process starts. `wanted` says in an error what does.
-template <class Get, class Check>
-ReplicatedField checked_field(std::string name, Get get, options::Description description, Check check,
-                              std::string wanted) {
-  auto checked = field(std::move(name), get, std::move(description));
-  checked.read = [get, check, wanted = std::move(wanted), read = checked.read](parallel::DdpOptions& options,
-                                                                               const std::string& text) {
-    const auto unreadable = read(options, text);
-    return unreadable.empty() && !check(get(options)) ? wanted : unreadable;
-  };
-  return checked;
-}
-
-/// A field with a size in MiB; 0 gives every parameter its own bucket.
-template <class Get>
-ReplicatedField size_field(std::string name, Get get, options::Description description) {
-  return checked_field(
-      std::move(name), get, std::move(description), [](double size) { return size >= 0; }, "a number from 0");
-}
-
-}  // namespace
 
 const std::vector<ReplicatedField>& replicated_fields() {
-  static const std::vector<ReplicatedField> fields{
-      field("broadcast_buffers", [](auto& o) -> auto& { return o.broadcast_buffers; },
-            {.help = "buffers get the values of the main process at the end of each step",
-             .tested_by = "ReplicatedModel.BuffersComeFromRankZeroInOneMessage"}),
-      size_field("bucket_cap_mb", [](auto& o) -> auto& { return o.bucket_cap_mb; },
-                 {.help = "gradients are communicated in buckets of about this size",
-                  .unit = "MiB",
-                  .tested_by = "ReplicatedModel.CommunicationOverlapsBackward"}),
-      checked_field(
-          "comm_hook", [](auto& o) -> auto& { return o.comm_hook; },
-          {.help = "how gradients are communicated: none, fp16, bf16 or powersgd",
-           .aliases = {"ddp_comm_hook"},
-           .tested_by = "CommHook.CastsHalveTheBytesAndKeepTheGradient"},
-          parallel::is_comm_hook, "one of " + joined(parallel::kCommHooks)),
-      field("custom_hook", [](auto& o) -> auto& { return o.custom_hook; },
-            {.help = "a custom communication hook", .tested_by = "CommHook.TakesTheUsersOwn"}),
-      field("find_unused_parameters", [](auto& o) -> auto& { return o.find_unused_parameters; },
-            {.help = "parameters may get no gradient in a step",
-             .tested_by = "ReplicatedModel.UnusedParametersMayBeAllowed"}),
-      size_field("first_bucket_mb", [](auto& o) -> auto& { return o.first_bucket_mb; },
-                 {.help = "size of the first bucket",
-                  .unit = "MiB",
-                  .tested_by = "ReplicatedModel.CommunicationOverlapsBackward"}),
-      field("power_sgd.min_compression_rate", [](auto& o) -> auto& { return o.power_sgd.min_compression_rate; },
-            {.help = "a gradient is compressed if that makes it smaller by more than this factor",
-             .aliases = {"min_compression_rate"},
-             .tested_by = "CommHook.PowerSgdCompressesOnlyWhatPays"}),
-      field("power_sgd.rank", [](auto& o) -> auto& { return o.power_sgd.rank; },
-            {.help = "columns of the two factors",
-             .aliases = {"matrix_approximation_rank"},
-             .tested_by = "CommHook.PowerSgdIsThatOfThePaper"}),
-      field("power_sgd.seed", [](auto& o) -> auto& { return o.power_sgd.seed; },
-            {.help = "seed of the first factors",
-             .aliases = {"random_seed"},
-             .tested_by = "CommHook.PowerSgdIsThatOfThePaper"}),
-      field("power_sgd.start_iteration", [](auto& o) -> auto& { return o.power_sgd.start_iteration; },
-            {.help = "full gradients are communicated in backwards before this one",
-             .aliases = {"start_powerSGD_iter"},
-             .tested_by = "CommHook.PowerSgdGoesOnAfterALoad"}),
-      field("power_sgd.use_error_feedback", [](auto& o) -> auto& { return o.power_sgd.use_error_feedback; },
-            {.help = "the compression error is added to the next gradient",
-             .aliases = {"use_error_feedback"},
-             .tested_by = "CommHook.PowerSgdIsThatOfThePaper"}),
-      field("power_sgd.warm_start", [](auto& o) -> auto& { return o.power_sgd.warm_start; },
-            {.help = "each factorization starts from the previous one",
-             .aliases = {"warm_start"},
-             .tested_by = "CommHook.PowerSgdIsThatOfThePaper"}),
-      field("static_graph", [](auto& o) -> auto& { return o.static_graph; },
-            {.help = "the same parameters get gradients in every step",
-             .tested_by = "ReplicatedModel.StaticGraphLearnsTheSetAndHoldsToIt"}),
-  };
+  static const std::vector<ReplicatedField> fields = [] {
+    options::OptionsOf<parallel::DdpOptions> made{.prefix = "ddp."};
+    made.add(MUSTER_FIELD(broadcast_buffers), "buffers get the values of the main process at the end of each step",
+             "ReplicatedModel.BuffersComeFromRankZeroInOneMessage");
+    made.add(MUSTER_FIELD(bucket_cap_mb), "gradients are communicated in buckets of about this size",
+             "ReplicatedModel.CommunicationOverlapsBackward", {.unit = "MiB"});
+    require(
+        made, [](auto& o) { return o.bucket_cap_mb >= 0; }, "a number from 0");
+    made.add(MUSTER_FIELD(comm_hook), "how gradients are communicated: none, fp16, bf16 or powersgd",
+             "CommHook.CastsHalveTheBytesAndKeepTheGradient", {.aliases = {"ddp_comm_hook"}});
+    require(
+        made, [](auto& o) { return parallel::is_comm_hook(o.comm_hook); }, "one of " + joined(parallel::kCommHooks));
+    made.add(MUSTER_FIELD(custom_hook), "a custom communication hook", "CommHook.TakesTheUsersOwn");
+    made.add(MUSTER_FIELD(find_unused_parameters), "parameters may get no gradient in a step",
+             "ReplicatedModel.UnusedParametersMayBeAllowed");
+    made.add(MUSTER_FIELD(first_bucket_mb), "size of the first bucket", "ReplicatedModel.CommunicationOverlapsBackward",
+             {.unit = "MiB"});
+    require(
+        made, [](auto& o) { return o.first_bucket_mb >= 0; }, "a number from 0");
+    made.add(MUSTER_FIELD(power_sgd.min_compression_rate),
+             "a gradient is compressed if that makes it smaller by more than this factor",
+             "CommHook.PowerSgdCompressesOnlyWhatPays", {.aliases = {"min_compression_rate"}});
+    made.add(MUSTER_FIELD(power_sgd.rank), "columns of the two factors", "CommHook.PowerSgdIsThatOfThePaper",
+             {.aliases = {"matrix_approximation_rank"}});
+    made.add(MUSTER_FIELD(power_sgd.seed), "seed of the first factors", "CommHook.PowerSgdIsThatOfThePaper",
+             {.aliases = {"random_seed"}});
+    made.add(MUSTER_FIELD(power_sgd.start_iteration), "full gradients are communicated in backwards before this one",
+             "CommHook.PowerSgdGoesOnAfterALoad", {.aliases = {"start_powerSGD_iter"}});
+    made.add(MUSTER_FIELD(power_sgd.use_error_feedback), "the compression error is added to the next gradient",
+             "CommHook.PowerSgdIsThatOfThePaper", {.aliases = {"use_error_feedback"}});
+    made.add(MUSTER_FIELD(power_sgd.warm_start), "each factorization starts from the previous one",
+             "CommHook.PowerSgdIsThatOfThePaper", {.aliases = {"warm_start"}});
+    made.add(MUSTER_FIELD(static_graph), "the same parameters get gradients in every step",
+             "ReplicatedModel.StaticGraphLearnsTheSetAndHoldsToIt");
+    return std::move(made.options);
+  }();
   return fields;
 }
 
-std::vector<options::Description> sharded_option_descriptions() { return descriptions_of(sharded_fields()); }
-std::vector<options::Description> replicated_option_descriptions() { return descriptions_of(replicated_fields()); }
+std::vector<options::Description> sharded_option_descriptions() {
+  return options::Table<parallel::ShardedOptions>{"", sharded_fields()}.descriptions();
+}
+std::vector<options::Description> replicated_option_descriptions() {
+  return options::Table<parallel::DdpOptions>{"", replicated_fields()}.descriptions();
+}
 
 std::map<std::string, std::string> written_fields(const Strategy& strategy) {
   std::map<std::string, std::string> texts;

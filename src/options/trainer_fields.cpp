@@ -111,23 +111,7 @@ namespace {
 
 using options::Description;
 
-/// Lightning's environment variable for an argument of its Trainer.
-std::string lightnings_variable(const std::string& name) { return "PL_TRAINER_" + upper_case(name); }
-
-/// Collects the fields of the table.
-struct Fields {
-  template <class T>
-  void add(const std::string& name, T TrainerOptions::*field, Description description) {
-    const auto full = "trainer." + name;
-    description.variable = options::variable_of(full);
-    description.other_tools = {lightnings_variable(name)};
-    table.options.push_back(options::option(full, field, std::move(description)));
-    if (auto& added = table.options.back().description; added.code_only) added.other_tools.clear();
-  }
-  options::Table<TrainerOptions> table;
-};
-
-using O = TrainerOptions;
+using Made = options::OptionsOf<TrainerOptions>;
 
 /// Accepts Lightning's boolean for an option that is a number here: true means 1.
 void take_booleans(options::Option<TrainerOptions>& option) {
@@ -138,109 +122,88 @@ void take_booleans(options::Option<TrainerOptions>& option) {
   };
 }
 
-void add_loops(Fields& fields) {
-  fields.add("barebones", &O::barebones,
-             {.help = "no checkpoints, no sanity check, and log() does nothing",
-              .tested_by = "FitLoopOptions.ABareRunLogsAndSavesNothing"});
-  fields.add(
-      "callbacks", &O::callbacks,
-      {.help = "objects whose hooks the Trainer calls", .tested_by = "FitLoop.ACallbackAsksForTheBatchByItsType"});
-  fields.add("check_val_every_n_epoch", &O::check_val_every_n_epoch,
-             {.help = "validate in epochs whose number, from 1, divides by this; none: val_check_interval counts "
-                      "through all epochs",
-              .tested_by = "FitLoop.ValidationRunsAsOftenAsAsked"});
-  fields.add(
-      "default_root_dir", &O::default_root_dir,
-      {.help = "folder of checkpoints and logs", .tested_by = "FitLoop.BoringModelTrainsValidatesTestsAndPredicts"});
-  fields.add("detect_anomaly", &O::detect_anomaly,
-             {.help = "backward names the operator that made a gradient NaN; slow",
-              .tested_by = "FitLoopOptions.AnAnomalyIsFoundInBackward"});
-  fields.add("enable_checkpointing", &O::enable_checkpointing,
-             {.help = "add a ModelCheckpoint if the program has none",
-              .tested_by = "FitLoop.AFastRunTakesFewBatchesAndWritesNothing"});
-  fields.add("enable_model_summary", &O::enable_model_summary,
-             {.help = "add a ModelSummary if the program has none",
-              .tested_by = "ModelSummary.TheTrainerAddsOneUnlessItIsOff"});
-  fields.add("enable_progress_bar", &O::enable_progress_bar,
-             {.help = "add a TrainerProgressBar if the program has none",
-              .tested_by = "TrainerProgressBar.TheTrainerAddsOneUnlessToldOtherwise"});
-  fields.add("fast_dev_run", &O::fast_dev_run,
-             {.help = "so many batches of every kind, one epoch, nothing written; 0: off",
-              .tested_by = "FitLoop.AFastRunTakesFewBatchesAndWritesNothing"});
-  take_booleans(fields.table.options.back());
-  fields.add("gradient_clip_algorithm", &O::gradient_clip_algorithm,
-             {.help = "clip the norm of all gradients, or each value",
-              .tested_by = "Optimization.GradientsAreClippedBeforeTheStep"});
-  fields.add("gradient_clip_val", &O::gradient_clip_val,
-             {.help = "clip gradients to this; none: do not clip",
-              .tested_by = "Optimization.GradientsAreClippedBeforeTheStep"});
-  fields.add("inference_mode", &O::inference_mode,
-             {.help = "validate(), test() and predict() of one rank run in inference mode",
-              .tested_by = "FitLoopOptions.EvaluationRunsInInferenceModeOutsideOfFit"});
+void add_loops_and_logging(Made& made) {
+  made.add(MUSTER_FIELD(barebones), "no checkpoints, no sanity check, and log() does nothing",
+           "FitLoopOptions.ABareRunLogsAndSavesNothing");
+  made.add(MUSTER_FIELD(callbacks), "objects whose hooks the Trainer calls",
+           "FitLoop.ACallbackAsksForTheBatchByItsType");
+  made.add(
+      MUSTER_FIELD(check_val_every_n_epoch),
+      "validate in epochs whose number, from 1, divides by this; none: val_check_interval counts through all epochs",
+      "FitLoop.ValidationRunsAsOftenAsAsked");
+  made.add(MUSTER_FIELD(default_root_dir), "folder of checkpoints and logs",
+           "FitLoop.BoringModelTrainsValidatesTestsAndPredicts");
+  made.add(MUSTER_FIELD(detect_anomaly), "backward names the operator that made a gradient NaN; slow",
+           "FitLoopOptions.AnAnomalyIsFoundInBackward");
+  made.add(MUSTER_FIELD(enable_checkpointing), "add a ModelCheckpoint if the program has none",
+           "FitLoop.AFastRunTakesFewBatchesAndWritesNothing");
+  made.add(MUSTER_FIELD(enable_model_summary), "add a ModelSummary if the program has none",
+           "ModelSummary.TheTrainerAddsOneUnlessItIsOff");
+  made.add(MUSTER_FIELD(enable_progress_bar), "add a TrainerProgressBar if the program has none",
+           "TrainerProgressBar.TheTrainerAddsOneUnlessToldOtherwise");
+  made.add(MUSTER_FIELD(fast_dev_run), "so many batches of every kind, one epoch, nothing written; 0: off",
+           "FitLoop.AFastRunTakesFewBatchesAndWritesNothing");
+  take_booleans(made.options.back());
+  made.add(MUSTER_FIELD(gradient_clip_algorithm), "clip the norm of all gradients, or each value",
+           "Optimization.GradientsAreClippedBeforeTheStep");
+  made.add(MUSTER_FIELD(gradient_clip_val), "clip gradients to this; none: do not clip",
+           "Optimization.GradientsAreClippedBeforeTheStep");
+  made.add(MUSTER_FIELD(inference_mode), "validate(), test() and predict() of one rank run in inference mode",
+           "FitLoopOptions.EvaluationRunsInInferenceModeOutsideOfFit");
+  made.add(MUSTER_FIELD(log_every_n_steps), "batches between two rows of values of a step; 0: none",
+           "ExperimentLog.ZeroLogsNoStep");
+  made.add(MUSTER_FIELD(logger), "what log() writes to, and where", "ExperimentLog.RowsHaveTheStepsOfLightning");
 }
 
-void add_logging(Fields& fields) {
-  fields.add(
-      "log_every_n_steps", &O::log_every_n_steps,
-      {.help = "batches between two rows of values of a step; 0: none", .tested_by = "ExperimentLog.ZeroLogsNoStep"});
-  fields.add("logger", &O::logger,
-             {.help = "what log() writes to, and where", .tested_by = "ExperimentLog.RowsHaveTheStepsOfLightning"});
-}
-
-void add_limits(Fields& fields) {
-  const auto limit = [&](const char* name, auto field, const char* of) {
-    fields.add(name, field,
-               {.help = std::string("batches of ") + of + " at most, or a part of them; 0: leave it out",
-                .tested_by = "FitLoopOptions.EachStageHasALimit"});
+void add_limits(Made& made) {
+  const auto limit = [&](const char* name, auto get, const std::string& of) {
+    made.add(name, get, "batches of " + of + " at most, or a part of them; 0: leave it out",
+             "FitLoopOptions.EachStageHasALimit");
   };
-  limit("limit_predict_batches", &O::limit_predict_batches, "predict()");
-  limit("limit_test_batches", &O::limit_test_batches, "test()");
-  limit("limit_train_batches", &O::limit_train_batches, "an epoch of training");
-  limit("limit_val_batches", &O::limit_val_batches, "validation");
-  fields.add("max_epochs", &O::max_epochs,
-             {.help = "epochs of training; none: 1000 unless max_steps or max_time is given; -1: no limit",
-              .tested_by = "FitLoop.StepsEndWithinAnEpochAndAgainIsDoneAtOnce"});
-  fields.add("max_steps", &O::max_steps,
-             {.help = "updates of all optimizers; -1: no limit",
-              .tested_by = "FitLoop.StepsEndWithinAnEpochAndAgainIsDoneAtOnce"});
-  fields.add("max_time", &O::max_time,
-             {.help = "training ends after so much time, that before resuming included",
-              .tested_by = "FitLoopOptions.TimeEndsTrainingAfterTheBatchAndTheMinima"});
-  fields.add(
-      "min_epochs", &O::min_epochs,
-      {.help = "a stop waits for so many epochs", .tested_by = "FitLoop.AStopWaitsForTheMinimaAndValidatesFirst"});
-  fields.add(
-      "min_steps", &O::min_steps,
-      {.help = "a stop waits for so many updates", .tested_by = "FitLoop.AStopWaitsForTheMinimaAndValidatesFirst"});
-  fields.add("num_sanity_val_steps", &O::num_sanity_val_steps,
-             {.help = "validation batches before training; -1: all",
-              .tested_by = "FitLoop.TheSanityCheckTakesAsManyBatchesAsAsked"});
-  fields.add("overfit_batches", &O::overfit_batches,
-             {.help = "train and validate on these batches only, in the order of the data; 0.0: off",
-              .tested_by = "FitLoopOptions.OverfittingTakesTheSameBatchesInOrder"});
-  fields.add("reload_dataloaders_every_n_epochs", &O::reload_dataloaders_every_n_epochs,
-             {.help = "make the loaders again every so many epochs; 0: once",
-              .tested_by = "FitLoop.LoadersAreMadeAnewAsOftenAsAsked"});
-  fields.add("requeue", &O::requeue,
-             {.help = "called after SIGUSR1, with the checkpoint that was saved",
-              .tested_by = "Termination.SIGUSR1QueuesTheJobAgainAndOwnHandlersRun"});
-  fields.add("sync_batchnorm", &O::sync_batchnorm,
-             {.help = "batch normalization uses statistics of all ranks",
-              .tested_by = "FitLoopOptions.BatchNormalizationUsesAllRanks"});
-  fields.add("val_check_interval", &O::val_check_interval,
-             {.help = "when to validate: after batches, a part of an epoch, or a time since the last validation",
-              .tested_by = "FitLoop.ValidationRunsAsOftenAsAsked"});
+  limit(MUSTER_FIELD(limit_predict_batches), "predict()");
+  limit(MUSTER_FIELD(limit_test_batches), "test()");
+  limit(MUSTER_FIELD(limit_train_batches), "an epoch of training");
+  limit(MUSTER_FIELD(limit_val_batches), "validation");
+  made.add(MUSTER_FIELD(max_epochs),
+           "epochs of training; none: 1000 unless max_steps or max_time is given; -1: no limit",
+           "FitLoop.StepsEndWithinAnEpochAndAgainIsDoneAtOnce");
+  made.add(MUSTER_FIELD(max_steps), "updates of all optimizers; -1: no limit",
+           "FitLoop.StepsEndWithinAnEpochAndAgainIsDoneAtOnce");
+  made.add(MUSTER_FIELD(max_time), "training ends after so much time, that before resuming included",
+           "FitLoopOptions.TimeEndsTrainingAfterTheBatchAndTheMinima");
+  made.add(MUSTER_FIELD(min_epochs), "a stop waits for so many epochs",
+           "FitLoop.AStopWaitsForTheMinimaAndValidatesFirst");
+  made.add(MUSTER_FIELD(min_steps), "a stop waits for so many updates",
+           "FitLoop.AStopWaitsForTheMinimaAndValidatesFirst");
+  made.add(MUSTER_FIELD(num_sanity_val_steps), "validation batches before training; -1: all",
+           "FitLoop.TheSanityCheckTakesAsManyBatchesAsAsked");
+  made.add(MUSTER_FIELD(overfit_batches),
+           "train and validate on these batches only, in the order of the data; 0.0: off",
+           "FitLoopOptions.OverfittingTakesTheSameBatchesInOrder");
+  made.add(MUSTER_FIELD(reload_dataloaders_every_n_epochs), "make the loaders again every so many epochs; 0: once",
+           "FitLoop.LoadersAreMadeAnewAsOftenAsAsked");
+  made.add(MUSTER_FIELD(requeue), "called after SIGUSR1, with the checkpoint that was saved",
+           "Termination.SIGUSR1QueuesTheJobAgainAndOwnHandlersRun");
+  made.add(MUSTER_FIELD(sync_batchnorm), "batch normalization uses statistics of all ranks",
+           "FitLoopOptions.BatchNormalizationUsesAllRanks");
+  made.add(MUSTER_FIELD(val_check_interval),
+           "when to validate: after batches, a part of an epoch, or a time since the last validation",
+           "FitLoop.ValidationRunsAsOftenAsAsked");
 }
 
 }  // namespace
 
 const options::Table<TrainerOptions>& option_table() {
   static const options::Table<TrainerOptions> table = [] {
-    Fields fields;
-    add_loops(fields);
-    add_logging(fields);
-    add_limits(fields);
-    return std::move(fields.table);
+    Made made{.prefix = "trainer."};
+    add_loops_and_logging(made);
+    add_limits(made);
+    for (auto& [description, read, write] : made.options) {
+      // Lightning's environment variable for an argument of its Trainer.
+      if (!description.code_only) description.other_tools = {"PL_TRAINER_" + upper_case(description.name)};
+      description.name = made.prefix + description.name;
+    }
+    return options::Table<TrainerOptions>{"", std::move(made.options)};
   }();
   return table;
 }

@@ -39,8 +39,8 @@ const std::vector<OfRuntime>& options_of_runtime() {
         if (name != "strategy") add(name, get);
       }
     });
-    add(kAccumulation, MUSTER_FIELD(accumulate_grad_batches));
-    add("gradient_accumulation.weighting", MUSTER_FIELD(gradient_weighting));
+    add(kAccumulation, [](auto& options) -> auto& { return options.accumulate_grad_batches; });
+    add("gradient_accumulation.weighting", [](auto& options) -> auto& { return options.gradient_weighting; });
     return made;
   }();
   return all;
