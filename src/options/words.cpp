@@ -1,7 +1,10 @@
 #include "options/words.h"
 
+#include <ranges>
+
 namespace muster::options {
 namespace {
+/// Words with one meaning share a row, separated by blanks.
 namespace tables {
 
 using enum Follow;
@@ -16,65 +19,42 @@ constexpr std::string_view kNoXla = "LibTorch has no XLA; 'ddp' and 'fsdp' train
 constexpr std::string_view kDataParallel = "one process per device by 'ddp' does the same faster";
 
 constexpr ForeignWord kStrategiesOfLightning[] = {
-    {"ddp_find_unused_parameters_false", option, "ddp"},
-    {"ddp_fork", option, "ddp"},
-    {"ddp_notebook", option, "ddp"},
-    {"ddp_spawn", option, "ddp"},
+    {"ddp_find_unused_parameters_false ddp_fork ddp_notebook ddp_spawn", option, "ddp"},
     {"ddp_fully_sharded", option, "fsdp"},
-    {"ddp_sharded", option, "zero2"},
-    {"ddp_sharded_find_unused_parameters_false", option, "zero2"},
-    {"ddp_sharded_spawn", option, "zero2"},
-    {"deepspeed", option, "zero2"},
+    {"ddp_sharded ddp_sharded_find_unused_parameters_false ddp_sharded_spawn deepspeed", option, "zero2"},
     {"deepspeed_stage_1", option, "zero1"},
-    {"deepspeed_stage_1_offload", refused, kUseFsdp},
     {"deepspeed_stage_2", option, "zero2"},
-    {"deepspeed_stage_2_offload", refused, kUseFsdp},
-    {"deepspeed_stage_3", option, "fsdp"},
-    {"deepspeed_stage_3_offload", refused, kUseFsdp},
-    {"deepspeed_stage_3_offload_nvme", refused, kUseFsdp},
-    {"dp", refused, kDataParallel},
-    {"fsdp_cpu_offload", refused, kUseFsdp},
-    {"fsdp_native", option, "fsdp"},
-    {"fsdp_native_full_shard_offload", refused, kUseFsdp},
-    {"model_parallel", refused, kNoLayerSplit},
-    {"single_tpu", refused, kNoXla},
-    {"single_xla", refused, kNoXla},
-    {"tpu_spawn", refused, kNoXla},
-    {"xla", refused, kNoXla},
-    {"xla_debug", refused, kNoXla},
-    {"xla_fsdp", refused, kNoXla},
+    {"deepspeed_stage_3 fsdp_native", option, "fsdp"},
     {"ddpstrategy", option, "ddp"},
-    {"ddpfullyshardedstrategy", option, "fsdp"},
-    {"ddpfullyshardednativestrategy", option, "fsdp"},
-    {"ddpshardedstrategy", option, "zero2"},
-    {"ddpspawnshardedstrategy", option, "zero2"},
+    {"ddpfullyshardedstrategy ddpfullyshardednativestrategy", option, "fsdp"},
+    {"ddpshardedstrategy ddpspawnshardedstrategy", option, "zero2"},
     {"ddpspawnstrategy", option, "ddp"},
-    {"dataparallelstrategy", refused, kDataParallel},
     {"deepspeedstrategy", option, "zero2"},
     {"fsdpstrategy", option, "fsdp"},
-    {"modelparallelstrategy", refused, kNoLayerSplit},
     {"singledevicestrategy", option, "auto"},
+    {"deepspeed_stage_1_offload deepspeed_stage_2_offload deepspeed_stage_3_offload deepspeed_stage_3_offload_nvme "
+     "fsdp_cpu_offload fsdp_native_full_shard_offload",
+     refused, kUseFsdp},
+    {"dp dataparallelstrategy", refused, kDataParallel},
+    {"model_parallel modelparallelstrategy", refused, kNoLayerSplit},
+    {"single_tpu single_xla tpu_spawn xla xla_debug xla_fsdp", refused, kNoXla},
 };
 
 constexpr ForeignWord kStrategiesOfAccelerate[] = {
     {"deepspeedplugin", option, "zero2"},
-    {"fullyshardeddataparallelplugin", option, "fsdp"},
-    {"fsdp2", option, "fsdp"},
+    {"fullyshardeddataparallelplugin fsdp2", option, "fsdp"},
     {"megatron_lm", refused, kNoLayerSplit},
-    {"multi_cpu", option, "ddp"},
-    {"multi_gpu", option, "ddp"},
+    {"multi_cpu multi_gpu", option, "ddp"},
 };
 
 constexpr ForeignWord kStrategiesOfPyTorch[] = {
     {"dataparallel", refused, kDataParallel},
     {"distributeddataparallel", option, "ddp"},
-    {"fully_shard", option, "fsdp"},
-    {"fullyshardeddataparallel", option, "fsdp"},
+    {"fully_shard fullyshardeddataparallel", option, "fsdp"},
     {"zeroredundancyoptimizer", option, "zero1"},
     {"full_shard", option, "fsdp"},
     {"hybrid_shard", option, "hsdp"},
-    {"hybrid_shard_zero2", option, "hsdp", "", false, "", "reshard_after_forward=false"},
-    {"_hybrid_shard_zero2", option, "hsdp", "", false, "", "reshard_after_forward=false"},
+    {"hybrid_shard_zero2 _hybrid_shard_zero2", option, "hsdp", "", false, "", "reshard_after_forward=false"},
     {"no_shard", option, "ddp"},
     {"shard_grad_op", option, "fsdp", "", false, "", "reshard_after_forward=false"},
 };
@@ -127,8 +107,7 @@ constexpr ForeignWord kFieldsOfAccelerate[] = {
 
 constexpr ForeignWord kFieldsOfLightning[] = {
     {"activation_checkpointing_policy", refused, kNoActivationCheckpointing},
-    {"process_group_backend", refused, kByTheRuntime},
-    {"timeout", refused, kByTheRuntime},
+    {"process_group_backend timeout", refused, kByTheRuntime},
 };
 
 constexpr ForeignWord kFieldsOfPyTorch[] = {
@@ -177,8 +156,7 @@ constexpr ForeignWord kFieldsOfFairscale[] = {
     {"force_input_to_fp32", in_code, "where true: cast_forward_inputs=false"},
     {"fp32_reduce_scatter", in_code, "where true: reduce_dtype=f32"},
     {"gradient_predivide_factor", option, "predivide_factor"},
-    {"move_grads_to_cpu", refused, kStaysThere, kOff},
-    {"move_params_to_cpu", refused, kStaysThere, kOff},
+    {"move_grads_to_cpu move_params_to_cpu", refused, kStaysThere, kOff},
     {"no_broadcast_optim_state", ignored, "each rank saves and loads its own part"},
     {"process_group_reduce_scatter", refused,
      "both directions go over the same ranks; shard_group_size cuts them into groups"},
@@ -206,9 +184,7 @@ constexpr ForeignWord kFlagsOfTorchrun[] = {
     {"monitor_interval", ignored, "an end is noticed at once"},
     {"no_python", ignored, "the program is executed as it is"},
     {"log_line_prefix_template", option, "--prefix or --no-prefix"},
-    {"redirects", option, "--log-dir"},
-    {"tee", option, "--log-dir"},
-    {"local_ranks_filter", option, "--log-dir"},
+    {"redirects tee local_ranks_filter", option, "--log-dir"},
 };
 
 constexpr ForeignWord kFlagsOfAccelerate[] = {
@@ -220,8 +196,7 @@ constexpr ForeignWord kFlagsOfAccelerate[] = {
     {"main_training_function", ignored, "main() is executed"},
     {"gpu_ids", option, "--devices, such as 0,2"},
     {"multi_gpu", option, "--devices and --strategy ddp"},
-    {"cpu", option, "--accelerator cpu"},
-    {"use_cpu", option, "--accelerator cpu"},
+    {"cpu use_cpu", option, "--accelerator cpu"},
     {"num_cpu_threads_per_process", option, "--threads"},
     {"config_file", option, "--config"},
     {"use_fsdp", option, "--strategy fsdp"},
@@ -238,17 +213,13 @@ constexpr ForeignWord kFlagsOfFabric[] = {
 };
 
 constexpr ForeignWord kFlagsOfMpirun[] = {
-    {"n", option, "--devices"},
-    {"np", option, "--devices"},
-    {"host", option, "--nodes, --node-rank and --main-address on each node"},
-    {"H", option, "--nodes, --node-rank and --main-address on each node"},
-    {"hostfile", option, "--nodes, --node-rank and --main-address on each node"},
+    {"n np", option, "--devices"},
+    {"host H hostfile", option, "--nodes, --node-rank and --main-address on each node"},
     {"x", ignored, "the environment is passed on"},
 };
 
 constexpr ForeignWord kFlagsOfSrun[] = {
-    {"ntasks", option, "--devices"},
-    {"ntasks_per_node", option, "--devices"},
+    {"ntasks ntasks_per_node", option, "--devices"},
     {"N", option, "--nodes"},
 };
 
@@ -293,9 +264,7 @@ constexpr ForeignWord kResources[] = {
     {"enable_cpu_affinity", ignored, "ranks keep near their GPUs unless --no-affinity is given", "", true},
     {"dynamo_backend", warned, kNoCompiler, "no"},
     {"dynamo_mode", ignored, kNoCompiler},
-    {"dynamo_use_fullgraph", ignored, kNoCompiler, "", true},
-    {"dynamo_use_dynamic", ignored, kNoCompiler, "", true},
-    {"dynamo_use_regional_compilation", ignored, kNoCompiler, "", true},
+    {"dynamo_use_fullgraph dynamo_use_dynamic dynamo_use_regional_compilation", ignored, kNoCompiler, "", true},
 };
 
 constexpr ForeignWord kParadigm[] = {
@@ -327,33 +296,27 @@ constexpr ForeignWord kMpi[] = {
 constexpr ForeignWord kTpu[] = {
     {"tpu_cluster", refused, kNoTpu, "false", true},
     {"tpu_use_sudo", ignored, kWithTpu, "", true},
-    {"vm", ignored, kWithTpu},
-    {"env", ignored, kWithTpu},
+    {"vm env", ignored, kWithTpu},
     {"main_training_function", ignored, "main() is executed"},
     {"downcast_bf16", ignored, kWithTpu, "", true},
 };
 
 constexpr ForeignWord kAws[] = {
-    {"aws_access_key_id", refused, kAwsKeys},
-    {"aws_secret_access_key", refused, kAwsKeys},
+    {"aws_access_key_id aws_secret_access_key", refused, kAwsKeys},
 };
 
 constexpr ForeignWord kDeepspeed[] = {
     {"deepspeed_config_file", in_code,
      "its stage, accumulation and precision are followed; every other key has no effect or is refused"},
     {"zero_stage", in_code, "0: --strategy ddp; 1, 2, 3: zero1, zero2, zero3"},
-    {"offload_optimizer_device", refused, kNoOffloadOfState, "none"},
-    {"offload_param_device", refused, kNoOffloadOfState, "none"},
-    {"offload_optimizer_nvme_path", ignored, kOfOffload},
-    {"offload_param_nvme_path", ignored, kOfOffload},
+    {"offload_optimizer_device offload_param_device", refused, kNoOffloadOfState, "none"},
+    {"offload_optimizer_nvme_path offload_param_nvme_path", ignored, kOfOffload},
     {"gradient_accumulation_steps", option, "gradient_accumulation.num_steps", "auto"},
     {"gradient_clipping", refused,
      "the program clips, by clip_grad_norm_(); a Trainer does by --trainer-gradient-clip-val", "none auto 0 0.0"},
     {"zero3_init_flag", warned, kWholeModel, "false"},
     {"zero3_save_16bit_model", ignored, "save_model() always writes full weights"},
-    {"deepspeed_hostfile", refused, kEachNode},
-    {"deepspeed_exclusion_filter", refused, kEachNode},
-    {"deepspeed_inclusion_filter", refused, kEachNode},
+    {"deepspeed_hostfile deepspeed_exclusion_filter deepspeed_inclusion_filter", refused, kEachNode},
     {"deepspeed_multinode_launcher", refused, kEachNode, "standard"},
     {"deepspeed_moe_layer_cls_names", refused, "there is no training of mixtures of experts"},
 };
@@ -381,13 +344,11 @@ constexpr ForeignWord kParallelism[] = {
     {"parallelism_config_dp_shard_size", sharding, "dp_shard_size"},
     {"parallelism_config_tp_size", sharding, "tp_size"},
     {"parallelism_config_cp_size", sharding, "cp_size"},
-    {"parallelism_config_cp_backend", ignored, kWithContext},
-    {"parallelism_config_cp_comm_strategy", ignored, kWithContext},
+    {"parallelism_config_cp_backend parallelism_config_cp_comm_strategy", ignored, kWithContext},
     {"parallelism_config_sp_size", sharding, "sp_size"},
-    {"parallelism_config_sp_backend", ignored, kWithSequences},
-    {"parallelism_config_sp_seq_length", ignored, kWithSequences},
-    {"parallelism_config_sp_seq_length_is_variable", ignored, kWithSequences},
-    {"parallelism_config_sp_attn_implementation", ignored, kWithSequences},
+    {"parallelism_config_sp_backend parallelism_config_sp_seq_length parallelism_config_sp_seq_length_is_variable "
+     "parallelism_config_sp_attn_implementation",
+     ignored, kWithSequences},
 };
 
 constexpr ForeignWord kKeysOfFile[] = {
@@ -398,75 +359,36 @@ constexpr ForeignWord kKeysOfFile[] = {
     {"fsdp_ignored_modules", sharding, "ignored_modules"},
     {"fsdp_backward_prefetch_policy", sharding, "backward_prefetch"},
     {"mpirun_ccl", ignored, "it belongs to mpirun, which is refused"},
-    {"fp8_amax_history_length", ignored, kWithFp8},
-    {"fp8_amax_compute_algorithm", ignored, kWithFp8},
-    {"fp8_optimization_level", ignored, kWithFp8},
+    {"fp8_amax_history_length fp8_amax_compute_algorithm fp8_optimization_level", ignored, kWithFp8},
     {"tpu_use_cluster", refused, kNoTpu, "false"},
-    {"tpu_name", ignored, kWithTpu},
-    {"tpu_zone", ignored, kWithTpu},
-    {"tpu_vm", ignored, kWithTpu},
-    {"tpu_env", ignored, kWithTpu},
-    {"command_file", ignored, kWithTpu},
-    {"commands", ignored, kWithTpu},
+    {"tpu_name tpu_zone tpu_vm tpu_env command_file commands", ignored, kWithTpu},
 };
 
 constexpr ForeignWord kMegatron[] = {
-    {"megatron_lm_tp_degree", warned, kWithMegatron},
-    {"megatron_lm_use_custom_fsdp", warned, kWithMegatron},
-    {"megatron_lm_no_load_optim", warned, kWithMegatron},
-    {"megatron_lm_eod_mask_loss", warned, kWithMegatron},
-    {"megatron_lm_overlap_cpu_optimizer_d2h_h2d", warned, kWithMegatron},
-    {"megatron_lm_no_save_optim", warned, kWithMegatron},
-    {"megatron_lm_optimizer_cpu_offload", warned, kWithMegatron},
-    {"megatron_lm_use_precision_aware_optimizer", warned, kWithMegatron},
-    {"megatron_lm_decoder_last_pipeline_num_layers", warned, kWithMegatron},
-    {"megatron_lm_pp_degree", warned, kWithMegatron},
-    {"megatron_lm_num_micro_batches", warned, kWithMegatron},
-    {"megatron_lm_sequence_parallelism", warned, kWithMegatron},
-    {"megatron_lm_recompute_activations", warned, kWithMegatron},
-    {"megatron_lm_use_distributed_optimizer", warned, kWithMegatron},
-    {"megatron_lm_gradient_clipping", warned, kWithMegatron},
-    {"megatron_lm_recompute_granularity", warned, kWithMegatron},
-    {"megatron_lm_recompute_method", warned, kWithMegatron},
-    {"megatron_lm_recompute_num_layers", warned, kWithMegatron},
-    {"megatron_lm_attention_backend", warned, kWithMegatron},
-    {"megatron_lm_expert_model_parallel_size", warned, kWithMegatron},
-    {"megatron_lm_context_parallel_size", warned, kWithMegatron},
-    {"megatron_lm_attention_dropout", warned, kWithMegatron},
-    {"megatron_lm_hidden_dropout", warned, kWithMegatron},
-    {"megatron_lm_attention_softmax_in_fp32", warned, kWithMegatron},
-    {"megatron_lm_expert_tensor_parallel_size", warned, kWithMegatron},
-    {"megatron_lm_calculate_per_token_loss", warned, kWithMegatron},
-    {"megatron_lm_use_rotary_position_embeddings", warned, kWithMegatron},
+    {"megatron_lm_tp_degree megatron_lm_use_custom_fsdp megatron_lm_no_load_optim megatron_lm_eod_mask_loss "
+     "megatron_lm_overlap_cpu_optimizer_d2h_h2d megatron_lm_no_save_optim megatron_lm_optimizer_cpu_offload "
+     "megatron_lm_use_precision_aware_optimizer megatron_lm_decoder_last_pipeline_num_layers megatron_lm_pp_degree "
+     "megatron_lm_num_micro_batches megatron_lm_sequence_parallelism megatron_lm_recompute_activations "
+     "megatron_lm_use_distributed_optimizer megatron_lm_gradient_clipping megatron_lm_recompute_granularity "
+     "megatron_lm_recompute_method megatron_lm_recompute_num_layers megatron_lm_attention_backend "
+     "megatron_lm_expert_model_parallel_size megatron_lm_context_parallel_size megatron_lm_attention_dropout "
+     "megatron_lm_hidden_dropout megatron_lm_attention_softmax_in_fp32 megatron_lm_expert_tensor_parallel_size "
+     "megatron_lm_calculate_per_token_loss megatron_lm_use_rotary_position_embeddings",
+     warned, kWithMegatron},
 };
 
 constexpr ForeignWord kFp8[] = {
     {"fp8_backend", warned, kWithFp8},
     {"fp8_use_autocast_during_eval", warned, kWithFp8, "", true},
-    {"fp8_margin", warned, kWithFp8},
-    {"fp8_interval", warned, kWithFp8},
-    {"fp8_format", warned, kWithFp8},
-    {"fp8_amax_history_len", warned, kWithFp8},
-    {"fp8_amax_compute_algo", warned, kWithFp8},
-    {"fp8_override_linear_precision", warned, kWithFp8},
-    {"fp8_opt_level", warned, kWithFp8},
-    {"fp8_enable_fsdp_float8_all_gather", warned, kWithFp8},
-    {"fp8_pad_inner_dim", warned, kWithFp8},
+    {"fp8_margin fp8_interval fp8_format fp8_amax_history_len fp8_amax_compute_algo fp8_override_linear_precision "
+     "fp8_opt_level fp8_enable_fsdp_float8_all_gather fp8_pad_inner_dim",
+     warned, kWithFp8},
 };
 
 constexpr ForeignWord kSageMaker[] = {
-    {"ec2_instance_type", ignored, kWithSageMaker},
-    {"iam_role_name", ignored, kWithSageMaker},
-    {"image_uri", ignored, kWithSageMaker},
-    {"profile", ignored, kWithSageMaker},
-    {"region", ignored, kWithSageMaker},
-    {"base_job_name", ignored, kWithSageMaker},
-    {"py_version", ignored, kWithSageMaker},
-    {"pytorch_version", ignored, kWithSageMaker},
-    {"transformers_version", ignored, kWithSageMaker},
-    {"additional_args", ignored, kWithSageMaker},
-    {"sagemaker_inputs_file", ignored, kWithSageMaker},
-    {"sagemaker_metrics_file", ignored, kWithSageMaker},
+    {"ec2_instance_type iam_role_name image_uri profile region base_job_name py_version pytorch_version "
+     "transformers_version additional_args sagemaker_inputs_file sagemaker_metrics_file",
+     ignored, kWithSageMaker},
 };
 
 // Keys of DeepSpeed's file, where null and "auto" ask for nothing; of `in_code` the text is Accelerate's name
@@ -490,19 +412,17 @@ constexpr ForeignWord kKeysOfZero[] = {
     {"zero_optimization.stage", in_code, "zero_stage"},
     {"zero_optimization.offload_optimizer.device", in_code, "offload_optimizer_device"},
     {"zero_optimization.offload_param.device", in_code, "offload_param_device"},
-    {"zero_optimization.offload_optimizer.", ignored, kOfOffload},
-    {"zero_optimization.offload_param.", ignored, kOfOffload},
-    {"zero_optimization.cpu_offload", refused, kNoOffloadOfState, "false"},
-    {"zero_optimization.cpu_offload_param", refused, kNoOffloadOfState, "false"},
-    {"zero_optimization.cpu_offload_params", refused, kNoOffloadOfState, "false"},
+    {"zero_optimization.offload_optimizer. zero_optimization.offload_param.", ignored, kOfOffload},
+    {"zero_optimization.cpu_offload zero_optimization.cpu_offload_param zero_optimization.cpu_offload_params", refused,
+     kNoOffloadOfState, "false"},
     {"zero_optimization.cpu_offload_use_pin_memory", ignored, kOfOffload},
     {"zero_optimization.zenflow.", refused, kNoOffloadOfState},
     {"zero_optimization.zero_hpz_partition_size", refused, "write --strategy hsdp instead", "1"},
     {"zero_optimization.mics_shard_size", refused, "write --fsdp-shard-group-size instead", "-1"},
     {"zero_optimization.mics_hierarchical_params_gather", warned, kOwnEngine, "false"},
-    {"zero_optimization.zero_quantized_weights", refused, kNoQuantization, "false"},
-    {"zero_optimization.zero_quantized_nontrainable_weights", refused, kNoQuantization, "false"},
-    {"zero_optimization.zero_quantized_gradients", refused, kNoQuantization, "false"},
+    {"zero_optimization.zero_quantized_weights zero_optimization.zero_quantized_nontrainable_weights "
+     "zero_optimization.zero_quantized_gradients",
+     refused, kNoQuantization, "false"},
     {"zero_optimization.zeropp_loco_param.", refused, kNoQuantization},
     {"zero_optimization.stage3_max_live_parameters", warned, "--fsdp-limit-gathered-mb bounds what is gathered", "1e9"},
     {"zero_optimization.stage3_max_reuse_distance", warned, kOwnEngine, "1e9"},
@@ -510,15 +430,15 @@ constexpr ForeignWord kKeysOfZero[] = {
     {"zero_optimization.stage3_param_persistence_threshold", warned, kOwnEngine, "1e5"},
     {"zero_optimization.stage3_model_persistence_threshold", warned, kOwnEngine, "9223372036854775807"},
     {"zero_optimization.stage3_module_granularity_threshold", warned, "--fsdp-unit-min-elements says it", "0"},
-    {"zero_optimization.stage3_use_all_reduce_for_fetch_params", warned, kOwnEngine, "false"},
-    {"zero_optimization.stage3_allgather_sequential", warned, kOwnEngine, "false"},
-    {"zero_optimization.stage3_gather_16bit_weights_on_model_save", ignored, "save_model() always writes full weights"},
-    {"zero_optimization.stage3_gather_fp16_weights_on_model_save", ignored, "save_model() always writes full weights"},
-    {"zero_optimization.contiguous_gradients", warned, kOwnEngine, "true"},
-    {"zero_optimization.reduce_scatter", warned, kOwnEngine, "true"},
+    {"zero_optimization.stage3_use_all_reduce_for_fetch_params zero_optimization.stage3_allgather_sequential", warned,
+     kOwnEngine, "false"},
+    {"zero_optimization.stage3_gather_16bit_weights_on_model_save "
+     "zero_optimization.stage3_gather_fp16_weights_on_model_save",
+     ignored, "save_model() always writes full weights"},
+    {"zero_optimization.contiguous_gradients zero_optimization.reduce_scatter", warned, kOwnEngine, "true"},
     {"zero_optimization.reduce_bucket_size", warned, kOwnEngine, "5e8"},
-    {"zero_optimization.use_multi_rank_bucket_allreduce", warned, kOwnEngine, "true"},
-    {"zero_optimization.allgather_partitions", warned, kOwnEngine, "true"},
+    {"zero_optimization.use_multi_rank_bucket_allreduce zero_optimization.allgather_partitions", warned, kOwnEngine,
+     "true"},
     {"zero_optimization.allgather_bucket_size", warned, kOwnEngine, "5e8"},
     {"zero_optimization.overlap_comm", warned, "communication always overlaps", "true"},
     {"zero_optimization.load_from_fp32_weights", warned, kOwnFiles, "true"},
@@ -526,10 +446,8 @@ constexpr ForeignWord kKeysOfZero[] = {
     {"zero_optimization.pipeline_loading_checkpoint", warned, kOwnFiles, "false"},
     {"zero_optimization.sub_group_size", warned, kOwnEngine, "1e9"},
     {"zero_optimization.ignore_unused_parameters", warned, "parameters without a gradient are always allowed", "true"},
-    {"zero_optimization.legacy_stage1", warned, kOwnEngine, "false"},
-    {"zero_optimization.round_robin_gradients", warned, kOwnEngine, "false"},
-    {"zero_optimization.memory_efficient_linear", warned, kOwnEngine, "true"},
-    {"zero_optimization.override_module_apply", warned, kOwnEngine, "true"},
+    {"zero_optimization.legacy_stage1 zero_optimization.round_robin_gradients", warned, kOwnEngine, "false"},
+    {"zero_optimization.memory_efficient_linear zero_optimization.override_module_apply", warned, kOwnEngine, "true"},
     {"zero_optimization.log_trace_cache_warnings", warned, kOwnEngine, "false"},
     {"zero_optimization.enable_sanity_checks", ignored, "ranks always check what they exchange"},
     {"zero_optimization.save_muon_momentum_buffer_in_memory", warned, kOwnEngine, "false"},
@@ -537,19 +455,17 @@ constexpr ForeignWord kKeysOfZero[] = {
 };
 
 constexpr ForeignWord kKeysOfTraining[] = {
-    {"train_batch_size", warned, kByLoaders},
-    {"train_micro_batch_size_per_gpu", warned, kByLoaders},
+    {"train_batch_size train_micro_batch_size_per_gpu", warned, kByLoaders},
     {"dataloader_drop_last", warned, kByLoaders, "false"},
     {"gradient_accumulation_steps", in_code, "gradient_accumulation_steps"},
     {"managed_gradient_accumulation", warned, "the program says when a window ends", "true"},
     {"gradient_clipping", in_code, "gradient_clipping"},
-    {"bf16.enabled", in_code, "mixed_precision: bf16"},
-    {"bfloat16.enabled", in_code, "mixed_precision: bf16"},
+    {"bf16.enabled bfloat16.enabled", in_code, "mixed_precision: bf16"},
     {"fp16.enabled", in_code, "mixed_precision: fp16"},
     {"bf16.check_grad_overflow", warned, "bfloat16 needs no loss scale", "true false"},
     {"bf16.immediate_grad_update", warned, kOwnEngine, "false"},
-    {"bf16.bf16_master_weights_and_grads", refused, "write --precision bf16-true instead", "false"},
-    {"bf16.bf16_optimizer_states", refused, "write --precision bf16-true instead", "false"},
+    {"bf16.bf16_master_weights_and_grads bf16.bf16_optimizer_states", refused, "write --precision bf16-true instead",
+     "false"},
     {"bfloat16.immediate_grad_update", warned, kOwnEngine, "false"},
     {"fp16.auto_cast", warned, "autocast casts inputs where kernels need it", "false"},
     {"fp16.loss_scale", warned, kOwnScale, "0"},
@@ -568,8 +484,7 @@ constexpr ForeignWord kKeysOfTraining[] = {
     {"prescale_gradients", warned, kOwnOrder, "false"},
     {"gradient_predivide_factor", warned, "--fsdp-predivide-factor says it", "1"},
     {"gradient_allreduce_op", refused, "gradients are averaged; multiply the learning rate instead", "mean"},
-    {"sparse_gradients", warned, kOwnEngine, "false"},
-    {"disable_allgather", warned, kOwnEngine, "false"},
+    {"sparse_gradients disable_allgather", warned, kOwnEngine, "false"},
     {"data_types.grad_accum_dtype", refused, "gradients add up in the dtype of their parameters; take it out",
      "none fp32"},
     {"data_types.param_dtype", refused, "write --fsdp-param-dtype instead", "none"},
@@ -577,25 +492,23 @@ constexpr ForeignWord kKeysOfTraining[] = {
     {"optimizer.", refused, "the program makes its optimizer; take the section out"},
     {"scheduler.", refused, "the program makes its scheduler; take the section out"},
     {"zero_allow_untested_optimizer", ignored, "every optimizer may be sharded"},
-    {"zero_force_ds_cpu_optimizer", ignored, kOfOffload},
-    {"aio.", ignored, kOfOffload},
+    {"zero_force_ds_cpu_optimizer aio.", ignored, kOfOffload},
 };
 
 constexpr ForeignWord kKeysOfModels[] = {
-    {"activation_checkpointing.partition_activations", refused, kNoActivationCheckpointing, "false"},
-    {"activation_checkpointing.cpu_checkpointing", refused, kNoActivationCheckpointing, "false"},
-    {"activation_checkpointing.contiguous_memory_optimization", refused, kNoActivationCheckpointing, "false"},
+    {"activation_checkpointing.partition_activations activation_checkpointing.cpu_checkpointing "
+     "activation_checkpointing.contiguous_memory_optimization",
+     refused, kNoActivationCheckpointing, "false"},
     {"activation_checkpointing.number_checkpoints", refused, kNoActivationCheckpointing, "none"},
-    {"activation_checkpointing.synchronize_checkpoint_boundary", refused, kNoActivationCheckpointing, "false"},
-    {"activation_checkpointing.profile", refused, kNoActivationCheckpointing, "false"},
+    {"activation_checkpointing.synchronize_checkpoint_boundary activation_checkpointing.profile", refused,
+     kNoActivationCheckpointing, "false"},
     {"moe.", refused, kNoExperts},
     {"moe", refused, kNoExperts, "false"},
     {"expert_parallel.", refused, kNoExperts},
     {"use_data_before_expert_parallelism", refused, kNoExperts, "false"},
     {"tensor_parallel.autotp_size", refused, kNoModelParallel, "0 1"},
-    {"tensor_parallel.tp_size", refused, kNoModelParallel, "1"},
-    {"tensor_parallel.tp.tp_size", refused, kNoModelParallel, "1"},
-    {"tensor_parallel.tensor_parallel.tp_size", refused, kNoModelParallel, "1"},
+    {"tensor_parallel.tp_size tensor_parallel.tp.tp_size tensor_parallel.tensor_parallel.tp_size", refused,
+     kNoModelParallel, "1"},
     {"tensor_parallel.", ignored, "it belongs to the size of tensor parallelism, which is refused"},
     {"sequence_parallel_size", refused, kNoModelParallel, "1"},
     {"pipeline.", refused, kNoModelParallel},
@@ -607,10 +520,7 @@ constexpr ForeignWord kKeysOfModels[] = {
     {"data_efficiency.", ignored, kWithSwitch},
     {"hybrid_engine.enabled", refused, kOtherTraining, "false"},
     {"hybrid_engine.", ignored, kWithSwitch},
-    {"sparse_attention.", refused, kOtherTraining},
-    {"compression_training.", refused, kOtherTraining},
-    {"quantize_training.", refused, kOtherTraining},
-    {"weight_quantization.", refused, kOtherTraining},
+    {"sparse_attention. compression_training. quantize_training. weight_quantization.", refused, kOtherTraining},
     {"elasticity.enabled", refused, "write --nodes MIN:MAX instead", "false"},
     {"elasticity.", ignored, kWithSwitch},
     {"compile.deepcompile", warned, kNoCompiler, "false"},
@@ -622,9 +532,7 @@ constexpr ForeignWord kKeysOfModels[] = {
 constexpr ForeignWord kKeysOfOutput[] = {
     {"steps_per_print", ignored, "the program prints"},
     {"log_level", ignored, "MUSTER_LOG says it"},
-    {"dump_state", warned, kNoProfiler, "false"},
-    {"wall_clock_breakdown", warned, kNoProfiler, "false"},
-    {"memory_breakdown", warned, kNoProfiler, "false"},
+    {"dump_state wall_clock_breakdown memory_breakdown", warned, kNoProfiler, "false"},
     {"timers.", warned, kNoProfiler},
     {"comms_logger.enabled", warned, kNoProfiler, "false"},
     {"comms_logger.", ignored, kWithSwitch},
@@ -661,15 +569,12 @@ constexpr ForeignWord kArgumentsOfTrainer[] = {
     {"callbacks", warned, kInCode},
     {"enable_autolog_hparams", warned, kInCode, "true"},
     {"logger", warned, kInCode, "true false"},
-    {"model_registry", warned, kInCode},
-    {"plugins", warned, kInCode},
-    {"profiler", warned, kInCode},
+    {"model_registry plugins profiler", warned, kInCode},
     {"use_distributed_sampler", warned, kInCode, "true"},
 };
 
 constexpr ForeignWord kKeysOfCli[] = {
-    {"lr_scheduler", refused, kOfModule},
-    {"optimizer", refused, kOfModule},
+    {"lr_scheduler optimizer", refused, kOfModule},
     {"return_predictions", refused, kNotFollowed, "null"},
     {"verbose", refused, kNotFollowed, "null true"},
     {"weights_only", refused, kNotFollowed, "null"},
@@ -683,9 +588,8 @@ constexpr ForeignWord kVariablesOfAccelerate[] = {
      "with ACCELERATE_USE_DEEPSPEED, 0: strategy ddp; 1, 2, 3: zero1, zero2, zero3"},
     {"ACCELERATE_DYNAMO_BACKEND", warned, kNoCompiler, "no"},
     {"ACCELERATE_DYNAMO_MODE", warned, kNoCompiler, "default"},
-    {"ACCELERATE_DYNAMO_USE_DYNAMIC", warned, kNoCompiler, "false"},
-    {"ACCELERATE_DYNAMO_USE_FULLGRAPH", warned, kNoCompiler, "false"},
-    {"ACCELERATE_DYNAMO_USE_REGIONAL_COMPILATION", warned, kNoCompiler, "false"},
+    {"ACCELERATE_DYNAMO_USE_DYNAMIC ACCELERATE_DYNAMO_USE_FULLGRAPH ACCELERATE_DYNAMO_USE_REGIONAL_COMPILATION", warned,
+     kNoCompiler, "false"},
     {"ACCELERATE_GRADIENT_ACCUMULATION_STEPS", option, "gradient_accumulation.num_steps"},
     {"ACCELERATE_MIXED_PRECISION", option, "precision"},
     {"ACCELERATE_TORCH_DEVICE", in_code, "accelerator, without the index"},
@@ -758,12 +662,14 @@ std::span<const ForeignWord> foreign_words() {
   static const std::vector<ForeignWord> all = [] {
     std::vector<ForeignWord> words;
     for (const auto& section : tables::kSections)
-      for (auto word : section.words) {
-        word.tool = section.tool;
-        word.place = section.place;
-        word.group = section.group;
-        words.push_back(word);
-      }
+      for (const auto& row : section.words)
+        for (const auto one : std::views::split(row.word, ' ')) {
+          auto& word = words.emplace_back(row);
+          word.word = {one.begin(), one.end()};
+          word.tool = section.tool;
+          word.place = section.place;
+          word.group = section.group;
+        }
     return words;
   }();
   return all;
