@@ -46,9 +46,9 @@ struct PythonValue::Entry {
 
 /// Memory that tensors are views of.
 struct PythonStorage {
-  std::string key;           ///< key of the storage in the file
-  std::string location;      ///< device of the storage, such as "cpu" or "cuda:0"
-  std::uint64_t offset = 0;  ///< position of its bytes in the file; unused for a file to be written
+  std::string key = {};       ///< key of the storage in the file
+  std::string location = {};  ///< device of the storage, such as "cpu" or "cuda:0"
+  std::uint64_t offset = 0;   ///< position of its bytes in the file; unused for a file to be written
   std::uint64_t bytes = 0;
   std::uint32_t crc = 0;
   bool has_crc = false;

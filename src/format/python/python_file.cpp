@@ -144,13 +144,13 @@ PythonFile read_zip_form(const ByteSource& source) {
   } catch (const PickleCutOff&) {
     refuse_python(source.name, "its pickle is cut off");
   }
-  PythonObjects objects(graph, source.name, [&](const std::string& key) -> std::optional<StoragePlace> {
+  const auto find_storage = [&](const std::string& key) -> std::optional<PythonStorage> {
     const ZipEntry* entry = records.find("data/" + key);
     if (!entry) return std::nullopt;
     if (!entry->stored) refuse_python(source.name, "the record " + in_quotes("data/" + key) + " is compressed");
-    return StoragePlace{entry->offset, entry->bytes, entry->crc, true};
-  });
-  file.value = objects.value(root, file);
+    return PythonStorage{.offset = entry->offset, .bytes = entry->bytes, .crc = entry->crc, .has_crc = true};
+  };
+  read_value(graph, root, source.name, find_storage, file);
   if (file.form == PythonFile::Form::archive) file.value = value_of_archive(std::move(file.value));
   return file;
 }
@@ -202,9 +202,9 @@ std::unordered_map<std::string, StorageName> named_storages(const PickleGraph& g
 }
 
 /// The storages follow the pickles, each as its number of elements and its bytes.
-std::unordered_map<std::string, StoragePlace> legacy_places(const ByteSource& source, const LegacyPickles& pickles) {
+std::unordered_map<std::string, PythonStorage> legacy_places(const ByteSource& source, const LegacyPickles& pickles) {
   const auto names = named_storages(pickles.graph, source.name);
-  std::unordered_map<std::string, StoragePlace> places;
+  std::unordered_map<std::string, PythonStorage> places;
   std::uint64_t at = pickles.end;
   for (const auto item : pickles.graph.items(pickles.graph.at(pickles.keys))) {
     const PickleNode& node = pickles.graph.at(item);
@@ -218,7 +218,7 @@ std::unordered_map<std::string, StoragePlace> legacy_places(const ByteSource& so
     const std::uint64_t width = name->second.type->bytes;
     if (count < 0 || static_cast<std::uint64_t>(count) > (source.size - at) / width)
       refuse_python(source.name, "its storages are cut off");
-    if (!places.emplace(key, StoragePlace{.offset = at, .bytes = static_cast<std::uint64_t>(count) * width}).second)
+    if (!places.emplace(key, PythonStorage{.offset = at, .bytes = static_cast<std::uint64_t>(count) * width}).second)
       refuse_python(source.name, "it has one storage twice");
     at += static_cast<std::uint64_t>(count) * width;
   }
@@ -229,11 +229,11 @@ PythonFile read_legacy_form(const ByteSource& source) {
   const LegacyPickles pickles = read_legacy_pickles(source);
   const auto places = legacy_places(source, pickles);
   PythonFile file{.form = PythonFile::Form::legacy, .value = {}, .storages = {}, .tensors = {}};
-  PythonObjects objects(pickles.graph, source.name, [&](const std::string& key) -> std::optional<StoragePlace> {
+  const auto find_storage = [&](const std::string& key) {
     const auto found = places.find(key);
     return found == places.end() ? std::nullopt : std::optional(found->second);
-  });
-  file.value = objects.value(pickles.root, file);
+  };
+  read_value(pickles.graph, pickles.root, source.name, find_storage, file);
   return file;
 }
 
