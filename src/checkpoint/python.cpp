@@ -67,33 +67,28 @@ class PythonOfState {
 
  private:
   PythonValue of(const State& state, const std::string& place, bool tuple) {
-    PythonValue value;
     switch (state.kind()) {
-      case State::Kind::none: return value;
-      case State::Kind::boolean:
-        value.kind = PythonValue::Kind::boolean;
-        value.integer = state.boolean();
-        return value;
+      case State::Kind::none: return {};
+      case State::Kind::boolean: return {.kind = PythonValue::Kind::boolean, .integer = state.boolean()};
       case State::Kind::integer: return PythonValue::of_integer(state.integer());
-      case State::Kind::number:
-        value.kind = PythonValue::Kind::number;
-        value.number = state.number();
-        return value;
+      case State::Kind::number: return {.kind = PythonValue::Kind::number, .number = state.number()};
       case State::Kind::text: return PythonValue::of_text(state.text());
       case State::Kind::tensor: return of_tensor(state.tensor(), place);
-      case State::Kind::list:
-        value.kind = tuple ? PythonValue::Kind::tuple : PythonValue::Kind::list;
-        for (std::size_t i = 0; i < state.list().size(); ++i)
-          value.items.push_back(of(state.list()[i], place + "/" + std::to_string(i), false));
-        return value;
+      case State::Kind::list: return of_list(state.list(), place, tuple);
       case State::Kind::map: return of_map(state, place);
     }
+    return {};
+  }
+
+  PythonValue of_list(const State::List& list, const std::string& place, bool tuple) {
+    PythonValue value{.kind = tuple ? PythonValue::Kind::tuple : PythonValue::Kind::list};
+    for (std::size_t i = 0; i < list.size(); ++i)
+      value.items.push_back(of(list[i], place + "/" + std::to_string(i), false));
     return value;
   }
 
   PythonValue of_map(const State& state, const std::string& place) {
-    PythonValue value;
-    value.kind = PythonValue::Kind::map;
+    PythonValue value{.kind = PythonValue::Kind::map};
     const auto& map = state.map();
     const bool integers = options_.integer_keys && std::all_of(map.begin(), map.end(), [](const auto& entry) {
                             return format::is_decimal_key(entry.first);
@@ -325,9 +320,9 @@ class StateOfPython {
 };
 
 PythonContent read_one(const std::filesystem::path& path, const LoadPythonOptions& options) {
-  const auto input = std::make_shared<const format::InputFile>(path);
-  const PythonFile file = format::read_python_file(format::source_of(input));
-  OpenStorages opener(*input, options);
+  const format::InputFile input(path);
+  const PythonFile file = format::read_python_file(input);
+  OpenStorages opener(input, options);
   std::vector<c10::Storage> storages;
   for (const PythonStorage& storage : file.storages) storages.push_back(opener.open(storage));
   std::vector<at::Tensor> tensors;

@@ -40,26 +40,19 @@ InputFile::InputFile(std::filesystem::path path, std::uint64_t size, ReadBytes r
     : path_(std::move(path)), size_(size), read_(std::move(read)) {}
 
 void InputFile::take(int descriptor) {
-  descriptor_ = descriptor;
-  if (descriptor_ < 0) refuse_path(path_, "cannot be opened for reading (" + reason(errno) + ")");
+  descriptor_ = Descriptor(descriptor);
+  if (!descriptor_) refuse_path(path_, "cannot be opened for reading (" + reason(errno) + ")");
   struct stat status {};
-  if (::fstat(descriptor_, &status) == 0 && S_ISREG(status.st_mode)) {
+  if (::fstat(descriptor, &status) == 0 && S_ISREG(status.st_mode)) {
     size_ = static_cast<std::uint64_t>(status.st_size);
     return;
   }
-  ::close(descriptor_);
   refuse_path(path_, S_ISDIR(status.st_mode) ? "is a folder; name a file in it" : "is not a regular file");
 }
 
-OpenFolder::OpenFolder(std::filesystem::path path) : path_(std::move(path)) {
-  descriptor_ = ::open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (descriptor_ < 0) refuse_path(path_, "cannot be opened as a folder (" + reason(errno) + ")");
-}
-
-OpenFolder::~OpenFolder() { ::close(descriptor_); }
-
-InputFile::~InputFile() {
-  if (can_be_mapped()) ::close(descriptor_);
+OpenFolder::OpenFolder(std::filesystem::path path)
+    : path_(std::move(path)), descriptor_(::open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
+  if (!descriptor_) refuse_path(path_, "cannot be opened as a folder (" + reason(errno) + ")");
 }
 
 void InputFile::read_at(std::uint64_t offset, void* to, std::size_t bytes) const {
@@ -70,7 +63,7 @@ void InputFile::read_at(std::uint64_t offset, void* to, std::size_t bytes) const
     return read_(offset, place, bytes);
   }
   while (bytes > 0) {
-    const ssize_t count = ::pread(descriptor_, place, bytes, static_cast<off_t>(offset));
+    const ssize_t count = ::pread(descriptor_.get(), place, bytes, static_cast<off_t>(offset));
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) refuse_path(path_, "cannot be read at byte " + std::to_string(offset) + " (" + reason(errno) + ")");
     if (count == 0)
@@ -81,20 +74,22 @@ void InputFile::read_at(std::uint64_t offset, void* to, std::size_t bytes) const
   }
 }
 
-std::string InputFile::read_text(std::uint64_t limit) const {
-  if (size_ > limit)
-    refuse_path(path_, "has " + std::to_string(size_) + " bytes, more than the limit of " + std::to_string(limit));
-  std::string text(size_, '\0');
-  read_at(0, text.data(), text.size());
+std::string InputFile::text(std::uint64_t offset, std::uint64_t bytes) const {
+  std::string text(bytes, '\0');
+  read_at(offset, text.data(), text.size());
   return text;
 }
 
+std::string InputFile::read_text(std::uint64_t limit) const {
+  if (size_ > limit)
+    refuse_path(path_, "has " + std::to_string(size_) + " bytes, more than the limit of " + std::to_string(limit));
+  return text(0, size_);
+}
+
 Header read_header(const InputFile& file) {
-  std::string start(std::min(file.size(), kLengthBytes), '\0');
-  file.read_at(0, start.data(), start.size());
+  std::string start = file.text(0, std::min(file.size(), kLengthBytes));
   const std::uint64_t length = header_length(start, file.size(), file.path().string());
-  start.resize(kLengthBytes + length);
-  file.read_at(kLengthBytes, start.data() + kLengthBytes, length);
+  start += file.text(kLengthBytes, length);
   return parse_header(start, file.size(), file.path().string());
 }
 
@@ -127,27 +122,5 @@ bool MappedFile::copy_to(const InputFile& file, void* to, std::uint64_t offset, 
 }
 
 MappedFile::~MappedFile() { ::munmap(data_, size_); }
-
-std::string ByteSource::text(std::uint64_t offset, std::uint64_t bytes) const {
-  std::string result(bytes, '\0');
-  if (bytes > 0) read(offset, result.data(), result.size());
-  return result;
-}
-
-ByteSource source_of(std::shared_ptr<const InputFile> file) {
-  ByteSource source{.name = file->path().string(), .size = file->size(), .read = {}};
-  source.read = [file = std::move(file)](std::uint64_t offset, void* to, std::size_t bytes) {
-    file->read_at(offset, to, bytes);
-  };
-  return source;
-}
-
-ByteSource source_of(std::string_view bytes, std::string name) {
-  return {.name = std::move(name),
-          .size = bytes.size(),
-          .read = [bytes](std::uint64_t offset, void* to, std::size_t count) {
-            std::memcpy(to, bytes.data() + offset, count);
-          }};
-}
 
 }  // namespace muster::format

@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 
+#include "base/descriptor.h"
 #include "safetensors.h"
 
 namespace muster::format {
@@ -20,20 +21,19 @@ class InputFile {
   InputFile(int folder, std::filesystem::path path);
   /// A file of this size that only `read` can read; messages show `path`.
   InputFile(std::filesystem::path path, std::uint64_t size, ReadBytes read);
-  ~InputFile();
-  InputFile(const InputFile&) = delete;
-  InputFile& operator=(const InputFile&) = delete;
 
   const std::filesystem::path& path() const { return path_; }
   std::uint64_t size() const { return size_; }
-  int descriptor() const { return descriptor_; }
+  int descriptor() const { return descriptor_.get(); }
   /// Whether the file is in the kernel's file system, so that it can be mapped into memory.
-  bool can_be_mapped() const { return descriptor_ >= 0; }
+  bool can_be_mapped() const { return bool{descriptor_}; }
 
   /// Fills `to` with the bytes at `offset`.
   /// Throws: CheckpointError MU200 if the medium fails or the file has become shorter.
   void read_at(std::uint64_t offset, void* to, std::size_t bytes) const;
 
+  /// A range as text. Requires: it is within the size. Throws: as read_at().
+  std::string text(std::uint64_t offset, std::uint64_t bytes) const;
   /// The whole file as text. Throws: CheckpointError MU200, also if it has more than `limit` bytes.
   std::string read_text(std::uint64_t limit) const;
 
@@ -42,7 +42,7 @@ class InputFile {
 
   std::filesystem::path path_;
   std::uint64_t size_ = 0;
-  int descriptor_ = -1;
+  Descriptor descriptor_;
   ReadBytes read_;
 };
 
@@ -51,16 +51,13 @@ class OpenFolder {
  public:
   /// Throws: CheckpointError MU200.
   explicit OpenFolder(std::filesystem::path path);
-  ~OpenFolder();
-  OpenFolder(const OpenFolder&) = delete;
-  OpenFolder& operator=(const OpenFolder&) = delete;
 
   const std::filesystem::path& path() const { return path_; }
-  int descriptor() const { return descriptor_; }
+  int descriptor() const { return descriptor_.get(); }
 
  private:
   std::filesystem::path path_;
-  int descriptor_ = -1;
+  Descriptor descriptor_;
 };
 
 /// Reads and checks the header of a safetensors file.
@@ -99,21 +96,5 @@ class MappedFile {
   std::byte* data_ = nullptr;
   std::uint64_t size_ = 0;
 };
-
-/// Bytes with random access: a file or memory.
-struct ByteSource {
-  std::string name;  ///< name for messages
-  std::uint64_t size = 0;
-  /// Fills `to` with `bytes` bytes at `offset`. Requires: the range is within the size.
-  std::function<void(std::uint64_t offset, void* to, std::size_t bytes)> read;
-
-  /// A range as text. Requires: it is within the size.
-  std::string text(std::uint64_t offset, std::uint64_t bytes) const;
-};
-
-/// A source that keeps the file open. Reading throws CheckpointError MU200.
-ByteSource source_of(std::shared_ptr<const InputFile> file);
-/// A source in memory. Requires: the bytes outlive the source.
-ByteSource source_of(std::string_view bytes, std::string name);
 
 }  // namespace muster::format

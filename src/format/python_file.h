@@ -28,13 +28,15 @@ struct PythonValue {
   Kind kind = Kind::none;
   std::int64_t integer = 0;  ///< value of an integer or boolean (0 or 1)
   double number = 0;
-  std::string text;                ///< value of text, bytes or foreign; not empty for a map of a TorchScript module
-  std::vector<PythonValue> items;  ///< items of a list or tuple
-  std::vector<Entry> entries;      ///< entries of a map, in order
+  std::string text = {};  ///< value of text, bytes or foreign; not empty for a map of a TorchScript module
+  std::vector<PythonValue> items = {};  ///< items of a list or tuple
+  std::vector<Entry> entries = {};      ///< entries of a map, in order
 
   static PythonValue of_integer(std::int64_t value);
   static PythonValue of_text(std::string value, Kind kind = Kind::text);
   static PythonValue of_tensor(std::size_t position);
+  /// Appends an entry with a text key to a map.
+  void add(std::string key, PythonValue value);
   /// The value under a text key, or nullptr.
   const PythonValue* find(std::string_view key) const;
 };
@@ -87,12 +89,12 @@ struct PythonFile {
 };
 
 /// Whether read_python_file() may be able to read the file, judged by its first bytes.
-bool is_python_file(const ByteSource& source);
+bool is_python_file(const InputFile& source);
 
 /// Reads everything except the tensors' bytes of a file that may be hostile. The value of an archive has Python's form:
 /// a module's tensors by full name, an optimizer's state as its state_dict.
 /// Throws: CheckpointError MU225 with the reason; MU200.
-PythonFile read_python_file(const ByteSource& source);
+PythonFile read_python_file(const InputFile& source);
 
 /// Advice about an object of this class; empty if there is none.
 std::string advice_about(std::string_view foreign_class);

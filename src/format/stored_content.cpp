@@ -39,7 +39,7 @@ StoredContent content_of(const WeightSet& set) {
       if (const auto [first, is_new] = file_of.emplace(entry.name, file.filename().string()); !is_new)
         throw CheckpointError("MU205", "tensor " + in_quotes(entry.name) + " is in two files, " + first->second +
                                            " and " + file.string());
-      stored.content.value.entries.emplace_back(PythonValue::of_text(entry.name), add_tensor(stored, input, entry));
+      stored.content.value.add(entry.name, add_tensor(stored, input, entry));
     }
   }
   require_indexed(set, file_of);
@@ -51,7 +51,7 @@ StoredContent content_of(const WeightSet& set) {
 
 StoredContent open_torch_file(const std::shared_ptr<const InputFile>& input) {
   StoredContent stored;
-  stored.content = read_python_file(source_of(input));
+  stored.content = read_python_file(*input);
   stored.kind = stored.content.form == PythonFile::Form::zip      ? "torch file"
                 : stored.content.form == PythonFile::Form::legacy ? "torch file from before PyTorch 1.6"
                                                                   : "LibTorch archive";

@@ -21,16 +21,16 @@ struct ZipEntry {
 };
 
 /// Whether a file may be an archive, judged by its first four bytes.
-bool is_zip(const ByteSource& source);
+bool is_zip(const InputFile& source);
 
 /// The records of an archive that may be hostile, in the order of its directory. Names are unique; ranges are within
 /// the file and do not overlap. Archives of one file, with and without 64-bit fields; no encryption.
 /// Throws: CheckpointError MU225 with the reason.
-std::vector<ZipEntry> read_zip(const ByteSource& source);
+std::vector<ZipEntry> read_zip(const InputFile& source);
 
 /// The bytes of a record, checked against its checksum.
 /// Throws: CheckpointError MU225 if it is longer than `limit`, compressed, or damaged.
-std::string read_record(const ByteSource& source, const ZipEntry& entry, std::uint64_t limit);
+std::string read_record(const InputFile& source, const ZipEntry& entry, std::uint64_t limit);
 
 /// The bytes around the records of an archive that is written from front to back.
 class ZipLayout {

@@ -61,8 +61,8 @@ TEST(ConvertTest, SafetensorsAndBackIsTheSameToTheByte) {
 TEST(ConvertTest, LegacyBecomesAnArchiveWithTheSameValues) {
   ScratchFolder folder;
   convert(python_file("legacy.pt"), folder / "x.pt", quickly());
-  const PythonFile old = read_python_file(checks::source(python_file("legacy.pt"))),
-                   made = read_python_file(checks::source(folder / "x.pt"));
+  const PythonFile old = read_python_file(format::InputFile(python_file("legacy.pt"))),
+                   made = read_python_file(format::InputFile(folder / "x.pt"));
   EXPECT_EQ(checks::described(made.value, made), checks::described(old.value, old));
   EXPECT_EQ(made.form, PythonFile::Form::zip);
 }
@@ -70,7 +70,7 @@ TEST(ConvertTest, LegacyBecomesAnArchiveWithTheSameValues) {
 TEST(ConvertTest, OnlyWhatAPartUsesIsWritten) {
   ScratchFolder folder;
   convert(python_file("zip.pt"), folder / "x.pt", quickly("optimizer/state/0"));
-  const PythonFile made = read_python_file(checks::source(folder / "x.pt"));
+  const PythonFile made = read_python_file(format::InputFile(folder / "x.pt"));
   EXPECT_EQ(checks::described(made.value, made), "{'step': float32[]/+0@0}");
   EXPECT_EQ(made.storages.size(), 1u);
   convert(python_file("cpp_module.pt"), folder / "y.safetensors", {.durability = Durability::none, .strip = "fc."});
@@ -142,7 +142,7 @@ TEST(ConvertTest, WhatIsNotUnderstoodCanBeLeftOut) {
   const auto report =
       convert(python_file("foreign.pt"), folder / "x.pt", {.durability = Durability::none, .leave_out = true});
   EXPECT_EQ(report.left_out.size(), 6u);
-  const PythonFile made = read_python_file(checks::source(folder / "x.pt"));
+  const PythonFile made = read_python_file(format::InputFile(folder / "x.pt"));
   EXPECT_EQ(checks::described(made.value, made), "{'model': {'w': float32[2]/1+0@0}}");
 }
 

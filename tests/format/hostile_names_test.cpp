@@ -11,6 +11,7 @@
 #include "format/weight_set.h"
 #include "format/zip.h"
 #include "muster/base/error.h"
+#include "python_values.h"
 
 namespace muster::format {
 namespace {
@@ -113,7 +114,9 @@ TEST(HostileNames, OfFilesOfPython) {
     expect_tame("MU229", [&] { convert(folder / "x.pt", folder / "y.safetensors"); });
     EXPECT_FALSE(steers(to_text(PythonValue::of_text(name), 60)));
     EXPECT_LT(to_text(PythonValue::of_text(name), 60).size(), 80u);
-    const auto read = [&](const std::string& pickle) { read_python_file(source_of(torch_file(pickle), "file")); };
+    const auto read = [&](const std::string& pickle) {
+      read_python_file(checks::in_memory(torch_file(pickle), "file"));
+    };
     const auto storage = [&](const std::string& type, const std::string& key) {
       return "ctorch._utils\n_rebuild_tensor_v2\n(("s + sized("storage") + "ctorch\n" + type + "\n" + sized(key) +
              sized("cpu") + "K\4tQK\0K\4\x85K\1\x85\x89NtR."s;

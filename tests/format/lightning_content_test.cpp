@@ -101,7 +101,7 @@ TEST(LightningContent, WeightsOfAnythingElseGetCountersOfNothing) {
   const auto report = convert(checks::python_file("zip.pt"), folder / "x.ckpt",
                               {.durability = Durability::none, .part = "state_dict", .to = WeightForm::lightning});
   EXPECT_EQ(report.tensors, 5u);
-  const auto file = read_python_file(checks::source(folder / "x.ckpt")).value;
+  const auto file = read_python_file(format::InputFile(folder / "x.ckpt")).value;
   EXPECT_EQ(at(file, {"global_step"}).integer, 0);
   EXPECT_EQ(epoch_counter(file, "completed"), 0);
   EXPECT_EQ(at(file, {"state_dict", "row"}).kind, Kind::tensor);

@@ -33,7 +33,7 @@ const std::string kEverything =
     "1: {}}, "
     "'param_groups': [{'lr': 0.1f, 'betas': (0.9f, 0.99f), 'params': [0, 1]}]}}";
 
-PythonFile read_sample(const std::string& name) { return read_python_file(checks::source(python_file(name))); }
+PythonFile read_sample(const std::string& name) { return read_python_file(format::InputFile(python_file(name))); }
 
 std::vector<float> floats(const std::string& name, const PythonStorage& storage) {
   const std::string bytes = checks::read(python_file(name)).substr(storage.offset, storage.bytes);
@@ -71,7 +71,7 @@ TEST_P(EveryForm, DamageIsRefusedOrHarmless) {
     if (i % 2) bytes.resize(random() % whole.size());
     else bytes[random() % whole.size()] = static_cast<char>(random());
     try {
-      const PythonFile file = read_python_file(source_of(bytes, "file"));
+      const PythonFile file = read_python_file(checks::in_memory(bytes, "file"));
       for (const auto& storage : file.storages) EXPECT_LE(storage.offset + storage.bytes, bytes.size());
     } catch (const CheckpointError& error) {
       EXPECT_EQ(error.id(), "MU225");
@@ -147,13 +147,13 @@ std::string tensor(const std::string& offset, const std::string& shape, const st
 
 void refuses_around(std::string_view words, const std::string& pickle) {
   const std::string bytes = file_around(pickle);
-  expect_error<CheckpointError>("MU225", words, [&] { read_python_file(source_of(bytes, "file")); });
+  expect_error<CheckpointError>("MU225", words, [&] { read_python_file(checks::in_memory(bytes, "file")); });
 }
 
 TEST(PythonFileTest, TensorsStayInTheirStorage) {
   const auto four = "K\x04\x85"s, one = "K\x01\x85"s;
   const std::string good = file_around(tensor("K\x00"s, four, one) + ".");
-  EXPECT_EQ(read_python_file(source_of(good, "file")).tensors.size(), 1u);
+  EXPECT_EQ(read_python_file(checks::in_memory(good, "file")).tensors.size(), 1u);
   refuses_around("beyond its storage", tensor("K\x01", four, one) + ".");
   refuses_around("beyond its storage", tensor("K\x00"s, four, "K\x02\x85") + ".");
   refuses_around("cannot be", tensor("J\xff\xff\xff\xff", four, one) + ".");
@@ -203,25 +203,26 @@ TEST(PythonFileTest, ASmallFileCannotAskForMuchMemory) {
 TEST(PythonFileTest, OrdinarySharingIsRead) {
   const std::string bytes = file_around("(" + long_text('X', 200) + "q\0"s + repeated("h\0"s, 10'000) + "(K\1K\2tq\1"s +
                                         repeated("h\1"s, 10'000) + "t.");
-  EXPECT_EQ(read_python_file(source_of(bytes, "file")).value.items.size(), 20'002u);
+  EXPECT_EQ(read_python_file(checks::in_memory(bytes, "file")).value.items.size(), 20'002u);
 }
 
 TEST(PythonFileTest, KeysThatComeTwiceKeepTheLast) {
   const std::string bytes = file_around("}(K\x01K\x02K\x05K\x06K\x01K\x03u."s);
-  const PythonFile file = read_python_file(source_of(bytes, "file"));
+  const PythonFile file = read_python_file(checks::in_memory(bytes, "file"));
   EXPECT_EQ(described(file.value, file), "{1: 3, 5: 6}");
   refuses_around("key that Python does not take", "}(]Nu."s);
 }
 
 TEST(PythonFileTest, OtherFilesAreRefused) {
-  expect_error<CheckpointError>("MU225", "begins neither", [] { read_python_file(source_of("hello", "file")); });
+  expect_error<CheckpointError>("MU225", "begins neither",
+                                [] { read_python_file(checks::in_memory("hello", "file")); });
   ZipLayout layout;
   std::string empty = layout.begin("a/b", 0, 0);
   empty += layout.end();
   expect_error<CheckpointError>("MU225", "without the record data.pkl",
-                                [&] { read_python_file(source_of(empty, "file")); });
-  EXPECT_FALSE(is_python_file(source_of("hello", "file")));
-  EXPECT_TRUE(is_python_file(checks::source(python_file("legacy.pt"))));
+                                [&] { read_python_file(checks::in_memory(empty, "file")); });
+  EXPECT_FALSE(is_python_file(checks::in_memory("hello", "file")));
+  EXPECT_TRUE(is_python_file(format::InputFile(python_file("legacy.pt"))));
 }
 
 }  // namespace

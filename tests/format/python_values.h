@@ -49,8 +49,10 @@ inline std::filesystem::path python_file(const std::string& name) {
   return std::filesystem::path(MUSTER_SOURCE_DIR) / "tests/format/python_files" / name;
 }
 
-inline format::ByteSource source(const std::filesystem::path& path) {
-  return format::source_of(std::make_shared<format::InputFile>(path));
+/// A file in memory. Requires: the bytes outlive it.
+inline format::InputFile in_memory(std::string_view bytes, std::filesystem::path name) {
+  return {std::move(name), bytes.size(),
+          [bytes](std::uint64_t offset, char* to, std::size_t count) { bytes.copy(to, count, offset); }};
 }
 
 }  // namespace muster::checks

@@ -15,13 +15,13 @@ using checks::ScratchFolder;
 /// Reads a file, writes it again, and reads that.
 PythonFile rewritten(const std::string& name, const std::filesystem::path& path) {
   const std::string bytes = checks::read(checks::python_file(name));
-  const PythonFile content = read_python_file(source_of(bytes, name));
+  const PythonFile content = read_python_file(checks::in_memory(bytes, name));
   AtomicFile file(path, Durability::none);
   write_python_file(file, content, "again", [&](std::size_t storage) {
     return std::string_view(bytes).substr(content.storages[storage].offset, content.storages[storage].bytes);
   });
   file.publish();
-  const PythonFile again = read_python_file(checks::source(path));
+  const PythonFile again = read_python_file(format::InputFile(path));
   EXPECT_EQ(described(again.value, again), described(content.value, content));
   return again;
 }

@@ -7,6 +7,7 @@
 
 #include "checks.h"
 #include "muster/base/error.h"
+#include "python_values.h"
 
 namespace muster::format {
 namespace {
@@ -32,7 +33,7 @@ Written archive(const std::vector<std::pair<std::string, std::string>>& records)
 const std::string kSmall = archive({{"a/data.pkl", "N."}, {"a/data/0", std::string(100, 'x')}, {"a/empty", ""}}).bytes;
 
 void refuses_zip(std::string_view words, const std::string& bytes) {
-  expect_error<CheckpointError>("MU225", words, [&] { read_zip(source_of(bytes, "file")); });
+  expect_error<CheckpointError>("MU225", words, [&] { read_zip(checks::in_memory(bytes, "file")); });
 }
 
 TEST(Crc32Test, IsThatOfZip) {
@@ -43,11 +44,11 @@ TEST(Crc32Test, IsThatOfZip) {
 }
 
 TEST(ZipTest, RecordsComeBackAligned) {
-  const auto entries = read_zip(source_of(kSmall, "file"));
+  const auto entries = read_zip(checks::in_memory(kSmall, "file"));
   ASSERT_EQ(entries.size(), 3u);
   EXPECT_EQ(entries[1].name, "a/data/0");
   for (const auto& entry : entries) EXPECT_EQ(entry.offset % 64, 0u) << entry.name;
-  EXPECT_EQ(read_record(source_of(kSmall, "file"), entries[1], 100), std::string(100, 'x'));
+  EXPECT_EQ(read_record(checks::in_memory(kSmall, "file"), entries[1], 100), std::string(100, 'x'));
 }
 
 TEST(ZipTest, LargeRecordsHaveWideFields) {
@@ -56,17 +57,15 @@ TEST(ZipTest, LargeRecordsHaveWideFields) {
   const std::uint64_t large = std::uint64_t{5} << 30;
   const std::string first = layout.begin("a/1", large, 7), second = layout.begin("a/2", 3, 8), end = layout.end();
   const std::uint64_t second_place = first.size() + large, end_place = second_place + second.size() + 3;
-  ByteSource source{
-      .name = "file", .size = end_place + end.size(), .read = [&](std::uint64_t offset, void* to, std::size_t bytes) {
-        auto* place = static_cast<char*>(to);
-        for (std::size_t i = 0; i < bytes; ++i) {
-          const std::uint64_t at = offset + i;
-          place[i] = at < first.size()                                         ? first[at]
-                     : at >= end_place                                         ? end[at - end_place]
-                     : at >= second_place && at < second_place + second.size() ? second[at - second_place]
-                                                                               : '\0';
-        }
-      }};
+  const InputFile source("file", end_place + end.size(), [&](std::uint64_t offset, char* place, std::size_t bytes) {
+    for (std::size_t i = 0; i < bytes; ++i) {
+      const std::uint64_t at = offset + i;
+      place[i] = at < first.size()                                         ? first[at]
+                 : at >= end_place                                         ? end[at - end_place]
+                 : at >= second_place && at < second_place + second.size() ? second[at - second_place]
+                                                                           : '\0';
+    }
+  });
   const auto entries = read_zip(source);
   ASSERT_EQ(entries.size(), 2u);
   EXPECT_EQ(entries[0].bytes, large);
@@ -77,17 +76,18 @@ TEST(ZipTest, LargeRecordsHaveWideFields) {
 TEST(ZipTest, RefusesWhatIsNoArchive) {
   refuses_zip("too short", "PK");
   refuses_zip("no directory", std::string(1000, 'x'));
-  EXPECT_FALSE(is_zip(source_of("PK", "file")));
-  EXPECT_TRUE(is_zip(source_of(kSmall, "file")));
+  EXPECT_FALSE(is_zip(checks::in_memory("PK", "file")));
+  EXPECT_TRUE(is_zip(checks::in_memory(kSmall, "file")));
 }
 
 TEST(ZipTest, RefusesADamagedRecord) {
   std::string bytes = kSmall;
   bytes[bytes.find("xxx") + 5] = 'y';
-  const auto entries = read_zip(source_of(bytes, "file"));
-  expect_error<CheckpointError>("MU225", "checksum", [&] { read_record(source_of(bytes, "file"), entries[1], 1000); });
+  const auto entries = read_zip(checks::in_memory(bytes, "file"));
+  expect_error<CheckpointError>("MU225", "checksum",
+                                [&] { read_record(checks::in_memory(bytes, "file"), entries[1], 1000); });
   expect_error<CheckpointError>("MU225", "more than 99",
-                                [&] { read_record(source_of(bytes, "file"), entries[1], 99); });
+                                [&] { read_record(checks::in_memory(bytes, "file"), entries[1], 99); });
 }
 
 TEST(ZipTest, RefusesADisagreeingHeader) {
@@ -116,19 +116,22 @@ TEST(ZipTest, RefusesRecordsThatShareBytes) {
 TEST(ZipTest, RefusesACompressedRecord) {
   std::string bytes = kSmall;
   bytes[bytes.find("PK\x01\x02") + 10] = 8;
-  const auto entries = read_zip(source_of(bytes, "file"));
-  expect_error<CheckpointError>("MU225", "compressed", [&] { read_record(source_of(bytes, "file"), entries[0], 100); });
+  const auto entries = read_zip(checks::in_memory(bytes, "file"));
+  expect_error<CheckpointError>("MU225", "compressed",
+                                [&] { read_record(checks::in_memory(bytes, "file"), entries[0], 100); });
 }
 
 TEST(ZipTest, EveryCutAndEveryFlippedByteIsReadOrRefused) {
   for (std::size_t size = 0; size < kSmall.size(); ++size)
-    EXPECT_THROW(read_zip(source_of(std::string_view(kSmall).substr(0, size), "file")), CheckpointError) << size;
+    EXPECT_THROW(read_zip(checks::in_memory(std::string_view(kSmall).substr(0, size), "file")), CheckpointError)
+        << size;
   std::mt19937 random(1);
   for (std::size_t place = 0; place < kSmall.size(); ++place) {
     std::string bytes = kSmall;
     bytes[place] = static_cast<char>(random());
     try {
-      for (const auto& entry : read_zip(source_of(bytes, "file"))) EXPECT_LE(entry.offset + entry.bytes, bytes.size());
+      for (const auto& entry : read_zip(checks::in_memory(bytes, "file")))
+        EXPECT_LE(entry.offset + entry.bytes, bytes.size());
     } catch (const CheckpointError& error) {
       EXPECT_EQ(error.id(), "MU225");
     }

@@ -56,24 +56,15 @@ class RankContent {
 
   /// The state in the JSON, whose format docs/formats/checkpoint.md describes.
   PythonValue value(const Json& json) {
-    PythonValue made;
-    if (json.is_null()) return made;
-    if (const auto* truth = json.get<bool>()) {
-      made.kind = Made::boolean;
-      made.integer = *truth;
-    } else if (const auto* integer = json.get<std::int64_t>()) {
-      made = PythonValue::of_integer(*integer);
-    } else if (const auto* number = json.get<double>()) {
-      made.kind = Made::number;
-      made.number = *number;
-    } else if (const auto* text = json.get<std::string>()) {
-      made = PythonValue::of_text(*text);
-    } else if (const auto* list = json.get<Json::List>()) {
-      made.kind = Made::list;
-      for (const Json& item : *list) made.items.push_back(value(item));
-    } else {
-      made = marked(*json.get<Json::Map>());
-    }
+    if (json.is_null()) return {};
+    if (const auto* truth = json.get<bool>()) return {.kind = Made::boolean, .integer = *truth};
+    if (const auto* integer = json.get<std::int64_t>()) return PythonValue::of_integer(*integer);
+    if (const auto* number = json.get<double>()) return {.kind = Made::number, .number = *number};
+    if (const auto* text = json.get<std::string>()) return PythonValue::of_text(*text);
+    const auto* list = json.get<Json::List>();
+    if (!list) return marked(*json.get<Json::Map>());
+    PythonValue made{.kind = Made::list};
+    for (const Json& item : *list) made.items.push_back(value(item));
     return made;
   }
 
@@ -86,18 +77,14 @@ class RankContent {
     if (mark == "tensor" && content.is_null()) return {};
     if (mark == "tensor" && text) return tensor(*text);
     if (mark == "bytes" && text) return PythonValue::of_text(hexadecimal(bytes_of_hex(*text)), Made::bytes);
-    PythonValue made;
-    made.kind = Made::number;
     const auto bits = mark == "number" && text ? from_hex(*text) : std::nullopt;
     if (!bits) refuse_part(index_path_, "has a state that cannot be understood");
-    made.number = std::bit_cast<double>(*bits);
-    return made;
+    return {.kind = Made::number, .number = std::bit_cast<double>(*bits)};
   }
 
   /// If all names are integers, they were integer keys in Python.
   PythonValue of_map(const Json::Map& named) {
-    PythonValue made;
-    made.kind = Made::map;
+    PythonValue made{.kind = Made::map};
     const bool integers =
         std::all_of(named.begin(), named.end(), [](const auto& entry) { return is_decimal_key(entry.first); });
     for (const auto& [name, part] : named)
@@ -157,11 +144,10 @@ PythonValue sharded_tensors(StoredContent& stored, const std::vector<RankContent
       shards.push_back(located(shard, values, values.shape[0], rank.index.rank));
     }
   shards = check_shards(std::move(shards), folder.string());
-  PythonValue made;
-  made.kind = Made::map;
+  PythonValue made{.kind = Made::map};
   for (auto first = shards.cbegin(), end = first; first != shards.cend(); first = end) {
     end = std::find_if(first, shards.cend(), [&](const ShardEntry& shard) { return shard.name != first->name; });
-    made.entries.emplace_back(PythonValue::of_text(first->name), full_tensor(stored, ranks, {first, end}));
+    made.add(first->name, full_tensor(stored, ranks, {first, end}));
   }
   return made;
 }
@@ -199,15 +185,14 @@ StoredContent open_checkpoint(const fs::path& folder) {
   std::vector<RankContent> ranks;
   for (std::size_t rank = 0; rank < manifest.indexes.size(); ++rank)
     ranks.emplace_back(stored, folder, manifest, static_cast<int>(rank));
-  PythonValue own, &all = stored.content.value;
-  own.kind = Made::list;
-  all.kind = Made::map;
+  PythonValue own{.kind = Made::list}, all{.kind = Made::map};
   PythonValue shared = ranks.empty() ? PythonValue() : ranks.front().value(ranks.front().index.shared);
   for (RankContent& rank : ranks) own.items.push_back(rank.value(rank.index.own));
   PythonValue sliced = sharded_tensors(stored, ranks, folder);
-  all.entries.emplace_back(PythonValue::of_text("shared"), std::move(shared));
-  all.entries.emplace_back(PythonValue::of_text("own"), std::move(own));
-  all.entries.emplace_back(PythonValue::of_text("sliced"), std::move(sliced));
+  all.add("shared", std::move(shared));
+  all.add("own", std::move(own));
+  all.add("sliced", std::move(sliced));
+  stored.content.value = std::move(all);
   return stored;
 }
 
@@ -317,10 +302,9 @@ PythonValue exchanged_value(StoredContent& stored, WeightForm form, int model) {
     return std::move(job.models[static_cast<std::size_t>(std::max(model, 0))].value);
   }
   if (model >= 0) return std::move(job.models[static_cast<std::size_t>(model)].value);
-  PythonValue all;
-  all.kind = Made::map;
+  PythonValue all{.kind = Made::map};
   for (auto* part : {&job.models, &job.others})
-    for (Named& one : *part) all.entries.emplace_back(PythonValue::of_text(one.name), std::move(one.value));
+    for (Named& one : *part) all.add(one.name, std::move(one.value));
   return all;
 }
 
@@ -339,50 +323,38 @@ std::int64_t counter(const PythonValue& entry, const char* name) {
   return found && found->kind == Made::integer ? found->integer : 0;
 }
 
-PythonValue empty(Made kind) {
-  PythonValue value;
-  value.kind = kind;
-  return value;
-}
-
-void set(PythonValue& map, std::string key, PythonValue value) {
-  map.entries.emplace_back(PythonValue::of_text(std::move(key)), std::move(value));
-}
-
 PythonValue counters(std::initializer_list<const char*> names, std::int64_t count, std::int64_t completed) {
-  auto map = empty(Made::map);
-  for (const char* name : names) set(map, name, PythonValue::of_integer(count));
-  set(map, "completed", PythonValue::of_integer(completed));
+  PythonValue map{.kind = Made::map};
+  for (const char* name : names) map.add(name, PythonValue::of_integer(count));
+  map.add("completed", PythonValue::of_integer(completed));
   return map;
 }
 
 /// A node of Lightning's progress; `current` counts from the start of the current fit(), epoch or batch.
 PythonValue progress(std::initializer_list<const char*> names, std::int64_t total, std::int64_t current,
                      std::int64_t uncompleted = 0) {
-  auto map = empty(Made::map);
-  set(map, "total", counters(names, total, total - uncompleted));
-  set(map, "current", counters(names, current, current - uncompleted));
+  PythonValue map{.kind = Made::map};
+  map.add("total", counters(names, total, total - uncompleted));
+  map.add("current", counters(names, current, current - uncompleted));
   return map;
 }
 
 PythonValue fit_loop(const LightningParts& parts) {
   // At the end of an epoch, Lightning saves before it counts the epoch as completed.
   const bool at_end = parts.epochs > 0 && !parts.in_epoch;
-  auto loop = empty(Made::map);
-  set(loop, "epoch_progress", progress({"ready", "started", "processed"}, parts.epochs, parts.epochs, at_end ? 1 : 0));
+  PythonValue loop{.kind = Made::map};
+  loop.add("epoch_progress", progress({"ready", "started", "processed"}, parts.epochs, parts.epochs, at_end ? 1 : 0));
   auto batches = progress({"ready", "started", "processed"}, parts.batches, 0);
-  auto last = empty(Made::boolean);
-  last.integer = at_end;
-  set(batches, "is_last_batch", std::move(last));
-  set(loop, "epoch_loop.batch_progress", std::move(batches));
-  auto optimizer = empty(Made::map), steps = empty(Made::map), stepped = empty(Made::map);
-  set(optimizer, "step", progress({"ready"}, parts.global_step, 0));
-  set(optimizer, "zero_grad", progress({"ready", "started"}, parts.global_step, 0));
-  set(steps, "optimizer", std::move(optimizer));
-  set(loop, "epoch_loop.automatic_optimization.optim_progress", std::move(steps));
-  set(loop, "epoch_loop.manual_optimization.optim_step_progress", progress({"ready"}, parts.global_step, 0));
-  set(stepped, "_batches_that_stepped", PythonValue::of_integer(parts.global_step));
-  set(loop, "epoch_loop.state_dict", std::move(stepped));
+  batches.add("is_last_batch", {.kind = Made::boolean, .integer = at_end});
+  loop.add("epoch_loop.batch_progress", std::move(batches));
+  PythonValue optimizer{.kind = Made::map}, steps{.kind = Made::map}, stepped{.kind = Made::map};
+  optimizer.add("step", progress({"ready"}, parts.global_step, 0));
+  optimizer.add("zero_grad", progress({"ready", "started"}, parts.global_step, 0));
+  steps.add("optimizer", std::move(optimizer));
+  loop.add("epoch_loop.automatic_optimization.optim_progress", std::move(steps));
+  loop.add("epoch_loop.manual_optimization.optim_step_progress", progress({"ready"}, parts.global_step, 0));
+  stepped.add("_batches_that_stepped", PythonValue::of_integer(parts.global_step));
+  loop.add("epoch_loop.state_dict", std::move(stepped));
   return loop;
 }
 
@@ -409,25 +381,23 @@ LightningParts lightning_parts(StoredContent& stored) {
 }
 
 PythonValue lightning_value(PythonValue weights, LightningParts parts) {
-  auto all = empty(Made::map), loops = empty(Made::map);
+  PythonValue all{.kind = Made::map}, loops{.kind = Made::map};
   const bool at_end = parts.epochs > 0 && !parts.in_epoch;
-  set(all, "epoch", PythonValue::of_integer(parts.epochs - (at_end ? 1 : 0)));
-  set(all, "global_step", PythonValue::of_integer(parts.global_step));
-  set(all, "pytorch-lightning_version", PythonValue::of_text(kLayout));
-  set(all, "state_dict", std::move(weights));
-  set(loops, "fit_loop", fit_loop(parts));
-  for (const char* other : {"validate_loop", "test_loop", "predict_loop"}) set(loops, other, empty(Made::map));
-  set(all, "loops", std::move(loops));
-  set(all, "callbacks", empty(Made::map));
+  all.add("epoch", PythonValue::of_integer(parts.epochs - (at_end ? 1 : 0)));
+  all.add("global_step", PythonValue::of_integer(parts.global_step));
+  all.add("pytorch-lightning_version", PythonValue::of_text(kLayout));
+  all.add("state_dict", std::move(weights));
+  loops.add("fit_loop", fit_loop(parts));
+  for (const char* other : {"validate_loop", "test_loop", "predict_loop"}) loops.add(other, {.kind = Made::map});
+  all.add("loops", std::move(loops));
+  all.add("callbacks", {.kind = Made::map});
   if (parts.has_optimizers) {
-    auto states = empty(Made::list);
-    states.items = std::move(parts.optimizers);
-    set(all, "optimizer_states", std::move(states));
-    set(all, "lr_schedulers", empty(Made::list));
+    all.add("optimizer_states", {.kind = Made::list, .items = std::move(parts.optimizers)});
+    all.add("lr_schedulers", {.kind = Made::list});
   }
   if (parts.hyper_parameters.kind == Made::map) {
-    set(all, "hparams_name", PythonValue::of_text("kwargs"));
-    set(all, "hyper_parameters", std::move(parts.hyper_parameters));
+    all.add("hparams_name", PythonValue::of_text("kwargs"));
+    all.add("hyper_parameters", std::move(parts.hyper_parameters));
   }
   return all;
 }

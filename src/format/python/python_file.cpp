@@ -16,12 +16,12 @@ using Made = PythonValue::Kind;
 /// Entries that LibTorch adds to every module.
 bool is_bookkeeping(std::string_view name) { return name == "training" || name == "_is_full_backward_hook"; }
 
-void flatten(PythonValue& value, const std::string& prefix, std::vector<PythonValue::Entry>& into) {
+void flatten(PythonValue& value, const std::string& prefix, PythonValue& into) {
   for (auto& [key, part] : value.entries) {
     if (is_bookkeeping(key.text)) continue;
     const auto name = prefix + key_name(key);
     if (part.kind == Made::map && !part.text.empty()) flatten(part, name + ".", into);
-    else into.emplace_back(PythonValue::of_text(name), std::move(part));
+    else into.add(name, std::move(part));
   }
 }
 
@@ -47,15 +47,11 @@ std::vector<PythonValue*> numbered(PythonValue& value, const std::string& prefix
 
 /// An optimizer's archive identifies parameters by their addresses; Python numbers them over all groups.
 PythonValue python_optimizer(PythonValue& root) {
-  PythonValue groups, states, result;
-  groups.kind = Made::list;
-  states.kind = result.kind = Made::map;
+  PythonValue groups{.kind = Made::list}, states{.kind = Made::map}, result{.kind = Made::map};
   std::map<std::string, std::int64_t> index_of;
   auto& stored_groups = const_cast<PythonValue&>(*root.find("param_groups"));
   for (PythonValue* stored : numbered(stored_groups, "param_groups/")) {
-    PythonValue group, indices;
-    indices.kind = Made::list;
-    group.kind = Made::map;
+    PythonValue group{.kind = Made::map}, indices{.kind = Made::list};
     if (const auto* options = stored->find("options")) group = *options;
     drop_bookkeeping(group);
     for (const PythonValue* address : numbered(*stored, "params/")) {
@@ -63,7 +59,7 @@ PythonValue python_optimizer(PythonValue& root) {
       index_of.emplace(address->text, index);
       indices.items.push_back(PythonValue::of_integer(index));
     }
-    group.entries.emplace_back(PythonValue::of_text("params"), std::move(indices));
+    group.add("params", std::move(indices));
     groups.items.push_back(std::move(group));
   }
   std::map<std::int64_t, PythonValue> sorted;
@@ -74,8 +70,8 @@ PythonValue python_optimizer(PythonValue& root) {
       sorted.emplace(found->second, std::move(state));
     }
   for (auto& [index, state] : sorted) states.entries.emplace_back(PythonValue::of_integer(index), std::move(state));
-  result.entries.emplace_back(PythonValue::of_text("state"), std::move(states));
-  result.entries.emplace_back(PythonValue::of_text("param_groups"), std::move(groups));
+  result.add("state", std::move(states));
+  result.add("param_groups", std::move(groups));
   return result;
 }
 
@@ -84,10 +80,8 @@ PythonValue python_optimizer(PythonValue& root) {
 PythonValue value_of_archive(PythonValue root) {
   if (root.kind != Made::map || root.text.empty()) return root;
   if (is_optimizer(root)) return python_optimizer(root);
-  PythonValue flat;
-  flat.kind = Made::map;
-  flat.text = std::move(root.text);
-  flatten(root, "", flat.entries);
+  PythonValue flat{.kind = Made::map, .text = std::move(root.text)};
+  flatten(root, "", flat);
   return flat;
 }
 
@@ -100,7 +94,7 @@ constexpr std::int64_t kLegacyProtocol = 1001;
 /// The records of an archive, by their names inside the archive's folder.
 class Records {
  public:
-  explicit Records(const ByteSource& source) : source_(source) {
+  explicit Records(const InputFile& source) : source_(source) {
     for (ZipEntry& entry : read_zip(source)) {
       const auto slash = entry.name.find('/');
       if (slash == std::string::npos) continue;
@@ -109,7 +103,7 @@ class Records {
       if (name == "data.pkl") folder_ = folder;
       entries_[folder].emplace(std::move(name), std::move(entry));
     }
-    if (!folder_) refuse_python(source.name, "it is a zip archive without the record data.pkl");
+    if (!folder_) refuse_python(source.path().native(), "it is a zip archive without the record data.pkl");
   }
 
   const ZipEntry* find(const std::string& name) const {
@@ -123,16 +117,17 @@ class Records {
   }
 
  private:
-  const ByteSource& source_;
+  const InputFile& source_;
   std::optional<std::string> folder_;
   std::unordered_map<std::string, std::unordered_map<std::string, ZipEntry>> entries_;
 };
 
-PythonFile read_zip_form(const ByteSource& source) {
+PythonFile read_zip_form(const InputFile& source) {
   const Records records(source);
   if (const std::string order = records.text("byteorder", kMaxWordBytes); !order.empty() && order != "little")
-    refuse_python(source.name, "its bytes are in " +
-                                   (order == "big" ? std::string("big-endian") : std::string("an unknown")) + " order");
+    refuse_python(
+        source.path().native(),
+        "its bytes are in " + (order == "big" ? std::string("big-endian") : std::string("an unknown")) + " order");
   PythonFile file;
   if (records.find("constants.pkl")) file.form = PythonFile::Form::archive;
   const std::string pickle = records.text("data.pkl", kMaxPickleBytes);
@@ -140,17 +135,18 @@ PythonFile read_zip_form(const ByteSource& source) {
   std::size_t position = 0;
   std::uint32_t root = 0;
   try {
-    root = read_pickle(pickle, position, graph, source.name);
+    root = read_pickle(pickle, position, graph, source.path().native());
   } catch (const PickleCutOff&) {
-    refuse_python(source.name, "its pickle is cut off");
+    refuse_python(source.path().native(), "its pickle is cut off");
   }
   const auto find_storage = [&](const std::string& key) -> std::optional<PythonStorage> {
     const ZipEntry* entry = records.find("data/" + key);
     if (!entry) return std::nullopt;
-    if (!entry->stored) refuse_python(source.name, "the record " + in_quotes("data/" + key) + " is compressed");
+    if (!entry->stored)
+      refuse_python(source.path().native(), "the record " + in_quotes("data/" + key) + " is compressed");
     return PythonStorage{.offset = entry->offset, .bytes = entry->bytes, .crc = entry->crc, .has_crc = true};
   };
-  read_value(graph, root, source.name, find_storage, file);
+  read_value(graph, root, source.path().native(), find_storage, file);
   if (file.form == PythonFile::Form::archive) file.value = value_of_archive(std::move(file.value));
   return file;
 }
@@ -163,26 +159,26 @@ struct LegacyPickles {
   std::size_t end = 0;
 };
 
-LegacyPickles read_legacy_pickles(const ByteSource& source) {
+LegacyPickles read_legacy_pickles(const InputFile& source) {
   for (std::uint64_t wanted = kFirstBytes;; wanted *= 8) {
-    const std::uint64_t given = std::min({wanted, source.size, kMaxPickleBytes});
+    const std::uint64_t given = std::min({wanted, source.size(), kMaxPickleBytes});
     LegacyPickles pickles{.bytes = source.text(0, given), .graph = {}};
-    const auto next = [&] { return read_pickle(pickles.bytes, pickles.end, pickles.graph, source.name); };
+    const auto next = [&] { return read_pickle(pickles.bytes, pickles.end, pickles.graph, source.path().native()); };
     try {
       next();
       const PickleNode& protocol = pickles.graph.at(next());
       if (protocol.kind != PickleNode::Kind::integer || protocol.integer != kLegacyProtocol)
-        refuse_python(source.name, "it is of another protocol than " + std::to_string(kLegacyProtocol));
+        refuse_python(source.path().native(), "it is of another protocol than " + std::to_string(kLegacyProtocol));
       const PickleNode& system = pickles.graph.at(next());
       const auto& facts = pickles.graph.entries(system);
       for (std::size_t i = 0; i + 1 < facts.size(); i += 2)
         if (pickles.graph.at(facts[i]).text == "little_endian" && pickles.graph.at(facts[i + 1]).integer == 0)
-          refuse_python(source.name, "its bytes are in big-endian order");
+          refuse_python(source.path().native(), "its bytes are in big-endian order");
       pickles.root = next();
       pickles.keys = next();
       return pickles;
     } catch (const PickleCutOff&) {
-      if (given < wanted) refuse_python(source.name, "its pickles are cut off");
+      if (given < wanted) refuse_python(source.path().native(), "its pickles are cut off");
     }
   }
 }
@@ -202,8 +198,8 @@ std::unordered_map<std::string, StorageName> named_storages(const PickleGraph& g
 }
 
 /// The storages follow the pickles, each as its number of elements and its bytes.
-std::unordered_map<std::string, PythonStorage> legacy_places(const ByteSource& source, const LegacyPickles& pickles) {
-  const auto names = named_storages(pickles.graph, source.name);
+std::unordered_map<std::string, PythonStorage> legacy_places(const InputFile& source, const LegacyPickles& pickles) {
+  const auto names = named_storages(pickles.graph, source.path().native());
   std::unordered_map<std::string, PythonStorage> places;
   std::uint64_t at = pickles.end;
   for (const auto item : pickles.graph.items(pickles.graph.at(pickles.keys))) {
@@ -211,21 +207,21 @@ std::unordered_map<std::string, PythonStorage> legacy_places(const ByteSource& s
     const std::string key =
         node.kind == PickleNode::Kind::integer ? std::to_string(node.integer) : std::string(node.text);
     const auto name = names.find(key);
-    if (name == names.end()) refuse_python(source.name, "it has a storage that nothing names");
-    if (source.size - at < sizeof(std::int64_t)) refuse_python(source.name, "its storages are cut off");
+    if (name == names.end()) refuse_python(source.path().native(), "it has a storage that nothing names");
+    if (source.size() - at < sizeof(std::int64_t)) refuse_python(source.path().native(), "its storages are cut off");
     const auto count = number_at<std::int64_t>(source.text(at, sizeof(std::int64_t)), 0);
     at += sizeof(std::int64_t);
     const std::uint64_t width = name->second.type->bytes;
-    if (count < 0 || static_cast<std::uint64_t>(count) > (source.size - at) / width)
-      refuse_python(source.name, "its storages are cut off");
+    if (count < 0 || static_cast<std::uint64_t>(count) > (source.size() - at) / width)
+      refuse_python(source.path().native(), "its storages are cut off");
     if (!places.emplace(key, PythonStorage{.offset = at, .bytes = static_cast<std::uint64_t>(count) * width}).second)
-      refuse_python(source.name, "it has one storage twice");
+      refuse_python(source.path().native(), "it has one storage twice");
     at += static_cast<std::uint64_t>(count) * width;
   }
   return places;
 }
 
-PythonFile read_legacy_form(const ByteSource& source) {
+PythonFile read_legacy_form(const InputFile& source) {
   const LegacyPickles pickles = read_legacy_pickles(source);
   const auto places = legacy_places(source, pickles);
   PythonFile file{.form = PythonFile::Form::legacy, .value = {}, .storages = {}, .tensors = {}};
@@ -233,34 +229,26 @@ PythonFile read_legacy_form(const ByteSource& source) {
     const auto found = places.find(key);
     return found == places.end() ? std::nullopt : std::optional(found->second);
   };
-  read_value(pickles.graph, pickles.root, source.name, find_storage, file);
+  read_value(pickles.graph, pickles.root, source.path().native(), find_storage, file);
   return file;
 }
 
-bool is_legacy(const ByteSource& source) {
-  return source.size > kLegacyMagic.size() && source.text(0, kLegacyMagic.size()) == kLegacyMagic;
+bool is_legacy(const InputFile& source) {
+  return source.size() > kLegacyMagic.size() && source.text(0, kLegacyMagic.size()) == kLegacyMagic;
 }
 
 }  // namespace
 
-PythonValue PythonValue::of_integer(std::int64_t value) {
-  PythonValue result;
-  result.kind = Kind::integer;
-  result.integer = value;
-  return result;
-}
+PythonValue PythonValue::of_integer(std::int64_t value) { return {.kind = Kind::integer, .integer = value}; }
 
-PythonValue PythonValue::of_text(std::string value, Kind kind) {
-  PythonValue result;
-  result.kind = kind;
-  result.text = std::move(value);
-  return result;
-}
+PythonValue PythonValue::of_text(std::string value, Kind kind) { return {.kind = kind, .text = std::move(value)}; }
 
 PythonValue PythonValue::of_tensor(std::size_t position) {
-  PythonValue result = of_integer(static_cast<std::int64_t>(position));
-  result.kind = Kind::tensor;
-  return result;
+  return {.kind = Kind::tensor, .integer = static_cast<std::int64_t>(position)};
+}
+
+void PythonValue::add(std::string key, PythonValue value) {
+  entries.emplace_back(of_text(std::move(key)), std::move(value));
 }
 
 const PythonValue* PythonValue::find(std::string_view key) const {
@@ -291,12 +279,12 @@ bool is_dense(const PythonTensor& tensor) {
   return true;
 }
 
-bool is_python_file(const ByteSource& source) { return is_zip(source) || is_legacy(source); }
+bool is_python_file(const InputFile& source) { return is_zip(source) || is_legacy(source); }
 
-PythonFile read_python_file(const ByteSource& source) {
+PythonFile read_python_file(const InputFile& source) {
   if (is_zip(source)) return read_zip_form(source);
   if (is_legacy(source)) return read_legacy_form(source);
-  refuse_python(source.name,
+  refuse_python(source.path().native(),
                 "it begins neither as an archive of torch.save nor as a file of it from before PyTorch 1.6");
 }
 

@@ -103,19 +103,12 @@ class PythonObjects {
     if (depth > kMaxPythonDepth)
       refuse("its values are nested more than " + std::to_string(kMaxPythonDepth) + " deep, or contain themselves");
     const PickleNode& at = graph_.at(node);
-    PythonValue value;
     switch (at.kind) {
-      case NodeKind::none: return value;
-      case NodeKind::boolean:
-      case NodeKind::integer:
-        value.kind = at.kind == NodeKind::boolean ? Made::boolean : Made::integer;
-        value.integer = at.integer;
-        return value;
+      case NodeKind::none: return {};
+      case NodeKind::boolean: return {.kind = Made::boolean, .integer = at.integer};
+      case NodeKind::integer: return PythonValue::of_integer(at.integer);
       case NodeKind::huge: return foreign("int of more than 64 bits");
-      case NodeKind::number:
-        value.kind = Made::number;
-        value.number = at.number;
-        return value;
+      case NodeKind::number: return {.kind = Made::number, .number = at.number};
       case NodeKind::text: return make_text(at.text, Made::text);
       case NodeKind::bytes: return make_text(at.text, Made::bytes);
       case NodeKind::list:
@@ -126,7 +119,7 @@ class PythonObjects {
       case NodeKind::object: return make_object(node, depth);
       case NodeKind::persistent: return foreign("torch.storage (a storage by itself)");
     }
-    return value;
+    return {};
   }
 
  private:
@@ -142,8 +135,7 @@ class PythonObjects {
   }
 
   PythonValue make_sequence(Made kind, const Arguments& items, int depth) {
-    PythonValue value;
-    value.kind = kind;
+    PythonValue value{.kind = kind};
     charge(items.size() * sizeof(PythonValue));
     value.items.reserve(items.size());
     for (const auto item : items) value.items.push_back(make(item, depth + 1));
@@ -151,8 +143,7 @@ class PythonObjects {
   }
 
   PythonValue make_map(const Arguments& pairs, int depth) {
-    PythonValue value;
-    value.kind = Made::map;
+    PythonValue value{.kind = Made::map};
     constexpr std::uint64_t kPlace = 64;  // bytes of a key in the table of keys, in addition to its text
     charge(pairs.size() / 2 * (sizeof(PythonValue::Entry) + kPlace));
     value.entries.reserve(pairs.size() / 2);
@@ -296,7 +287,6 @@ class PythonObjects {
   }
 
   PythonValue make_numpy_scalar(const Arguments& arguments) {
-    PythonValue value;
     const PickleNode& type = graph_.at(arguments.empty() ? 0 : arguments[0]);
     if (arguments.size() != 2 || type.kind != NodeKind::object) return foreign("numpy scalar");
     const auto& type_arguments = arguments_of(type);
@@ -310,19 +300,18 @@ class PythonObjects {
     const auto has = [&](std::string_view wanted, std::size_t size) {
       return little && word == wanted && bytes.size() == size;
     };
-    value.kind = Made::integer;
-    if (has("b1", 1)) value.kind = Made::boolean, value.integer = bytes[0] != 0;
-    else if (has("i1", 1)) value.integer = number_at<std::int8_t>(bytes, 0);  // NOLINT(bugprone-signed-char-misuse)
-    else if (has("u1", 1)) value.integer = number_at<std::uint8_t>(bytes, 0);
-    else if (has("i2", 2)) value.integer = number_at<std::int16_t>(bytes, 0);
-    else if (has("u2", 2)) value.integer = number_at<std::uint16_t>(bytes, 0);
-    else if (has("i4", 4)) value.integer = number_at<std::int32_t>(bytes, 0);
-    else if (has("u4", 4)) value.integer = number_at<std::uint32_t>(bytes, 0);
-    else if (has("i8", 8)) value.integer = number_at<std::int64_t>(bytes, 0);
-    else if (has("f4", 4)) value.kind = Made::number, value.number = number_at<float>(bytes, 0);
-    else if (has("f8", 8)) value.kind = Made::number, value.number = number_at<double>(bytes, 0);
-    else return foreign("numpy scalar of type " + word);
-    return value;
+    const auto integer = [&](auto zero) { return PythonValue::of_integer(number_at<decltype(zero)>(bytes, 0)); };
+    if (has("b1", 1)) return {.kind = Made::boolean, .integer = bytes[0] != 0};
+    if (has("i1", 1)) return integer(std::int8_t{});
+    if (has("u1", 1)) return integer(std::uint8_t{});
+    if (has("i2", 2)) return integer(std::int16_t{});
+    if (has("u2", 2)) return integer(std::uint16_t{});
+    if (has("i4", 4)) return integer(std::int32_t{});
+    if (has("u4", 4)) return integer(std::uint32_t{});
+    if (has("i8", 8)) return integer(std::int64_t{});
+    if (has("f4", 4)) return {.kind = Made::number, .number = number_at<float>(bytes, 0)};
+    if (has("f8", 8)) return {.kind = Made::number, .number = number_at<double>(bytes, 0)};
+    return foreign("numpy scalar of type " + word);
   }
 
   std::int64_t integer(std::uint32_t node, const char* what) const {

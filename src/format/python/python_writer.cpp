@@ -127,8 +127,7 @@ class PickleText {
   }
 
   void append_integers(const std::vector<std::int64_t>& values) {
-    PythonValue tuple;
-    tuple.kind = Made::tuple;
+    PythonValue tuple{.kind = Made::tuple};
     for (const std::int64_t value : values) tuple.items.push_back(PythonValue::of_integer(value));
     append_tuple(tuple);
   }

@@ -114,8 +114,8 @@ constexpr std::uint64_t kEndBytes = 22, kEnd64Bytes = 56, kLocatorBytes = 20, kC
 constexpr std::uint64_t kMaxCommentBytes = 65535, kMaxDirectoryBytes = std::uint64_t{256} << 20;
 constexpr std::uint32_t kIn64 = 0xFFFFFFFF;
 
-[[noreturn]] void refuse_zip(const ByteSource& source, const std::string& reason) {
-  throw CheckpointError("MU225", source.name + ": " + reason + "; the archive is damaged or cut off");
+[[noreturn]] void refuse_zip(const InputFile& source, const std::string& reason) {
+  throw CheckpointError("MU225", source.path().native() + ": " + reason + "; the archive is damaged or cut off");
 }
 
 /// The location of the central directory.
@@ -124,18 +124,18 @@ struct Directory {
 };
 
 /// The position of the end record: the last one whose comment reaches exactly to the end.
-std::uint64_t find_end(const ByteSource& source) {
-  const std::uint64_t tail_bytes = std::min(source.size, kEndBytes + kMaxCommentBytes);
+std::uint64_t find_end(const InputFile& source) {
+  const std::uint64_t tail_bytes = std::min(source.size(), kEndBytes + kMaxCommentBytes);
   if (tail_bytes < kEndBytes) refuse_zip(source, "it is too short for an archive");
-  const std::string tail = source.text(source.size - tail_bytes, tail_bytes);
+  const std::string tail = source.text(source.size() - tail_bytes, tail_bytes);
   for (std::size_t place = tail.size() - kEndBytes + 1; place-- > 0;)
     if (number_at<std::uint32_t>(tail, place) == kEndSign &&
         place + kEndBytes + number_at<std::uint16_t>(tail, place + 20) == tail.size())
-      return source.size - tail_bytes + place;
+      return source.size() - tail_bytes + place;
   refuse_zip(source, "its end has no directory");
 }
 
-Directory find_directory(const ByteSource& source) {
+Directory find_directory(const InputFile& source) {
   std::uint64_t end = find_end(source);
   const std::string record = source.text(end, kEndBytes);
   Directory found{.entries = number_at<std::uint16_t>(record, 10),
@@ -166,7 +166,7 @@ struct CentralRecord {
 };
 
 /// Reads 64-bit fields from an extra field, which has them in a fixed order, and only those that are marked.
-void read_large_fields(const ByteSource& source, std::string_view extra, CentralRecord& record) {
+void read_large_fields(const InputFile& source, std::string_view extra, CentralRecord& record) {
   std::uint64_t* const wanted[] = {&record.unpacked, &record.entry.bytes, &record.entry.offset};
   for (std::size_t place = 0; place + 4 <= extra.size();) {
     const auto id = number_at<std::uint16_t>(extra, place), bytes = number_at<std::uint16_t>(extra, place + 2);
@@ -184,7 +184,7 @@ void read_large_fields(const ByteSource& source, std::string_view extra, Central
   }
 }
 
-CentralRecord read_central(const ByteSource& source, std::string_view directory, std::size_t& place) {
+CentralRecord read_central(const InputFile& source, std::string_view directory, std::size_t& place) {
   if (directory.size() - place < kCentralBytes || number_at<std::uint32_t>(directory, place) != kCentralSign)
     refuse_zip(source, "its directory has no record where one belongs");
   const std::size_t name_bytes = number_at<std::uint16_t>(directory, place + 28),
@@ -207,7 +207,7 @@ CentralRecord read_central(const ByteSource& source, std::string_view directory,
 }
 
 /// Replaces the position of the local header by that of the bytes after it.
-void find_bytes(const ByteSource& source, ZipEntry& entry, std::uint64_t limit) {
+void find_bytes(const InputFile& source, ZipEntry& entry, std::uint64_t limit) {
   const std::uint64_t head = kLocalBytes + entry.name.size();
   if (entry.offset > limit || limit - entry.offset < head) refuse_zip(source, "a record lies outside the file");
   const std::string local = source.text(entry.offset, head);
@@ -220,7 +220,7 @@ void find_bytes(const ByteSource& source, ZipEntry& entry, std::uint64_t limit) 
   entry.offset = begin;
 }
 
-void refuse_overlap(const ByteSource& source, std::vector<std::pair<std::uint64_t, std::uint64_t>> ranges) {
+void refuse_overlap(const InputFile& source, std::vector<std::pair<std::uint64_t, std::uint64_t>> ranges) {
   std::sort(ranges.begin(), ranges.end());
   for (std::size_t i = 1; i < ranges.size(); ++i)
     if (ranges[i].first < ranges[i - 1].second) refuse_zip(source, "two records share bytes");
@@ -228,11 +228,11 @@ void refuse_overlap(const ByteSource& source, std::vector<std::pair<std::uint64_
 
 }  // namespace
 
-bool is_zip(const ByteSource& source) {
-  return source.size >= 4 && number_at<std::uint32_t>(source.text(0, 4), 0) == kLocalSign;
+bool is_zip(const InputFile& source) {
+  return source.size() >= 4 && number_at<std::uint32_t>(source.text(0, 4), 0) == kLocalSign;
 }
 
-std::vector<ZipEntry> read_zip(const ByteSource& source) {
+std::vector<ZipEntry> read_zip(const InputFile& source) {
   const Directory where = find_directory(source);
   const std::string directory = source.text(where.offset, where.bytes);
   std::vector<ZipEntry> entries;
@@ -251,7 +251,7 @@ std::vector<ZipEntry> read_zip(const ByteSource& source) {
   return entries;
 }
 
-std::string read_record(const ByteSource& source, const ZipEntry& entry, std::uint64_t limit) {
+std::string read_record(const InputFile& source, const ZipEntry& entry, std::uint64_t limit) {
   if (!entry.stored)
     refuse_zip(source, "the record " + in_quotes(entry.name) + " is compressed, which torch.save never does");
   if (entry.bytes > limit)

@@ -233,7 +233,7 @@ WeightSet find_weight_set(const fs::path& path) {
 }
 
 bool is_of_python(const WeightSet& set) {
-  return !set.files.empty() && is_python_file(source_of(std::make_shared<const InputFile>(set.files.front())));
+  return !set.files.empty() && is_python_file(InputFile(set.files.front()));
 }
 
 void require_listed(const WeightSet& set, const std::function<bool(const std::string& name)>& holds) {
