@@ -29,23 +29,20 @@ void refuse_write(const std::filesystem::path& path, const std::string& reason) 
 AppendFile::AppendFile(std::filesystem::path path, const WholeBytes& whole)
     : path_(std::move(path)), descriptor_(::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666)) {
   const auto refuse = [&](const std::string& why) {
-    if (descriptor_ >= 0) ::close(descriptor_);
     throw ConfigError("MU421",
                       log::str("the file ", in_quotes(path_.string()), " for the run's values cannot be opened (", why,
                                "); give another root or version"));
   };
-  if (descriptor_ < 0) refuse(reason(errno));
+  if (!descriptor_) refuse(reason(errno));
   struct stat status {};
-  if (::fstat(descriptor_, &status) != 0 || !S_ISREG(status.st_mode)) refuse("no regular file");
+  if (::fstat(descriptor_.get(), &status) != 0 || !S_ISREG(status.st_mode)) refuse("no regular file");
   // The process owns the lock. Without support for locks, a second run is not detected.
-  if (::flock(descriptor_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) refuse("another run writes it");
+  if (::flock(descriptor_.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) refuse("another run writes it");
   written_ = static_cast<uint64_t>(status.st_size);
   if (written_ == 0 || !whole) return;
   written_ = std::min(written_, whole(path_));
-  [[maybe_unused]] const int cut = ::ftruncate(descriptor_, static_cast<off_t>(written_));
+  [[maybe_unused]] const int cut = ::ftruncate(descriptor_.get(), static_cast<off_t>(written_));
 }
-
-AppendFile::~AppendFile() { ::close(descriptor_); }
 
 void AppendFile::add(std::string_view record) {
   if (!waiting_.empty() && waiting_.size() + record.size() > kMostWaiting) {
@@ -70,7 +67,7 @@ std::size_t write_at(int descriptor, std::string_view bytes, uint64_t offset) no
 
 // Writes at a known offset, so that half-written data of an earlier call or process is overwritten.
 void AppendFile::flush() {
-  const auto done = write_at(descriptor_, waiting_, written_);
+  const auto done = write_at(descriptor_.get(), waiting_, written_);
   const int error = done < waiting_.size() ? errno : 0;
   const auto whole = std::upper_bound(ends_.begin(), ends_.end(), done);
   const std::size_t kept = whole == ends_.begin() ? 0 : *(whole - 1);
@@ -79,7 +76,7 @@ void AppendFile::flush() {
   ends_.erase(ends_.begin(), whole);
   for (auto& end : ends_) end -= kept;
   if (error == 0) return;
-  [[maybe_unused]] const int cut = ::ftruncate(descriptor_, static_cast<off_t>(written_));
+  [[maybe_unused]] const int cut = ::ftruncate(descriptor_.get(), static_cast<off_t>(written_));
   refuse_write(path_, reason(error));
 }
 
@@ -88,7 +85,7 @@ std::string AppendFile::read_lines(uint64_t begin, std::size_t most) const {
   for (uint64_t size = std::min<uint64_t>(most, written_ - std::min(begin, written_)); size > 0; size *= 2) {
     size = std::min(size, written_ - begin);
     text.resize(size);
-    const auto count = ::pread(descriptor_, text.data(), size, static_cast<off_t>(begin));
+    const auto count = ::pread(descriptor_.get(), text.data(), size, static_cast<off_t>(begin));
     text.resize(count < 0 ? 0 : static_cast<std::size_t>(count));
     text.resize(text.rfind('\n') + 1);
     if (!text.empty() || size == written_ - begin) break;
@@ -97,7 +94,7 @@ std::string AppendFile::read_lines(uint64_t begin, std::size_t most) const {
 }
 
 void AppendFile::clear() {
-  if (::ftruncate(descriptor_, 0) != 0) refuse_write(path_, reason(errno));
+  if (::ftruncate(descriptor_.get(), 0) != 0) refuse_write(path_, reason(errno));
   written_ = 0;
 }
 
@@ -112,10 +109,15 @@ void replace_file(const std::filesystem::path& path, std::string_view content) {
   if (!file || error) refuse_write(path, error ? error.message() : reason(errno));
 }
 
-uint64_t whole_lines(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  const std::string text{std::istreambuf_iterator<char>(file), {}};
-  return text.rfind('\n') + 1;
+bool leads_out(const std::filesystem::path& path) {
+  return path.is_absolute() || std::find(path.begin(), path.end(), "..") != path.end();
 }
+
+std::string file_text(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+uint64_t whole_lines(const std::filesystem::path& path) { return file_text(path).rfind('\n') + 1; }
 
 }  // namespace muster::track

@@ -8,6 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "base/descriptor.h"
+
 namespace muster::track {
 
 /// Writes to a file at an offset, and returns how many bytes were written; errno says why not all.
@@ -23,9 +25,6 @@ class AppendFile {
 
   /// Opens the file, or creates it. Throws: ConfigError (MU421).
   explicit AppendFile(std::filesystem::path path, const WholeBytes& whole = {});
-  AppendFile(const AppendFile&) = delete;
-  AppendFile& operator=(const AppendFile&) = delete;
-  ~AppendFile();
 
   const std::filesystem::path& path() const noexcept { return path_; }
   uint64_t size() const noexcept { return written_ + waiting_.size(); }
@@ -42,7 +41,7 @@ class AppendFile {
 
  private:
   std::filesystem::path path_;
-  int descriptor_;
+  Descriptor descriptor_;
   uint64_t written_ = 0;
   std::string waiting_;
   std::vector<std::size_t> ends_;  // ends of the records in waiting_
@@ -51,6 +50,10 @@ class AppendFile {
 /// Replaces a file at once: the content is first written under another name, so that a reader never sees a part of it.
 /// Throws: Error (MU422).
 void replace_file(const std::filesystem::path& path, std::string_view content);
+/// Whether a path, which should be relative, leads out of the folder that it is relative to.
+bool leads_out(const std::filesystem::path& path);
+/// The bytes of a file; empty if it cannot be read.
+std::string file_text(const std::filesystem::path& path);
 /// The number of bytes up to the last line end.
 uint64_t whole_lines(const std::filesystem::path& path);
 [[noreturn]] void refuse_write(const std::filesystem::path& path, const std::string& reason);

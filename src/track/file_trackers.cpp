@@ -5,7 +5,6 @@
 #include <array>
 #include <cctype>
 #include <cmath>
-#include <fstream>
 #include <set>
 
 #include <nlohmann/json.hpp>
@@ -17,11 +16,6 @@
 
 namespace muster::track {
 namespace {
-
-std::string file_text(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
 
 std::string field(std::string_view text) {
   if (text.find_first_of(",\"\r\n") == std::string_view::npos) return std::string(text);
@@ -81,10 +75,7 @@ std::vector<std::string> first_csv_record(std::string_view text, std::size_t& en
 
 CsvTracker::CsvTracker(const std::filesystem::path& folder) : path_(folder / "metrics.csv") {
   file_.emplace(path_, whole_rows);
-  if (file_->size() > 0) read_header();
-}
-
-void CsvTracker::read_header() {
+  if (file_->size() == 0) return;
   std::size_t end = 0;
   columns_ = first_csv_record(file_text(path_), end);
   for (std::size_t i = 0; i < columns_.size(); ++i) places_.emplace(columns_[i], i);
@@ -97,13 +88,7 @@ void CsvTracker::log(const LoggedStep& step) {
   if (const auto place = places_.find("step"); place != places_.end()) cells[place->second] = number_text(step.step);
   for (const auto& value : step.values)
     if (is_plain(value)) cells[places_.find(value.name)->second] = cell(value);
-  row_.clear();
-  for (std::size_t i = 0; i < cells.size(); ++i) {
-    if (i > 0) row_ += ',';
-    row_ += cells[i];
-  }
-  row_ += '\n';
-  file_->add(row_);
+  file_->add(joined_by(",", cells) + '\n');
 }
 
 void CsvTracker::add_columns(const LoggedStep& step) {
@@ -269,12 +254,6 @@ Message hyperparams_summary(std::string_view tag, int field, const Message& info
   return Message().message(1, Message().bytes(1, tag).message(9, plugin("hparams", data.text())));
 }
 
-std::string little_endian(uint64_t value, std::size_t size) {
-  std::string bytes(size, '\0');
-  for (std::size_t i = 0; i < size; ++i) bytes[i] = static_cast<char>(value >> 8 * i);
-  return bytes;
-}
-
 }  // namespace
 
 TensorBoardTracker::TensorBoardTracker(const std::filesystem::path& folder)
@@ -312,9 +291,12 @@ void TensorBoardTracker::add_summary(const Message& summary, int64_t step, doubl
 
 // Source: tensorflow/core/lib/io/record_writer.h.
 void TensorBoardTracker::add_event(const Message& event) {
-  const auto length = little_endian(event.text().size(), 8);
-  file_.add(length + little_endian(masked_crc32c(length), 4) + event.text() +
-            little_endian(masked_crc32c(event.text()), 4));
+  std::string record;
+  append_fixed(record, event.text().size(), 8);
+  append_fixed(record, masked_crc32c(record), 4);
+  record += event.text();
+  append_fixed(record, masked_crc32c(event.text()), 4);
+  file_.add(record);
 }
 
 namespace {

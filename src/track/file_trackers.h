@@ -8,6 +8,11 @@
 
 namespace muster::track {
 
+/// Appends the lowest `size` bytes of a number, the lowest first.
+inline void append_fixed(std::string& bytes, uint64_t value, int size) {
+  for (int i = 0; i < size; ++i) bytes += static_cast<char>(value >> 8 * i);
+}
+
 /// Writes a Protocol Buffers message, field by field. Source: "Encoding", protobuf.dev.
 class Message {
  public:
@@ -18,12 +23,12 @@ class Message {
   }
   Message& number(int field, double value) {
     varint(static_cast<uint64_t>(field) << 3 | 1);
-    fixed(std::bit_cast<uint64_t>(value), 8);
+    append_fixed(bytes_, std::bit_cast<uint64_t>(value), 8);
     return *this;
   }
   Message& number(int field, float value) {
     varint(static_cast<uint64_t>(field) << 3 | 5);
-    fixed(std::bit_cast<uint32_t>(value), 4);
+    append_fixed(bytes_, std::bit_cast<uint32_t>(value), 4);
     return *this;
   }
   Message& bytes(int field, std::string_view value) {
@@ -36,7 +41,7 @@ class Message {
   Message& numbers(int field, const std::vector<double>& values) {
     varint(static_cast<uint64_t>(field) << 3 | 2);
     varint(values.size() * 8);
-    for (const double value : values) fixed(std::bit_cast<uint64_t>(value), 8);
+    for (const double value : values) append_fixed(bytes_, std::bit_cast<uint64_t>(value), 8);
     return *this;
   }
   const std::string& text() const noexcept { return bytes_; }
@@ -45,9 +50,6 @@ class Message {
   void varint(uint64_t value) {
     for (; value >= 128; value >>= 7) bytes_ += static_cast<char>(value | 128);
     bytes_ += static_cast<char>(value);
-  }
-  void fixed(uint64_t value, int size) {
-    for (int i = 0; i < size; ++i) bytes_ += static_cast<char>(value >> 8 * i);
   }
 
   std::string bytes_;
@@ -64,7 +66,6 @@ class CsvTracker final : public Tracker {
   void flush() override { file_->flush(); }
 
  private:
-  void read_header();
   void add_columns(const LoggedStep& step);
   void rewrite(const std::vector<std::string>& columns);
 
@@ -72,7 +73,6 @@ class CsvTracker final : public Tracker {
   std::optional<AppendFile> file_;
   std::vector<std::string> columns_;
   std::map<std::string, std::size_t, std::less<>> places_;  // indices of the columns by name
-  std::string row_;
 };
 
 /// Splits the first record of CSV text (RFC 4180) into its fields; `end` becomes the number of bytes read, 0 if the

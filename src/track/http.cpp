@@ -73,20 +73,9 @@ const CurlLibrary& curl() {
 }
 
 struct HttpConnection::Handles {
-  CURL* easy = curl().easy_init();
-  CURLM* multi = curl().multi_init();
+  std::unique_ptr<CURLM, decltype(&curl_multi_cleanup)> multi{curl().multi_init(), curl().multi_cleanup};
+  std::unique_ptr<CURL, decltype(&curl_easy_cleanup)> easy{curl().easy_init(), curl().easy_cleanup};
   std::array<char, CURL_ERROR_SIZE> words{};
-
-  Handles() = default;
-  Handles(const Handles&) = delete;
-  Handles& operator=(const Handles&) = delete;
-  ~Handles() {
-    if (easy) curl().easy_cleanup(easy);
-    if (multi) curl().multi_cleanup(multi);
-  }
-
-  void access(const HttpServer& server);
-  CURLcode perform(const std::atomic<bool>& stop);
 };
 
 namespace {
@@ -95,27 +84,9 @@ constexpr std::size_t kLargestReply = std::size_t{16} << 20;  // limit on a repl
 constexpr long kSecondsWithoutProgress = 30;                  // time-out of a request with a file
 constexpr int kLookForStopMs = 50;                            // time between two checks of the stop flag
 
-/// The headers of one request.
-class Headers {
- public:
-  Headers() = default;
-  Headers(const Headers&) = delete;
-  Headers& operator=(const Headers&) = delete;
-  ~Headers() { curl().slist_free_all(list_); }
-  void add(const char* line) {
-    if (auto* longer = curl().slist_append(list_, line)) list_ = longer;
-  }
-  curl_slist* list() const noexcept { return list_; }
-
- private:
-  curl_slist* list_ = nullptr;
-};
-
 struct CloseFile {
   void operator()(std::FILE* file) const { std::fclose(file); }
 };
-
-using OpenFile = std::unique_ptr<std::FILE, CloseFile>;
 
 std::size_t keep_reply(char* data, std::size_t size, std::size_t count, void* body) {
   auto& text = *static_cast<std::string*>(body);
@@ -128,9 +99,8 @@ std::size_t read_file(char* to, std::size_t size, std::size_t count, void* file)
   return std::fread(to, size, count, static_cast<std::FILE*>(file));
 }
 
-void set_body(CURL* easy, const HttpRequest& request, Headers& headers, std::chrono::milliseconds timeout) {
+void set_body(CURL* easy, const HttpRequest& request, std::chrono::milliseconds timeout) {
   const auto& set = curl().easy_setopt;
-  headers.add("Content-Type: application/json");
   if (!request.body.empty()) {
     set(easy, CURLOPT_POSTFIELDS, request.body.c_str());
     set(easy, CURLOPT_POSTFIELDSIZE_LARGE, static_cast<curl_off_t>(request.body.size()));
@@ -139,10 +109,9 @@ void set_body(CURL* easy, const HttpRequest& request, Headers& headers, std::chr
   set(easy, CURLOPT_TIMEOUT_MS, static_cast<long>(timeout.count()));
 }
 
-void set_file(CURL* easy, const HttpRequest& request, Headers& headers, std::FILE* file) {
+void set_file(CURL* easy, const HttpRequest& request, std::FILE* file) {
   const auto& set = curl().easy_setopt;
   std::error_code ignored;
-  headers.add("Content-Type: application/octet-stream");
   set(easy, CURLOPT_UPLOAD, 1L);
   set(easy, CURLOPT_READFUNCTION, read_file);
   set(easy, CURLOPT_READDATA, file);
@@ -151,9 +120,7 @@ void set_file(CURL* easy, const HttpRequest& request, Headers& headers, std::FIL
   set(easy, CURLOPT_LOW_SPEED_TIME, kSecondsWithoutProgress);
 }
 
-}  // namespace
-
-void HttpConnection::Handles::access(const HttpServer& server) {
+void set_access(CURL* easy, const HttpServer& server) {
   const auto& set = curl().easy_setopt;
   if (!server.username.empty() || !server.password.empty()) {
     set(easy, CURLOPT_HTTPAUTH, static_cast<long>(CURLAUTH_BASIC));
@@ -171,7 +138,8 @@ void HttpConnection::Handles::access(const HttpServer& server) {
   if (!server.client_cert.empty()) set(easy, CURLOPT_SSLCERT, server.client_cert.c_str());
 }
 
-CURLcode HttpConnection::Handles::perform(const std::atomic<bool>& stop) {
+/// Runs the transfer to its end, or until `stop` is set.
+CURLcode perform(CURLM* multi, CURL* easy, const std::atomic<bool>& stop) {
   const auto& library = curl();
   library.multi_add_handle(multi, easy);
   for (int running = 1; running > 0 && !stop;) {
@@ -186,20 +154,27 @@ CURLcode HttpConnection::Handles::perform(const std::atomic<bool>& stop) {
   return code;
 }
 
+}  // namespace
+
 HttpConnection::HttpConnection(HttpServer server, std::chrono::milliseconds timeout, const std::atomic<bool>* stop)
     : server_(std::move(server)), timeout_(timeout), stop_(stop), handles_(std::make_unique<Handles>()) {}
 
 HttpReply HttpConnection::send(const HttpRequest& request) {
-  auto* easy = handles_->easy;
+  auto* easy = handles_->easy.get();
   if (!easy || !handles_->multi) return {.failure = "libcurl has no memory"};
-  OpenFile file(request.file.empty() ? nullptr : std::fopen(request.file.c_str(), "rbe"));
+  std::unique_ptr<std::FILE, CloseFile> file(request.file.empty() ? nullptr : std::fopen(request.file.c_str(), "rbe"));
   if (!request.file.empty() && !file) return {.failure = std::generic_category().message(errno)};
   HttpReply reply;
-  Headers headers;
-  headers.add("Expect:");  // waiting for "100 Continue" costs a second if the server never sends it
-  const auto& set = curl().easy_setopt;
-  curl().easy_reset(easy);
-  handles_->access(server_);
+  const auto& library = curl();
+  // Without this header, waiting for "100 Continue" costs a second if the server never sends it.
+  const std::unique_ptr<curl_slist, decltype(&curl_slist_free_all)> headers(library.slist_append(nullptr, "Expect:"),
+                                                                            library.slist_free_all);
+  if (headers)
+    library.slist_append(headers.get(),
+                         file ? "Content-Type: application/octet-stream" : "Content-Type: application/json");
+  const auto& set = library.easy_setopt;
+  library.easy_reset(easy);
+  set_access(easy, server_);
   handles_->words.fill('\0');
   set(easy, CURLOPT_CONNECTTIMEOUT_MS, static_cast<long>(timeout_.count()));
   set(easy, CURLOPT_ERRORBUFFER, handles_->words.data());
@@ -215,12 +190,12 @@ HttpReply HttpConnection::send(const HttpRequest& request) {
   set(easy, CURLOPT_USERAGENT, "muster");
   set(easy, CURLOPT_WRITEDATA, &reply.body);
   set(easy, CURLOPT_WRITEFUNCTION, keep_reply);
-  if (file) set_file(easy, request, headers, file.get());
-  else set_body(easy, request, headers, timeout_);
-  set(easy, CURLOPT_HTTPHEADER, headers.list());
-  const auto code = handles_->perform(*stop_);
-  if (code == CURLE_OK) curl().easy_getinfo(easy, CURLINFO_RESPONSE_CODE, &reply.status);
-  else reply.failure = handles_->words[0] ? handles_->words.data() : curl().easy_strerror(code);
+  if (file) set_file(easy, request, file.get());
+  else set_body(easy, request, timeout_);
+  set(easy, CURLOPT_HTTPHEADER, headers.get());
+  const auto code = perform(handles_->multi.get(), easy, *stop_);
+  if (code == CURLE_OK) library.easy_getinfo(easy, CURLINFO_RESPONSE_CODE, &reply.status);
+  else reply.failure = handles_->words[0] ? handles_->words.data() : library.easy_strerror(code);
   return reply;
 }
 

@@ -3,6 +3,7 @@
 #include <fstream>
 #include <initializer_list>
 
+#include "append_file.h"
 #include "base/log.h"
 #include "base/text.h"
 #include "mlflow_server.h"
@@ -230,11 +231,6 @@ std::vector<std::pair<std::string, fs::path>> files_of(const std::string& name, 
   return files;
 }
 
-bool leads_out(const std::string& name) {
-  const fs::path path(name);
-  return path.empty() || path.is_absolute() || std::find(path.begin(), path.end(), "..") != path.end();
-}
-
 }  // namespace
 
 MlflowDelivery::MlflowDelivery(MlflowRun run, fs::path folder, MlflowClient client, std::optional<uint64_t> waiting)
@@ -341,7 +337,7 @@ void MlflowDelivery::log(const char* kind, const json& items) {
 }
 
 void MlflowDelivery::put_artifacts(const std::string& name) {
-  if (leads_out(name)) return leave_out_artifact(name, "its name leads out of the run's folder");
+  if (name.empty() || leads_out(name)) return leave_out_artifact(name, "its name leads out of the run's folder");
   if (!client_.takes_artifacts(run_.artifact_uri))
     return leave_out_artifact(name, "the server does not take files over HTTP; it keeps those of this run at " +
                                         in_quotes(without_credentials(run_.artifact_uri)));

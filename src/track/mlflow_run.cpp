@@ -160,19 +160,21 @@ std::map<std::string, std::string> tags_of(const MlflowOptions& options, const E
   return tags;
 }
 
-MlflowRun read_run(const json& from) {
-  return {.artifact_uri = from.at("artifact_uri"),
-          .ended = from.at("ended"),
-          .experiment_id = from.at("experiment_id"),
-          .experiment_name = from.at("experiment_name"),
-          .key = from.at("key"),
-          .run_id = from.at("run_id"),
-          .run_name = from.at("run_name"),
-          .sending = from.at("sending"),
-          .sent = from.at("sent"),
-          .start_time = from.at("start_time"),
-          .tags = from.at("tags").get<std::map<std::string, std::string>>(),
-          .tracking_uri = from.at("tracking_uri")};
+/// Calls f(name, field) for what mlflow.json holds.
+template <class Run, class F>
+void each_field(Run& run, F&& f) {
+  f("artifact_uri", run.artifact_uri);
+  f("ended", run.ended);
+  f("experiment_id", run.experiment_id);
+  f("experiment_name", run.experiment_name);
+  f("key", run.key);
+  f("run_id", run.run_id);
+  f("run_name", run.run_name);
+  f("sending", run.sending);
+  f("sent", run.sent);
+  f("start_time", run.start_time);
+  f("tags", run.tags);
+  f("tracking_uri", run.tracking_uri);
 }
 
 }  // namespace
@@ -183,7 +185,10 @@ std::optional<MlflowRun> load_run(const fs::path& folder) {
   std::ifstream file(run_path(folder), std::ios::binary);
   if (!file) return std::nullopt;
   try {
-    return read_run(json::parse(std::string{std::istreambuf_iterator<char>(file), {}}));
+    MlflowRun run;
+    const auto content = json::parse(file);
+    each_field(run, [&](const char* name, auto& field) { content.at(name).get_to(field); });
+    return run;
   } catch (const json::exception&) {
     throw Error("MU537", "the file " + in_quotes(run_path(folder).string()) +
                              ", which says where a run is at its MLflow server, is damaged; log the run's metrics "
@@ -192,18 +197,8 @@ std::optional<MlflowRun> load_run(const fs::path& folder) {
 }
 
 void save_run(const MlflowRun& run, const fs::path& folder) {
-  const json content{{"artifact_uri", run.artifact_uri},
-                     {"ended", run.ended},
-                     {"experiment_id", run.experiment_id},
-                     {"experiment_name", run.experiment_name},
-                     {"key", run.key},
-                     {"run_id", run.run_id},
-                     {"run_name", run.run_name},
-                     {"sending", run.sending},
-                     {"sent", run.sent},
-                     {"start_time", run.start_time},
-                     {"tags", run.tags},
-                     {"tracking_uri", run.tracking_uri}};
+  json content;
+  each_field(run, [&](const char* name, const auto& field) { content[name] = field; });
   replace_file(run_path(folder), content.dump(2, ' ', false, json::error_handler_t::replace) + "\n");
 }
 

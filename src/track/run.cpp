@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <exception>
 
+#include "append_file.h"
 #include "base/log.h"
 #include "base/text.h"
 #include "file_trackers.h"
@@ -28,8 +29,7 @@ constexpr std::string_view kStart = "version_";
 }
 
 void check_inside(const char* option, const std::string& value) {
-  const fs::path path(value);
-  if (path.is_absolute() || std::find(path.begin(), path.end(), "..") != path.end())
+  if (track::leads_out(value))
     throw ConfigError("MU425", log::str(option, " ", in_quotes(value),
                                         " would lead out of the root; it is a relative path without '..'"));
 }
@@ -71,7 +71,7 @@ track::MlflowTimes times_for(const TrackersOptions& options) {
 
 }  // namespace
 
-fs::path make_run_folder(const RunFolderOptions& options) {
+fs::path make_run_folder(const TrackersOptions& options) {
   check_inside("name", options.name);
   check_inside("version", options.version);
   const auto parent = options.name.empty() ? options.root : options.root / options.name;
@@ -112,11 +112,10 @@ namespace muster::track {
 
 std::filesystem::path copy_artifact(const std::filesystem::path& file, const std::filesystem::path& folder,
                                     const std::string& name) {
-  const std::filesystem::path inside(name);
-  if (name.empty() || inside.is_absolute() || std::find(inside.begin(), inside.end(), "..") != inside.end())
+  if (name.empty() || leads_out(name))
     throw ConfigError("MU457", log::str("the artifact ", in_quotes(file.string()), " cannot have the name ",
                                         in_quotes(name), "; give a relative path without '..'"));
-  const auto copy = folder / "artifacts" / inside;
+  const auto copy = folder / "artifacts" / name;
   std::error_code error;
   std::filesystem::create_directories(copy.parent_path(), error);
   if (!error) std::filesystem::remove_all(copy, error);
@@ -212,7 +211,7 @@ Run::Run(const TrackersOptions& options)
     : timeout_(options.timeout), exceptions_before_(std::uncaught_exceptions()), process_(::getpid()) {
   for (const auto& choice : options.log_with)  // checked before the folder is created
     if (const auto* name = std::get_if<std::string>(&choice)) check_tracker(*name, options);
-  folder_ = make_run_folder({.name = options.name, .root = options.root, .version = options.version});
+  folder_ = make_run_folder(options);
   writing_ = std::make_shared<Writing>(options.capacity, folder_ / "waiting.records");
   for (const auto& choice : options.log_with) {
     const auto* name = std::get_if<std::string>(&choice);
@@ -263,9 +262,8 @@ int Run::index_of(std::string_view name) const {
 
 bool Run::flush() { return is_elsewhere() || writing_->queue.wait_until_written(timeout_); }
 
-void Run::finish(RunStatus status) { finish(status, timeout_); }
-
-void Run::finish(RunStatus status, std::chrono::milliseconds timeout) {
+void Run::finish(RunStatus status, std::optional<std::chrono::milliseconds> given) {
+  const auto timeout = given.value_or(timeout_);
   if (is_elsewhere()) {
     if (thread_.joinable()) thread_.detach();
     return;

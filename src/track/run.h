@@ -12,18 +12,10 @@
 
 namespace muster {
 
-/// The location of a run's files: root/name/version_N, as in Lightning.
-struct RunFolderOptions {
-  std::string name = {};  ///< name of the experiment; empty: root/version_N
-  std::filesystem::path root = "logs";
-  /// Name of the version's folder. Empty: "version_N", with N one more than the highest existing number. A folder that
-  /// exists already is used again, and the files of the earlier run are continued.
-  std::string version = {};
-};
-
-/// Creates the folder and returns it. Two programs that ask at the same time get different ones.
-/// Throws: ConfigError (MU421) if it cannot be created; (MU425) if name or version would lead out of the root.
-std::filesystem::path make_run_folder(const RunFolderOptions& options);
+/// Creates the folder root/name/version of the options, and returns it. Without a version, it is "version_N", with N
+/// one more than the highest existing number; two programs that ask at the same time get different ones. Throws:
+/// ConfigError (MU421) if it cannot be created; (MU425) if name or version would lead out of the root.
+std::filesystem::path make_run_folder(const TrackersOptions& options);
 
 /// The names of Muster's trackers.
 std::vector<std::string> tracker_names();
@@ -61,8 +53,8 @@ class Run {
   int index_of(std::string_view name) const;
   const std::filesystem::path& folder() const noexcept { return folder_; }
   bool flush();
-  void finish(RunStatus status);
-  void finish(RunStatus status, std::chrono::milliseconds timeout);
+  /// Waits for at most `timeout`, or the time-out of the options.
+  void finish(RunStatus status, std::optional<std::chrono::milliseconds> timeout = {});
 
  private:
   bool is_elsewhere() const;

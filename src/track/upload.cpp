@@ -37,51 +37,39 @@ HttpServer server_of(const MlflowRun& run, const std::string& given, const Envir
   return mlflow_server(run.tracking_uri, variables);
 }
 
-/// Calls `step` until it succeeds, with pauses after failures of the server.
-class Patience {
- public:
-  Patience(std::chrono::milliseconds timeout, const fs::path& folder) : timeout_(timeout), folder_(folder) {}
-
-  template <class Step>
-  void attempt(Step&& step) {
-    auto pause = kUploadPause;
-    for (const auto begin = Clock::now();; pause = std::min(2 * pause, kLongestUploadPause)) {
-      try {
-        return step();
-      } catch (const MlflowError& error) {
-        if (Clock::now() - begin >= timeout_)
-          throw Error("MU538", std::string("MLflow does not take what waits in ") + in_quotes(folder_.string()) + " (" +
-                                   error.what() + "); what it has is noted, and the same command goes on from there");
-        if (!std::exchange(reported_, true))
-          log::warning("MU533", ": MLflow cannot be used (", error.what(), "); trying again");
-      }
-      std::this_thread::sleep_for(pause);
-    }
-  }
-
- private:
-  const std::chrono::milliseconds timeout_;
-  const fs::path& folder_;
-  bool reported_ = false;
-};
-
 UploadReport send_waiting(const fs::path& folder, MlflowRun run, HttpServer server, const UploadOptions& options) {
   UploadReport report;
   const AppendFile file(waiting_lines_path(folder), whole_lines);
   const std::atomic<bool> never{false};
   run.tracking_uri = server.uri;
   MlflowDelivery delivery(std::move(run), folder, MlflowClient(std::move(server), kUploadCall, &never), file.written());
-  Patience patience(options.timeout, folder);
-  patience.attempt([&] { delivery.open(false); });
+  bool is_reported = false;
+  // Repeats a step until it succeeds, with pauses after failures of the server.
+  const auto repeat = [&](const auto& step) {
+    auto pause = kUploadPause;
+    for (const auto begin = Clock::now();; pause = std::min(2 * pause, kLongestUploadPause)) {
+      try {
+        return step();
+      } catch (const MlflowError& error) {
+        if (Clock::now() - begin >= options.timeout)
+          throw Error("MU538", std::string("MLflow does not take what waits in ") + in_quotes(folder.string()) + " (" +
+                                   error.what() + "); what it has is noted, and the same command goes on from there");
+        if (!std::exchange(is_reported, true))
+          log::warning("MU533", ": MLflow cannot be used (", error.what(), "); trying again");
+      }
+      std::this_thread::sleep_for(pause);
+    }
+  };
+  repeat([&] { delivery.open(false); });
   while (delivery.run().sent < file.written()) {
     const auto begin = delivery.run().sent;
     const auto lines = file.read_lines(begin, kLinesAtOnce);
     if (lines.empty()) throw Error("MU538", "the file " + in_quotes(file.path().string()) + " cannot be read");
-    patience.attempt([&] { delivery.send(lines); });
+    repeat([&] { delivery.send(lines); });
     const auto sent = std::string_view(lines).substr(0, delivery.run().sent - begin);
     report.lines += std::count(sent.begin(), sent.end(), '\n');
   }
-  patience.attempt([&] { delivery.end_killed(); });
+  repeat([&] { delivery.end_killed(); });
   report.refused = delivery.refused();
   report.run_id = delivery.run().run_id;
   report.tracking_uri = delivery.run().tracking_uri;
