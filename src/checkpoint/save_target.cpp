@@ -5,17 +5,18 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "checkpoint_files.h"
+#include "format/atomic_folder.h"
 #include "format/input_file.h"
 #include "format/manifest.h"
 #include "muster/base/error.h"
 #include "muster/checkpoint/checkpoint.h"
 #include "muster/checkpoint/storage.h"
 
-namespace muster {
-namespace checkpoint {
+namespace muster::checkpoint {
 namespace {
 
 namespace fs = std::filesystem;
+constexpr std::string_view kId = "MU313";  // of errors of saving
 constexpr std::string_view kNumberedName = "checkpoint_";
 constexpr std::string_view kLockedName = "checkpoints";
 
@@ -50,21 +51,6 @@ std::string reason_to_keep_folder(const fs::path& path) {
   }
 }
 
-/// Why this checkpoint must not be loaded; empty if it is complete. Checks everything except the values.
-std::string reason_to_pass_over(const fs::path& path, const std::shared_ptr<CheckpointStorage>& storage) {
-  try {
-    const Checkpoint checkpoint(path, {.check = CheckpointCheck::as_read, .storage = storage});
-    return {};
-  } catch (const CheckpointError& error) {
-    // A checkpoint of a newer version, or unreachable for now: loading an older one would silently lose training
-    // progress.
-    if (error.id() == "MU216" || error.id() == "MU314") throw;
-    return error.what();
-  } catch (const fs::filesystem_error& error) {
-    return error.what();
-  }
-}
-
 void make_folder(const fs::path& folder) {
   std::error_code error;
   fs::create_directories(folder, error);
@@ -92,25 +78,27 @@ void clear_numbered(const fs::path& folder) {
     } catch (const CheckpointError&) {}  // another writer has that name
 }
 
-}  // namespace
+using NumberedPaths = std::map<std::int64_t, fs::path>;
 
-std::map<std::int64_t, fs::path> numbered_in(const fs::path& folder) {
-  std::map<std::int64_t, fs::path> found;
+/// All entries of a folder whose names are those of numbered checkpoints, by number, of any file type.
+NumberedPaths numbered_in(const fs::path& folder) {
+  NumberedPaths found;
   std::error_code ignored;
   for (fs::directory_iterator entry(folder, ignored), end; entry != end; entry.increment(ignored))
     if (const auto number = number_in(entry->path().filename().string())) found.emplace(*number, entry->path());
   return found;
 }
 
-std::map<std::int64_t, fs::path> numbered_in_storage(std::string_view id, const std::string& folder,
-                                                     CheckpointStorage& storage) {
-  std::map<std::int64_t, fs::path> found;
+/// As numbered_in(), for a storage. Throws: CheckpointError `id` (MU313 or MU314) if the storage fails.
+NumberedPaths numbered_in_storage(std::string_view id, const std::string& folder, CheckpointStorage& storage) {
+  NumberedPaths found;
   for (const std::string& name : call_storage(id, "list()", folder, [&] { return storage.list(folder); }))
     if (const auto number = number_in(name)) found.emplace(*number, fs::path(folder) / name);
   return found;
 }
 
-fs::path next_numbered(const fs::path& folder, const std::map<std::int64_t, fs::path>& numbered) {
+/// The path with the number after the highest of these. Throws: CheckpointError MU202 if no number is left.
+fs::path next_numbered(const fs::path& folder, const NumberedPaths& numbered) {
   const std::string name =
       std::string(kNumberedName) + std::to_string(numbered.empty() ? 0 : numbered.rbegin()->first + 1);
   if (!number_in(name))
@@ -119,7 +107,9 @@ fs::path next_numbered(const fs::path& folder, const std::map<std::int64_t, fs::
   return folder / name;
 }
 
-std::string reason_to_keep(const fs::path& path, const std::shared_ptr<CheckpointStorage>& storage) {
+/// Why a checkpoint of a storage is neither removed nor counted; empty if it has a manifest of Muster.
+/// Throws: CheckpointError MU314.
+std::string reason_to_keep_in_storage(const fs::path& path, const std::shared_ptr<CheckpointStorage>& storage) {
   try {
     const auto manifest = open_checkpoint_files(path, storage)->open(std::string(format::kManifestName));
     format::parse_manifest(manifest->read_text(manifest->size()), manifest->path().string());
@@ -130,7 +120,9 @@ std::string reason_to_keep(const fs::path& path, const std::shared_ptr<Checkpoin
   }
 }
 
-void keep_highest(const std::map<std::int64_t, fs::path>& numbered, int count,
+/// Removes all but the `count` highest of these; 0 keeps all. A checkpoint for which `reason_to_keep` gives a reason is
+/// neither removed nor counted, and the log says why. Throws: exceptions of the two functions.
+void keep_highest(const NumberedPaths& numbered, int count,
                   const std::function<std::string(const fs::path& path)>& reason_to_keep,
                   const std::function<void(const fs::path& path)>& remove) {
   if (count <= 0 || numbered.size() <= static_cast<std::size_t>(count)) return;
@@ -142,47 +134,20 @@ void keep_highest(const std::map<std::int64_t, fs::path>& numbered, int count,
   }
 }
 
-NumberedFolder::NumberedFolder(const fs::path& folder) : folder_(folder) {
-  make_folder(folder);
-  lock_ = std::make_unique<format::FolderLock>(folder / kLockedName);
-  clear_numbered(folder);
-}
-
-fs::path NumberedFolder::next() const { return next_numbered(folder_, numbered_in(folder_)); }
-
-void NumberedFolder::keep_highest(int count) const {
-  checkpoint::keep_highest(
-      numbered_in(folder_), count, [](const fs::path& path) { return reason_to_keep_folder(path); },
-      format::remove_folder);
-}
-
-}  // namespace checkpoint
-
-std::optional<std::filesystem::path> latest_checkpoint(const std::filesystem::path& folder,
-                                                       const std::shared_ptr<CheckpointStorage>& storage) {
-  const auto there = storage ? checkpoint::numbered_in_storage("MU314", checkpoint::storage_name(folder), *storage)
-                             : checkpoint::numbered_in(folder);
-  for (auto entry = there.rbegin(); entry != there.rend(); ++entry) {
-    const std::string reason = checkpoint::reason_to_pass_over(entry->second, storage);
-    if (reason.empty()) return entry->second;
-    log::warning(entry->second.string(), " is passed over, since it is not a whole checkpoint: ", reason);
-  }
-  return std::nullopt;
-}
-
-}  // namespace muster
-
-namespace muster::checkpoint {
-namespace {
-
-namespace fs = std::filesystem;
-
+/// A folder. Numbered checkpoints of a folder have one writer at a time.
 class FolderTarget : public SaveTarget {
  public:
   explicit FolderTarget(const WriteCheckpointOptions& options) : options_(options) {}
 
   void open(const fs::path& path, const std::string&) override {
-    const fs::path target = options_.numbered ? numbered_.emplace(path).next() : path;
+    fs::path target = path;
+    if (options_.numbered) {
+      make_folder(path);
+      lock_.emplace(path / kLockedName);
+      clear_numbered(path);
+      target = next_numbered(path, numbered_in(path));
+    }
+    above_ = path;
     folder_.emplace(target, options_.durability, format::is_checkpoint_file_name);
   }
 
@@ -196,25 +161,16 @@ class FolderTarget : public SaveTarget {
 
   void publish() override {
     folder_->publish();
-    if (numbered_) numbered_->keep_highest(options_.total_limit);
+    if (options_.numbered)
+      keep_highest(numbered_in(above_), options_.total_limit, reason_to_keep_folder, format::remove_folder);
   }
 
  private:
   WriteCheckpointOptions options_;
-  std::optional<NumberedFolder> numbered_;
+  fs::path above_;  // the folder of numbered checkpoints
+  std::optional<format::FolderLock> lock_;
   std::optional<format::AtomicFolder> folder_;
 };
-
-}  // namespace
-
-std::unique_ptr<SaveTarget> make_target(const WriteCheckpointOptions& options) {
-  if (options.storage) return make_storage_target(options);
-  return std::make_unique<FolderTarget>(options);
-}
-
-namespace {
-
-constexpr std::string_view kId = "MU313";
 
 // Why: docs/decisions/0087-checkpoints-in-a-storage-of-the-programs-own.md.
 
@@ -276,12 +232,12 @@ class StorageTarget : public SaveTarget {
   }
 
  private:
-  std::map<std::int64_t, fs::path> numbered() const { return numbered_in_storage(kId, folder_, storage_); }
+  NumberedPaths numbered() const { return numbered_in_storage(kId, folder_, storage_); }
 
   std::string next_name() const { return next_numbered(folder_, numbered()).generic_string(); }
 
   void remove_beyond_the_limit() const {
-    const auto reason = [&](const fs::path& path) { return reason_to_keep(path, options_.storage); };
+    const auto reason = [&](const fs::path& path) { return reason_to_keep_in_storage(path, options_.storage); };
     const auto remove = [&](const fs::path& path) {
       const std::string name = path.generic_string();
       log_failure("remove()", name, [&] { storage_.remove(name); });
@@ -308,10 +264,42 @@ class StorageTarget : public SaveTarget {
   bool is_open_ = false;
 };
 
+/// Why this checkpoint must not be loaded; empty if it is complete. Checks everything except the values.
+std::string reason_to_pass_over(const fs::path& path, const std::shared_ptr<CheckpointStorage>& storage) {
+  try {
+    const Checkpoint checkpoint(path, {.check = CheckpointCheck::as_read, .storage = storage});
+    return {};
+  } catch (const CheckpointError& error) {
+    // A checkpoint of a newer version, or unreachable for now: loading an older one would silently lose training
+    // progress.
+    if (error.id() == "MU216" || error.id() == "MU314") throw;
+    return error.what();
+  } catch (const fs::filesystem_error& error) {
+    return error.what();
+  }
+}
+
 }  // namespace
 
-std::unique_ptr<SaveTarget> make_storage_target(const WriteCheckpointOptions& options) {
-  return std::make_unique<StorageTarget>(options);
+std::unique_ptr<SaveTarget> make_target(const WriteCheckpointOptions& options) {
+  if (options.storage) return std::make_unique<StorageTarget>(options);
+  return std::make_unique<FolderTarget>(options);
 }
 
 }  // namespace muster::checkpoint
+
+namespace muster {
+
+std::optional<std::filesystem::path> latest_checkpoint(const std::filesystem::path& folder,
+                                                       const std::shared_ptr<CheckpointStorage>& storage) {
+  const auto there = storage ? checkpoint::numbered_in_storage("MU314", checkpoint::storage_name(folder), *storage)
+                             : checkpoint::numbered_in(folder);
+  for (auto entry = there.rbegin(); entry != there.rend(); ++entry) {
+    const std::string reason = checkpoint::reason_to_pass_over(entry->second, storage);
+    if (reason.empty()) return entry->second;
+    log::warning(entry->second.string(), " is passed over, since it is not a whole checkpoint: ", reason);
+  }
+  return std::nullopt;
+}
+
+}  // namespace muster
