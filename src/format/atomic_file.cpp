@@ -37,10 +37,8 @@ void give_rights(int descriptor, const struct stat& former) {
 
 /// A living writer holds a lock on its partial file, so a file that can be locked has lost its writer.
 void remove_if_abandoned(const fs::path& part) {
-  const int descriptor = ::open(part.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW);
-  if (descriptor < 0) return;
-  if (::flock(descriptor, LOCK_EX | LOCK_NB) == 0) ::unlink(part.c_str());
-  ::close(descriptor);
+  const Descriptor descriptor(::open(part.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW));
+  if (descriptor && ::flock(descriptor.get(), LOCK_EX | LOCK_NB) == 0) ::unlink(part.c_str());
 }
 
 void remove_abandoned_parts(const fs::path& path) {
@@ -68,27 +66,25 @@ void AtomicFile::open_part() {
   for (;;) {
     part_ = folder_of(path_) / ("." + path_.filename().string() + "." + random_word() + std::string(kPartSuffix));
     // A replacement of a file that others may not read is never open to them, not even before its first byte.
-    descriptor_ = ::open(part_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, replaces ? 0600 : 0666);
-    if (descriptor_ < 0 && errno == EEXIST) continue;
-    if (descriptor_ < 0) fail("nothing can be written in its folder", errno);
+    descriptor_ = Descriptor(::open(part_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, replaces ? 0600 : 0666));
+    if (!descriptor_ && errno == EEXIST) continue;
+    if (!descriptor_) fail("nothing can be written in its folder", errno);
     // Another writer of this name may take the unlocked partial file for abandoned: then it holds the lock, or has
     // removed the file.
-    const bool is_taken = ::flock(descriptor_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+    const bool is_taken = ::flock(descriptor_.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
     struct stat status {};
-    if (is_taken || ::fstat(descriptor_, &status) != 0 || status.st_nlink == 0) {
+    if (is_taken || ::fstat(descriptor_.get(), &status) != 0 || status.st_nlink == 0) {
       ::unlink(part_.c_str());
-      ::close(descriptor_);
+      descriptor_.close();
       continue;
     }
-    if (replaces) give_rights(descriptor_, former);
+    if (replaces) give_rights(descriptor_.get(), former);
     return;
   }
 }
 
 AtomicFile::~AtomicFile() {
-  if (descriptor_ < 0) return;
-  ::unlink(part_.c_str());
-  ::close(descriptor_);
+  if (descriptor_) ::unlink(part_.c_str());
 }
 
 void AtomicFile::fail(std::string_view what, int error) const {
@@ -98,7 +94,7 @@ void AtomicFile::fail(std::string_view what, int error) const {
 }
 
 void AtomicFile::reserve(std::uint64_t bytes) {
-  while (bytes > 0 && ::fallocate(descriptor_, 0, 0, static_cast<off_t>(bytes)) != 0) {
+  while (bytes > 0 && ::fallocate(descriptor_.get(), 0, 0, static_cast<off_t>(bytes)) != 0) {
     if (errno == EOPNOTSUPP || errno == ENOSYS || errno == EINVAL) return;
     if (errno != EINTR) fail("there is no space for its " + std::to_string(bytes) + " bytes", errno);
   }
@@ -111,7 +107,7 @@ void AtomicFile::write(std::span<const std::string_view> pieces) {
     if (!piece.empty()) rest.push_back({const_cast<char*>(piece.data()), piece.size()});
   for (std::size_t next = 0; next < rest.size();) {
     const auto count = static_cast<int>(std::min<std::size_t>(rest.size() - next, IOV_MAX));
-    const ssize_t result = ::writev(descriptor_, &rest[next], count);
+    const ssize_t result = ::writev(descriptor_.get(), &rest[next], count);
     if (result < 0 && errno == EINTR) continue;
     if (result <= 0) fail("the disk refused the write", result == 0 ? ENOSPC : errno);
     auto done = static_cast<std::size_t>(result);
@@ -122,7 +118,7 @@ void AtomicFile::write(std::span<const std::string_view> pieces) {
 }
 
 void AtomicFile::finish() {
-  if (!finished_ && durability_ != Durability::none && ::fsync(descriptor_) != 0)
+  if (!finished_ && durability_ != Durability::none && ::fsync(descriptor_.get()) != 0)
     fail("its bytes did not reach the disk", errno);
   finished_ = true;
 }
@@ -130,18 +126,16 @@ void AtomicFile::finish() {
 void AtomicFile::publish() {
   finish();
   if (::rename(part_.c_str(), path_.c_str()) != 0) fail("it could not be renamed into place", errno);
-  ::close(std::exchange(descriptor_, -1));
+  descriptor_.close();
   if (durability_ == Durability::full) sync_folder(folder_of(path_));
 }
 
 void sync_folder(const fs::path& folder) {
-  const int descriptor = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  const bool synced = descriptor >= 0 && (::fsync(descriptor) == 0 || errno == EINVAL);
+  const Descriptor descriptor(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (descriptor && (::fsync(descriptor.get()) == 0 || errno == EINVAL)) return;
   const int error = errno;
-  if (descriptor >= 0) ::close(descriptor);
-  if (!synced)
-    throw CheckpointError("MU202", "the names in " + folder.string() + " did not reach the medium (" +
-                                       std::generic_category().message(error) + ")");
+  throw CheckpointError("MU202", "the names in " + folder.string() + " did not reach the medium (" +
+                                     std::generic_category().message(error) + ")");
 }
 
 /// Bytes per write. Bytes read for a checksum are still in the processor's cache when the kernel copies them; and in

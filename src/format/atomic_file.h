@@ -5,6 +5,7 @@
 #include <span>
 #include <vector>
 
+#include "base/descriptor.h"
 #include "checksum.h"
 #include "muster/format/options.h"
 
@@ -68,7 +69,7 @@ class AtomicFile final : public OutputFile {
   std::filesystem::path path_;
   std::filesystem::path part_;
   std::uint64_t written_ = 0;
-  int descriptor_ = -1;
+  Descriptor descriptor_;
   Durability durability_;
   bool finished_ = false;
 };

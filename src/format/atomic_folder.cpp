@@ -62,13 +62,13 @@ FolderLock::FolderLock(const fs::path& path, std::chrono::milliseconds timeout)
     : lock_path_(path.parent_path() / ("." + path.filename().string() + ".lock")) {
   const auto deadline = std::chrono::steady_clock::now() + timeout;
   for (;;) {
-    descriptor_ = ::open(lock_path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
-    if (descriptor_ < 0) refuse_lock(lock_path_, errno);
+    descriptor_ = Descriptor(::open(lock_path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666));
+    if (!descriptor_) refuse_lock(lock_path_, errno);
     int refused = 0;
-    while (::flock(descriptor_, LOCK_EX | LOCK_NB) != 0 && (refused = errno) == EINTR) refused = 0;
+    while (::flock(descriptor_.get(), LOCK_EX | LOCK_NB) != 0 && (refused = errno) == EINTR) refused = 0;
     if (refused == EWOULDBLOCK) {
-      const std::string owner = owner_in(descriptor_);
-      ::close(descriptor_);
+      const std::string owner = owner_in(descriptor_.get());
+      descriptor_.close();
       if (std::chrono::steady_clock::now() < deadline) {
         std::this_thread::sleep_for(std::chrono::milliseconds(2));
         continue;
@@ -79,19 +79,16 @@ FolderLock::FolderLock(const fs::path& path, std::chrono::milliseconds timeout)
     if (refused != 0)
       log::warning("the file system of ", path.string(), " has no locks (", std::generic_category().message(refused),
                    "): make sure that no other process saves there");
-    if (is_still_there(descriptor_, lock_path_)) break;
-    ::close(descriptor_);
+    if (is_still_there(descriptor_.get(), lock_path_)) break;
+    descriptor_.close();
   }
   const std::string owner = lock_owner();
   // Without this text the lock still holds; only the message to others has less detail.
-  if (::ftruncate(descriptor_, 0) != 0 || ::pwrite(descriptor_, owner.data(), owner.size(), 0) < 0)
+  if (::ftruncate(descriptor_.get(), 0) != 0 || ::pwrite(descriptor_.get(), owner.data(), owner.size(), 0) < 0)
     log::debug("the owner could not be written into ", lock_path_.string());
 }
 
-FolderLock::~FolderLock() {
-  ::unlink(lock_path_.c_str());
-  ::close(descriptor_);
-}
+FolderLock::~FolderLock() { ::unlink(lock_path_.c_str()); }
 
 namespace {
 

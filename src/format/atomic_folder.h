@@ -3,6 +3,7 @@
 #include <chrono>
 #include <filesystem>
 
+#include "base/descriptor.h"
 #include "muster/format/options.h"
 
 namespace muster::format {
@@ -16,12 +17,10 @@ class FolderLock {
   /// that; MU202 if nothing can be written there.
   explicit FolderLock(const std::filesystem::path& path, std::chrono::milliseconds timeout = {});
   ~FolderLock();
-  FolderLock(const FolderLock&) = delete;
-  FolderLock& operator=(const FolderLock&) = delete;
 
  private:
   std::filesystem::path lock_path_;
-  int descriptor_ = -1;
+  Descriptor descriptor_;
 };
 
 /// A folder that appears under its name complete or not at all, and replaces an earlier one.
