@@ -184,6 +184,39 @@ void PinnedRing::use_oldest() {
   closed_.pop_front();
 }
 
+void append_tensors(std::size_t count, const std::function<at::Tensor(std::size_t)>& tensor_at,
+                    const PinnedRing::Use& append, const std::function<void()>& flush) {
+  constexpr std::size_t kBytesHeld = std::size_t{8} << 20, kTensorsHeld = 1024;  // limits on copies that are kept
+  std::optional<PinnedRing> ring;                                                // from the first tensor on a device on
+  std::vector<at::Tensor> owners;
+  std::size_t held = 0;
+  const auto release = [&] {
+    flush();
+    owners.clear();
+    held = 0;
+  };
+  for (std::size_t i = 0; i < count; ++i) {
+    const at::Tensor tensor = tensor_at(i);
+    if (!ring && is_on_device(tensor)) {
+      release();
+      ring.emplace(tensor.device(), [&](std::string_view bytes) {
+        append(bytes);
+        flush();
+      });
+    }
+    if (ring) {
+      ring->append(tensor);
+      continue;
+    }
+    const at::Tensor& values = owners.emplace_back(dense(tensor));
+    append({static_cast<const char*>(values.const_data_ptr()), values.nbytes()});
+    held += values.nbytes();
+    if (held >= kBytesHeld || owners.size() >= kTensorsHeld) release();
+  }
+  if (ring) ring->finish();
+  else release();
+}
+
 void DeviceFiller::operator()(const at::Tensor& tensor, const Fill& fill) {
   if (tensor.numel() == 0) return;
   const at::NoGradGuard no_grad;

@@ -95,6 +95,12 @@ class PinnedRing {
   std::size_t made_ = 0;
 };
 
+/// Passes the bytes of tensors to `append` in order; those of tensors on a device come through a PinnedRing. They stay
+/// valid until `flush` is called: when a few megabytes wait, and at the end. Only until then copies of tensors are
+/// kept.
+void append_tensors(std::size_t count, const std::function<at::Tensor(std::size_t)>& tensor_at,
+                    const PinnedRing::Use& append, const std::function<void()>& flush);
+
 /// Fills tensors on a device with bytes that are produced on the host in order: while one piece of pinned memory is
 /// filled, earlier ones are copied, on the current stream. Thread safety: one thread at a time.
 class DeviceFiller {

@@ -85,41 +85,11 @@ std::optional<at::Device> device_of(const NamedTensors& tensors) {
   return found == tensors.end() ? std::nullopt : std::optional(found->second.device());
 }
 
-constexpr std::size_t kBytesHeld = std::size_t{8} << 20, kTensorsHeld = 1024;  // limits on copies that are kept
-
 /// Copies values of other layouts and devices with copy_().
 void convert_to(char* to, const at::Tensor& tensor) {
   const at::NoGradGuard no_grad;
   const at::Tensor values = as_bytes_if_packed(tensor.detach());
   at::from_blob(to, values.sizes(), values.options().device(at::kCPU)).copy_(values);
-}
-
-/// Keeps copies only until they are written.
-template <class Append>
-void append_tensors(const RankSavePlan& plan, format::BlockFile& file, Append&& append) {
-  std::vector<at::Tensor> owners;
-  std::size_t held = 0;
-  for (const std::size_t i : plan.layout.order) {
-    const at::Tensor& values = owners.emplace_back(dense(plan.tensors[i].second));
-    append({static_cast<const char*>(values.const_data_ptr()), values.nbytes()});
-    held += values.nbytes();
-    if (held < kBytesHeld && owners.size() < kTensorsHeld) continue;
-    file.flush();
-    owners.clear();
-    held = 0;
-  }
-  file.flush();
-}
-
-/// As append_tensors(), for tensors on a device.
-template <class Append>
-void append_from(at::Device device, const RankSavePlan& plan, format::BlockFile& file, Append&& append) {
-  PinnedRing ring(device, [&](std::string_view bytes) {
-    append(bytes);
-    file.flush();
-  });
-  for (const std::size_t i : plan.layout.order) ring.append(plan.tensors[i].second);
-  ring.finish();
 }
 
 }  // namespace
@@ -217,10 +187,13 @@ format::FileMark write_rank(const RankSavePlan& plan, const HostBuffer* taken, c
     }
   };
   append(plan.layout.head);
-  if (taken)
+  if (taken) {
     for (const auto part : taken->bytes()) append(part);
-  else if (const auto device = device_of(plan.tensors)) append_from(*device, plan, file, append);
-  else append_tensors(plan, file, append);
+  } else {
+    const auto& order = plan.layout.order;
+    append_tensors(
+        order.size(), [&](std::size_t i) { return plan.tensors[order[i]].second; }, append, [&] { file.flush(); });
+  }
   format::RankIndex index{.id = id,
                           .rank = rank,
                           .file_bytes = plan.layout.file_bytes,

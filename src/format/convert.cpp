@@ -246,47 +246,6 @@ Metadata drop_tied_content(std::vector<NamedContent>& tensors) {
   return dropped;
 }
 
-std::unique_ptr<AtomicFile> write_weights(const std::vector<NamedContent>& tensors, const Metadata& metadata,
-                                          const fs::path& path, Durability durability, ContentBytes& bytes) {
-  std::vector<TensorSpec> specs;
-  specs.reserve(tensors.size());
-  for (const NamedContent& one : tensors) specs.push_back(one.spec);
-  const FilePlan plan = plan_file(specs, metadata, path.string());
-  auto file = std::make_unique<AtomicFile>(path, durability);
-  file->reserve(plan.file_bytes);
-  file->write(std::array{std::string_view(plan.head)});
-  for (const std::size_t i : plan.order) file->write(std::array{bytes.of_tensor(*tensors[i].tensor)});
-  return file;
-}
-
-void write_folder(const std::vector<NamedContent>& tensors, const Metadata& tied, const Metadata& metadata,
-                  const fs::path& folder, const ConvertOptions& options, ContentBytes& bytes, ConvertReport& report) {
-  std::error_code error;
-  fs::create_directories(folder, error);
-  if (error || !fs::is_directory(folder))
-    throw CheckpointError("MU202",
-                          folder.string() + " is not a folder and cannot be made one (" + error.message() + ")");
-  std::vector<std::uint64_t> sizes;
-  sizes.reserve(tensors.size());
-  for (const NamedContent& one : tensors) sizes.push_back(one.bytes);
-  const auto shards = split_into_shards(sizes, options.max_shard_size.bytes());
-  WeightIndex index{.file_of = {}, .total_bytes = report.bytes};
-  std::vector<std::unique_ptr<AtomicFile>> files;
-  for (std::size_t shard = 0; shard < shards.size(); ++shard) {
-    const std::string name = shard_name(shard, shards.size());
-    std::vector<NamedContent> inside;
-    for (const std::size_t i : shards[shard]) inside.push_back(tensors[i]), index.file_of[tensors[i].spec.name] = name;
-    Metadata here = metadata;
-    for (const auto& [dropped, kept] : tied)
-      if (const auto found = index.file_of.find(kept); found != index.file_of.end() && found->second == name)
-        here.emplace(dropped, kept);
-    files.push_back(write_weights(inside, here, folder / name, options.durability, bytes));
-    report.files.push_back(folder / name);
-  }
-  publish_weight_set(folder, files, shards.size() > 1 ? std::optional(index) : std::nullopt, options.durability);
-  if (shards.size() > 1) report.files.push_back(folder / kWeightIndexName);
-}
-
 void write_safetensors(const StoredContent& stored, const PythonValue& value, const fs::path& to,
                        const ConvertOptions& options, ConvertReport& report) {
   std::vector<NamedContent> tensors;
@@ -304,9 +263,19 @@ void write_safetensors(const StoredContent& stored, const PythonValue& value, co
   report.tensors = tensors.size();
   for (const NamedContent& one : tensors) report.bytes += one.bytes;
   ContentBytes bytes(stored);
-  if (report.to == WeightForm::folder) return write_folder(tensors, tied, metadata, to, options, bytes, report);
-  for (const auto& [dropped, kept] : tied) metadata.emplace(dropped, kept);
-  write_weights(tensors, metadata, to, options.durability, bytes)->publish();
+  const auto write_values = [&](AtomicFile& file, std::span<const std::size_t> order) {
+    for (const std::size_t i : order) file.write(std::array{bytes.of_tensor(*tensors[i].tensor)});
+  };
+  std::vector<TensorSpec> specs;
+  for (const NamedContent& one : tensors) specs.push_back(one.spec);
+  if (report.to == WeightForm::folder) {
+    report.files =
+        write_weight_set(to, specs, metadata, tied, options.max_shard_size.bytes(), options.durability, write_values);
+    if (report.files.size() > 1) report.files.push_back(to / kWeightIndexName);
+    return;
+  }
+  metadata.insert(tied.begin(), tied.end());
+  write_weight_file(to, specs, metadata, options.durability, write_values)->publish();
   report.files.push_back(to);
 }
 

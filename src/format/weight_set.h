@@ -1,11 +1,9 @@
 #pragma once  // for other rooms
 
 #include <functional>
-#include <map>
-#include <optional>
-#include <string>
 
 #include "format/atomic_file.h"
+#include "format/safetensors.h"
 
 /// Weights that are sharded over several files, with a JSON index that maps each tensor to its file.
 /// Names and rules are those of the files on model hubs.
@@ -81,5 +79,22 @@ void open_weight_set(const std::filesystem::path& path, const std::function<void
 /// Throws: CheckpointError MU202; MU211 if another writer does not finish within a minute.
 void publish_weight_set(const std::filesystem::path& folder, std::span<const std::unique_ptr<AtomicFile>> files,
                         const std::optional<WeightIndex>& index, Durability durability);
+
+/// Writes the values of these tensors to a file, in this order.
+using WriteValues = std::function<void(AtomicFile& file, std::span<const std::size_t> tensors)>;
+
+/// Writes a safetensors file, which is not published.
+/// Throws: CheckpointError MU202, MU203; exceptions of `write_values`.
+std::unique_ptr<AtomicFile> write_weight_file(const std::filesystem::path& path, std::span<const TensorSpec> tensors,
+                                              const Metadata& metadata, Durability durability,
+                                              const WriteValues& write_values);
+
+/// Writes a folder of weights in files of at most `limit_bytes`, creates it if needed, and publishes the set. The
+/// metadata of every file are `metadata` and, for each of its tensors, the names that are tied to it: `tied` maps them
+/// to the tensor's. Returns the paths of the weight files. Throws: as write_weight_file() and publish_weight_set().
+std::vector<std::filesystem::path> write_weight_set(const std::filesystem::path& folder,
+                                                    std::span<const TensorSpec> tensors, const Metadata& metadata,
+                                                    const Metadata& tied, std::uint64_t limit_bytes,
+                                                    Durability durability, const WriteValues& write_values);
 
 }  // namespace muster::format

@@ -286,4 +286,52 @@ void publish_weight_set(const fs::path& folder, std::span<const std::unique_ptr<
   remove_former(folder, names, index.has_value());
 }
 
+std::unique_ptr<AtomicFile> write_weight_file(const fs::path& path, std::span<const TensorSpec> tensors,
+                                              const Metadata& metadata, Durability durability,
+                                              const WriteValues& write_values) {
+  const FilePlan plan = plan_file(tensors, metadata, path.string());
+  auto file = std::make_unique<AtomicFile>(path, durability);
+  file->reserve(plan.file_bytes);
+  file->write(std::array{std::string_view(plan.head)});
+  write_values(*file, plan.order);
+  return file;
+}
+
+std::vector<fs::path> write_weight_set(const fs::path& folder, std::span<const TensorSpec> tensors,
+                                       const Metadata& metadata, const Metadata& tied, std::uint64_t limit_bytes,
+                                       Durability durability, const WriteValues& write_values) {
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (error || !fs::is_directory(folder))
+    throw CheckpointError("MU202", folder.string() + " is not a folder and cannot be made one (" +
+                                       (error ? error.message() : "a file has that name") + ")");
+  WeightIndex index;
+  std::vector<std::uint64_t> sizes;
+  for (const TensorSpec& tensor : tensors) {
+    sizes.push_back(byte_count(tensor.type, tensor.shape).value_or(0));  // plan_file() refuses one without a size
+    index.total_bytes += sizes.back();
+  }
+  const auto shards = split_into_shards(sizes, limit_bytes);
+  std::vector<std::unique_ptr<AtomicFile>> files;
+  std::vector<fs::path> paths;
+  for (std::size_t i = 0; i < shards.size(); ++i) {
+    const std::string name = shard_name(i, shards.size());
+    std::vector<TensorSpec> inside;
+    for (const std::size_t tensor : shards[i]) index.file_of[inside.emplace_back(tensors[tensor]).name] = name;
+    Metadata here = metadata;
+    for (const auto& [dropped, kept] : tied)
+      if (const auto found = index.file_of.find(kept); found != index.file_of.end() && found->second == name)
+        here.emplace(dropped, kept);
+    const auto write_some = [&](AtomicFile& file, std::span<const std::size_t> order) {
+      std::vector<std::size_t> numbers;
+      for (const std::size_t place : order) numbers.push_back(shards[i][place]);
+      write_values(file, numbers);
+    };
+    paths.push_back(folder / name);
+    files.push_back(write_weight_file(paths.back(), inside, here, durability, write_some));
+  }
+  publish_weight_set(folder, files, shards.size() > 1 ? std::optional(index) : std::nullopt, durability);
+  return paths;
+}
+
 }  // namespace muster::format
