@@ -40,7 +40,8 @@ class JsonEvents : public nlohmann::json_sax<nlohmann::json> {
     std::vector<std::string_view> names;
     for (const auto& [name, value] : map) names.push_back(name);
     std::sort(names.begin(), names.end());
-    if (std::adjacent_find(names.begin(), names.end()) != names.end()) return fail("a name comes twice in it");
+    const auto twice = std::adjacent_find(names.begin(), names.end());
+    if (twice != names.end()) return fail("the name " + in_quotes(*twice) + " comes twice in it");
     return put(Json(std::move(map)));
   }
   bool end_array() override {

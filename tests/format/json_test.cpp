@@ -54,7 +54,7 @@ TEST(Json, RefusesWhatIsNoneOrAmbiguous) {
   refused("nan", "not JSON at byte");
   refused("\"\xff\"", "not JSON at byte");
   refused(std::string_view("1\0", 2), "a zero byte");
-  refused(R"({"a":1,"b":2,"\u0061":3})", "a name comes twice");
+  refused(R"({"a":1,"b":2,"\u0061":3})", "the name 'a' comes twice");
   refused("9223372036854775808", "beyond 64 bits");
   refused("-9223372036854775809", "beyond 64 bits");
   refused("123456789012345678901234567890", "beyond 64 bits");

@@ -13,55 +13,26 @@
 #include "base/text.h"
 #include "format/atomic_folder.h"
 #include "format/input_file.h"
+#include "format/json.h"
 #include "format/python_file.h"
 #include "muster/base/error.h"
 
 namespace muster::format {
 namespace {
 
-using nlohmann::json;
-
 [[noreturn]] void refuse_index(std::string_view file, const std::string& reason) {
   throw CheckpointError("MU205", std::string(file) + ": " + reason);
 }
 
-/// Refuses faults that a parsed document does not show: duplicate names, and excessive nesting.
-class Watch {
- public:
-  explicit Watch(std::string_view file) : file_(file) {}
-
-  bool operator()(int depth, json::parse_event_t event, json& value) {
-    if (depth > 16) refuse_index(file_, "its JSON is nested too deeply");
-    if (event == json::parse_event_t::object_start) names_[depth + 1].clear();
-    if (event == json::parse_event_t::key && !names_[depth].insert(value.get<std::string>()).second)
-      refuse_index(file_, "the name " + in_quotes(value.get_ref<const std::string&>()) + " comes twice");
-    return true;
-  }
-
- private:
-  std::string_view file_;
-  std::map<int, std::set<std::string>> names_;
-};
-
-std::string file_name(const json& value, const std::string& tensor, std::string_view file) {
-  if (!value.is_string()) refuse_index(file, "the file of tensor " + in_quotes(tensor) + " is not a string");
-  const auto name = value.get<std::string>();
-  const bool plain = !name.empty() && name != "." && name != ".." && name.find('/') == std::string::npos &&
-                     shown(name, name.size()) == name;
+std::string file_name(const Json& value, const std::string& tensor, std::string_view file) {
+  const auto* name = value.get<std::string>();
+  if (!name) refuse_index(file, "the file of tensor " + in_quotes(tensor) + " is not a string");
+  const bool plain = !name->empty() && *name != "." && *name != ".." && name->find('/') == std::string::npos &&
+                     shown(*name, name->size()) == *name;
   if (!plain)
     refuse_index(file, "the file of tensor " + in_quotes(tensor) + " must be a name in the index's own folder, not " +
-                           in_quotes(name));
-  return name;
-}
-
-json parse_watched(std::string_view text, std::string_view file) {
-  // The JSON parser takes a zero byte for the end and would ignore the bytes after it.
-  if (text.find('\0') != std::string_view::npos) refuse_index(file, "it has a zero byte");
-  try {
-    return json::parse(text, Watch(file));
-  } catch (const json::exception& error) {
-    refuse_index(file, "it is not JSON (" + shown(error.what()) + ")");
-  }
+                           in_quotes(*name));
+  return *name;
 }
 
 }  // namespace
@@ -100,20 +71,21 @@ bool is_weight_file_name(std::string_view name) {
 }
 
 std::string to_json(const WeightIndex& index) {
-  const json text = {{"metadata", {{"total_size", index.total_bytes}}}, {"weight_map", index.file_of}};
+  const nlohmann::json text = {{"metadata", {{"total_size", index.total_bytes}}}, {"weight_map", index.file_of}};
   return text.dump(2) + "\n";
 }
 
 WeightIndex parse_index(std::string_view text, std::string_view file) {
-  const json parsed = parse_watched(text, file);
-  if (!parsed.is_object() || !parsed.contains("weight_map") || !parsed["weight_map"].is_object())
-    refuse_index(file, "it has no table named weight_map");
+  const Json parsed = parse_json(text, file, "MU205");
+  const Json* map = parsed.find("weight_map");
+  const auto* entries = map ? map->get<Json::Map>() : nullptr;
+  if (!entries) refuse_index(file, "it has no table named weight_map");
   WeightIndex index;
-  for (const auto& [tensor, value] : parsed["weight_map"].items())
-    index.file_of[tensor] = file_name(value, tensor, file);
-  if (const auto metadata = parsed.find("metadata"); metadata != parsed.end() && metadata->is_object())
-    if (const auto total = metadata->find("total_size"); total != metadata->end() && total->is_number_unsigned())
-      index.total_bytes = total->get<std::uint64_t>();
+  for (const auto& [tensor, value] : *entries) index.file_of[tensor] = file_name(value, tensor, file);
+  const Json* metadata = parsed.find("metadata");
+  const Json* total = metadata ? metadata->find("total_size") : nullptr;
+  const auto* bytes = total ? total->get<std::int64_t>() : nullptr;
+  if (bytes && *bytes > 0) index.total_bytes = static_cast<std::uint64_t>(*bytes);
   return index;
 }
 
@@ -232,9 +204,7 @@ WeightSet find_weight_set(const fs::path& path) {
                                      other_weights(path));
 }
 
-bool is_of_python(const WeightSet& set) {
-  return !set.files.empty() && is_python_file(InputFile(set.files.front()));
-}
+bool is_of_python(const WeightSet& set) { return !set.files.empty() && is_python_file(InputFile(set.files.front())); }
 
 void require_listed(const WeightSet& set, const std::function<bool(const std::string& name)>& holds) {
   if (!set.index) return;
