@@ -61,13 +61,6 @@ PythonValue* find_part(PythonValue& value, std::string_view place) {
 /// Limit on the length of a name, since a small file may share one name among many tensors.
 constexpr std::size_t kMostName = 4096;
 
-/// Whether the value is a map of named tensors and nothing else, as state_dict() returns it.
-bool is_state_dict(const PythonValue& value) {
-  const auto is_tensor = [](const PythonValue::Entry& entry) { return entry.second.kind == Kind::tensor; };
-  return value.kind == Kind::map && !value.entries.empty() &&
-         std::all_of(value.entries.begin(), value.entries.end(), is_tensor);
-}
-
 bool holds_tensors_only(const PythonValue& value) {
   if (value.kind == Kind::tensor) return true;
   const bool nested = value.kind == Kind::map || value.kind == Kind::list || value.kind == Kind::tuple;
@@ -106,9 +99,9 @@ void remove_foreign(PythonValue& value, const std::string& place, bool leave_out
   const auto below = [&](const std::string& name) { return place.empty() ? name : place + "/" + name; };
   std::erase_if(value.entries, [&](const auto& entry) { return goes(entry.second, below(key_name(entry.first))); });
   std::erase_if(value.items, [&](const auto& item) { return goes(item, below("?")); });
-  for (auto& [key, part] : value.entries) remove_foreign(part, below(key_name(key)), leave_out, left_out);
-  for (std::size_t i = 0; i < value.items.size(); ++i)
-    remove_foreign(value.items[i], below(std::to_string(i)), leave_out, left_out);
+  each_part(value, [&](const std::string& name, PythonValue& part) {
+    remove_foreign(part, below(name), leave_out, left_out);
+  });
 }
 
 /// Only the tensors among a module's attributes are weights; tensors in lists may be the same ones again, as for LSTM.
@@ -207,16 +200,13 @@ void collect(const StoredContent& stored, const PythonValue& value, const std::s
              std::vector<NamedContent>& into, std::vector<std::string>* left_out) {
   if (name.size() > kMostName)
     refuse_conversion("the name " + in_quotes(name) + " has more than " + std::to_string(kMostName) + " bytes");
-  const auto below = [&](const std::string& more) { return name.empty() ? more : name + "." + more; };
-  const bool sequence = value.kind == Kind::list || value.kind == Kind::tuple;
   if (value.kind == Kind::tensor && !name.empty()) {
     const PythonTensor& tensor = stored.content.tensors[static_cast<std::size_t>(value.integer)];
     into.push_back({spec_of(name, tensor), &tensor, dense_bytes(tensor)});
-  } else if (value.kind == Kind::map) {
-    for (const auto& [key, part] : value.entries) collect(stored, part, below(key_name(key)), into, left_out);
-  } else if (sequence) {
-    for (std::size_t i = 0; i < value.items.size(); ++i)
-      collect(stored, value.items[i], below(std::to_string(i)), into, left_out);
+  } else if (value.kind == Kind::map || value.kind == Kind::list || value.kind == Kind::tuple) {
+    each_part(value, [&](const std::string& more, const PythonValue& part) {
+      collect(stored, part, name.empty() ? more : name + "." + more, into, left_out);
+    });
   } else if (left_out) {
     left_out->push_back(shown(name, kMostName));
   } else {

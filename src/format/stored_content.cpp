@@ -108,13 +108,11 @@ constexpr std::size_t kMostPlaces = std::size_t{1} << 30;
 
 void add_leaves(const PythonValue& value, const std::string& path, std::vector<ContentLeaf>& leaves,
                 std::size_t& bytes) {
-  const auto below = [&](const std::string& name) { return path.empty() ? name : path + "/" + name; };
   const bool sequence = value.kind == Kind::list || value.kind == Kind::tuple;
-  if (value.kind == Kind::map && !value.entries.empty()) {
-    for (const auto& [key, part] : value.entries) add_leaves(part, below(key_name(key)), leaves, bytes);
-  } else if (sequence && !is_plain(value)) {
-    for (std::size_t i = 0; i < value.items.size(); ++i)
-      add_leaves(value.items[i], below(std::to_string(i)), leaves, bytes);
+  if (!value.entries.empty() || (sequence && !is_plain(value))) {
+    each_part(value, [&](const std::string& name, const PythonValue& part) {
+      add_leaves(part, path.empty() ? name : path + "/" + name, leaves, bytes);
+    });
   } else {
     bytes += path.size();
     if (bytes > kMostPlaces)
@@ -191,36 +189,19 @@ std::string to_text(const PythonValue& value, std::size_t limit) {
 
 namespace {
 
-/// Copies the elements of a strided tensor in row-major order.
-class Gathering {
- public:
-  Gathering(const PythonTensor& tensor, const char* from, char* to)
-      : tensor_(tensor), from_(from), to_(to), width_(dtype_info(tensor.type).bytes) {}
-
-  void run() { copy(0, tensor_.offset); }
-
- private:
-  void copy(std::size_t dimension, std::int64_t at) {
-    if (dimension == tensor_.shape.size()) {
-      std::memcpy(to_, from_ + at * width_, static_cast<std::size_t>(width_));
-      to_ += width_;
-      return;
-    }
-    if (dimension + 1 == tensor_.shape.size() && tensor_.strides[dimension] == 1) {
-      const std::int64_t bytes = tensor_.shape[dimension] * width_;
-      std::memcpy(to_, from_ + at * width_, static_cast<std::size_t>(bytes));
-      to_ += bytes;
-      return;
-    }
-    for (std::int64_t i = 0; i < tensor_.shape[dimension]; ++i)
-      copy(dimension + 1, at + i * tensor_.strides[dimension]);
+/// Copies the elements of a strided tensor, the first of which is at `from`, in row-major order: from this dimension
+/// on. Returns the end of the copy.
+char* gather(const PythonTensor& tensor, std::int64_t width, const char* from, char* to, std::size_t dimension = 0) {
+  const bool is_one = dimension == tensor.shape.size();
+  if (is_one || (dimension + 1 == tensor.shape.size() && tensor.strides[dimension] == 1)) {
+    const std::int64_t bytes = is_one ? width : tensor.shape[dimension] * width;
+    std::memcpy(to, from, static_cast<std::size_t>(bytes));
+    return to + bytes;
   }
-
-  const PythonTensor& tensor_;
-  const char* from_;
-  char* to_;
-  std::int64_t width_;
-};
+  for (std::int64_t i = 0; i < tensor.shape[dimension]; ++i)
+    to = gather(tensor, width, from + i * tensor.strides[dimension] * width, to, dimension + 1);
+  return to;
+}
 
 }  // namespace
 
@@ -263,13 +244,13 @@ std::string_view ContentBytes::of_tensor(const PythonTensor& tensor) {
   if (bytes > kFree && bytes / kMostOften > storage.size())
     throw CheckpointError("MU229", "a tensor repeats " + std::to_string(storage.size()) + " bytes until they are " +
                                        std::to_string(bytes) + "; save it before it is expanded");
+  const std::int64_t width = dtype_info(tensor.type).bytes, begin = tensor.offset * width;
   std::string_view result;
   if (is_dense(tensor)) {
-    if (bytes > 0)
-      result = storage.substr(static_cast<std::size_t>(tensor.offset) * dtype_info(tensor.type).bytes, bytes);
+    if (bytes > 0) result = storage.substr(static_cast<std::size_t>(begin), bytes);
   } else {
     gathered_.resize(bytes);
-    Gathering(tensor, storage.data(), gathered_.data()).run();
+    gather(tensor, width, storage.data() + begin, gathered_.data());
     result = gathered_;
   }
   if (tensor.type == ScalarType::boolean &&

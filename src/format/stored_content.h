@@ -60,6 +60,13 @@ struct ContentLeaf {
 /// A dictionary key as a name: text unchanged, other values as Python would print them.
 std::string key_name(const PythonValue& key);
 
+/// Calls f(name, part) for the entries of a map and the items of a list, which are named by their positions.
+template <class Value, class F>
+void each_part(Value& value, F&& f) {
+  for (auto& [key, part] : value.entries) f(key_name(key), part);
+  for (std::size_t i = 0; i < value.items.size(); ++i) f(std::to_string(i), value.items[i]);
+}
+
 /// All leaves, sorted by path. Lists of plain values are leaves. Requires: the value outlives the result.
 std::vector<ContentLeaf> leaves_of(const PythonValue& value);
 

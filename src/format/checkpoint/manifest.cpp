@@ -223,65 +223,46 @@ RankIndex parse_rank_index(std::string_view text, std::string_view file) {
 
 namespace {
 
-class CoverCheck {
- public:
-  explicit CoverCheck(std::string_view folder) : folder_(folder) {}
-
-  /// Requires: `shards` all have one name, and are sorted by begin.
-  void operator()(std::span<const ShardEntry> shards) const {
-    const ShardEntry& first = shards.front();
-    const std::int64_t elements = elements_of(first);
-    std::int64_t covered = 0;
-    const ShardEntry* last = nullptr;
-    for (const ShardEntry& shard : shards) {
-      if (shard.shape != first.shape || shard.dtype != first.dtype)
-        refuse(shard, "has shape " + shape_text(shard.shape) + " and dtype " + shard.dtype + " there, but shape " +
-                          shape_text(first.shape) + " and dtype " + first.dtype + " on rank " +
-                          std::to_string(first.rank));
-      if (shard.begin < 0 || shard.count < 0 || shard.begin > elements || shard.count > elements - shard.begin)
-        refuse(shard, "has elements " + range(shard) + " there, beyond its " + std::to_string(elements));
-      if (shard.count == 0) continue;
-      if (shard.begin < covered)
-        refuse(shard, "has elements " + range(shard) + " there, which overlap elements " + range(*last) + " of rank " +
-                          std::to_string(last->rank));
-      if (shard.begin > covered) refuse_gap(shard, covered, shard.begin);
-      covered = shard.begin + shard.count;
-      last = &shard;
-    }
-    if (covered < elements) refuse_gap(first, covered, elements);
-  }
-
- private:
-  static std::string range(const ShardEntry& shard) {
-    return std::to_string(shard.begin) + " to " + std::to_string(shard.begin + shard.count);
-  }
-
-  std::int64_t elements_of(const ShardEntry& shard) const {
-    std::int64_t elements = 1;
-    bool is_empty = false;
-    for (const std::int64_t size : shard.shape) {
-      is_empty |= size == 0;
-      if (size < 0 || __builtin_mul_overflow(elements, std::max<std::int64_t>(size, 1), &elements))
-        refuse(shard, "has the impossible shape " + shape_text(shard.shape));
-    }
-    return is_empty ? 0 : elements;
-  }
-
-  [[noreturn]] void refuse(const ShardEntry& shard, const std::string& what) const {
-    throw CheckpointError("MU214", std::string(folder_) + ": the shards of tensor " + in_quotes(shard.name) +
-                                       " do not fit together: on rank " + std::to_string(shard.rank) + " it " + what +
+/// Throws: CheckpointError MU214 unless the shards of one tensor, sorted by begin, cover it exactly once.
+void check_cover(std::span<const ShardEntry> shards, std::string_view folder) {
+  const ShardEntry& first = shards.front();
+  const auto refuse = [&](const std::string& what) {
+    throw CheckpointError("MU214", std::string(folder) + ": the shards of tensor " + in_quotes(first.name) +
+                                       " do not fit together: " + what +
                                        "; nothing was saved or loaded. Each element must be held by exactly one rank");
+  };
+  const auto refuse_shard = [&](const ShardEntry& shard, const std::string& what) {
+    refuse("on rank " + std::to_string(shard.rank) + " it " + what);
+  };
+  const auto range = [](std::int64_t begin, std::int64_t end) {
+    return "elements " + std::to_string(begin) + " to " + std::to_string(end);
+  };
+  const auto range_of = [&](const ShardEntry& shard) { return range(shard.begin, shard.begin + shard.count); };
+  const auto bytes = byte_count(ElementType::u8, first.shape);
+  if (!bytes) refuse_shard(first, "has the impossible shape " + shape_text(first.shape));
+  const auto elements = static_cast<std::int64_t>(*bytes);
+  std::int64_t covered = 0;
+  const auto require_covered_to = [&](std::int64_t begin) {
+    if (covered < begin) refuse("no rank holds " + range(covered, begin) + " of shape " + shape_text(first.shape));
+  };
+  const ShardEntry* last = nullptr;
+  for (const ShardEntry& shard : shards) {
+    if (shard.shape != first.shape || shard.dtype != first.dtype)
+      refuse_shard(shard, "has shape " + shape_text(shard.shape) + " and dtype " + shard.dtype + " there, but shape " +
+                              shape_text(first.shape) + " and dtype " + first.dtype + " on rank " +
+                              std::to_string(first.rank));
+    if (shard.begin < 0 || shard.count < 0 || shard.begin > elements || shard.count > elements - shard.begin)
+      refuse_shard(shard, "has " + range_of(shard) + " there, beyond its " + std::to_string(elements));
+    if (shard.count == 0) continue;
+    if (shard.begin < covered)
+      refuse_shard(shard, "has " + range_of(shard) + " there, which overlap " + range_of(*last) + " of rank " +
+                              std::to_string(last->rank));
+    require_covered_to(shard.begin);
+    covered = shard.begin + shard.count;
+    last = &shard;
   }
-
-  [[noreturn]] void refuse_gap(const ShardEntry& shard, std::int64_t begin, std::int64_t end) const {
-    throw CheckpointError("MU214", std::string(folder_) + ": the shards of tensor " + in_quotes(shard.name) +
-                                       " do not fit together: no rank holds elements " + std::to_string(begin) +
-                                       " to " + std::to_string(end) + " of shape " + shape_text(shard.shape) +
-                                       "; nothing was saved or loaded. Each element must be held by exactly one rank");
-  }
-
-  std::string_view folder_;
-};
+  require_covered_to(elements);
+}
 
 }  // namespace
 
@@ -298,10 +279,9 @@ std::vector<ShardEntry> check_shards(std::vector<ShardEntry> shards, std::string
   std::sort(shards.begin(), shards.end(), [](const ShardEntry& a, const ShardEntry& b) {
     return std::tie(a.name, a.begin, a.count, a.rank) < std::tie(b.name, b.begin, b.count, b.rank);
   });
-  const CoverCheck check(folder);
   for (std::size_t first = 0, end = 0; first < shards.size(); first = end) {
     while (end < shards.size() && shards[end].name == shards[first].name) ++end;
-    check(std::span(shards).subspan(first, end - first));
+    check_cover(std::span(shards).subspan(first, end - first), folder);
   }
   return shards;
 }

@@ -196,18 +196,18 @@ StoredContent open_checkpoint(const fs::path& folder) {
   return stored;
 }
 
+bool is_state_dict(const PythonValue& value) {
+  return value.kind == Made::map && !value.entries.empty() &&
+         std::all_of(value.entries.begin(), value.entries.end(),
+                     [](const auto& entry) { return entry.second.kind == Made::tensor; });
+}
+
 namespace {
 
 struct Named {
   std::string name;
   PythonValue value;
 };
-
-bool holds_only_tensors(const PythonValue& value) {
-  return value.kind == Made::map && !value.entries.empty() &&
-         std::all_of(value.entries.begin(), value.entries.end(),
-                     [](const auto& entry) { return entry.second.kind == Made::tensor; });
-}
 
 /// The `field` of each entry of a list of the job, named "word", or "word_0", "word_1" if there are several.
 std::vector<Named> from_list(const PythonValue& shared, const char* list, const char* field, const std::string& word) {
@@ -235,7 +235,7 @@ Job job_of(const PythonValue& shared) {
   }
   for (const auto& [key, value] : shared.entries) {
     const PythonValue* inner = value.find("inner");
-    if (holds_only_tensors(value)) job.models.push_back({key.text, value});
+    if (is_state_dict(value)) job.models.push_back({key.text, value});
     else job.others.push_back({key.text, inner ? *inner : value});
   }
   return job;

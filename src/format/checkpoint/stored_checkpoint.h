@@ -17,6 +17,9 @@ void check_checkpoint_values(const std::filesystem::path& folder);
 /// Throws: CheckpointError MU207.
 PythonValue add_tensor(StoredContent& stored, const std::shared_ptr<const InputFile>& file, const TensorEntry& entry);
 
+/// Whether the value is a map of named tensors and nothing else, as state_dict() returns it.
+bool is_state_dict(const PythonValue& value);
+
 /// The part of a checkpoint folder that is exchanged with other tools. For a torch file: the models' weights and the
 /// optimizers' states in Python's layout, under "model" and "optimizer" (several: "model_0", "model_1", ...), or under
 /// the names they were saved with. For safetensors: the weights of model number `model`, or of the only model if that

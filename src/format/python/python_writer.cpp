@@ -99,20 +99,18 @@ class PickleText {
 
   void append_list(const PythonValue& value) {
     text_ += ']';
-    if (value.items.empty()) return;
-    text_ += '(';
-    for (const PythonValue& item : value.items) append(item);
-    text_ += 'e';
+    if (!value.items.empty()) append_items(value, 'e');
   }
 
   void append_tuple(const PythonValue& value) {
-    if (value.items.empty()) {
-      text_ += ')';
-      return;
-    }
+    if (value.items.empty()) text_ += ')';
+    else append_items(value, 't');
+  }
+
+  void append_items(const PythonValue& value, char end) {
     text_ += '(';
     for (const PythonValue& item : value.items) append(item);
-    text_ += 't';
+    text_ += end;
   }
 
   void append_map(const PythonValue& value) {
