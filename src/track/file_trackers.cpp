@@ -184,8 +184,6 @@ namespace {
 // tensorboard/plugins/hparams/{api,plugin_data}.proto, google/protobuf/struct.proto.
 constexpr uint64_t kStringType = 7;  // DT_STRING
 
-double now() { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); }
-
 // The last number distinguishes two files of one process in the same second.
 std::string file_name(double time) {
   static std::atomic<int> count{0};
@@ -257,7 +255,7 @@ Message hyperparams_summary(std::string_view tag, int field, const Message& info
 }  // namespace
 
 TensorBoardTracker::TensorBoardTracker(const std::filesystem::path& folder)
-    : start_(now()), file_(folder / file_name(start_)) {
+    : start_(seconds_since_1970()), file_(folder / file_name(start_)) {
   add_event(Message().number(1, start_).bytes(3, "brain.Event:2"));
   file_.flush();
 }
@@ -268,7 +266,7 @@ void TensorBoardTracker::log_hyperparams(std::span<const LoggedValue> values) {
   Message info;
   for (const auto& [name, value] : hyperparams_) info.message(1, Message().bytes(1, name).bytes(2, value));
   info.number(5, start_);
-  add_summary(hyperparams_summary("_hparams_/session_start_info", 3, info), 0, now());
+  add_summary(hyperparams_summary("_hparams_/session_start_info", 3, info), 0, seconds_since_1970());
 }
 
 void TensorBoardTracker::log(const LoggedStep& step) {
@@ -279,8 +277,8 @@ void TensorBoardTracker::log(const LoggedStep& step) {
 
 void TensorBoardTracker::finish(RunStatus status) {
   if (!hyperparams_.empty()) {
-    const auto info = Message().integer(1, status == RunStatus::success ? 1 : 2).number(2, now());
-    add_summary(hyperparams_summary("_hparams_/session_end_info", 4, info), 0, now());
+    const auto info = Message().integer(1, status == RunStatus::success ? 1 : 2).number(2, seconds_since_1970());
+    add_summary(hyperparams_summary("_hparams_/session_end_info", 4, info), 0, seconds_since_1970());
   }
   file_.flush();
 }

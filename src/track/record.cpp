@@ -24,6 +24,10 @@ std::string number_text(double value) {
   return {text.data(), end};
 }
 
+double seconds_since_1970() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
 namespace {
 
 using Size = uint64_t;
@@ -206,9 +210,9 @@ void RecordQueue::close() {
 }
 
 void RecordQueue::spill(std::string_view record) {
-  if (spill_file_ < 0)
-    spill_file_ = ::open(spill_path_.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
-  if (spill_file_ >= 0 && write_at(spill_file_, record, spill_written_) == record.size()) {
+  if (!spill_file_)
+    spill_file_ = Descriptor(::open(spill_path_.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (spill_file_ && write_at(spill_file_.get(), record, spill_written_) == record.size()) {
     spill_written_ += record.size();
     return;
   }
@@ -225,7 +229,7 @@ void RecordQueue::read_spilled(std::string& bytes, base::Lock& lock) {
   // A record may be longer than a piece.
   for (auto size = std::min(kSpillPiece, end - begin);; size = std::min(size * 2, end - begin)) {
     bytes.resize(size);
-    const auto count = ::pread(spill_file_, bytes.data(), size, static_cast<off_t>(begin));
+    const auto count = ::pread(spill_file_.get(), bytes.data(), size, static_cast<off_t>(begin));
     bytes.resize(count < 0 ? 0 : whole_records({bytes.data(), static_cast<std::size_t>(count)}));
     if (!bytes.empty() || size == end - begin) break;
   }
@@ -236,11 +240,10 @@ void RecordQueue::read_spilled(std::string& bytes, base::Lock& lock) {
 }
 
 void RecordQueue::end_spill() {
-  if (spill_file_ < 0) return;
-  ::close(spill_file_);
+  if (!spill_file_) return;
+  spill_file_.close();
   std::error_code ignored;
   std::filesystem::remove(spill_path_, ignored);
-  spill_file_ = -1;
   spill_read_ = spill_written_ = 0;
 }
 

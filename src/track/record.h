@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <string>
 
+#include "base/descriptor.h"
 #include "base/mutex.h"
 #include "muster/track/logged_value.h"
 
@@ -15,6 +16,8 @@ namespace muster::track {
 /// The shortest text that reads back as the same number; "nan", "inf" and "-inf".
 std::string number_text(double value);
 inline std::string number_text(int64_t value) { return std::to_string(value); }
+
+double seconds_since_1970();
 
 /// Whether the value is a number, a boolean or text.
 inline bool is_plain(const LoggedValue& value) noexcept { return value.data.index() < 4; }
@@ -71,8 +74,6 @@ std::size_t whole_records(std::string_view bytes);
 class RecordQueue {
  public:
   RecordQueue(std::size_t capacity, std::filesystem::path spill) : capacity_(capacity), spill_path_(std::move(spill)) {}
-  RecordQueue(const RecordQueue&) = delete;
-  RecordQueue& operator=(const RecordQueue&) = delete;
   ~RecordQueue();
 
   /// Returns false if the queue is closed. A record that fits neither in memory nor in the file is dropped and counted.
@@ -98,7 +99,7 @@ class RecordQueue {
   base::Mutex mutex_;
   base::Condition changed_, written_;
   std::string memory_ MUSTER_GUARDED_BY(mutex_);
-  int spill_file_ MUSTER_GUARDED_BY(mutex_) = -1;
+  Descriptor spill_file_ MUSTER_GUARDED_BY(mutex_);
   uint64_t spill_read_ MUSTER_GUARDED_BY(mutex_) = 0;
   uint64_t spill_written_ MUSTER_GUARDED_BY(mutex_) = 0;
   bool closed_ MUSTER_GUARDED_BY(mutex_) = false;

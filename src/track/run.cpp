@@ -5,15 +5,18 @@
 #include <array>
 #include <cstdlib>
 #include <exception>
+#include <future>
 
 #include "append_file.h"
 #include "base/log.h"
+#include "base/mutex.h"
 #include "base/text.h"
 #include "file_trackers.h"
 #include "mlflow_tracker.h"
 #include "muster/base/environment.h"
 #include "muster/base/error.h"
 #include "quiet_thread.h"
+#include "record.h"
 
 namespace muster {
 namespace {
@@ -144,10 +147,6 @@ namespace {
 
 constexpr auto kGather = std::chrono::milliseconds(200);  // wait for more records before they are written
 
-double seconds_now() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
-
 template <class F>
 void guarded(Writing& writing, std::size_t index, F&& f) {
   const auto warn = [&](const auto&... parts) {
@@ -188,101 +187,115 @@ void write_records(Writing& writing) {
     guarded(writing, i, [&](Tracker& tracker) { tracker.finish(writing.status); });
 }
 
-std::vector<LoggedValue> numbers_of(std::span<const LoggedValue> values) {
-  std::vector<LoggedValue> numbers;
-  for (const auto& value : values) numbers.push_back(value.read());
-  return numbers;
-}
-
 void check(const LoggedValue& value) {
   if (value.name.empty()) throw UsageError("MU423", "a logged value has no name; give it one, such as \"loss\"");
   if (const auto* image = std::get_if<PngImage>(&value.data)) png_size(*image);
 }
 
-std::vector<std::string> names_of(const Writing& writing) {
-  std::vector<std::string> names;
-  for (const auto& tracker : writing.trackers) names.push_back(tracker->name());
-  return names;
-}
-
 }  // namespace
 
-Run::Run(const TrackersOptions& options)
-    : timeout_(options.timeout), exceptions_before_(std::uncaught_exceptions()), process_(::getpid()) {
-  for (const auto& choice : options.log_with)  // checked before the folder is created
-    if (const auto* name = std::get_if<std::string>(&choice)) check_tracker(*name, options);
-  folder_ = make_run_folder(options);
-  writing_ = std::make_shared<Writing>(options.capacity, folder_ / "waiting.records");
-  for (const auto& choice : options.log_with) {
-    const auto* name = std::get_if<std::string>(&choice);
-    auto tracker = name ? make_tracker(*name, folder_, options) : std::get<std::shared_ptr<Tracker>>(choice);
-    if (tracker) writing_->trackers.push_back(std::move(tracker));
+/// The state that copies of a Trackers share: the run's folder, the queue, and the thread that passes records to the
+/// trackers.
+class Run {
+ public:
+  explicit Run(const TrackersOptions& options)
+      : timeout_(options.timeout), exceptions_before_(std::uncaught_exceptions()), process_(::getpid()) {
+    for (const auto& choice : options.log_with)  // checked before the folder is created
+      if (const auto* name = std::get_if<std::string>(&choice)) check_tracker(*name, options);
+    folder_ = make_run_folder(options);
+    writing_ = std::make_shared<Writing>(options.capacity, folder_ / "waiting.records");
+    for (const auto& choice : options.log_with) {
+      const auto* name = std::get_if<std::string>(&choice);
+      auto tracker = name ? make_tracker(*name, folder_, options) : std::get<std::shared_ptr<Tracker>>(choice);
+      if (tracker) writing_->trackers.push_back(std::move(tracker));
+    }
+    writing_->trackers.push_back(std::make_shared<HyperparamsFile>(folder_));
+    writing_->warned.resize(writing_->trackers.size());
+    std::packaged_task<void()> task([writing = writing_] { write_records(*writing); });
+    ended_ = task.get_future();
+    thread_ = quiet_thread(std::move(task));
   }
-  writing_->trackers.push_back(std::make_shared<HyperparamsFile>(folder_));
-  writing_->warned.resize(writing_->trackers.size());
-  std::packaged_task<void()> task([writing = writing_] { write_records(*writing); });
-  ended_ = task.get_future();
-  thread_ = quiet_thread(std::move(task));
-}
 
-Run::~Run() { finish(std::uncaught_exceptions() > exceptions_before_ ? RunStatus::failed : RunStatus::success); }
+  ~Run() { finish(std::uncaught_exceptions() > exceptions_before_ ? RunStatus::failed : RunStatus::success); }
 
-// A child of fork() does not have the writing thread.
-bool Run::is_elsewhere() const { return ::getpid() != process_; }
-
-void Run::add(Record::Kind kind, int only, std::span<const LoggedValue> values, std::optional<int64_t> step) {
-  for (const auto& value : values) check(value);
-  if (is_elsewhere()) return;
-  if (std::any_of(values.begin(), values.end(), [](const LoggedValue& value) { return value.is_tensor(); }))
-    return add(kind, only, numbers_of(values), step);
-  const Record head{
-      .kind = kind, .only = only, .step = step ? *step : next_step_++, .time = seconds_now(), .values = {}};
-  thread_local std::string bytes;
-  bytes.clear();
-  encode(head, values, bytes);
-  if (!writing_->queue.push(bytes))
-    throw UsageError("MU424", "values are logged after the end of the run; log before finish() or end_training()");
-}
-
-void Run::add_artifact(int only, const std::filesystem::path& file, const std::string& name) {
-  if (is_elsewhere()) return;
-  const auto shown = name.empty() ? file.filename().string() : name;
-  const auto copy = copy_artifact(file, folder_, shown);
-  const LoggedValue value(shown, std::string_view(copy.native()));
-  add(Record::Kind::artifact, only, {&value, 1}, 0);
-}
-
-int Run::index_of(std::string_view name) const {
-  auto names = names_of(*writing_);
-  names.pop_back();  // not hparams.yaml
-  for (std::size_t i = 0; i < names.size(); ++i)
-    if (names[i] == name) return static_cast<int>(i);
-  throw ConfigError("MU420", "the run has no tracker " + in_quotes(name) + known_names(name, names));
-}
-
-bool Run::flush() { return is_elsewhere() || writing_->queue.wait_until_written(timeout_); }
-
-void Run::finish(RunStatus status, std::optional<std::chrono::milliseconds> given) {
-  const auto timeout = given.value_or(timeout_);
-  if (is_elsewhere()) {
-    if (thread_.joinable()) thread_.detach();
-    return;
+  void add(Record::Kind kind, int only, std::span<const LoggedValue> values, std::optional<int64_t> step) {
+    for (const auto& value : values) check(value);
+    if (is_elsewhere()) return;
+    if (std::any_of(values.begin(), values.end(), [](const LoggedValue& value) { return value.is_tensor(); }))
+      return add(kind, only, read(values), step);
+    const Record head{
+        .kind = kind, .only = only, .step = step ? *step : next_step_++, .time = seconds_since_1970(), .values = {}};
+    thread_local std::string bytes;
+    bytes.clear();
+    encode(head, values, bytes);
+    if (!writing_->queue.push(bytes))
+      throw UsageError("MU424", "values are logged after the end of the run; log before finish() or end_training()");
   }
-  base::Lock lock(ending_);
-  if (!thread_.joinable() || thread_.get_id() == std::this_thread::get_id()) return;
-  writing_->status = status;
-  writing_->queue.close();
-  if (ended_.wait_for(timeout) == std::future_status::ready) {
-    thread_.join();
-  } else {
-    log::warning("MU422", ": values that were logged are not written ", timeout.count(),
-                 " ms after the end of the run in ", folder_.string(),
-                 "; what is not written when the program ends is lost");
-    thread_.detach();
+
+  void add_artifact(int only, const std::filesystem::path& file, const std::string& name) {
+    if (is_elsewhere()) return;
+    const auto shown = name.empty() ? file.filename().string() : name;
+    const auto copy = copy_artifact(file, folder_, shown);
+    const LoggedValue value(shown, std::string_view(copy.native()));
+    add(Record::Kind::artifact, only, {&value, 1}, 0);
   }
-  if (const auto lost = writing_->queue.dropped(); lost > 0)
-    log::warning("MU422", ": ", lost, " calls of log() are lost in the run in ", folder_.string());
-}
+
+  int index_of(std::string_view name) const {
+    std::vector<std::string> names;
+    for (const auto& tracker : writing_->trackers) names.push_back(tracker->name());
+    names.pop_back();  // not hparams.yaml
+    for (std::size_t i = 0; i < names.size(); ++i)
+      if (names[i] == name) return static_cast<int>(i);
+    throw ConfigError("MU420", "the run has no tracker " + in_quotes(name) + known_names(name, names));
+  }
+
+  const std::filesystem::path& folder() const noexcept { return folder_; }
+
+  bool flush() { return is_elsewhere() || writing_->queue.wait_until_written(timeout_); }
+
+  /// Waits for at most the given time, or the time-out of the options.
+  void finish(RunStatus status, std::optional<std::chrono::milliseconds> given = {}) {
+    const auto timeout = given.value_or(timeout_);
+    if (is_elsewhere()) {
+      if (thread_.joinable()) thread_.detach();
+      return;
+    }
+    base::Lock lock(ending_);
+    if (!thread_.joinable() || thread_.get_id() == std::this_thread::get_id()) return;
+    writing_->status = status;
+    writing_->queue.close();
+    if (ended_.wait_for(timeout) == std::future_status::ready) {
+      thread_.join();
+    } else {
+      log::warning("MU422", ": values that were logged are not written ", timeout.count(),
+                   " ms after the end of the run in ", folder_.string(),
+                   "; what is not written when the program ends is lost");
+      thread_.detach();
+    }
+    if (const auto lost = writing_->queue.dropped(); lost > 0)
+      log::warning("MU422", ": ", lost, " calls of log() are lost in the run in ", folder_.string());
+  }
+
+ private:
+  // A child of fork() does not have the writing thread.
+  bool is_elsewhere() const { return ::getpid() != process_; }
+
+  static std::vector<LoggedValue> read(std::span<const LoggedValue> values) {
+    std::vector<LoggedValue> numbers;
+    for (const auto& value : values) numbers.push_back(value.read());
+    return numbers;
+  }
+
+  std::filesystem::path folder_;
+  std::chrono::milliseconds timeout_;
+  std::shared_ptr<Writing> writing_;
+  std::atomic<int64_t> next_step_{0};
+  const int exceptions_before_;
+  const pid_t process_;
+  base::Mutex ending_;
+  std::future<void> ended_ MUSTER_GUARDED_BY(ending_);
+  std::thread thread_;
+};
 
 namespace {
 
@@ -316,9 +329,8 @@ void finish_at_terminate() {
   std::abort();
 }
 
-}  // namespace
-
-// Neither std::exit nor an uncaught exception destroys the objects of main().
+/// Makes the run finish when the process exits or an uncaught exception ends it: neither destroys the objects of
+/// main().
 void finish_at_exit(const std::shared_ptr<Run>& run) {
   auto& live = live_runs();
   base::Lock lock(live.mutex);
@@ -330,6 +342,7 @@ void finish_at_exit(const std::shared_ptr<Run>& run) {
   live.runs.push_back(run);
 }
 
+}  // namespace
 }  // namespace muster::track
 
 namespace muster {
