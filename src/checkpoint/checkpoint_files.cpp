@@ -1,7 +1,10 @@
 #include "checkpoint_files.h"
 
-#include <map>
+#include <fcntl.h>
 
+#include <cerrno>
+
+#include "base/descriptor.h"
 #include "base/mutex.h"
 #include "base/text.h"
 #include "format/atomic_folder.h"
@@ -34,16 +37,23 @@ namespace {
 
 namespace fs = std::filesystem;
 
+/// Keeps the folder open, so that it stays the same one even if its name later refers to another.
 class FolderFiles : public CheckpointFiles {
  public:
-  explicit FolderFiles(const fs::path& path) : folder_(path) {}
-  const fs::path& path() const override { return folder_.path(); }
+  explicit FolderFiles(const fs::path& path)
+      : path_(path), folder_(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
+    if (!folder_)
+      throw CheckpointError(
+          "MU200", path.string() + ": cannot be opened as a folder (" + std::generic_category().message(errno) + ")");
+  }
+  const fs::path& path() const override { return path_; }
   std::shared_ptr<format::InputFile> open(const std::string& name) const override {
-    return std::make_shared<format::InputFile>(folder_.descriptor(), folder_.path() / name);
+    return std::make_shared<format::InputFile>(folder_.get(), path_ / name);
   }
 
  private:
-  format::OpenFolder folder_;
+  fs::path path_;
+  Descriptor folder_;
 };
 
 /// Queries the size of each file once.
@@ -106,10 +116,3 @@ std::shared_ptr<const CheckpointFiles> open_checkpoint_files(const fs::path& pat
 }
 
 }  // namespace muster::checkpoint
-
-namespace muster {
-
-void CheckpointStorage::begin(const PendingCheckpoint&) {}
-void CheckpointStorage::discard(const PendingCheckpoint&) {}
-
-}  // namespace muster

@@ -15,10 +15,7 @@ namespace muster::format {
 /// Thread safety: one thread at a time.
 class OutputFile {
  public:
-  OutputFile() = default;
   virtual ~OutputFile() = default;
-  OutputFile(const OutputFile&) = delete;
-  OutputFile& operator=(const OutputFile&) = delete;
 
   /// The final path, for messages.
   virtual const std::filesystem::path& path() const = 0;

@@ -6,6 +6,7 @@
 #include <xxh_x86dispatch.h>  // selects the widest vectors of this processor; redefines the names used below
 #endif
 
+#include <charconv>
 #include <new>
 
 namespace muster::format {
@@ -42,14 +43,9 @@ std::string to_hex(std::uint64_t value) {
 }
 
 std::optional<std::uint64_t> from_hex(std::string_view digits) {
-  if (digits.size() != 16) return std::nullopt;
   std::uint64_t value = 0;
-  for (const char digit : digits) {
-    const bool letter = digit >= 'a' && digit <= 'f';
-    if (!letter && (digit < '0' || digit > '9')) return std::nullopt;
-    value = value << 4 | static_cast<std::uint64_t>(letter ? digit - 'a' + 10 : digit - '0');
-  }
-  return value;
+  std::from_chars(digits.data(), digits.data() + digits.size(), value, 16);
+  return to_hex(value) == digits ? std::optional(value) : std::nullopt;  // also for another length, and upper case
 }
 
 }  // namespace muster::format

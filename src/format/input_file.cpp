@@ -50,11 +50,6 @@ void InputFile::take(int descriptor) {
   refuse_path(path_, S_ISDIR(status.st_mode) ? "is a folder; name a file in it" : "is not a regular file");
 }
 
-OpenFolder::OpenFolder(std::filesystem::path path)
-    : path_(std::move(path)), descriptor_(::open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
-  if (!descriptor_) refuse_path(path_, "cannot be opened as a folder (" + reason(errno) + ")");
-}
-
 void InputFile::read_at(std::uint64_t offset, void* to, std::size_t bytes) const {
   auto* place = static_cast<char*>(to);
   if (!can_be_mapped() && bytes > 0) {

@@ -46,20 +46,6 @@ class InputFile {
   ReadBytes read_;
 };
 
-/// An open folder. It stays the same folder even if its name later refers to another.
-class OpenFolder {
- public:
-  /// Throws: CheckpointError MU200.
-  explicit OpenFolder(std::filesystem::path path);
-
-  const std::filesystem::path& path() const { return path_; }
-  int descriptor() const { return descriptor_.get(); }
-
- private:
-  std::filesystem::path path_;
-  Descriptor descriptor_;
-};
-
 /// Reads and checks the header of a safetensors file.
 /// Throws: CheckpointError MU200 or MU201.
 Header read_header(const InputFile& file);

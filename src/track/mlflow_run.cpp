@@ -2,10 +2,8 @@
 
 #include <unistd.h>
 
-#include <array>
 #include <cctype>
 #include <cmath>
-#include <cstdio>
 #include <fstream>
 
 #include <nlohmann/json.hpp>
@@ -13,6 +11,7 @@
 #include "base/random_word.h"
 #include "base/text.h"
 #include "muster/base/error.h"
+#include "muster/base/format.h"
 #include "track/append_file.h"
 #include "track/crc32c.h"
 #include "track/record.h"
@@ -94,9 +93,7 @@ std::string mlflow_name(std::string_view name) {
         kTaken.find(c) == std::string_view::npos)
       c = '_';
   if (taken.size() <= kLongestName) return taken;
-  std::array<char, 10> number{};
-  std::snprintf(number.data(), number.size(), "-%08x", masked_crc32c(name));
-  return cut_text(taken, kLongestName - 9) + number.data();
+  return cut_text(taken, kLongestName - 9) + formatted("-{:08x}", masked_crc32c(name));
 }
 
 std::vector<std::string> metric_lines(const LoggedStep& step, const Notice& notice) {

@@ -46,14 +46,14 @@ class CheckpointStorage {
   /// Called before any file of a save is created. Prepares the save, and removes the files of earlier saves of this
   /// name that were neither committed nor discarded because their program was killed. It may throw if it knows of
   /// another writer.
-  virtual void begin(const PendingCheckpoint& save);
+  virtual void begin(const PendingCheckpoint& /*save*/) {}
   /// Creates a file of a running save. It must not change a committed checkpoint of this name.
   virtual std::unique_ptr<StorageFile> create(const PendingCheckpoint& save, const std::string& file) = 0;
   /// Turns the files of this save into the checkpoint, in one step that replaces an earlier checkpoint of this name as
   /// a whole. When it returns, they are as durable as this storage can make them.
   virtual void commit(const PendingCheckpoint& save) = 0;
   /// Removes the files of a save that failed before commit() was called. Its errors are only logged.
-  virtual void discard(const PendingCheckpoint& save);
+  virtual void discard(const PendingCheckpoint& /*save*/) {}
 
   /// The last parts of the names of all committed checkpoints that lie directly in `folder`, in any order:
   /// "checkpoint_7" for "run/checkpoint_7" in "run". An unknown folder gives an empty list. "" contains the names that

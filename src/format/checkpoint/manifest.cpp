@@ -1,12 +1,12 @@
 #include "format/manifest.h"
 
-#include <cstdio>
 #include <regex>
 #include <tuple>
 
 #include "base/text.h"
 #include "format/checksum.h"
 #include "muster/base/error.h"
+#include "muster/base/format.h"
 
 namespace muster::format {
 namespace {
@@ -127,17 +127,9 @@ Json json_of(const ShardEntry& shard) {
 
 }  // namespace
 
-std::string rank_index_name(int rank) {
-  char name[40];
-  std::snprintf(name, sizeof(name), "rank-%05d.json", rank);
-  return name;
-}
+std::string rank_index_name(int rank) { return formatted("rank-{:05d}.json", rank); }
 
-std::string rank_file_name(int rank) {
-  char name[40];
-  std::snprintf(name, sizeof(name), "rank-%05d.safetensors", rank);
-  return name;
-}
+std::string rank_file_name(int rank) { return formatted("rank-{:05d}.safetensors", rank); }
 
 bool is_checkpoint_file_name(std::string_view name) {
   static const std::regex pattern(

@@ -3,7 +3,6 @@
 #include <sys/stat.h>
 
 #include <array>
-#include <cstdio>
 #include <regex>
 #include <set>
 #include <thread>
@@ -16,6 +15,7 @@
 #include "format/json.h"
 #include "format/python_file.h"
 #include "muster/base/error.h"
+#include "muster/base/format.h"
 
 namespace muster::format {
 namespace {
@@ -60,9 +60,7 @@ std::vector<std::vector<std::size_t>> split_into_shards(std::span<const std::uin
 
 std::string shard_name(std::size_t index, std::size_t count) {
   if (count == 1) return std::string(kWeightsName);
-  char name[64];
-  std::snprintf(name, sizeof(name), "model-%05zu-of-%05zu.safetensors", index + 1, count);
-  return name;
+  return formatted("model-{:05d}-of-{:05d}.safetensors", index + 1, count);
 }
 
 bool is_weight_file_name(std::string_view name) {
