@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <system_error>
 
+#include "base/deadline.h"
 #include "base/log.h"
 
 namespace muster {
@@ -72,9 +73,8 @@ bool take(int pipe, std::string& text) {
 bool read_until_end(int pipe, int process, Clock::time_point deadline, std::string& text) {
   pollfd wanted[] = {{pipe, POLLIN, 0}, {process, POLLIN, 0}};
   for (;;) {
-    const auto left = std::chrono::ceil<milliseconds>(deadline - Clock::now()).count();
-    if (left <= 0) return false;
-    const int ready = poll(wanted, 2, static_cast<int>(std::min<std::int64_t>(left, INT32_MAX)));
+    if (Clock::now() >= deadline) return false;
+    const int ready = poll(wanted, 2, milliseconds_until(deadline));
     if (ready < 0 && errno != EINTR) return false;
     if (ready <= 0) continue;
     if (wanted[0].revents != 0 && !take(pipe, text)) wanted[0].fd = -1;

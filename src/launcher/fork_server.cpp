@@ -18,6 +18,7 @@
 #include <filesystem>
 #include <system_error>
 
+#include "base/deadline.h"
 #include "base/log.h"
 #include "base/random_word.h"
 #include "base/variables.h"
@@ -210,10 +211,10 @@ ForkReply receive_reply(int socket, Wait wait) {
   for (;;) {
     std::vector<pollfd> entries{{socket, POLLIN, 0}, {wait.interrupt, POLLIN, 0}};
     if (wait.console) wait.console->add_to(entries);
-    auto left = std::chrono::ceil<milliseconds>(end - Clock::now()).count();
-    if (left > 0 && wait.on_wait && *wait.on_wait) left = std::min(left, (*wait.on_wait)().count());
+    auto until = end;
+    if (wait.on_wait && *wait.on_wait) until = std::min(end, Clock::now() + (*wait.on_wait)());
     if (Clock::now() >= end) return no_reply(late);
-    if (poll(entries.data(), entries.size(), static_cast<int>(std::max<milliseconds::rep>(left, 0))) <= 0) continue;
+    if (poll(entries.data(), entries.size(), milliseconds_until(until)) <= 0) continue;
     ForkReply reply;
     if (entries[0].revents)
       return recv(socket, &reply, sizeof reply, 0) == static_cast<ssize_t>(sizeof reply) ? reply

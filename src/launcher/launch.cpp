@@ -13,6 +13,7 @@
 #include <fstream>
 #include <thread>
 
+#include "base/deadline.h"
 #include "base/descriptor.h"
 #include "base/log.h"
 #include "base/mutex.h"
@@ -27,8 +28,6 @@
 namespace muster {
 namespace launcher {
 namespace {
-
-using std::chrono::milliseconds;
 
 /// The other local ranks of a program that became local rank 0 through launch(), and the thread that starts them and
 /// drives their supervisor. That thread must start them, since ranks die with the thread that started them.
@@ -59,7 +58,7 @@ class LocalRanks {
   void start(const Job& job, const sigset_t& signal_mask);
   void watch();
   std::optional<ExitStatus> own_end();
-  void poll_until(std::optional<Clock::time_point> deadline);
+  void poll_until(Clock::time_point deadline = Clock::time_point::max());
   void print_cause();
   void print_other_errors();
   void await_others();
@@ -178,24 +177,18 @@ std::optional<ExitStatus> LocalRanks::own_end() {
 }
 
 void LocalRanks::watch() {
-  while (!cause_ && !own_end()) poll_until(std::nullopt);
+  while (!cause_ && !own_end()) poll_until();
   // After this process's own failure, the root cause is found within `grace`.
-  while (!cause_ && own_end()->failed()) poll_until(std::nullopt);
+  while (!cause_ && own_end()->failed()) poll_until();
   if (!cause_) await_others();
   end_others();
   end_process();
 }
 
-void LocalRanks::poll_until(std::optional<Clock::time_point> deadline) {
+void LocalRanks::poll_until(Clock::time_point deadline) {
   std::vector<pollfd> entries{{wake_.get(), POLLIN, 0}};
   supervisor_->add_to(entries);
-  int timeout = supervisor_->poll_timeout();
-  if (deadline) {
-    auto left = static_cast<int>(
-        std::max<milliseconds::rep>(0, std::chrono::ceil<milliseconds>(*deadline - Clock::now()).count()));
-    timeout = timeout < 0 ? left : std::min(timeout, left);
-  }
-  poll(entries.data(), entries.size(), timeout);
+  poll(entries.data(), entries.size(), milliseconds_until(std::min(deadline, supervisor_->due())));
   eventfd_t woken = 0;
   eventfd_read(wake_.get(), &woken);
   if (auto end = own_end()) supervisor_->own_ends(*end);
@@ -230,7 +223,7 @@ void LocalRanks::end_others() {
     supervisor_->stop(options_.grace);
     supervisor_->signal_all(SIGTERM, false);
   }
-  while (!supervisor_->all_ended()) poll_until(std::nullopt);
+  while (!supervisor_->all_ended()) poll_until();
   print_other_errors();
   supervisor_.reset();
   children_.clear();

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include "base/deadline.h"
 #include "base/log.h"
 #include "base/options_text.h"
 #include "base/text.h"
@@ -220,7 +221,7 @@ void start_ranks(const Job& job, const Program& program, const cluster::Listenin
   if (agent)
     on_wait = [agent] {
       agent->attend();
-      return std::chrono::milliseconds(std::clamp(agent->poll_timeout(), 1, 100));
+      return std::chrono::milliseconds(std::clamp(milliseconds_until(agent->due()), 1, 100));
     };
   if (forks) children = forks->start(ranks, console, on_wait);
   if (children.empty()) spawn_ranks(program, ranks, children);
@@ -280,7 +281,7 @@ int run_rounds(const RunOptions& options, Job job, const Program& program, Resta
     const auto wait = round.failure ? restarts.next(*round.failure) : std::nullopt;
     if (!wait) return round.code;
     say(restarts.announcement());
-    if (const int stopped_by = signals.wait(*wait)) return 128 + stopped_by;
+    if (const int stopped_by = signals.wait_until(Supervisor::Clock::now() + *wait)) return 128 + stopped_by;
     job.restarts = restarts.count();
     renew_rendezvous(options, job);
   }

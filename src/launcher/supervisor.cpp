@@ -98,16 +98,12 @@ void Supervisor::add_to(std::vector<pollfd>& entries) const {
     if (!child.end()) entries.push_back({child.pid_fd(), POLLIN, 0});
 }
 
-int Supervisor::poll_timeout() const {
-  auto due = kill_at_;
-  if (look_at_ && !cause_ && !stopped_) due = std::min(due.value_or(*look_at_), *look_at_);
-  if (failed_at_ && !cause_ && !stopped_) {
-    const auto briefly = waited_until(WaitedFor::answer);
-    const auto find_at = Clock::now() < briefly ? briefly : waited_until(WaitedFor::end);
-    due = std::min(due.value_or(find_at), find_at);
-  }
-  if (!due) return -1;
-  return static_cast<int>(std::max<milliseconds::rep>(std::chrono::ceil<milliseconds>(*due - Clock::now()).count(), 0));
+Supervisor::Clock::time_point Supervisor::due() const {
+  const auto due = kill_at_.value_or(Clock::time_point::max());
+  if (cause_ || stopped_) return due;
+  if (!failed_at_) return std::min(due, look_at_.value_or(Clock::time_point::max()));
+  const auto briefly = waited_until(WaitedFor::answer);
+  return std::min(due, Clock::now() < briefly ? briefly : waited_until(WaitedFor::end));
 }
 
 void Supervisor::signal_all(int number, bool group) const {

@@ -11,7 +11,7 @@
 namespace muster::launcher {
 
 /// Detects the ends of the ranks of one node, finds the root cause of a failure, and then ends all other ranks. It
-/// neither waits nor prints: its driver polls the entries of add_to() for poll_timeout(), and then calls poll().
+/// neither waits nor prints: its driver polls the entries of add_to() until due(), and then calls poll().
 /// Thread safety: one thread.
 class Supervisor {
  public:
@@ -54,8 +54,8 @@ class Supervisor {
   const NodeLayout& layout() const noexcept { return setup_.layout; }
 
   void add_to(std::vector<pollfd>& entries) const;
-  /// Milliseconds until poll() must be called, or -1.
-  int poll_timeout() const;
+  /// When poll() must be called; time_point::max(): once an entry is ready.
+  Clock::time_point due() const;
   void signal_all(int number, bool group) const;
 
  private:

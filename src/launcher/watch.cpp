@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "base/deadline.h"
 #include "launcher/rendezvous/node_agent.h"
 #include "launcher/rendezvous/rendezvous_probe.h"
 
@@ -37,17 +38,15 @@ int RelayedSignals::next() const {
   return read(fd_.get(), &info, sizeof info) == sizeof info ? static_cast<int>(info.ssi_signo) : 0;
 }
 
-int RelayedSignals::wait(milliseconds time, std::vector<pollfd> others) const {
+int RelayedSignals::wait_until(Clock::time_point time, std::vector<pollfd> others) const {
   others.push_back({fd(), POLLIN, 0});
-  const auto end = Clock::now() + time;
   for (;;) {
     while (int number = next()) {
       if (stops(number)) return number;
       if (number == SIGTSTP) raise(SIGSTOP);
     }
-    const auto left = std::chrono::ceil<milliseconds>(end - Clock::now()).count();
-    if (left <= 0) return 0;
-    poll(others.data(), others.size(), static_cast<int>(left));
+    if (Clock::now() >= time) return 0;
+    poll(others.data(), others.size(), milliseconds_until(time));
     if (std::any_of(others.begin(), others.end() - 1, [](const pollfd& other) { return other.revents != 0; })) return 0;
   }
 }
@@ -57,7 +56,7 @@ int Watch::run(const std::vector<Child>& children) {
   for (supervisor.poll(); !supervisor.all_ended(); supervisor.poll()) {
     attend_to_job();
     if (const auto notice = supervisor.take_notice()) owners_.console->say(*notice);
-    poll_once(true, supervisor.poll_timeout());
+    poll_once(true);
     handle_signals();
   }
   attend_to_job();
@@ -79,17 +78,17 @@ void Watch::attend_to_job() {
   if (const int number = owners_.agent->next_signal()) relay(number, asked_by_node_0_);
 }
 
-void Watch::poll_once(bool processes, int timeout) {
+void Watch::poll_once(bool processes, Clock::time_point deadline) {
   std::vector<pollfd> entries{{owners_.signals->fd(), POLLIN, 0}};
-  const auto add = [&](auto* owner) {
+  const auto add = [&](const auto* owner) {
     owner->add_to(entries);
-    if (const int most = owner->poll_timeout(); most >= 0) timeout = timeout < 0 ? most : std::min(timeout, most);
+    deadline = std::min(deadline, owner->due());
   };
   if (owners_.agent) add(owners_.agent);
   if (owners_.probe && processes) add(owners_.probe);
-  if (processes) owners_.supervisor->add_to(entries);
+  if (processes) add(owners_.supervisor);
   owners_.console->add_to(entries);
-  if (poll(entries.data(), entries.size(), timeout) > 0) owners_.console->handle(entries);
+  if (poll(entries.data(), entries.size(), milliseconds_until(deadline)) > 0) owners_.console->handle(entries);
   if (owners_.agent) owners_.agent->attend();
 }
 
@@ -132,13 +131,12 @@ void Watch::drain(int first_rank) {
   // Processes that ranks have left running in their groups may hold the pipes open.
   owners_.supervisor->signal_all(SIGKILL, true);
   const auto end = Clock::now() + kLastWords;
-  while (owners_.console->reading() && Clock::now() < end)
-    poll_once(false, static_cast<int>(std::chrono::ceil<milliseconds>(end - Clock::now()).count()));
+  while (owners_.console->reading() && Clock::now() < end) poll_once(false, end);
   owners_.console->finish();
   print_cause(first_rank);
   // A reader such as a pager may take its time, so only a signal ends this loop.
   while (owners_.console->writing()) {
-    poll_once(false, -1);
+    poll_once(false);
     while (int number = owners_.signals->next())
       if (stops(number)) {
         stop_signal_ = number;

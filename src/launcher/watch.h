@@ -22,9 +22,9 @@ class RelayedSignals {
   int next() const;
   /// The signal mask before construction, for the ranks.
   const sigset_t& mask_before() const noexcept { return before_; }
-  /// Waits, while no rank runs, until `time` has passed, until one of `others` is ready, or until a signal stops the
-  /// job; returns its number, or 0.
-  int wait(std::chrono::milliseconds time, std::vector<pollfd> others = {}) const;
+  /// Waits, while no rank runs, until `time`, until one of `others` is ready, or until a signal stops the job; returns
+  /// its number, or 0.
+  int wait_until(Supervisor::Clock::time_point time, std::vector<pollfd> others = {}) const;
 
  private:
   sigset_t before_;
@@ -57,7 +57,7 @@ class Watch {
   void handle_signals();
   void relay(int number, bool& asked);
   void suspend();
-  void poll_once(bool processes, int timeout);
+  void poll_once(bool processes, Supervisor::Clock::time_point deadline = Supervisor::Clock::time_point::max());
   void drain(int first_rank);
   void print_cause(int first_rank);
 

@@ -42,7 +42,7 @@ class Connecting {
     auto line_at = Channel::Clock::now() + kFirstLine;
     for (;;) {
       if (auto socket = try_all()) return socket;
-      if (!stopped_by_) stopped_by_ = signals_.wait(kPause);
+      if (!stopped_by_) stopped_by_ = signals_.wait_until(Channel::Clock::now() + kPause);
       if (stopped_by_) return stopped_by_;
       const auto now = Channel::Clock::now();
       if (now >= end) refuse();
@@ -74,7 +74,7 @@ class Connecting {
     if (one && connect(one.get(), address.get(), address.size) == 0) return one;
     int error = errno;
     if (one && error == EINPROGRESS) {
-      stopped_by_ = signals_.wait(kAttempt, {{one.get(), POLLOUT, 0}});
+      stopped_by_ = signals_.wait_until(Channel::Clock::now() + kAttempt, {{one.get(), POLLOUT, 0}});
       pollfd entry{one.get(), POLLOUT, 0};
       socklen_t size = sizeof error;
       if (poll(&entry, 1, 0) != 1) error = ETIMEDOUT;
@@ -151,7 +151,7 @@ NodeAgent::Next NodeAgent::await_round() {
     if (round_) return *std::exchange(round_, std::nullopt);
     std::vector<pollfd> entries;
     add_to(entries);
-    const int stopped_by = signals_->wait(milliseconds(poll_timeout()), entries);
+    const int stopped_by = signals_->wait_until(due(), entries);
     if (!stopped_by) continue;
     stop(stopped_by);
     leave(str("its launcher was stopped by signal ", stopped_by));
@@ -197,7 +197,7 @@ void NodeAgent::await_others() {
     print_lines();
     std::vector<pollfd> entries;
     add_to(entries);
-    if (signals_->wait(milliseconds(poll_timeout()), entries)) return;
+    if (signals_->wait_until(due(), entries)) return;
   }
 }
 
@@ -206,12 +206,11 @@ void NodeAgent::add_to(std::vector<pollfd>& entries) const {
   if (channel_ && lost_.empty()) entries.push_back(channel_->entry());
 }
 
-int NodeAgent::poll_timeout() const {
-  const auto beat = std::chrono::ceil<milliseconds>(beat_at_ - Clock::now()).count();
-  auto own = static_cast<int>(lost_.empty() ? std::max<milliseconds::rep>(beat, 0) : kLeaveTime.count());
-  if (const auto now = Clock::now(); ends_round_at_ && now < *ends_round_at_)
-    own = std::min(own, static_cast<int>(std::chrono::ceil<milliseconds>(*ends_round_at_ - now).count()));
-  return server_ ? std::min(own, server_->poll_timeout()) : own;
+Channel::Clock::time_point NodeAgent::due() const {
+  const auto now = Clock::now();
+  auto own = lost_.empty() ? beat_at_ : now + kLeaveTime;
+  if (ends_round_at_ && now < *ends_round_at_) own = std::min(own, *ends_round_at_);
+  return server_ ? std::min(own, server_->due()) : own;
 }
 
 void NodeAgent::attend() {

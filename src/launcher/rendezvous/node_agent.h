@@ -16,8 +16,8 @@ namespace muster::launcher {
 
 /// A launcher's part in a job on several nodes: it joins the rendezvous, learns of rounds, reports the end of its
 /// ranks, and sends heartbeats. The agent of node 0 also holds the rendezvous. Between rounds await_round() waits;
-/// while ranks run, their Watch polls the entries of add_to() for poll_timeout(), and then calls attend(). Thread
-/// safety: one thread.
+/// while ranks run, their Watch polls the entries of add_to() until due(), and then calls attend().
+/// Thread safety: one thread.
 class NodeAgent {
  public:
   struct Setup {
@@ -49,7 +49,7 @@ class NodeAgent {
   void leave(const std::string& why);
 
   void add_to(std::vector<pollfd>& entries) const;
-  int poll_timeout() const;
+  Channel::Clock::time_point due() const;
   void attend();
   /// Reports the root cause among this node's ranks, and ends all of them if the round is over.
   void follow(Supervisor& supervisor);

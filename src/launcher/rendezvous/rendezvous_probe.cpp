@@ -26,12 +26,6 @@ void RendezvousProbe::add_to(std::vector<pollfd>& entries) const {
   if (socket_) entries.push_back({socket_.get(), POLLIN, 0});
 }
 
-int RendezvousProbe::poll_timeout() const {
-  if (ended_) return -1;
-  const auto left = std::chrono::ceil<milliseconds>(due_ - Clock::now()).count();
-  return static_cast<int>(std::max<milliseconds::rep>(left, 0));
-}
-
 void RendezvousProbe::attend() {
   if (!ended_ && !std::exchange(looked_up_, true)) {
     addresses_ = cluster::resolve(place_.address, place_.port);

@@ -14,17 +14,17 @@ namespace muster::launcher {
 /// blocks.
 class RendezvousProbe {
  public:
+  using Clock = std::chrono::steady_clock;
+
   explicit RendezvousProbe(MainAddress place) : place_(std::move(place)) {}
 
   void add_to(std::vector<pollfd>& entries) const;
-  /// Milliseconds until attend() must be called; -1: never again.
-  int poll_timeout() const;
+  /// When attend() must be called; time_point::max(): never again.
+  Clock::time_point due() const { return ended_ ? Clock::time_point::max() : due_; }
   /// Throws: LaunchError (MU513) if there is a rendezvous.
   void attend();
 
  private:
-  using Clock = std::chrono::steady_clock;
-
   void try_next();
   void listen();
   void end();

@@ -291,11 +291,6 @@ void RendezvousServer::add_to(std::vector<pollfd>& entries) const {
   for (const auto& [id, connection] : connections_) entries.push_back(connection.channel.entry());
 }
 
-int RendezvousServer::poll_timeout() const {
-  const auto due = std::min(state_.due().value_or(beat_at_), beat_at_);
-  return static_cast<int>(std::max<milliseconds::rep>(std::chrono::ceil<milliseconds>(due - Clock::now()).count(), 0));
-}
-
 void RendezvousServer::attend() {
   accept_all();
   for (auto& [id, connection] : connections_) attend_to(id, connection);

@@ -103,8 +103,8 @@ class RendezvousState {
 // Why: docs/decisions/0120-rounds-of-several-nodes.md.
 
 /// The rendezvous of the launchers of a job: a small store of its state and its nodes, in the launcher of node 0. It
-/// lives and dies with that launcher. Nothing blocks: the owner polls the entries of add_to() for poll_timeout(), and
-/// then calls attend().
+/// lives and dies with that launcher. Nothing blocks: the owner polls the entries of add_to() until due(), and then
+/// calls attend().
 /// Thread safety: one thread.
 class RendezvousServer {
  public:
@@ -126,8 +126,8 @@ class RendezvousServer {
   Descriptor connect_first_node();
 
   void add_to(std::vector<pollfd>& entries) const;
-  /// Milliseconds until attend() must be called.
-  int poll_timeout() const;
+  /// When attend() must be called.
+  Channel::Clock::time_point due() const { return std::min(state_.due().value_or(beat_at_), beat_at_); }
   /// Throws: exceptions of Setup::state.prepare_round.
   void attend();
   /// Lines about processes that were rejected.
