@@ -17,8 +17,8 @@ using log::str;
 namespace {
 
 [[noreturn]] void refuse(std::string_view variable, std::string_view text, std::string_view wanted) {
-  throw ConfigError("MU025", log::str("variable ", variable, " is '", text, "', which is not ", wanted,
-                                      "; set MASTER_ADDR and LOCAL_WORLD_SIZE yourself, or report it"));
+  throw ConfigError("MU025", str("variable ", variable, " is '", text, "', which is not ", wanted,
+                                 "; set MASTER_ADDR and LOCAL_WORLD_SIZE yourself, or report it"));
 }
 
 constexpr std::string_view kListBlanks = " \t";
@@ -51,18 +51,13 @@ std::optional<std::string> first_word(const std::optional<std::string>& list) {
 int tasks_on_node(std::string_view text, int node, std::string_view variable) {
   constexpr std::string_view wanted = "a list such as 2(x3),1 with an entry for every node";
   int passed = 0;
-  for (std::string_view rest = text; !rest.empty();) {
-    size_t comma = rest.find(',');
-    auto entry = trimmed(rest.substr(0, comma), kListBlanks);
-    rest = comma == std::string_view::npos ? std::string_view() : rest.substr(comma + 1);
-    int nodes = 1;
-    size_t open = entry.find("(x");
-    if (open != std::string_view::npos) {
-      nodes =
-          entry.back() == ')' ? parse_number<int>(entry.substr(open + 2, entry.size() - open - 3)).value_or(-1) : -1;
-      entry = entry.substr(0, open);
-    }
-    const int tasks = parse_number<int>(entry).value_or(-1);
+  for (const auto& part : split_text(text, ',')) {
+    const auto entry = trimmed(part, kListBlanks);
+    const auto open = std::min(entry.find("(x"), entry.size());
+    const bool repeated = open < entry.size();
+    const auto count = repeated && entry.back() == ')' ? entry.substr(open + 2, entry.size() - open - 3) : "";
+    const int nodes = repeated ? parse_number<int>(count).value_or(-1) : 1;
+    const int tasks = parse_number<int>(entry.substr(0, open)).value_or(-1);
     if (tasks < 0 || nodes < 0) refuse(variable, text, wanted);
     passed += nodes;
     if (node < passed) return tasks;
@@ -147,12 +142,8 @@ void set_rendezvous(const Environment& variables, ClusterEnvironment& cluster) {
   if (cluster.world_size == 1 || read_main_address(variables, port_of_step(variables), cluster)) return;
   if (cluster.nodes == 1 && !cluster.job.empty()) return use_file_rendezvous(cluster);
   for (auto name : {"SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"}) {
-    auto list = variables.find(name);
-    if (!list) continue;
-    cluster.rendezvous = RendezvousKind::tcp;
-    cluster.main_address = first_host(*list, name);
-    cluster.main_port = read_number(variables, kMainPort, 1, 65535).value_or(port_of_step(variables));
-    return;
+    if (const auto list = variables.find(name))
+      return use_tcp_rendezvous(first_host(*list, name), read_main_port(variables, port_of_step(variables)), cluster);
   }
   throw ConfigError(
       "MU024", str("SLURM started ", cluster.world_size, " ranks on ", cluster.nodes,
@@ -191,10 +182,10 @@ ClusterEnvironment read_slurm(const Environment& variables) {
   cluster.restart_count = read_number(variables, "SLURM_RESTART_COUNT").value_or(0);
   if (auto job = variables.find("SLURM_JOB_ID"))
     cluster.job = str(*job, "-", variables.find("SLURM_STEP_ID").value_or("0"), "-", cluster.restart_count);
-  cluster.store_prefix = str("muster/", cluster.restart_count);
   set_rendezvous(variables, cluster);
   return cluster;
 }
+
 std::string slurm_job(const Environment& variables) {
   const auto array = variables.find("SLURM_ARRAY_JOB_ID"), task = variables.find("SLURM_ARRAY_TASK_ID");
   if (array && task) return *array + "_" + *task;
@@ -203,10 +194,10 @@ std::string slurm_job(const Environment& variables) {
 
 std::string requeue_slurm_job(const std::string& job) {
   const auto scontrol = run_program({"scontrol", "requeue", job}, std::chrono::minutes(1));
-  if (!scontrol.problem.empty()) return log::str("scontrol ", scontrol.problem);
+  if (!scontrol.problem.empty()) return str("scontrol ", scontrol.problem);
   // When SLURM requeues a job it ends every process of it, including scontrol.
   if (scontrol.succeeded() || scontrol.signal == SIGTERM) return "";
-  return log::str("scontrol requeue failed: ", trimmed(scontrol.output, " \t\n"));
+  return str("scontrol requeue failed: ", trimmed(scontrol.output, " \t\n"));
 }
 
 // LSF's jsrun
@@ -256,16 +247,13 @@ ClusterEnvironment read_jsrun(const Environment& variables) {
   cluster.node_rank = cluster.rank / cluster.local_world_size;
   const auto job = read_number(variables, "LSB_JOBID");
   if (job) cluster.job = str("lsf-", *job);
-  cluster.store_prefix = "muster/0";
   const int port = job ? kFirstLsfPort + *job % kLsfPorts : kDefaultPort;
   if (cluster.world_size == 1 || read_main_address(variables, port, cluster)) return cluster;
   if (hosts.empty())
     throw ConfigError("MU024", str("jsrun started ", cluster.world_size,
                                    " ranks, but neither LSB_DJOB_RANKFILE nor LSB_MCPU_HOSTS names their hosts; set "
                                    "MASTER_ADDR, the host of rank 0, and MASTER_PORT"));
-  cluster.rendezvous = RendezvousKind::tcp;
-  cluster.main_address = hosts.front();
-  cluster.main_port = read_number(variables, kMainPort, 1, 65535).value_or(port);
+  use_tcp_rendezvous(hosts.front(), read_main_port(variables, port), cluster);
   return cluster;
 }
 
@@ -301,13 +289,10 @@ ClusterEnvironment read_family(const Environment& variables, const Family& famil
       local ? need_number(variables, names.local_world_size, names.local_rank, 1) : cluster.world_size;
   check_ranks(cluster, names);
   find_node(cluster);
-  cluster.store_prefix = "muster/0";
   if (cluster.world_size == 1 || read_main_address(variables, kDefaultPort, cluster)) return cluster;
   // mpirun places rank 0 on the first host from the job system.
   if (auto first = cluster.nodes > 1 ? first_host_of_job(variables) : std::nullopt) {
-    cluster.rendezvous = RendezvousKind::tcp;
-    cluster.main_address = first->host;
-    cluster.main_port = read_number(variables, kMainPort, 1, 65535).value_or(first->port);
+    use_tcp_rendezvous(first->host, read_main_port(variables, first->port), cluster);
     return cluster;
   }
   if (cluster.nodes > 1)

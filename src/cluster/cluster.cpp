@@ -65,27 +65,8 @@ ClusterEnvironment alone(const Environment& variables) {
   return result;
 }
 
-}  // namespace
-
-std::string_view to_string(LauncherKind kind) {
-  switch (kind) {
-    case LauncherKind::none: return "none";
-    case LauncherKind::muster: return "muster";
-    case LauncherKind::torchrun: return "torchrun";
-    case LauncherKind::environment: return "environment";
-    case LauncherKind::open_mpi: return "open_mpi";
-    case LauncherKind::mvapich: return "mvapich";
-    case LauncherKind::pmi: return "pmi";
-    case LauncherKind::slurm: return "slurm";
-    case LauncherKind::lsf: return "lsf";
-    case LauncherKind::kubernetes: return "kubernetes";
-    case LauncherKind::sagemaker: return "sagemaker";
-    case LauncherKind::custom: return "custom";
-  }
-  return "none";
-}
-
-ClusterEnvironment read_cluster_environment(const Environment& variables) {
+/// Reads the first family of variables that is set.
+ClusterEnvironment read_launcher(const Environment& variables) {
   using namespace cluster;
   refuse_sagemaker_libraries(variables);
   // Muster's launcher removes torchrun's variables from its ranks' environment, so if both are set, torchrun is the
@@ -105,6 +86,20 @@ ClusterEnvironment read_cluster_environment(const Environment& variables) {
   if (variables.has("PET_NNODES")) return read_kubeflow(variables);
   if (in_sagemaker(variables)) return read_sagemaker(variables);
   return alone(variables);
+}
+
+}  // namespace
+
+std::string_view to_string(LauncherKind kind) {
+  constexpr std::string_view kNames[] = {"none", "muster", "torchrun", "environment", "open_mpi",  "mvapich",
+                                         "pmi",  "slurm",  "lsf",      "kubernetes",  "sagemaker", "custom"};
+  return kNames[static_cast<std::size_t>(kind)];
+}
+
+ClusterEnvironment read_cluster_environment(const Environment& variables) {
+  auto found = read_launcher(variables);
+  if (found.launcher != LauncherKind::none) found.store_prefix = log::str("muster/", found.restart_count);
+  return found;
 }
 
 ClusterEnvironment read_cluster_environment(const Environment& variables, const ClusterReader& reader) {

@@ -23,16 +23,7 @@ ClusterEnvironment one_of(int rank, int world_size) {
   cluster.rank = cluster.node_rank = rank;
   cluster.world_size = cluster.nodes = world_size;
   cluster.job = "kubernetes";
-  cluster.store_prefix = "muster/0";
   return cluster;
-}
-
-void refuse_several_ranks(const Environment& variables) {
-  const auto ranks = variables.find("PET_NPROC_PER_NODE").value_or("1");
-  if (ranks != "1")
-    throw ConfigError("MU493", str("PET_NPROC_PER_NODE is ", ranks,
-                                   ", but this process was started by itself; start the program by muster run, which "
-                                   "reads the PET_ variables and starts the ranks of this pod"));
 }
 
 }  // namespace
@@ -49,7 +40,10 @@ ClusterEnvironment read_indexed_job(const Environment& variables) {
 }
 
 ClusterEnvironment read_kubeflow(const Environment& variables) {
-  refuse_several_ranks(variables);
+  if (const auto ranks = variables.find("PET_NPROC_PER_NODE").value_or("1"); ranks != "1")
+    throw ConfigError("MU493", str("PET_NPROC_PER_NODE is ", ranks,
+                                   ", but this process was started by itself; start the program by muster run, which "
+                                   "reads the PET_ variables and starts the ranks of this pod"));
   const auto place = *find_node_place(variables);
   // A single pod: its program may start ranks itself.
   if (place.nodes == 1) return {};
@@ -63,9 +57,7 @@ ClusterEnvironment read_kubeflow(const Environment& variables) {
     throw ConfigError("MU024", str("PET_NNODES is ", cluster.nodes,
                                    ", but neither PET_MASTER_ADDR nor PET_RDZV_ENDPOINT is set; set PET_MASTER_ADDR "
                                    "to the host of the first pod, and PET_MASTER_PORT"));
-  cluster.rendezvous = RendezvousKind::tcp;
-  cluster.main_address = place.main_address;
-  cluster.main_port = place.main_port == 0 ? kDefaultPort : place.main_port;
+  use_tcp_rendezvous(place.main_address, place.main_port == 0 ? kDefaultPort : place.main_port, cluster);
   return cluster;
 }
 
@@ -79,13 +71,6 @@ std::string config_file(const Environment& variables, const char* name) {
   return variables.find("SAGEMAKER_BASE_DIR").value_or("/opt/ml") + "/input/config/" + name;
 }
 
-std::string contents(const std::string& path) {
-  std::ifstream file(path);
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
-
 [[noreturn]] void refuse_hosts(const std::string& source, const std::string& reason) {
   throw ConfigError("MU494", str("the hosts of this SageMaker job in ", source, " ", reason,
                                  "; start the program by muster run with --nodes, --node-rank and --main-address, or "
@@ -97,16 +82,17 @@ bool by_number(const std::string& a, const std::string& b) {
   return a.size() != b.size() ? a.size() < b.size() : a < b;
 }
 
-SageMakerHosts hosts_of(const json& names, const std::string& current, const std::string& source) {
-  SageMakerHosts hosts{.source = source};
+NodePlace place_among(const json& names, const std::string& current, const std::string& source) {
   if (!names.is_array() || !std::all_of(names.begin(), names.end(), [](const json& one) { return one.is_string(); }))
     refuse_hosts(source, "are not a list of names");
-  hosts.names = names.get<std::vector<std::string>>();
-  std::sort(hosts.names.begin(), hosts.names.end(), by_number);
-  const auto here = std::find(hosts.names.begin(), hosts.names.end(), current);
-  if (here == hosts.names.end()) refuse_hosts(source, "do not include this one, '" + current + "'");
-  hosts.current = static_cast<int>(here - hosts.names.begin());
-  return hosts;
+  auto hosts = names.get<std::vector<std::string>>();
+  std::sort(hosts.begin(), hosts.end(), by_number);
+  const auto here = std::find(hosts.begin(), hosts.end(), current);
+  if (here == hosts.end()) refuse_hosts(source, "do not include this one, '" + current + "'");
+  return {.main_address = hosts.front(),
+          .node_rank = static_cast<int>(here - hosts.begin()),
+          .nodes = static_cast<int>(hosts.size()),
+          .source = source};
 }
 
 /// Whether the JSON object has this key with a value other than off.
@@ -117,25 +103,43 @@ bool is_on(const json& object, const char* key) {
   return text != "false" && text != "null" && text != "{}" && !text.empty();
 }
 
-[[noreturn]] void refuse_library(const std::string& source, const char* library, const char* instead) {
-  throw ConfigError("MU492", str(source, " asks for ", library,
+/// A library of SageMaker for distributed training, and what replaces it.
+struct Library {
+  const char* name;
+  const char* instead;
+};
+constexpr Library kDataParallel{"smddp (SageMaker's data parallel library, DATA_PARALLEL)", "--strategy ddp"};
+constexpr Library kModelParallel{"SageMaker's model parallel library (MODEL_PARALLEL)", "--strategy fsdp"};
+
+[[noreturn]] void refuse_library(const std::string& source, const Library& library) {
+  throw ConfigError("MU492", str(source, " asks for ", library.name,
                                  ", which Muster does not use; take it out of the job's configuration, start the "
                                  "program by muster run, and use ",
-                                 instead));
+                                 library.instead));
 }
 
-constexpr const char* kDataParallel = "smddp (SageMaker's data parallel library, DATA_PARALLEL)";
-constexpr const char* kModelParallel = "SageMaker's model parallel library (MODEL_PARALLEL)";
-constexpr const char* kInsteadOfData = "--strategy ddp";
-constexpr const char* kInsteadOfModel = "--strategy fsdp";
-
 void refuse_in(const json& parameters, const std::string& source) {
-  if (is_on(parameters, "sagemaker_distributed_dataparallel_enabled"))
-    refuse_library(source, kDataParallel, kInsteadOfData);
-  if (is_on(parameters, "mp_parameters")) refuse_library(source, kModelParallel, kInsteadOfModel);
+  if (is_on(parameters, "sagemaker_distributed_dataparallel_enabled")) refuse_library(source, kDataParallel);
+  if (is_on(parameters, "mp_parameters")) refuse_library(source, kModelParallel);
 }
 
 json parsed(const std::string& text) { return json::parse(text, nullptr, /*allow_exceptions=*/false); }
+json parsed_file(const std::string& path) {
+  return json::parse(std::ifstream(path), nullptr, /*allow_exceptions=*/false);
+}
+
+/// Reads SM_HOSTS and SM_CURRENT_HOST, which SageMaker's toolkit sets, otherwise input/config/resourceconfig.json in
+/// SAGEMAKER_BASE_DIR (or /opt/ml), which every container has.
+/// Throws: ConfigError (MU494) if they cannot be read or are contradictory.
+NodePlace read_container_of_sagemaker(const Environment& variables) {
+  const auto list = variables.find("SM_HOSTS"), current = variables.find("SM_CURRENT_HOST");
+  if (list && current) return place_among(parsed(*list), *current, "SM_HOSTS");
+  const auto file = config_file(variables, "resourceconfig.json");
+  const auto config = parsed_file(file);
+  if (!config.is_object() || !config.contains("hosts") || !config.value("current_host", json()).is_string())
+    refuse_hosts(file, "cannot be read: 'hosts' and 'current_host' are wanted");
+  return place_among(config.at("hosts"), config.at("current_host").get<std::string>(), file);
+}
 
 }  // namespace
 
@@ -146,45 +150,29 @@ bool in_sagemaker(const Environment& variables) {
 void refuse_sagemaker_libraries(const Environment& variables) {
   constexpr const char* kAccelerate = "ACCELERATE_SAGEMAKER_DISTRIBUTED_TYPE";
   const auto type = variables.find(kAccelerate).value_or("");
-  if (type == "DATA_PARALLEL") refuse_library(str(kAccelerate, "=", type), kDataParallel, kInsteadOfData);
-  if (type == "MODEL_PARALLEL") refuse_library(str(kAccelerate, "=", type), kModelParallel, kInsteadOfModel);
-  if (variables.has("SM_HP_MP_PARAMETERS"))
-    refuse_library("variable SM_HP_MP_PARAMETERS", kModelParallel, kInsteadOfModel);
+  if (type == "DATA_PARALLEL") refuse_library(str(kAccelerate, "=", type), kDataParallel);
+  if (type == "MODEL_PARALLEL") refuse_library(str(kAccelerate, "=", type), kModelParallel);
+  if (variables.has("SM_HP_MP_PARAMETERS")) refuse_library("variable SM_HP_MP_PARAMETERS", kModelParallel);
   for (const auto* name : {"SM_FRAMEWORK_PARAMS", "SM_HPS"})
     if (auto text = variables.find(name)) refuse_in(parsed(*text), str("variable ", name));
   if (!in_sagemaker(variables)) return;
   const auto file = config_file(variables, "hyperparameters.json");
-  refuse_in(parsed(contents(file)), file);
-}
-
-SageMakerHosts read_sagemaker_hosts(const Environment& variables) {
-  const auto list = variables.find("SM_HOSTS"), current = variables.find("SM_CURRENT_HOST");
-  if (list && current) return hosts_of(parsed(*list), *current, "SM_HOSTS");
-  const auto file = config_file(variables, "resourceconfig.json");
-  const auto config = parsed(contents(file));
-  if (!config.is_object() || !config.contains("hosts") || !config.value("current_host", json()).is_string())
-    refuse_hosts(file, "cannot be read: 'hosts' and 'current_host' are wanted");
-  return hosts_of(config.at("hosts"), config.at("current_host").get<std::string>(), file);
+  refuse_in(parsed_file(file), file);
 }
 
 ClusterEnvironment read_sagemaker(const Environment& variables) {
-  const auto hosts = read_sagemaker_hosts(variables);
-  ClusterEnvironment cluster;
+  const auto place = read_container_of_sagemaker(variables);
   // A single container: its program may start ranks itself.
-  if (hosts.names.size() == 1) return cluster;
+  if (place.nodes == 1) return {};
+  auto cluster = one_of(*place.node_rank, *place.nodes);
   cluster.launcher = LauncherKind::sagemaker;
-  cluster.rank = cluster.node_rank = hosts.current;
-  cluster.world_size = cluster.nodes = static_cast<int>(hosts.names.size());
   cluster.job = variables.find("TRAINING_JOB_NAME").value_or("sagemaker");
-  cluster.store_prefix = "muster/0";
   const int accelerators = read_number(variables, "SM_NUM_GPUS").value_or(0);
   if (accelerators > 1)
     cluster.note = str("SM_NUM_GPUS is ", accelerators,
                        ", but one rank runs in this container; start the program by muster run for a rank on each");
-  if (read_main_address(variables, kDefaultPort, cluster)) return cluster;
-  cluster.rendezvous = RendezvousKind::tcp;
-  cluster.main_address = hosts.names.front();
-  cluster.main_port = kDefaultPort;
+  if (!read_main_address(variables, kDefaultPort, cluster))
+    use_tcp_rendezvous(place.main_address, kDefaultPort, cluster);
   return cluster;
 }
 
@@ -228,14 +216,6 @@ NodePlace read_pod_of_kubeflow(const Environment& variables) {
   if (!place.node_rank) place.node_rank = read_number(variables, kCompletionIndex);
   read_endpoint(variables, place);
   return place;
-}
-
-NodePlace read_container_of_sagemaker(const Environment& variables) {
-  const auto hosts = read_sagemaker_hosts(variables);
-  return {.main_address = hosts.names.front(),
-          .node_rank = hosts.current,
-          .nodes = static_cast<int>(hosts.names.size()),
-          .source = hosts.source};
 }
 
 /// Reads a task of srun or pbsdsh with one task per node; `number` names the variable with the node's number.

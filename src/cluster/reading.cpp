@@ -91,13 +91,20 @@ void check_custom(const ClusterEnvironment& cluster) {
   if (cluster.world_size > 1) check_rendezvous(cluster);
 }
 
-bool read_main_address(const Environment& variables, int default_port, ClusterEnvironment& cluster) {
-  auto address = variables.find(kMainAddress);
-  if (!address) return false;
+int read_main_port(const Environment& variables, int default_port) {
+  return read_number(variables, kMainPort, 1, 65535).value_or(default_port);
+}
+
+void use_tcp_rendezvous(const std::string& host, int port, ClusterEnvironment& cluster) {
   cluster.rendezvous = RendezvousKind::tcp;
-  cluster.main_address = *address;
-  cluster.main_port = read_number(variables, kMainPort, 1, 65535).value_or(default_port);
-  return true;
+  cluster.main_address = host;
+  cluster.main_port = port;
+}
+
+bool read_main_address(const Environment& variables, int default_port, ClusterEnvironment& cluster) {
+  const auto address = variables.find(kMainAddress);
+  if (address) use_tcp_rendezvous(*address, read_main_port(variables, default_port), cluster);
+  return address.has_value();
 }
 
 void use_file_rendezvous(ClusterEnvironment& cluster) {
@@ -148,7 +155,6 @@ ClusterEnvironment read_torchrun(const Environment& variables) {
   read_ranks(variables, "TORCHELASTIC_RUN_ID", cluster);
   cluster.restart_count = read_number(variables, kTorchRestartCount).value_or(0);
   cluster.store_is_external = read_bool(variables.find("TORCHELASTIC_USE_AGENT_STORE").value_or("")).value_or(false);
-  cluster.store_prefix = str("muster/", cluster.restart_count);
   // Even a world of one has a rendezvous: the agent's address is set, and costs nothing until it is used.
   need_main_address(variables, "TORCHELASTIC_RUN_ID", cluster);
   return cluster;
@@ -162,7 +168,6 @@ ClusterEnvironment read_muster(const Environment& variables) {
   cluster.device_index = read_number(variables, kDeviceIndex).value_or(-1);
   cluster.report_fd = read_number(variables, kReportFd).value_or(-1);
   cluster.restart_count = read_number(variables, kRestartCount).value_or(0);
-  cluster.store_prefix = str("muster/", cluster.restart_count);
   if (cluster.world_size == 1) return cluster;
   need_main_address(variables, kJob, cluster);
   if (cluster.rank == 0) cluster.store_listen_fd = read_number(variables, kStoreFd).value_or(-1);
@@ -191,15 +196,12 @@ ClusterEnvironment read_plain(const Environment& variables) {
   bool local = variables.has(kLocalRank) || variables.has(kLocalWorldSize);
   if (local) {
     cluster.local_rank = need_number(variables, kLocalRank, kLocalWorldSize);
-    int at_least = cluster.world_size;
-    cluster.local_world_size = read_number(variables, kLocalWorldSize, 1).value_or(at_least);
+    cluster.local_world_size = read_number(variables, kLocalWorldSize, 1).value_or(cluster.world_size);
   }
   check_ranks(cluster, kTorchNames);
-  int even = (cluster.world_size + cluster.local_world_size - 1) / cluster.local_world_size;
-  cluster.nodes = even;
+  cluster.nodes = (cluster.world_size + cluster.local_world_size - 1) / cluster.local_world_size;
   cluster.node_rank = read_number(variables, kNodeRank).value_or(cluster.rank / cluster.local_world_size);
   cluster.job = "environment";
-  cluster.store_prefix = "muster/0";
   if (cluster.world_size > 1) need_main_address(variables, kRank, cluster);
   return cluster;
 }

@@ -34,7 +34,13 @@ void check_ranks(const ClusterEnvironment& cluster, const RankNames& names);
 /// missing.
 void check_custom(const ClusterEnvironment& cluster);
 
-/// Sets rendezvous, main_address and main_port from MASTER_ADDR and MASTER_PORT if the first is set; returns whether.
+/// MASTER_PORT, if it is set.
+int read_main_port(const Environment& variables, int default_port);
+
+/// Sets a rendezvous by TCP.
+void use_tcp_rendezvous(const std::string& host, int port, ClusterEnvironment& cluster);
+
+/// Sets a rendezvous by TCP from MASTER_ADDR and MASTER_PORT if the first is set; returns whether.
 bool read_main_address(const Environment& variables, int default_port, ClusterEnvironment& cluster);
 
 /// Sets a rendezvous by file, for one node: a file named after the job, in the user's private folder.
@@ -98,18 +104,6 @@ int tasks_on_node(std::string_view text, int node, std::string_view variable);
 /// The first host of a SLURM node list: "alpha03" for "alpha[03-05,9],beta".
 /// Throws: ConfigError (MU025) with the variable's name.
 std::string first_host(std::string_view list, std::string_view variable);
-
-/// The containers of a SageMaker training job.
-struct SageMakerHosts {
-  int current = 0;                      ///< index of this container in `names`
-  std::vector<std::string> names = {};  ///< names in the order of their numbers; never empty
-  std::string source = {};              ///< variable or file that lists the containers
-};
-
-/// Reads SM_HOSTS and SM_CURRENT_HOST, which SageMaker's toolkit sets, otherwise input/config/resourceconfig.json in
-/// SAGEMAKER_BASE_DIR (or /opt/ml), which every container has. Requires: in_sagemaker().
-/// Throws: ConfigError (MU494) if they cannot be read or are contradictory.
-SageMakerHosts read_sagemaker_hosts(const Environment& variables);
 
 /// This host's place among the hosts of a job, as the cluster states it, for a launcher that runs once per host.
 struct NodePlace {
