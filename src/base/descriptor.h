@@ -1,5 +1,6 @@
 #pragma once  // for other rooms
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <utility>
@@ -28,5 +29,17 @@ class Descriptor {
  private:
   int fd_ = -1;
 };
+
+/// The ends of a pipe.
+struct Pipe {
+  Descriptor reading, writing;
+};
+
+/// A new pipe, closed on exec. Empty, with the reason in errno, if there is none.
+inline Pipe make_pipe() {
+  int ends[] = {-1, -1};
+  static_cast<void>(pipe2(ends, O_CLOEXEC));
+  return {Descriptor(ends[0]), Descriptor(ends[1])};
+}
 
 }  // namespace muster

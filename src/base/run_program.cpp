@@ -14,6 +14,7 @@
 #include <system_error>
 
 #include "base/deadline.h"
+#include "base/descriptor.h"
 #include "base/log.h"
 
 namespace muster {
@@ -28,37 +29,29 @@ constexpr milliseconds kForItsEnd{1000};
 
 std::string words_for(int error) { return std::generic_category().message(error); }
 
-/// Resets signal actions and the signal mask, which the program would inherit: a blocked signal would keep it from
-/// ending. The program leads a process group, so that its children can be killed with it.
-class SpawnSettings {
- public:
-  explicit SpawnSettings(int output_fd) {
-    posix_spawn_file_actions_init(&actions_);
-    posix_spawn_file_actions_addopen(&actions_, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-    posix_spawn_file_actions_adddup2(&actions_, output_fd, STDOUT_FILENO);
-    posix_spawn_file_actions_adddup2(&actions_, output_fd, STDERR_FILENO);
-    sigset_t none, standard;
-    sigemptyset(&none);
-    sigfillset(&standard);
-    posix_spawnattr_init(&attributes_);
-    posix_spawnattr_setpgroup(&attributes_, 0);
-    posix_spawnattr_setsigmask(&attributes_, &none);
-    posix_spawnattr_setsigdefault(&attributes_, &standard);
-    posix_spawnattr_setflags(&attributes_, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
-  }
-  SpawnSettings(const SpawnSettings&) = delete;
-  SpawnSettings& operator=(const SpawnSettings&) = delete;
-  ~SpawnSettings() {
-    posix_spawn_file_actions_destroy(&actions_);
-    posix_spawnattr_destroy(&attributes_);
-  }
-  const posix_spawn_file_actions_t* actions() const { return &actions_; }
-  const posix_spawnattr_t* attributes() const { return &attributes_; }
-
- private:
-  posix_spawn_file_actions_t actions_;
-  posix_spawnattr_t attributes_;
-};
+/// Starts a program, and returns 0 or an errno. Signal actions and the signal mask, which the program would inherit,
+/// are reset: a blocked signal would keep it from ending. It leads a process group, so that its children can be killed
+/// with it.
+int spawn(char* const* arguments, int output_fd, pid_t& child) {
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+  posix_spawn_file_actions_adddup2(&actions, output_fd, STDOUT_FILENO);
+  posix_spawn_file_actions_adddup2(&actions, output_fd, STDERR_FILENO);
+  sigset_t none, standard;
+  sigemptyset(&none);
+  sigfillset(&standard);
+  posix_spawnattr_t attributes;
+  posix_spawnattr_init(&attributes);
+  posix_spawnattr_setpgroup(&attributes, 0);
+  posix_spawnattr_setsigmask(&attributes, &none);
+  posix_spawnattr_setsigdefault(&attributes, &standard);
+  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
+  const int error = posix_spawnp(&child, arguments[0], &actions, &attributes, arguments, environ);
+  posix_spawn_file_actions_destroy(&actions);
+  posix_spawnattr_destroy(&attributes);
+  return error;
+}
 
 /// Takes what a pipe holds now; false at its end. It does not loop, since some programs never stop writing.
 bool take(int pipe, std::string& text) {
@@ -98,38 +91,30 @@ void reap(pid_t child, CompletedProgram& program) {
 }
 
 void await(pid_t child, int pipe, milliseconds timeout, CompletedProgram& program) {
-  const int process = static_cast<int>(syscall(SYS_pidfd_open, child, 0));
-  if (process < 0) program.problem = log::str("cannot be watched: ", words_for(errno));
-  else if (!read_until_end(pipe, process, Clock::now() + timeout, program.output))
+  const Descriptor process(static_cast<int>(syscall(SYS_pidfd_open, child, 0)));
+  if (!process) program.problem = log::str("cannot be watched: ", words_for(errno));
+  else if (!read_until_end(pipe, process.get(), Clock::now() + timeout, program.output))
     program.problem =
         log::str("has not answered within ", std::chrono::ceil<std::chrono::seconds>(timeout).count(), " s");
   if (!program.problem.empty()) kill(-child, SIGKILL);
-  if (program.problem.empty() || process < 0 || ends_within(process, kForItsEnd)) reap(child, program);
-  if (process >= 0) close(process);
+  if (program.problem.empty() || !process || ends_within(process.get(), kForItsEnd)) reap(child, program);
 }
 
 }  // namespace
 
 CompletedProgram run_program(std::vector<std::string> words, milliseconds timeout) {
-  int ends[2];
-  CompletedProgram program;
-  if (pipe2(ends, O_CLOEXEC) != 0) {
-    program.problem = log::str("cannot be started: no pipe: ", words_for(errno));
-    return program;
-  }
-  fcntl(ends[0], F_SETFL, O_NONBLOCK);
+  auto pipe = make_pipe();
+  if (!pipe.reading) return {.problem = log::str("cannot be started: no pipe: ", words_for(errno))};
+  fcntl(pipe.reading.get(), F_SETFL, O_NONBLOCK);
   std::vector<char*> arguments;
   for (auto& word : words) arguments.push_back(word.data());
   arguments.push_back(nullptr);
   pid_t child = -1;
-  const SpawnSettings settings(ends[1]);
-  const int error =
-      posix_spawnp(&child, arguments.front(), settings.actions(), settings.attributes(), arguments.data(), environ);
-  close(ends[1]);
-  program.is_missing = error == ENOENT;
+  const int error = spawn(arguments.data(), pipe.writing.get(), child);
+  pipe.writing.close();
+  CompletedProgram program{.is_missing = error == ENOENT};
   if (error != 0) program.problem = log::str("cannot be started: ", words_for(error));
-  else await(child, ends[0], timeout, program);
-  close(ends[0]);
+  else await(child, pipe.reading.get(), timeout, program);
   return program;
 }
 

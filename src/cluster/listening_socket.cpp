@@ -6,7 +6,6 @@
 #include <netdb.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -15,7 +14,6 @@
 #include <fstream>
 #include <memory>
 #include <system_error>
-#include <utility>
 #include <vector>
 
 #include "base/log.h"
@@ -27,47 +25,27 @@ namespace {
 constexpr const char* kLoopback = "127.0.0.1";
 constexpr unsigned int kListens = 0x0A;  // state LISTEN in /proc/net/tcp
 
-[[noreturn]] void refuse(int fd, int port, const std::string& address) {
-  std::string reason = std::generic_category().message(errno);
-  if (fd >= 0) close(fd);
+[[noreturn]] void refuse(int port, const std::string& address) {
+  const auto reason = std::generic_category().message(errno);
   throw LaunchError("MU033", log::str("cannot listen on port ", port, address.empty() ? "" : " of " + address, ": ",
                                       reason, port ? "; give another --main-port, or 0 for a free one" : ""));
 }
 
-/// Sets SO_REUSEADDR for a fixed port, which may still be in TIME_WAIT from an earlier job. A free port is never
-/// shared, so it does not get the option: with it, two sockets could be bound to one port until one listens.
-void reuse_if_fixed(int fd, int port) {
-  int on = port != 0;
-  setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-}
-
-/// Binds to all addresses: of both families if the host has IPv6, otherwise of IPv4.
-int bind_everywhere(int port) {
-  int fd = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  if (fd >= 0) {
-    int off = 0;
-    setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
-    reuse_if_fixed(fd, port);
-    sockaddr_in6 address{};
-    address.sin6_family = AF_INET6;
-    address.sin6_addr = in6addr_any;
-    address.sin6_port = htons(static_cast<uint16_t>(port));
-    if (bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0) return fd;
-    if (errno == EADDRINUSE || errno == EACCES) refuse(fd, port, "");
-    close(fd);
-  }
-  return -1;
-}
-
-int bind_to(int port, const std::string& address) {
+/// A socket bound to a numeric address; that of "::" serves both families. Empty, with the reason in errno, if that
+/// fails.
+Descriptor bound_to(int port, const std::string& address) {
   const auto places = resolve(address, port, AI_NUMERICHOST);
   errno = EADDRNOTAVAIL;
-  if (places.empty()) refuse(-1, port, address);
+  if (places.empty()) return Descriptor();
   const auto& place = places.front();
-  int fd = socket(place.bytes.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  if (fd >= 0) reuse_if_fixed(fd, port);
-  if (fd < 0 || bind(fd, place.get(), place.size) != 0) refuse(fd, port, address);
-  return fd;
+  Descriptor one(socket(place.bytes.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (!one) return one;
+  // A fixed port may still be in TIME_WAIT from an earlier job. A free port is never shared, so it does not get
+  // SO_REUSEADDR: with it, two sockets could be bound to one port until one listens.
+  const int fixed = port != 0, off = 0;
+  setsockopt(one.get(), SOL_SOCKET, SO_REUSEADDR, &fixed, sizeof fixed);
+  if (place.bytes.ss_family == AF_INET6) setsockopt(one.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
+  return bind(one.get(), place.get(), place.size) == 0 ? std::move(one) : Descriptor();
 }
 
 /// The address that a socket is bound to; of size 0 if there is none.
@@ -121,26 +99,12 @@ std::vector<std::string> addresses_of_this_host() {
 }  // namespace
 
 ListeningSocket::ListeningSocket(int port, const std::string& address) {
-  fd_ = address.empty() ? bind_everywhere(port) : bind_to(port, address);
-  if (fd_ < 0) fd_ = bind_to(port, "0.0.0.0");
-  if (listen(fd_, SOMAXCONN) != 0) refuse(std::exchange(fd_, -1), port, address);
-  port_ = port_of(fd_);
+  socket_ = bound_to(port, address.empty() ? "::" : address);
+  const bool lacks_ipv6 = !socket_ && address.empty() && errno != EADDRINUSE && errno != EACCES;
+  if (lacks_ipv6) socket_ = bound_to(port, "0.0.0.0");
+  if (!socket_ || listen(socket_.get(), SOMAXCONN) != 0) refuse(port, lacks_ipv6 ? "0.0.0.0" : address);
+  port_ = port_of(socket_.get());
 }
-
-ListeningSocket::ListeningSocket(ListeningSocket&& other) noexcept
-    : fd_(std::exchange(other.fd_, -1)), port_(std::exchange(other.port_, 0)) {}
-
-ListeningSocket& ListeningSocket::operator=(ListeningSocket&& other) noexcept {
-  std::swap(fd_, other.fd_);
-  std::swap(port_, other.port_);
-  return *this;
-}
-
-ListeningSocket::~ListeningSocket() {
-  if (fd_ >= 0) close(fd_);
-}
-
-int ListeningSocket::release() noexcept { return std::exchange(fd_, -1); }
 
 std::vector<SocketAddress> resolve(const std::string& host, int port, int flags, std::string* problem) {
   addrinfo hints{};

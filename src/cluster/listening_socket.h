@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "base/descriptor.h"
+
 namespace muster::cluster {
 
 /// A listening TCP socket: while it is open, no other process can take its port. Movable; closes itself.
@@ -15,18 +17,15 @@ class ListeningSocket {
   /// a free port.
   /// Throws: LaunchError (MU033) if the port is taken or cannot be bound.
   ListeningSocket(int port, const std::string& address);
-  ListeningSocket(ListeningSocket&& other) noexcept;
-  ListeningSocket& operator=(ListeningSocket&& other) noexcept;
-  ~ListeningSocket();
 
-  int fd() const noexcept { return fd_; }
+  int fd() const noexcept { return socket_.get(); }
   int port() const noexcept { return port_; }
   /// Releases the ownership of the descriptor and returns it.
-  int release() noexcept;
+  int release() noexcept { return socket_.release(); }
 
  private:
-  int fd_ = -1;
   int port_ = 0;
+  Descriptor socket_;
 };
 
 /// An address to which a socket connects or binds.

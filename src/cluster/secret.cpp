@@ -10,6 +10,7 @@
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
 
+#include "base/descriptor.h"
 #include "base/log.h"
 #include "base/random_word.h"
 #include "base/text.h"
@@ -27,13 +28,12 @@ constexpr const char* kBlanks = " \t\r\n";
   throw ConfigError("MU068", log::str("the file of the job's secret, ", path.string(), ", ", why));
 }
 
-/// Reads and closes the descriptor. The limit is far above the size of a secret.
-std::string read_all(int descriptor) {
+/// The limit is far above the size of a secret.
+std::string read_all(const Descriptor& file) {
   char bytes[4096];
   std::string text;
-  for (ssize_t got; text.size() < sizeof bytes && (got = ::read(descriptor, bytes, sizeof bytes)) > 0;)
+  for (ssize_t got; text.size() < sizeof bytes && (got = ::read(file.get(), bytes, sizeof bytes)) > 0;)
     text.append(bytes, static_cast<std::size_t>(got));
-  ::close(descriptor);
   return text;
 }
 
@@ -48,13 +48,12 @@ Secret::Secret(const std::string& text) : text_(trimmed(text, kBlanks)) {
 Secret make_secret() { return Secret(random_hex(kMadeBytes)); }
 
 Secret read_secret_file(const std::filesystem::path& path) {
-  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (descriptor < 0) refuse_file(path, log::str("cannot be read: ", std::generic_category().message(errno)));
+  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (!file) refuse_file(path, log::str("cannot be read: ", std::generic_category().message(errno)));
   struct stat status {};
-  const bool is_file = ::fstat(descriptor, &status) == 0 && S_ISREG(status.st_mode);
+  const bool is_file = ::fstat(file.get(), &status) == 0 && S_ISREG(status.st_mode);
   const bool is_private = (status.st_mode & 077) == 0;
-  if (is_file && is_private) return Secret(read_all(descriptor));
-  ::close(descriptor);
+  if (is_file && is_private) return Secret(read_all(file));
   refuse_file(
       path,
       is_file ? "may be read or written by others; say chmod 600, and take another secret if others had time to read it"

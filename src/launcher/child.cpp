@@ -55,12 +55,11 @@ void replace_descriptor(int from, int to) {
 }
 
 /// 0 once the program has replaced the process; errno if exec failed.
-int await_exec(int report) {
+int await_exec(const Descriptor& report) {
   int error = 0;
   ssize_t size;
-  do size = read(report, &error, sizeof error);
+  do size = read(report.get(), &error, sizeof error);
   while (size < 0 && errno == EINTR);
-  close(report);
   return size == sizeof error ? error : 0;
 }
 
@@ -85,25 +84,20 @@ Child::Child(int rank, const Program& program, const SpawnAttributes& attributes
   cluster::promise_to_print(report_);
   if (report_.descriptor() >= 0) variables.set(cluster::kReportFd, std::to_string(report_.descriptor()));
   Image image(program, variables);
-  int report[2];
-  if (pipe2(report, O_CLOEXEC) != 0) refuse(rank, "no pipe", errno);
+  auto report = make_pipe();
+  if (!report.reading) refuse(rank, "no pipe", errno);
   pid_t parent = getpid();
   pid_ = fork();
-  if (pid_ == 0) become(image, attributes, parent, report[1], report_.descriptor());
-  int error = errno;
-  close(report[1]);
-  if (pid_ < 0) {
-    close(report[0]);
-    refuse(rank, "no process", error);
-  }
+  if (pid_ == 0) become(image, attributes, parent, report.writing.get(), report_.descriptor());
+  if (pid_ < 0) refuse(rank, "no process", errno);
+  report.writing.close();
   if (own_group_) setpgid(pid_, pid_);
-  pid_fd_ = static_cast<int>(syscall(SYS_pidfd_open, pid_, 0));
+  pid_fd_ = Descriptor(static_cast<int>(syscall(SYS_pidfd_open, pid_, 0)));
   int open_error = errno;
-  error = await_exec(report[0]);
-  if (!error && pid_fd_ >= 0) return;
+  int error = await_exec(report.reading);
+  if (!error && pid_fd_) return;
   kill(pid_, SIGKILL);
   waitpid(pid_, nullptr, 0);
-  if (pid_fd_ >= 0) close(pid_fd_);
   refuse(rank, error ? "cannot execute " + program.path : "pidfd_open (Linux 5.3 or later is needed)",
          error ? error : open_error);
 }
@@ -112,21 +106,20 @@ Child::Child(int rank, pid_t adopted, cluster::Report report)
     : own_group_(true), rank_(rank), report_(std::move(report)) {
   siginfo_t ended;
   if (waitid(P_PID, static_cast<id_t>(adopted), &ended, WEXITED | WNOHANG | WNOWAIT) == 0)
-    pid_fd_ = static_cast<int>(syscall(SYS_pidfd_open, adopted, 0));
-  if (pid_fd_ < 0) refuse(rank, "it cannot be watched", errno);
+    pid_fd_ = Descriptor(static_cast<int>(syscall(SYS_pidfd_open, adopted, 0)));
+  if (!pid_fd_) refuse(rank, "it cannot be watched", errno);
   pid_ = adopted;
 }
 
 Child::Child(Child&& other) noexcept
     : end_(other.end_), own_group_(other.own_group_), pid_(std::exchange(other.pid_, -1)),
-      pid_fd_(std::exchange(other.pid_fd_, -1)), rank_(other.rank_), report_(std::move(other.report_)) {}
+      pid_fd_(std::move(other.pid_fd_)), rank_(other.rank_), report_(std::move(other.report_)) {}
 
 Child::~Child() {
   if (pid_ < 0) return;
   // The process's own children may outlive it in its group. It is not reaped yet, so its id is still valid.
   signal(SIGKILL, true);
   while (waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {}
-  close(pid_fd_);
 }
 
 void Child::poll() {
@@ -201,15 +194,14 @@ constexpr pid_t kDismissed = 0;
 }  // namespace
 
 Reaper::Reaper() {
-  int ends[2];
-  if (pipe2(ends, O_CLOEXEC) != 0) return;
-  Descriptor from_launcher(ends[0]);
-  to_reaper_ = Descriptor(ends[1]);
+  auto pipe = make_pipe();
+  if (!pipe.reading) return;
   pid_ = fork();
   if (pid_ == 0) {
-    to_reaper_.close();
-    keep(from_launcher.get());
+    pipe.writing.close();
+    keep(pipe.reading.get());
   }
+  to_reaper_ = std::move(pipe.writing);
 }
 
 Reaper::~Reaper() {

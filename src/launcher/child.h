@@ -61,7 +61,7 @@ class Child {
   /// The report of the rank. The rank's environment has the descriptor of the page.
   const cluster::Report& report() const noexcept { return report_; }
   /// A descriptor that becomes readable when the process has ended.
-  int pid_fd() const noexcept { return pid_fd_; }
+  int pid_fd() const noexcept { return pid_fd_.get(); }
   /// Checks whether the process has ended. Does not reap it, so its id cannot be reused. Never blocks.
   void poll();
   /// Whether a signal (SIGSTOP, SIGTSTP) has stopped the process, so that it continues only at SIGCONT.
@@ -75,7 +75,7 @@ class Child {
   std::optional<ExitStatus> end_;
   bool own_group_ = false;
   pid_t pid_ = -1;
-  int pid_fd_ = -1;
+  Descriptor pid_fd_;
   int rank_ = 0;
   cluster::Report report_;
 };

@@ -10,7 +10,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <filesystem>
-#include <optional>
 #include <system_error>
 
 #include "base/log.h"
@@ -145,25 +144,10 @@ bool same_file(int a, int b) {
          first.st_ino == second.st_ino;
 }
 
-[[noreturn]] void refuse_stream() {
-  throw LaunchError("MU034", log::str("no pipe for the output of a rank: ", std::generic_category().message(errno)));
-}
-
-struct Ends {
-  Descriptor reading, writing;
-};
-
-Ends make_pipe() {
-  int ends[2];
-  if (pipe2(ends, O_CLOEXEC) != 0) refuse_stream();
-  fcntl(ends[0], F_SETFL, O_NONBLOCK);
-  return {Descriptor(ends[0]), Descriptor(ends[1])};
-}
-
 /// A pseudoterminal for rank 0. It passes bytes on unchanged, so that the launcher sees exactly what the rank writes.
-/// The slave is opened through the master, since a container may lack /dev/pts. nullopt if the machine has no
+/// The slave is opened through the master, since a container may lack /dev/pts. Empty if the machine has no
 /// pseudoterminals.
-std::optional<Ends> make_terminal() {
+Pipe make_terminal() {
   Descriptor master(posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC));
   if (!master || unlockpt(master.get()) != 0) return {};
   Descriptor rank(ioctl(master.get(), TIOCGPTPEER, O_RDWR | O_NOCTTY | O_CLOEXEC));
@@ -173,8 +157,7 @@ std::optional<Ends> make_terminal() {
   mode.c_oflag &= ~static_cast<tcflag_t>(OPOST);
   mode.c_lflag &= ~static_cast<tcflag_t>(ECHO);
   tcsetattr(rank.get(), TCSANOW, &mode);
-  fcntl(master.get(), F_SETFL, O_NONBLOCK);
-  return Ends{std::move(master), std::move(rank)};
+  return {std::move(master), std::move(rank)};
 }
 
 }  // namespace
@@ -219,12 +202,16 @@ Console::Ends Console::open_rank(int rank) {
 }
 
 Descriptor Console::add_stream(RankOutput::Setup setup, bool terminal) {
-  auto made = terminal ? make_terminal() : std::nullopt;
-  auto ends = made ? std::move(*made) : make_pipe();
-  if (made) {
+  auto ends = terminal ? make_terminal() : Pipe();
+  if (ends.reading) {
     master_ = ends.reading.get();
     resize();
+  } else {
+    ends = make_pipe();
   }
+  if (!ends.reading)
+    throw LaunchError("MU034", log::str("no pipe for the output of a rank: ", std::generic_category().message(errno)));
+  fcntl(ends.reading.get(), F_SETFL, O_NONBLOCK);
   streams_.push_back({std::move(ends.reading), RankOutput(std::move(setup))});
   return std::move(ends.writing);
 }

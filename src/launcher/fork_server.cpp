@@ -312,21 +312,19 @@ std::vector<Child> ForkServer::fork_ranks(const std::vector<RankStart>& ranks) {
   std::vector<cluster::Report> reports;
   for (std::size_t i = 0; i < ranks.size(); ++i)
     cluster::promise_to_print(reports.emplace_back(cluster::Report::make()));
-  int ends[2];
-  if (pipe2(ends, O_CLOEXEC) != 0) return refuse_by_errno("no pipe"), std::vector<Child>();
-  const Descriptor start_fd(ends[0]);
-  Descriptor starts(ends[1]);
-  const auto processes = request(ranks, reports, start_fd.get());
+  auto start = make_pipe();
+  if (!start.reading) return refuse_by_errno("no pipe"), std::vector<Child>();
+  const auto processes = request(ranks, reports, start.reading.get());
   std::vector<Child> children;
   if (!usable_) {
-    starts.close();
+    start.writing.close();
     reap(processes);
     return children;
   }
   children.reserve(ranks.size());
   for (std::size_t i = 0; i < ranks.size(); ++i) children.emplace_back(ranks[i].rank, processes[i], reports[i]);
   const std::string one_each(ranks.size(), 's');
-  if (write(starts.get(), one_each.data(), one_each.size()) != static_cast<ssize_t>(one_each.size()))
+  if (write(start.writing.get(), one_each.data(), one_each.size()) != static_cast<ssize_t>(one_each.size()))
     refuse_by_errno("ranks cannot be told to start"), children.clear();
   return children;
 }
