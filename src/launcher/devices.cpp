@@ -49,26 +49,21 @@ DeviceChoice choose_xla_processes(const DeviceRequest& request) {
 
 std::vector<int> read_indices(const DeviceRequest& request) {
   std::vector<int> indices;
-  std::string_view rest = request.devices;
-  while (!rest.empty()) {
-    size_t comma = rest.find(',');
-    const int index = parse_number<int>(rest.substr(0, comma)).value_or(-1);
+  for (const auto& word : split_text(request.devices, ',')) {
+    const int index = parse_number<int>(word).value_or(-1);
     if (index < 0) refuse(request, "a list must hold whole numbers from 0, such as 0,2");
     if (index >= request.present)
       refuse(request, str("there is no device ", index, "; this node has ", request.present));
     if (std::find(indices.begin(), indices.end(), index) != indices.end())
       refuse(request, str("device ", index, " stands there twice"));
     indices.push_back(index);
-    rest = comma == std::string_view::npos ? std::string_view() : rest.substr(comma + 1);
   }
   return indices;
 }
 
 int count_entries(const std::string& folder, bool (*counts)(const std::filesystem::path&)) {
   std::error_code error;
-  int result = 0;
-  for (const auto& entry : std::filesystem::directory_iterator(folder, error)) result += counts(entry.path());
-  return result;
+  return static_cast<int>(std::ranges::count_if(std::filesystem::directory_iterator(folder, error), counts));
 }
 
 /// A node of AMD's topology is a GPU if it has SIMD units.
@@ -197,9 +192,8 @@ std::string without_escapes(const std::string& text) {
 
 /// True for "570.86.15", false for "x86_64" and "13".
 bool is_version(const std::string& word) {
-  const auto of_version = [](unsigned char c) { return std::isdigit(c) || c == '.'; };
-  return std::isdigit(static_cast<unsigned char>(word.front())) && word.find('.') != std::string::npos &&
-         std::all_of(word.begin(), word.end(), of_version);
+  return word.front() != '.' && word.find('.') != std::string::npos &&
+         word.find_first_not_of("0123456789.") == std::string::npos;
 }
 
 std::string version_in(const std::string& line) {
@@ -210,8 +204,7 @@ std::string version_in(const std::string& line) {
 }
 
 bool is_gpu(const std::string& name) {
-  return name.size() > 3 && name.starts_with("GPU") &&
-         std::all_of(name.begin() + 3, name.end(), [](unsigned char c) { return std::isdigit(c); });
+  return name.starts_with("GPU") && parse_number<unsigned int>(std::string_view(name).substr(3));
 }
 
 /// The meaning of nvidia-smi's link names; the closest links first.
@@ -247,35 +240,12 @@ std::map<std::string, std::vector<std::string>> pairs_of(const std::vector<std::
   return pairs;
 }
 
-/// Runs nvidia-smi until it fails once.
-class NvidiaSmi {
- public:
-  NvidiaSmi(std::chrono::milliseconds timeout, GpuReport& report) : report_(report), timeout_(timeout) {}
-
-  std::string ask(std::vector<std::string> words) {
-    if (gave_up_) return "";
-    words.insert(words.begin(), "nvidia-smi");
-    const auto answer = run_program(std::move(words), timeout_);
-    is_there_ = !answer.is_missing;
-    gave_up_ = !answer.succeeded();
-    if (answer.succeeded()) return without_escapes(answer.output);
-    if (is_there_) report_.problems.push_back(problem_of(answer));
-    return "";
-  }
-  bool is_there() const { return is_there_; }
-
- private:
-  static std::string problem_of(const CompletedProgram& answer) {
-    if (!answer.problem.empty()) return "nvidia-smi " + answer.problem;
-    const auto said = trimmed(answer.output, kBlanks);
-    const auto how = answer.signal ? str("by signal ", answer.signal) : str("with code ", answer.exit_code);
-    return str("nvidia-smi ended ", how, said.empty() ? "" : ": ", said.substr(0, said.find('\n')));
-  }
-
-  GpuReport& report_;
-  std::chrono::milliseconds timeout_;
-  bool gave_up_ = false, is_there_ = true;
-};
+std::string problem_of(const CompletedProgram& answer) {
+  if (!answer.problem.empty()) return "nvidia-smi " + answer.problem;
+  const auto said = trimmed(answer.output, kBlanks);
+  const auto how = answer.signal ? str("by signal ", answer.signal) : str("with code ", answer.exit_code);
+  return str("nvidia-smi ended ", how, said.empty() ? "" : ": ", said.substr(0, said.find('\n')));
+}
 
 std::string driver_of_system(const std::string& root) {
   std::ifstream file(root + "/" + kVersionFile);
@@ -323,18 +293,24 @@ std::vector<std::string> listed_links(const std::string& output) {
 }
 
 GpuReport report_gpus(std::chrono::milliseconds timeout, const std::string& root) {
-  GpuReport report;
-  NvidiaSmi nvidia_smi(timeout, report);
-  report.driver = driver_of_system(root);
-  report.devices = listed_devices(nvidia_smi.ask({"-L"}));
-  if (report.driver.empty() && nvidia_smi.is_there()) {
-    const auto version = version_in(nvidia_smi.ask({"--query-gpu=driver_version", "--format=csv,noheader"}));
+  CompletedProgram answer;  // nvidia-smi's last one; after a failure it is not asked again
+  const auto ask = [&](std::vector<std::string> words) {
+    if (!answer.succeeded()) return std::string();
+    words.insert(words.begin(), "nvidia-smi");
+    answer = run_program(std::move(words), timeout);
+    return answer.succeeded() ? without_escapes(answer.output) : "";
+  };
+  GpuReport report{.driver = driver_of_system(root)};
+  report.devices = listed_devices(ask({"-L"}));
+  if (report.driver.empty()) {
+    const auto version = version_in(ask({"--query-gpu=driver_version", "--format=csv,noheader"}));
     if (!version.empty()) report.driver = version + " (nvidia-smi)";
   }
   const auto gpus = std::count_if(report.devices.begin(), report.devices.end(),
                                   [](const auto& device) { return device.find('.') > device.find(':'); });
-  if (gpus > 1) report.links = listed_links(nvidia_smi.ask({"topo", "-m"}));
-  if (!nvidia_smi.is_there() && !report.driver.empty())
+  if (gpus > 1) report.links = listed_links(ask({"topo", "-m"}));
+  if (!answer.succeeded() && !answer.is_missing) report.problems.push_back(problem_of(answer));
+  if (answer.is_missing && !report.driver.empty())
     report.problems.emplace_back("there is no nvidia-smi in PATH, which would name the devices and their links");
   return report;
 }
