@@ -37,17 +37,17 @@ void replace_descriptor(int from, int to) {
 }
 
 /// Runs in the new process and uses only async-signal-safe calls. Writes errno to `report` if exec fails.
-[[noreturn]] void become(const Image& image, const SpawnAttributes& attributes, pid_t parent, int report, int page) {
+[[noreturn]] void become(const Image& image, const RankStart& start, pid_t parent, int report, int page) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) _exit(1);
-  if (attributes.own_group) setpgid(0, 0);
-  replace_descriptor(attributes.input_fd, STDIN_FILENO);
-  replace_descriptor(attributes.output_fd, STDOUT_FILENO);
-  replace_descriptor(attributes.error_fd, STDERR_FILENO);
-  for (int kept : {attributes.keep_fd, page})
+  if (start.own_group) setpgid(0, 0);
+  replace_descriptor(start.input_fd, STDIN_FILENO);
+  replace_descriptor(start.output_fd, STDOUT_FILENO);
+  replace_descriptor(start.error_fd, STDERR_FILENO);
+  for (int kept : {start.keep_fd, page})
     if (kept >= 0) fcntl(kept, F_SETFD, 0);
   std::signal(SIGPIPE, SIG_DFL);
-  if (attributes.signal_mask) pthread_sigmask(SIG_SETMASK, attributes.signal_mask, nullptr);
+  if (start.signal_mask) pthread_sigmask(SIG_SETMASK, start.signal_mask, nullptr);
   execve(image.path, image.arguments.data(), image.environment.data());
   int error = errno;
   [[maybe_unused]] auto written = write(report, &error, sizeof error);
@@ -77,19 +77,19 @@ std::string ExitStatus::describe() const {
   return log::str("was ended by signal ", signal, name ? log::str(" (SIG", name, ")") : "");
 }
 
-Child::Child(int rank, const Program& program, const SpawnAttributes& attributes)
-    : own_group_(attributes.own_group), rank_(rank),
-      report_(attributes.reports ? cluster::Report::make() : cluster::Report()) {
-  auto variables = program.environment;
+Child::Child(const RankStart& start, const Program& program)
+    : own_group_(start.own_group), rank_(start.rank),
+      report_(start.reports ? cluster::Report::make() : cluster::Report()) {
+  auto variables = start.environment;
   cluster::promise_to_print(report_);
   if (report_.descriptor() >= 0) variables.set(cluster::kReportFd, std::to_string(report_.descriptor()));
   Image image(program, variables);
   auto report = make_pipe();
-  if (!report.reading) refuse(rank, "no pipe", errno);
+  if (!report.reading) refuse(rank_, "no pipe", errno);
   pid_t parent = getpid();
   pid_ = fork();
-  if (pid_ == 0) become(image, attributes, parent, report.writing.get(), report_.descriptor());
-  if (pid_ < 0) refuse(rank, "no process", errno);
+  if (pid_ == 0) become(image, start, parent, report.writing.get(), report_.descriptor());
+  if (pid_ < 0) refuse(rank_, "no process", errno);
   report.writing.close();
   if (own_group_) setpgid(pid_, pid_);
   pid_fd_ = Descriptor(static_cast<int>(syscall(SYS_pidfd_open, pid_, 0)));
@@ -98,7 +98,7 @@ Child::Child(int rank, const Program& program, const SpawnAttributes& attributes
   if (!error && pid_fd_) return;
   kill(pid_, SIGKILL);
   waitpid(pid_, nullptr, 0);
-  refuse(rank, error ? "cannot execute " + program.path : "pidfd_open (Linux 5.3 or later is needed)",
+  refuse(rank_, error ? "cannot execute " + program.path : "pidfd_open (Linux 5.3 or later is needed)",
          error ? error : open_error);
 }
 

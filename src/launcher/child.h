@@ -25,17 +25,18 @@ struct ExitStatus {
 /// A program to execute.
 struct Program {
   std::vector<std::string> arguments;  ///< arguments, beginning with argv[0]
-  Environment environment;
   std::string path;
 };
 
-/// Descriptors, process group and signal mask of a new process.
-struct SpawnAttributes {
-  int error_fd = -1;                      ///< stderr of the process; -1: inherited
-  int input_fd = -1;                      ///< stdin of the process; -1: inherited
-  int keep_fd = -1;                       ///< descriptor that stays open across exec under its number
-  bool own_group = true;                  ///< true: lead a new process group, so that its children can be signalled too
-  int output_fd = -1;                     ///< stdout of the process; -1: inherited
+/// How one rank is started.
+struct RankStart {
+  Environment environment = {};
+  int error_fd = -1;      ///< stderr of the process; -1: inherited
+  int input_fd = -1;      ///< stdin of the process; -1: inherited
+  int keep_fd = -1;       ///< descriptor that stays open across exec under its number
+  bool own_group = true;  ///< true: lead a new process group, so that its children can be signalled too
+  int output_fd = -1;     ///< stdout of the process; -1: inherited
+  int rank = 0;
   bool reports = true;                    ///< true: give the process a page for its report
   const sigset_t* signal_mask = nullptr;  ///< nullptr: inherited
 };
@@ -46,8 +47,8 @@ struct SpawnAttributes {
 /// that started it. Movable. The destructor kills a process that still runs and reaps it.
 class Child {
  public:
-  /// Throws: LaunchError (MU034) with `rank` if the process cannot be started or exec fails.
-  Child(int rank, const Program& program, const SpawnAttributes& attributes);
+  /// Throws: LaunchError (MU034) with the rank if the process cannot be started or exec fails.
+  Child(const RankStart& start, const Program& program);
   /// Adopts a rank that another process has started. The rank leads a process group, and dies with this thread.
   /// Requires: it has become a child of this process, which has not waited for it.
   /// Throws: LaunchError (MU034) with `rank` if it is not a child.

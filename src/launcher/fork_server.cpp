@@ -234,11 +234,10 @@ struct RankDescriptors {
   std::vector<std::string> variables;
 
   RankDescriptors(const RankStart& rank, const cluster::Report& report) {
-    const auto& given = rank.attributes;
     const auto or_own = [](int descriptor, int own) { return descriptor < 0 ? own : descriptor; };
-    numbers = {or_own(given.input_fd, STDIN_FILENO), or_own(given.output_fd, STDOUT_FILENO),
-               or_own(given.error_fd, STDERR_FILENO)};
-    add(cluster::kStoreFd, given.keep_fd);
+    numbers = {or_own(rank.input_fd, STDIN_FILENO), or_own(rank.output_fd, STDOUT_FILENO),
+               or_own(rank.error_fd, STDERR_FILENO)};
+    add(cluster::kStoreFd, rank.keep_fd);
     add(cluster::kReportFd, report.descriptor());
   }
 
@@ -289,16 +288,15 @@ void ForkServer::execute(const RankStart& first) {
   const Descriptor its_end(ends[1]);
   const auto token = random_hex(16);
   if (!send_message(socket_.get(), token + inherited_descriptors(), {})) return refuse_by_errno("no first message");
-  environment_ = fork_server_environment(first.environment);
-  Program program = program_;
-  program.environment = environment_;
-  program.environment.set(cluster::kForkServer, log::str(its_end.get(), ":", token));
   const Descriptor nothing(open("/dev/null", O_RDONLY | O_CLOEXEC));
-  SpawnAttributes attributes = first.attributes;
-  attributes.input_fd = nothing.get();
-  attributes.keep_fd = its_end.get();
-  attributes.reports = false;
-  server_.emplace(first.rank, program, attributes);
+  environment_ = fork_server_environment(first.environment);
+  RankStart server = first;
+  server.environment = environment_;
+  server.environment.set(cluster::kForkServer, log::str(its_end.get(), ":", token));
+  server.input_fd = nothing.get();
+  server.keep_fd = its_end.get();
+  server.reports = false;
+  server_.emplace(server, program_);
 }
 
 void ForkServer::check_variables(const std::vector<RankStart>& ranks) {

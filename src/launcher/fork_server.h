@@ -26,13 +26,6 @@ std::string variable_words(const Environment& server, const Environment& rank,
 /// ForkNote of this version, and runs with the rights of the user who executes it. False if it cannot be read.
 bool can_be_fork_server(const std::string& path);
 
-/// The data to start one rank.
-struct RankStart {
-  SpawnAttributes attributes;
-  Environment environment;
-  int rank = 0;
-};
-
 // Why: docs/decisions/0121-ranks-are-forked-before-main.md.
 
 /// Starts the ranks of a program by forking them from one process, its fork server, which has loaded all libraries and

@@ -58,7 +58,7 @@ std::string new_job_name() { return std::to_string(getpid()) + "-" + random_word
 
 constexpr int kPortOfSeveralNodes = 29400;  // default port of torchrun's c10d rendezvous
 
-void check_nodes(const Nodes& nodes) {
+void check_nodes(const StartRound& nodes) {
   using log::str;
   if (nodes.nodes < 1) throw ConfigError("MU036", str("nodes is ", nodes.nodes, "; at least 1 is wanted"));
   if (nodes.node_rank < 0 || nodes.node_rank >= nodes.nodes)

@@ -126,16 +126,15 @@ LocalRanks::LocalRanks(const Job& job, const LaunchOptions& options)
 
 void LocalRanks::start(const Job& job, const sigset_t& signal_mask) {
   Descriptor nothing(open("/dev/null", O_RDONLY | O_CLOEXEC));
-  SpawnAttributes attributes;
-  attributes.input_fd = nothing.get();
-  attributes.own_group = false;
-  attributes.signal_mask = &signal_mask;
-  auto program = this_program();
-  auto parent = Environment::of_process();
-  for (int local_rank = 1; local_rank < job.processes; ++local_rank) {
-    program.environment = rank_environment(parent, job, local_rank);
-    children_.emplace_back(job.rank_of(local_rank), program, attributes);
-  }
+  const auto program = this_program();
+  const auto parent = Environment::of_process();
+  for (int local_rank = 1; local_rank < job.processes; ++local_rank)
+    children_.emplace_back(RankStart{.environment = rank_environment(parent, job, local_rank),
+                                     .input_fd = nothing.get(),
+                                     .own_group = false,
+                                     .rank = job.rank_of(local_rank),
+                                     .signal_mask = &signal_mask},
+                           program);
   supervisor_.emplace(
       Supervisor::Setup{&children_, options_.grace, {job.nodes, job.processes}, Supervisor::Own{own_rank_, report_}});
 }
@@ -293,7 +292,10 @@ void check_agreement(const ClusterEnvironment& cluster, const LaunchOptions& opt
 }
 
 Job plan_job(const LaunchOptions& options, const Environment& variables) {
-  check_nodes({options.main_address, options.main_port, options.node_rank, options.nodes});
+  check_nodes({.main_address = options.main_address,
+               .main_port = options.main_port,
+               .node_rank = options.node_rank,
+               .nodes = options.nodes});
   Job job;
   job.cores = count_cores();
   job.node_rank = options.node_rank;

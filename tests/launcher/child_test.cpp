@@ -11,7 +11,7 @@ namespace muster::launcher {
 namespace {
 
 ExitStatus run_shell(const std::string& script) {
-  Child child(0, {{"sh", "-c", script}, Environment::of_process(), "/bin/sh"}, {});
+  Child child({.environment = Environment::of_process()}, {{"sh", "-c", script}, "/bin/sh"});
   pollfd entry{child.pid_fd(), POLLIN, 0};
   EXPECT_EQ(poll(&entry, 1, 60000), 1);
   EXPECT_FALSE(child.end().has_value()) << "an end is seen by poll() alone";
@@ -30,7 +30,7 @@ TEST(Child, TellsHowItEnded) {
 TEST(Child, EndsWithItsOwner) {
   std::optional<testing::Watched> watched;
   {
-    Child child(0, {{"sleep", "1000"}, Environment::of_process(), "/bin/sleep"}, {});
+    Child child({.environment = Environment::of_process()}, {{"sleep", "1000"}, "/bin/sleep"});
     watched.emplace(child.pid());
     child.poll();
     EXPECT_FALSE(child.end().has_value());
@@ -42,7 +42,7 @@ TEST(Child, WhatCannotBeExecutedIsMU034) {
   testing::Folder folder;
   auto path = folder.write("noise", "\x01\x02", 0755);
   try {
-    Child child(7, {{path}, {}, path}, {});
+    Child child({.rank = 7}, {{path}, path});
     FAIL() << "noise was executed";
   } catch (const LaunchError& error) {
     EXPECT_EQ(error.id(), "MU034");

@@ -7,8 +7,9 @@ namespace muster::launcher {
 namespace {
 
 TEST(Nodes, ContradictionsAreMU036) {
-  for (const Nodes& wrong : {Nodes{"", 0, 0, 0}, Nodes{"", 0, 1, 1}, Nodes{"a", 0, -1, 2}, Nodes{"a", 0, 2, 2},
-                             Nodes{"a", 70000, 0, 2}, Nodes{"", 0, 0, 2}}) {
+  for (const StartRound& wrong :
+       {StartRound{"", 0, "", 0, 0}, StartRound{"", 0, "", 1, 1}, StartRound{"a", 0, "", -1, 2},
+        StartRound{"a", 0, "", 2, 2}, StartRound{"a", 70000, "", 0, 2}, StartRound{"", 0, "", 0, 2}}) {
     try {
       check_nodes(wrong);
       ADD_FAILURE() << wrong.node_rank << " of " << wrong.nodes;
@@ -16,7 +17,7 @@ TEST(Nodes, ContradictionsAreMU036) {
       EXPECT_EQ(error.id(), "MU036");
     }
   }
-  EXPECT_NO_THROW(check_nodes({"a", 0, 1, 2}));
+  EXPECT_NO_THROW(check_nodes({"a", 0, "", 1, 2}));
 }
 
 TEST(Nodes, OneNodeMeetsOnAFreePortOfTheLoopback) {

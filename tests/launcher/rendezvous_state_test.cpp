@@ -13,16 +13,14 @@ class Rounds {
  public:
   explicit Rounds(NodeRange nodes, int max_restarts = 9)
       : config_{.command = "train", .digest = "d", .max_restarts = max_restarts, .nodes = "n", .processes = 2},
-        state_({.join_timeout = seconds(600),
-                .last_call_timeout = seconds(30),
-                .nodes = nodes,
-                .prepare_round =
-                    [this](int count) {
-                      ++prepared;
-                      return StartRound{.main_address = "alpha", .main_port = 5, .name = "job", .nodes = count};
-                    },
-                .config = config_},
-               now_) {}
+        state_(
+            {.entry = {.config = config_},
+             .options = {.join_timeout = seconds(600), .last_call_timeout = seconds(30), .nodes = nodes}},
+            [this](int count) {
+              ++prepared;
+              return StartRound{.main_address = "alpha", .main_port = 5, .name = "job", .nodes = count};
+            },
+            now_) {}
 
   LaunchConfig& config() { return config_; }
   void comes(int id, int node_rank) {

@@ -10,6 +10,7 @@
 
 #include "base/descriptor.h"
 #include "cluster/secret.h"
+#include "launcher/job.h"
 
 /// The messages between the launchers of a job on several nodes and their rendezvous, as plain values, and the channel
 /// that carries them.
@@ -32,9 +33,9 @@ struct LaunchConfig {
 
 /// A launcher's first message.
 struct Join {
-  std::string host;
+  std::string host = {};
   int node_rank = 0;  ///< number that the user gave
-  LaunchConfig config;
+  LaunchConfig config = {};
 };
 
 /// The node is ready for the next round.
@@ -63,17 +64,6 @@ struct Alive {};
 /// From the launcher of node 0: it was told to stop the job. To the others: they must stop, too.
 struct Stop {
   int signal = 0;
-};
-
-/// A round begins.
-struct StartRound {
-  std::string main_address;
-  int main_port = 0;
-  std::string name;  ///< name of the job in this round
-  int node_rank = 0;
-  int nodes = 1;
-  int restarts = 0;
-  std::int64_t start = 0;  ///< start of the whole job in milliseconds since 1970
 };
 
 /// The round is over; the node must end its ranks.

@@ -101,28 +101,19 @@ std::variant<Descriptor, int> connect_to(const MainAddress& place, milliseconds 
 
 }  // namespace
 
-NodeAgent::NodeAgent(const Setup& setup, const RelayedSignals& signals) : setup_(setup), signals_(&signals) {
-  if (!is_first()) return;
-  RendezvousState::Setup state{.join_timeout = setup.join_timeout,
-                               .last_call_timeout = setup.last_call_timeout,
-                               .nodes = setup.nodes,
-                               .prepare_round = [this](int nodes) { return prepare_round(nodes); },
-                               .config = setup.entry.config};
-  server_ = std::make_unique<RendezvousServer>(RendezvousServer::Setup{.heartbeat_timeout = setup.heartbeat_timeout,
-                                                                       .main_address = setup.main_address.address,
-                                                                       .main_port = setup.main_address.port,
-                                                                       .secret = setup.secret,
-                                                                       .state = std::move(state)});
+NodeAgent::NodeAgent(const NodeSetup& setup, const RelayedSignals& signals) : setup_(setup), signals_(&signals) {
+  if (is_first())
+    server_ = std::make_unique<RendezvousServer>(setup, [this](int nodes) { return prepare_round(nodes); });
 }
 
 NodeAgent::~NodeAgent() = default;
 
 /// A round shares nothing with the previous one. With one node, only this node needs to reach its store.
 StartRound NodeAgent::prepare_round(int nodes) {
-  StartRound round{.main_address = nodes == 1 ? "127.0.0.1" : setup_.main_address.address,
+  StartRound round{.main_address = nodes == 1 ? "127.0.0.1" : setup_.job.main_address,
                    .name = new_job_name(),
                    .nodes = nodes,
-                   .start = setup_.start};
+                   .start = setup_.job.start};
   store_ = cluster::ListeningSocket(0, cluster::where_to_listen(round.main_address));
   round.main_port = store_.port();
   return round;
@@ -132,9 +123,9 @@ StartRound NodeAgent::prepare_round(int nodes) {
 int NodeAgent::connect() {
   std::variant<Descriptor, int> socket;
   if (server_) socket = server_->connect_first_node();
-  else socket = connect_to(setup_.main_address, setup_.join_timeout, *signals_);
+  else socket = connect_to({setup_.job.main_address, setup_.job.main_port}, setup_.options.join_timeout, *signals_);
   if (const auto* stopped_by = std::get_if<int>(&socket)) return *stopped_by;
-  channel_.emplace(std::get<Descriptor>(std::move(socket)), Channel::Side::node, setup_.secret);
+  channel_.emplace(std::get<Descriptor>(std::move(socket)), Channel::Side::node, setup_.job.secret);
   send(setup_.entry);
   return 0;
 }
@@ -160,7 +151,7 @@ NodeAgent::Next NodeAgent::await_round() {
 }
 
 void NodeAgent::refuse() const {
-  const auto place = str(setup_.main_address.address, ":", setup_.main_address.port);
+  const auto place = str(setup_.job.main_address, ":", setup_.job.main_port);
   if (channel_->is_trusted())
     throw LaunchError(
         "MU515", str("the launcher of node 0 at ", place, ", which holds the rendezvous of the nodes, is lost: ", lost_,
@@ -216,7 +207,7 @@ Channel::Clock::time_point NodeAgent::due() const {
 void NodeAgent::attend() {
   if (!channel_ || !lost_.empty()) return;
   if (Clock::now() >= beat_at_) {
-    beat_at_ = Clock::now() + setup_.heartbeat_timeout / 3;
+    beat_at_ = Clock::now() + setup_.options.heartbeat_timeout / 3;
     send(Alive{});
   }
   channel_->exchange();
@@ -239,8 +230,8 @@ void NodeAgent::check_channel() {
     case Channel::State::forged: lost_ = "what it sends is not signed with this job's secret"; break;
     case Channel::State::open:
       // Node 0 cannot lose itself: it is silent only after this process was stopped.
-      if (!server_ && silent > setup_.heartbeat_timeout)
-        lost_ = str("it gave no sign of life for ", seconds_text(setup_.heartbeat_timeout));
+      if (!server_ && silent > setup_.options.heartbeat_timeout)
+        lost_ = str("it gave no sign of life for ", seconds_text(setup_.options.heartbeat_timeout));
   }
 }
 

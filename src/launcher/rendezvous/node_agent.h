@@ -20,19 +20,11 @@ namespace muster::launcher {
 /// Thread safety: one thread.
 class NodeAgent {
  public:
-  struct Setup {
-    Join entry;
-    std::chrono::milliseconds heartbeat_timeout{0}, join_timeout{0}, last_call_timeout{0};
-    NodeRange nodes;
-    MainAddress main_address;
-    cluster::Secret secret;
-    std::int64_t start = 0;  ///< start of the job, for the ranks of all nodes
-  };
   /// The result of a wait: a round, or the exit code of the launcher.
   using Next = std::variant<StartRound, int>;
 
   /// Listens on node 0. Throws: LaunchError (MU033). `signals`: borrowed.
-  NodeAgent(const Setup& setup, const RelayedSignals& signals);
+  NodeAgent(const NodeSetup& setup, const RelayedSignals& signals);
   /// On node 0, waits up to 2 s for the others to read their messages.
   ~NodeAgent();
   NodeAgent(const NodeAgent&) = delete;
@@ -83,7 +75,7 @@ class NodeAgent {
   std::string lost_;       // why the rendezvous was lost
   bool reported_ = false;  // the cause of this round was reported
   std::optional<StartRound> round_;
-  Setup setup_;
+  NodeSetup setup_;
   int signal_ = 0;
   const RelayedSignals* signals_;
   bool stops_job_ = false;

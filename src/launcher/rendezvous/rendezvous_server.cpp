@@ -44,9 +44,6 @@ struct Overloaded : Cases... {
 template <class... Cases>
 Overloaded(Cases...) -> Overloaded<Cases...>;
 
-using log::str;
-using std::chrono::milliseconds;
-
 constexpr milliseconds kWindDownTime{2000};  // time for the other end to read the last message
 constexpr milliseconds kTimeToJoin{10000};   // time until the first message of a process that has connected
 constexpr std::size_t kMostStrangers = 64;   // limit at any one time
@@ -54,9 +51,9 @@ constexpr int kMostStrangerLines = 10;       // limit on lines about strangers, 
 
 }  // namespace
 
-RendezvousState::RendezvousState(Setup setup, Time now)
-    : joining_since_(now), note_at_(now + kFirstNote), restarts_(setup.config.max_restarts), round_began_(now),
-      round_ended_(now), setup_(std::move(setup)) {}
+RendezvousState::RendezvousState(const NodeSetup& setup, PrepareRound prepare_round, Time now)
+    : joining_since_(now), note_at_(now + kFirstNote), prepare_round_(std::move(prepare_round)),
+      restarts_(setup.entry.config.max_restarts), round_began_(now), round_ended_(now), setup_(setup) {}
 
 void RendezvousState::receive(Id id, const NodeMessage& message, Time now) {
   if (phase_ == Phase::finished) return;
@@ -86,7 +83,7 @@ void RendezvousState::join(Id id, const Join& entry) {
   if (entry.node_rank == 0 && id != kFirst)
     return refuse(
         "its node rank is 0, but that is the node of the main address, where the launchers meet; give it another one");
-  if (const auto why = difference(setup_.config, entry.config); !why.empty())
+  if (const auto why = difference(setup_.entry.config, entry.config); !why.empty())
     return refuse(str(why, "; start all nodes with the same words, but for --node-rank"));
   nodes_[id] = Node{.host = entry.host, .node_rank = entry.node_rank};
   send(id, Alive{});
@@ -121,11 +118,11 @@ void RendezvousState::wait_for_nodes(Time now) {
   if (not_before_ && now < *not_before_) return;
   not_before_.reset();
   auto ready = ready_nodes();
-  if (ready.size() < static_cast<std::size_t>(setup_.nodes.min) || ready.front() != kFirst)
+  if (ready.size() < static_cast<std::size_t>(setup_.options.nodes.min) || ready.front() != kFirst)
     return wait_for_more(ready.size(), now);
   if (!last_call_) announce_last_call(ready.size(), now);
   if (now < *last_call_ && !is_complete(ready.size())) return;
-  ready.resize(std::min(ready.size(), static_cast<std::size_t>(setup_.nodes.max)));
+  ready.resize(std::min(ready.size(), static_cast<std::size_t>(setup_.options.nodes.max)));
   round_began_ = now;
   start(ready);
 }
@@ -135,29 +132,30 @@ void RendezvousState::wait_for_nodes(Time now) {
 bool RendezvousState::is_complete(std::size_t ready) const {
   for (const auto& [id, node] : nodes_)
     if (node.in_round && !node.ready) return false;
-  return ready >= static_cast<std::size_t>(setup_.nodes.max) || (!is_node_expected_ && ready == nodes_.size());
+  return ready >= static_cast<std::size_t>(setup_.options.nodes.max) || (!is_node_expected_ && ready == nodes_.size());
 }
 
 void RendezvousState::announce_last_call(std::size_t ready, Time now) {
-  last_call_ = now + setup_.last_call_timeout;
-  if (is_node_expected_ && ready < static_cast<std::size_t>(setup_.nodes.max))
-    send_all(Note{str(counted(static_cast<std::int64_t>(ready), "node"), " of at most ", setup_.nodes.max,
-                      ready == 1 ? " is" : " are", " here; the ranks start in ", seconds_text(setup_.last_call_timeout),
-                      ", or once all nodes are here")});
+  last_call_ = now + setup_.options.last_call_timeout;
+  if (is_node_expected_ && ready < static_cast<std::size_t>(setup_.options.nodes.max))
+    send_all(Note{str(counted(static_cast<std::int64_t>(ready), "node"), " of at most ", setup_.options.nodes.max,
+                      ready == 1 ? " is" : " are", " here; the ranks start in ",
+                      seconds_text(setup_.options.last_call_timeout), ", or once all nodes are here")});
 }
 
 void RendezvousState::wait_for_more(std::size_t ready, Time now) {
   last_call_.reset();
   const auto here = str(counted(static_cast<std::int64_t>(ready), "node"), ready == 1 ? " is" : " are", " here");
-  if (now >= joining_since_ + setup_.join_timeout)
-    return finish(kCodeOfError, "MU514",
-                  {str(here, " after ", seconds_text(setup_.join_timeout), ", but at least ", setup_.nodes.min,
-                       " are wanted; start `muster run` on the others, give a longer --join-timeout, or fewer "
-                       "--nodes")});
+  if (now >= joining_since_ + setup_.options.join_timeout)
+    return finish(
+        kCodeOfError, "MU514",
+        {str(here, " after ", seconds_text(setup_.options.join_timeout), ", but at least ", setup_.options.nodes.min,
+             " are wanted; start `muster run` on the others, give a longer --join-timeout, or fewer "
+             "--nodes")});
   if (now < note_at_) return;
   note_at_ = now + kNextNote;
-  send_all(Note{str(here, ", at least ", setup_.nodes.min, " are wanted; the launchers wait for up to ",
-                    seconds_text(setup_.join_timeout))});
+  send_all(Note{str(here, ", at least ", setup_.options.nodes.min, " are wanted; the launchers wait for up to ",
+                    seconds_text(setup_.options.join_timeout))});
 }
 
 void RendezvousState::start(const std::vector<Id>& members) {
@@ -165,7 +163,7 @@ void RendezvousState::start(const std::vector<Id>& members) {
   std::stable_sort(sorted.begin(), sorted.end(), [&](Id a, Id b) {
     return std::pair(a != kFirst, nodes_.at(a).node_rank) < std::pair(b != kFirst, nodes_.at(b).node_rank);
   });
-  auto round = setup_.prepare_round(static_cast<int>(sorted.size()));
+  auto round = prepare_round_(static_cast<int>(sorted.size()));
   round.restarts = restarts_.count();
   for (auto& [id, node] : nodes_) node.in_round = false;
   for (std::size_t i = 0; i < sorted.size(); ++i) {
@@ -247,7 +245,7 @@ std::optional<RendezvousState::Time> RendezvousState::due() const {
   if (phase_ == Phase::stopping) return stop_by_;
   if (phase_ != Phase::joining) return std::nullopt;
   if (not_before_) return not_before_;
-  return last_call_ ? *last_call_ : std::min(note_at_, joining_since_ + setup_.join_timeout);
+  return last_call_ ? *last_call_ : std::min(note_at_, joining_since_ + setup_.options.join_timeout);
 }
 
 std::string RendezvousState::name_of(Id id) const {
@@ -259,9 +257,9 @@ void RendezvousState::send_all(const RendezvousMessage& message) {
   for (const auto& [id, node] : nodes_) send(id, message);
 }
 
-RendezvousServer::RendezvousServer(const Setup& setup)
-    : listening_(setup.main_port, cluster::where_to_listen(setup.main_address)), setup_(setup),
-      state_(setup.state, Clock::now()) {
+RendezvousServer::RendezvousServer(const NodeSetup& setup, PrepareRound prepare_round)
+    : listening_(setup.job.main_port, cluster::where_to_listen(setup.job.main_address)), setup_(setup),
+      state_(setup, std::move(prepare_round), Clock::now()) {
   fcntl(listening_.fd(), F_SETFL, O_NONBLOCK);
 }
 
@@ -281,7 +279,7 @@ Descriptor RendezvousServer::connect_first_node() {
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) != 0)
     throw LaunchError("MU033", str("no pair of sockets can be had: ", std::generic_category().message(errno)));
   connections_.emplace(RendezvousState::kFirst,
-                       Connection{{Descriptor(ends[0]), Channel::Side::rendezvous, setup_.secret}, "", {}});
+                       Connection{{Descriptor(ends[0]), Channel::Side::rendezvous, setup_.job.secret}, "", {}});
   return Descriptor(ends[1]);
 }
 
@@ -297,7 +295,7 @@ void RendezvousServer::attend() {
   const auto now = Clock::now();
   state_.advance(now);
   if (now >= beat_at_) {
-    beat_at_ = now + setup_.heartbeat_timeout / 3;
+    beat_at_ = now + setup_.options.heartbeat_timeout / 3;
     for (auto& [id, connection] : connections_)
       if (connection.channel.is_trusted() && !connection.wound_down_by)
         connection.channel.send(encode(RendezvousMessage(Alive{})));
@@ -318,7 +316,7 @@ void RendezvousServer::accept_all() {
     if (static_cast<std::size_t>(strangers) >= kMostStrangers) continue;
     connections_.emplace(
         next_id_++,
-        Connection{{std::move(socket), Channel::Side::rendezvous, setup_.secret}, cluster::number_of(address), {}});
+        Connection{{std::move(socket), Channel::Side::rendezvous, setup_.job.secret}, cluster::number_of(address), {}});
   }
 }
 
@@ -346,13 +344,13 @@ void RendezvousServer::attend_to(Id id, Connection& connection) {
   }
   if (!channel.is_trusted() && silent > kTimeToJoin) turn_away(connection, "connected and said nothing");
   // Node 0 cannot lose itself: it is silent only after this process was stopped.
-  else if (channel.is_trusted() && id != RendezvousState::kFirst && silent > setup_.heartbeat_timeout)
+  else if (channel.is_trusted() && id != RendezvousState::kFirst && silent > setup_.options.heartbeat_timeout)
     lose_silent(id, connection);
 }
 
 /// Gives up a silent node. It may only have been stopped for a while; then it learns that it is lost.
 void RendezvousServer::lose_silent(Id id, Connection& connection) {
-  const auto why = str("its launcher gave no sign of life for ", seconds_text(setup_.heartbeat_timeout));
+  const auto why = str("its launcher gave no sign of life for ", seconds_text(setup_.options.heartbeat_timeout));
   connection.channel.send(encode(RendezvousMessage(Finish{
       2, "MU516", {str("this node is lost to the job: ", why, ". The others go on without it; start it again")}})));
   give_up(id, connection, why);

@@ -13,6 +13,16 @@
 
 namespace muster::launcher {
 
+/// What a launcher was told about a job on several nodes.
+struct NodeSetup {
+  Join entry = {};
+  Job job = {};  ///< plan of this node, with the address of node 0 and the secret
+  RunOptions options = {};
+};
+
+/// Returns the data with which the ranks of the next round, on this many nodes, find each other.
+using PrepareRound = std::function<StartRound(int nodes)>;
+
 /// Decides when the rounds of a job on several nodes begin and end, and which nodes take part. It uses neither sockets
 /// nor clocks: events are reported to it with the time, and it returns the messages to send.
 ///
@@ -27,14 +37,7 @@ class RendezvousState {
   using Id = int;
   static constexpr Id kFirst = 0;
 
-  struct Setup {
-    std::chrono::milliseconds join_timeout{0}, last_call_timeout{0};
-    NodeRange nodes;
-    /// Returns the data with which the ranks of the next round, on this many nodes, find each other.
-    std::function<StartRound(int nodes)> prepare_round;
-    LaunchConfig config;
-  };
-  RendezvousState(Setup setup, Time now);
+  RendezvousState(const NodeSetup& setup, PrepareRound prepare_round, Time now);
 
   void receive(Id id, const NodeMessage& message, Time now);
   /// The connection is lost. `why`: "its launcher closed the connection".
@@ -93,9 +96,10 @@ class RendezvousState {
   std::optional<Time> not_before_;
   Time note_at_;
   Phase phase_ = Phase::joining;
+  PrepareRound prepare_round_;
   Restarts restarts_;
   Time round_began_, round_ended_;
-  Setup setup_;
+  NodeSetup setup_;
   std::optional<Time> stop_by_;
   int stop_signal_ = 0;
 };
@@ -108,15 +112,8 @@ class RendezvousState {
 /// Thread safety: one thread.
 class RendezvousServer {
  public:
-  struct Setup {
-    std::chrono::milliseconds heartbeat_timeout{0};
-    std::string main_address;
-    int main_port = 0;
-    cluster::Secret secret;
-    RendezvousState::Setup state;
-  };
   /// Listens. Throws: LaunchError (MU033).
-  explicit RendezvousServer(const Setup& setup);
+  RendezvousServer(const NodeSetup& setup, PrepareRound prepare_round);
   /// Waits up to 2 s for the others to read their messages.
   ~RendezvousServer();
   RendezvousServer(const RendezvousServer&) = delete;
@@ -128,7 +125,7 @@ class RendezvousServer {
   void add_to(std::vector<pollfd>& entries) const;
   /// When attend() must be called.
   Channel::Clock::time_point due() const { return std::min(state_.due().value_or(beat_at_), beat_at_); }
-  /// Throws: exceptions of Setup::state.prepare_round.
+  /// Throws: exceptions of the function that prepares rounds.
   void attend();
   /// Lines about processes that were rejected.
   std::vector<std::string> take_lines() { return std::exchange(lines_, {}); }
@@ -155,7 +152,7 @@ class RendezvousServer {
   std::vector<std::string> lines_;
   cluster::ListeningSocket listening_;
   Id next_id_ = RendezvousState::kFirst + 1;
-  Setup setup_;
+  NodeSetup setup_;
   RendezvousState state_;
   bool full_ = false;  // the last connection found no free descriptor
   int turned_away_ = 0;
