@@ -79,10 +79,6 @@ int SignalWatch::received() const noexcept {
   return 0;
 }
 
-void SignalWatch::forget() noexcept {
-  for (auto& watched : watched_) watched.seen = arrivals(watched.signal);
-}
-
 void SignalWatch::forget(int signal) noexcept {
   for (auto& watched : watched_)
     if (watched.signal == signal) watched.seen = arrivals(signal);

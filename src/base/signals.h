@@ -16,9 +16,8 @@ class SignalWatch {
   SignalWatch(const SignalWatch&) = delete;
   SignalWatch& operator=(const SignalWatch&) = delete;
 
-  /// A watched signal received since construction or the last forget(); 0 if none. Never blocks.
+  /// A watched signal received since construction or its last forget(); 0 if none. Never blocks.
   int received() const noexcept;
-  void forget() noexcept;
   /// Forgets that this signal was received.
   void forget(int signal) noexcept;
 

@@ -277,6 +277,6 @@ bool Console::reading() const noexcept {
 
 bool Console::writing() const noexcept { return out_.pending() || (err_ && err_->pending()); }
 
-void Console::say(std::string_view line) { error_screen()->add_line("", line); }
+void Console::say(std::string_view line) { (err_ ? *err_ : out_).add_line("", line); }
 
 }  // namespace muster::launcher

@@ -146,7 +146,6 @@ class Console {
   /// Adds a stream and returns the rank's end of it.
   Descriptor add_stream(RankOutput::Setup setup, bool terminal);
   void read(Stream& stream);
-  Screen* error_screen() { return err_ ? err_.get() : &out_; }
 
   std::unique_ptr<Screen> err_;  // for stderr; empty if stdout is the same file, to keep the order of lines
   std::deque<RankLog> logs_;     // log files; a deque, since streams point at its elements

@@ -100,19 +100,9 @@ bool is_program(const Header& header) {
          header.e_phnum <= kMostSegments;
 }
 
-std::size_t padded(std::size_t size) { return (size + 3) / 4 * 4; }
-
-/// Iterates over notes, each of which begins at a multiple of 4.
 bool contains_fork_note(std::string_view notes) {
   const ForkNote wanted;
-  while (notes.size() >= 3 * sizeof(std::uint32_t)) {
-    std::uint32_t sizes[2];
-    std::memcpy(sizes, notes.data(), sizeof sizes);
-    if (notes.size() >= sizeof wanted && std::memcmp(notes.data(), &wanted, sizeof wanted) == 0) return true;
-    const auto whole = 3 * sizeof(std::uint32_t) + padded(sizes[0]) + padded(sizes[1]);
-    notes.remove_prefix(std::min(whole, notes.size()));
-  }
-  return false;
+  return notes.find({reinterpret_cast<const char*>(&wanted), sizeof wanted}) != std::string_view::npos;
 }
 
 }  // namespace
@@ -196,59 +186,6 @@ ForkReply no_reply(const std::string& reason) {
   return reply;
 }
 
-struct Wait {
-  milliseconds time;
-  Console* console = nullptr;  ///< console that forwards output meanwhile
-  int interrupt = -1;          ///< descriptor that limits the rest of the wait to `grace` once readable
-  milliseconds grace{0};
-  const ForkServer::OnWait* on_wait = nullptr;
-};
-
-/// The next reply; `failed` with a reason if none comes in time.
-ForkReply receive_reply(int socket, Wait wait) {
-  auto end = Clock::now() + wait.time;
-  auto late = log::str("it did not answer within ", wait.time.count() / 1000, " s");
-  for (;;) {
-    std::vector<pollfd> entries{{socket, POLLIN, 0}, {wait.interrupt, POLLIN, 0}};
-    if (wait.console) wait.console->add_to(entries);
-    auto until = end;
-    if (wait.on_wait && *wait.on_wait) until = std::min(end, Clock::now() + (*wait.on_wait)());
-    if (Clock::now() >= end) return no_reply(late);
-    if (poll(entries.data(), entries.size(), milliseconds_until(until)) <= 0) continue;
-    ForkReply reply;
-    if (entries[0].revents)
-      return recv(socket, &reply, sizeof reply, 0) == static_cast<ssize_t>(sizeof reply) ? reply
-                                                                                         : no_reply("it has ended");
-    if (entries[1].revents) {  // not read here: the signal is for the code that runs the ranks
-      wait.interrupt = -1;
-      end = std::min(end, Clock::now() + wait.grace);
-      late = "a signal came before it had answered";
-    }
-    if (wait.console) wait.console->handle(entries);
-  }
-}
-
-/// The descriptors of a rank: its streams, then those that its variables name.
-struct RankDescriptors {
-  std::vector<int> numbers;
-  std::vector<std::string> variables;
-
-  RankDescriptors(const RankStart& rank, const cluster::Report& report) {
-    const auto or_own = [](int descriptor, int own) { return descriptor < 0 ? own : descriptor; };
-    numbers = {or_own(rank.input_fd, STDIN_FILENO), or_own(rank.output_fd, STDOUT_FILENO),
-               or_own(rank.error_fd, STDERR_FILENO)};
-    add(cluster::kStoreFd, rank.keep_fd);
-    add(cluster::kReportFd, report.descriptor());
-  }
-
- private:
-  void add(const char* name, int descriptor) {
-    if (descriptor < 0) return;
-    numbers.push_back(descriptor);
-    variables.emplace_back(name);
-  }
-};
-
 /// Reaps ranks that were not told to start. They end by themselves unless they are stopped, so those are killed.
 void reap(const std::vector<pid_t>& ranks) {
   for (pid_t rank : ranks) {
@@ -276,7 +213,7 @@ std::vector<Child> ForkServer::start(const std::vector<RankStart>& ranks, Consol
 void ForkServer::load(const RankStart& first, Console& console) {
   execute(first);
   if (!usable_) return;
-  const auto reply = receive_reply(socket_.get(), {kLoadTime, &console, interrupt_, {}, &on_wait_});
+  const auto reply = receive_reply(kLoadTime, milliseconds(0), &console);
   if (reply.kind != ForkReply::Kind::ready) return refuse(reply.reason);
   log::debug("ranks are forked from process ", server_->pid(), ", which has loaded ", program_.path);
 }
@@ -334,8 +271,7 @@ std::vector<pid_t> ForkServer::request(const std::vector<RankStart>& ranks, cons
     if (!send_message(socket_.get(), text, descriptors)) refuse_by_errno("its fork server takes no message");
   };
   const auto reply = [&](ForkReply::Kind wanted) {
-    const auto received =
-        receive_reply(socket_.get(), {kForkTime, nullptr, interrupt_, kForkTimeAfterSignal, &on_wait_});
+    const auto received = receive_reply(kForkTime, kForkTimeAfterSignal);
     if (received.kind != wanted)
       refuse(received.number ? std::generic_category().message(received.number) : received.reason);
     return received.number;
@@ -343,12 +279,43 @@ std::vector<pid_t> ForkServer::request(const std::vector<RankStart>& ranks, cons
   log::debug("process ", server_->pid(), " is asked for ", ranks.size(), " ranks");
   send(std::to_string(ranks.size()), {start_fd});
   for (std::size_t i = 0; usable_ && i < ranks.size(); ++i) {
-    const RankDescriptors descriptors(ranks[i], reports[i]);
-    send(variable_words(environment_, ranks[i].environment, descriptors.variables), descriptors.numbers);
+    const auto& rank = ranks[i];
+    const auto or_own = [](int descriptor, int own) { return descriptor < 0 ? own : descriptor; };
+    std::vector<int> descriptors{or_own(rank.input_fd, STDIN_FILENO), or_own(rank.output_fd, STDOUT_FILENO),
+                                 or_own(rank.error_fd, STDERR_FILENO)};
+    std::vector<std::string> names;  // variables of the descriptors after the streams
+    for (const auto& [name, descriptor] :
+         {std::pair(cluster::kStoreFd, rank.keep_fd), std::pair(cluster::kReportFd, reports[i].descriptor())}) {
+      if (descriptor < 0) continue;
+      descriptors.push_back(descriptor);
+      names.emplace_back(name);
+    }
+    send(variable_words(environment_, rank.environment, names), descriptors);
     if (const pid_t process = usable_ ? reply(ForkReply::Kind::forked) : 0; usable_) processes.push_back(process);
   }
   if (usable_) reply(ForkReply::Kind::adopted);
   return processes;
+}
+
+ForkReply ForkServer::receive_reply(milliseconds time, milliseconds grace, Console* console) {
+  auto end = Clock::now() + time;
+  auto late = log::str("it did not answer within ", time.count() / 1000, " s");
+  for (int interrupt = interrupt_;;) {
+    std::vector<pollfd> entries{{socket_.get(), POLLIN, 0}, {interrupt, POLLIN, 0}};
+    if (console) console->add_to(entries);
+    const auto until = on_wait_ ? std::min(end, Clock::now() + on_wait_()) : end;
+    if (Clock::now() >= end) return no_reply(late);
+    if (poll(entries.data(), entries.size(), milliseconds_until(until)) <= 0) continue;
+    ForkReply reply;
+    if (entries[0].revents)
+      return recv(socket_.get(), &reply, sizeof reply, 0) == sizeof reply ? reply : no_reply("it has ended");
+    if (entries[1].revents) {  // not read here: the signal is for the code that runs the ranks
+      interrupt = -1;
+      end = std::min(end, Clock::now() + grace);
+      late = "a signal came before it had answered";
+    }
+    if (console) console->handle(entries);
+  }
 }
 
 void ForkServer::refuse(const std::string& reason) {

@@ -10,6 +10,8 @@
 
 namespace muster::launcher {
 
+struct ForkReply;
+
 /// The environment of a fork server: a rank's, without the variables that differ between ranks.
 Environment fork_server_environment(const Environment& rank);
 
@@ -55,6 +57,9 @@ class ForkServer {
   /// runs main().
   std::vector<pid_t> request(const std::vector<RankStart>& ranks, const std::vector<cluster::Report>& reports,
                              int start_fd);
+  /// The next reply; `failed` with a reason if none comes in `time`, or within `grace` once `interrupt` is readable.
+  /// `console` forwards output meanwhile.
+  ForkReply receive_reply(std::chrono::milliseconds time, std::chrono::milliseconds grace, Console* console = nullptr);
   void refuse(const std::string& reason);
   void refuse_by_errno(const std::string& what);
 

@@ -11,23 +11,15 @@
 #include "muster/base/error.h"
 
 namespace muster::launcher {
-namespace {
 
-/// Removes the variables of outer launchers, which would contradict Muster's.
-void forget_other_launchers(Environment& result) {
-  const Environment before = result;
-  for (const auto& [name, value] : before.variables())
+Environment rank_environment(const Environment& parent, const Job& job, int local_rank) {
+  Environment result = parent;
+  // The variables of outer launchers would contradict Muster's.
+  for (const auto& [name, value] : parent.variables())
     if (name.starts_with("TORCHELASTIC_") || name.starts_with("ROLE_")) result.unset(name);
   for (auto name : {cluster::kJobStart, cluster::kStoreFd, cluster::kDeviceIndex, cluster::kReportFd, cluster::kSecret,
                     cluster::kSecretFile})
     result.unset(name);
-}
-
-}  // namespace
-
-Environment rank_environment(const Environment& parent, const Job& job, int local_rank) {
-  Environment result = parent;
-  forget_other_launchers(result);
   auto set = [&](const char* name, int value) { result.set(name, std::to_string(value)); };
   result.set(cluster::kJob, job.name);
   if (job.start > 0) result.set(cluster::kJobStart, std::to_string(job.start));

@@ -60,9 +60,6 @@ class LocalRanks {
   std::optional<ExitStatus> own_end();
   void poll_until(Clock::time_point deadline = Clock::time_point::max());
   void print_cause();
-  void print_other_errors();
-  void await_others();
-  void end_others();
   void end_process();
 
   base::Condition changed_;
@@ -179,8 +176,19 @@ void LocalRanks::watch() {
   while (!cause_ && !own_end()) poll_until();
   // After this process's own failure, the root cause is found within `grace`.
   while (!cause_ && own_end()->failed()) poll_until();
-  if (!cause_) await_others();
-  end_others();
+  const auto deadline = Clock::now() + options_.exit_timeout;
+  while (!cause_ && !supervisor_->all_ended() && Clock::now() < deadline) poll_until(deadline);
+  if (!cause_ && !supervisor_->all_ended())
+    log::warning("rank ", own_rank_, " has ended, but other ranks still ran after ", options_.exit_timeout.count(),
+                 " ms and are ended now");
+  if (!cause_) {
+    supervisor_->stop(options_.grace);
+    supervisor_->signal_all(SIGTERM, false);
+  }
+  while (!supervisor_->all_ended()) poll_until();
+  for (const auto& line : other_errors(supervisor_->snapshot(), cause_)) std::fprintf(stderr, "%s\n", line.c_str());
+  supervisor_.reset();
+  children_.clear();
   end_process();
 }
 
@@ -203,29 +211,6 @@ void LocalRanks::print_cause() {
     cause_ = supervisor_->cause();
   }
   changed_.notify_all();
-}
-
-void LocalRanks::print_other_errors() {
-  for (const auto& line : other_errors(supervisor_->snapshot(), cause_)) std::fprintf(stderr, "%s\n", line.c_str());
-}
-
-void LocalRanks::await_others() {
-  auto deadline = Clock::now() + options_.exit_timeout;
-  while (!cause_ && !supervisor_->all_ended() && Clock::now() < deadline) poll_until(deadline);
-  if (!cause_ && !supervisor_->all_ended())
-    log::warning("rank ", own_rank_, " has ended, but other ranks still ran after ", options_.exit_timeout.count(),
-                 " ms and are ended now");
-}
-
-void LocalRanks::end_others() {
-  if (!cause_) {
-    supervisor_->stop(options_.grace);
-    supervisor_->signal_all(SIGTERM, false);
-  }
-  while (!supervisor_->all_ended()) poll_until();
-  print_other_errors();
-  supervisor_.reset();
-  children_.clear();
 }
 
 /// Ends this process after the failure of another rank, unless it ends by itself within the grace time of all ranks.
@@ -346,10 +331,6 @@ ClusterEnvironment launch(const LaunchOptions& options) {
   return read_cluster_environment();
 }
 
-ClusterEnvironment launch(int processes) {
-  LaunchOptions options;
-  options.processes = processes;
-  return launch(options);
-}
+ClusterEnvironment launch(int processes) { return launch({.processes = processes}); }
 
 }  // namespace muster

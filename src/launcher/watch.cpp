@@ -57,7 +57,7 @@ int Watch::run(const std::vector<Child>& children) {
     attend_to_job();
     if (const auto notice = supervisor.take_notice()) owners_.console->say(*notice);
     poll_once(true);
-    handle_signals();
+    while (int number = owners_.signals->next()) relay(number, asked_here_);
   }
   attend_to_job();
   if (owners_.agent) owners_.agent->report_end(supervisor, stop_signal_);
@@ -90,10 +90,6 @@ void Watch::poll_once(bool processes, Clock::time_point deadline) {
   owners_.console->add_to(entries);
   if (poll(entries.data(), entries.size(), milliseconds_until(deadline)) > 0) owners_.console->handle(entries);
   if (owners_.agent) owners_.agent->attend();
-}
-
-void Watch::handle_signals() {
-  while (int number = owners_.signals->next()) relay(number, asked_here_);
 }
 
 /// `asked`: per source, because a scheduler stops the launchers of all nodes at once, and the same request also arrives

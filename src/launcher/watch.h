@@ -54,7 +54,6 @@ class Watch {
 
  private:
   void attend_to_job();
-  void handle_signals();
   void relay(int number, bool& asked);
   void suspend();
   void poll_once(bool processes, Supervisor::Clock::time_point deadline = Supervisor::Clock::time_point::max());

@@ -19,7 +19,7 @@ TEST(SignalWatch, KeepsWhatCameSinceItBegan) {
   EXPECT_EQ(watch.received(), SIGTERM);
   SignalWatch later({SIGTERM});
   EXPECT_EQ(later.received(), 0);
-  watch.forget();
+  watch.forget(SIGTERM);
   EXPECT_EQ(watch.received(), 0);
   std::raise(SIGUSR1);
   EXPECT_EQ(watch.received(), SIGUSR1);

@@ -36,14 +36,6 @@ std::string difference(const LaunchConfig& first, const LaunchConfig& own) {
   return "";
 }
 
-template <class... Cases>
-struct Overloaded : Cases... {
-  using Cases::operator()...;
-};
-
-template <class... Cases>
-Overloaded(Cases...) -> Overloaded<Cases...>;
-
 constexpr milliseconds kWindDownTime{2000};  // time for the other end to read the last message
 constexpr milliseconds kTimeToJoin{10000};   // time until the first message of a process that has connected
 constexpr std::size_t kMostStrangers = 64;   // limit at any one time
@@ -61,18 +53,14 @@ void RendezvousState::receive(Id id, const NodeMessage& message, Time now) {
   const auto found = nodes_.find(id);
   if (found == nodes_.end()) return;
   auto& node = found->second;
-  std::visit(
-      Overloaded{[&](const Ready&) { get_ready(node, id); }, [&](const Failed& failure) { fail(id, failure, now); },
-                 [&](const Ended& end) {
-                   node.ended = true;
-                   made_steps_ |= end.made_steps;
-                 },
-                 [&](const Left& left) { leave(id, left.why, now); },
-                 [&](const Stop& request) {
-                   if (id == kFirst) stop(request.signal, now);
-                 },
-                 [](const auto&) {}},
-      message);
+  if (std::holds_alternative<Ready>(message)) get_ready(node, id);
+  if (const auto* failure = std::get_if<Failed>(&message)) fail(id, *failure, now);
+  if (const auto* end = std::get_if<Ended>(&message)) {
+    node.ended = true;
+    made_steps_ |= end->made_steps;
+  }
+  if (const auto* request = std::get_if<Stop>(&message); request && id == kFirst) stop(request->signal, now);
+  if (const auto* left = std::get_if<Left>(&message)) leave(id, left->why, now);
   advance(now);
 }
 
