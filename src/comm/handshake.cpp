@@ -23,19 +23,6 @@ std::string_view text_of(const Frame& frame, std::size_t from, std::size_t size)
   return {reinterpret_cast<const char*>(frame.bytes.data()) + from, size};
 }
 
-/// Sends a frame to each peer and receives one from each.
-template <class Make, class Take>
-void exchange_frames(Transport& transport, TimePoint deadline, Make make, Take take) {
-  Frame frame{};
-  for (int peer = 0; peer < transport.size(); ++peer)
-    if (peer != transport.rank()) transport.send_frame(peer, make(peer), deadline);
-  for (int peer = 0; peer < transport.size(); ++peer) {
-    if (peer == transport.rank()) continue;
-    transport.recv_frame(peer, frame, deadline);
-    take(peer, frame);
-  }
-}
-
 }  // namespace
 
 Handshake::Handshake(cluster::Secret secret, std::string group, int rank, int size)

@@ -37,6 +37,19 @@ auto connect_or_throw(const std::string& what, const std::string& name, int rank
                                      short_error_text(reason), hint));
 }
 
+/// Sends a frame to each peer and receives one from each.
+template <class Make, class Take>
+void exchange_frames(Transport& transport, TimePoint deadline, Make make, Take take) {
+  Frame frame{};
+  for (int peer = 0; peer < transport.size(); ++peer)
+    if (peer != transport.rank()) transport.send_frame(peer, make(peer), deadline);
+  for (int peer = 0; peer < transport.size(); ++peer) {
+    if (peer == transport.rank()) continue;
+    transport.recv_frame(peer, frame, deadline);
+    take(peer, frame);
+  }
+}
+
 /// The handshake between two ranks of a group. With a secret, each rank sends the other an unpredictable number, and
 /// accepts it if the response is signed with the job's secret: a process that merely reaches the port is not accepted
 /// as a rank. Without a secret, each side sends an empty frame.

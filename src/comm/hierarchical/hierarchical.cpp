@@ -7,6 +7,7 @@
 #include <ATen/ops/from_blob.h>
 
 #include "comm/error_text.h"
+#include "comm/handshake.h"
 #include "comm/pieces.h"
 #include "comm/shared_memory/reduction.h"
 #include "comm/shared_memory/shared_collectives.h"
@@ -462,14 +463,12 @@ std::string first_trouble(Transport& between, const std::string& own, TimePoint 
   std::vector<std::string> all(static_cast<std::size_t>(between.size()));
   all[between.rank()] = own;
   try {
-    for (int peer = 0; peer < between.size(); ++peer)
-      if (peer != between.rank()) between.send_frame(peer, frame, deadline);
-    for (int peer = 0; peer < between.size(); ++peer) {
-      if (peer == between.rank()) continue;
-      between.recv_frame(peer, frame, deadline);
-      all[peer].assign(reinterpret_cast<const char*>(payload(frame)),
-                       std::min<std::size_t>(read_header(frame).bytes, kInlineBytes));
-    }
+    exchange_frames(
+        between, deadline, [&](int) { return frame; },
+        [&](int peer, const Frame& theirs) {
+          all[peer].assign(reinterpret_cast<const char*>(payload(theirs)),
+                           std::min<std::size_t>(read_header(theirs).bytes, kInlineBytes));
+        });
   } catch (const TransportFailure& failure) {
     return formatted("rank {} lost rank {} while a group was formed: {}", between.rank(), failure.peer,
                      short_error_text(failure.detail));
