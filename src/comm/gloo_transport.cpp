@@ -184,6 +184,14 @@ class GlooTransport final : public Transport {
 
   ~GlooTransport() override { close(); }
 
+  /// A transport whose ranks have proved that they belong to the job. From here on no rank needs the store to connect.
+  static std::unique_ptr<Transport> connected(const GlooSetup& setup, Device device, const std::string& name, int rank,
+                                              int size) {
+    auto transport = std::make_unique<GlooTransport>(setup, std::move(device), name, rank, size);
+    shake_hands(*transport, setup.secret, name, setup.connect_timeout);
+    return transport;
+  }
+
   int rank() const noexcept override { return rank_; }
   int size() const noexcept override { return size_; }
 
@@ -260,12 +268,8 @@ class GlooTransport final : public Transport {
     gloo_.reset();
   }
   std::unique_ptr<Transport> split(const std::vector<int>& ranks, const std::string& name) override {
-    int new_rank = rank_index(ranks, rank_);
-    return connect_gloo(name, new_rank, [&] {
-      auto transport = std::make_unique<GlooTransport>(setup_, device_, name, new_rank, static_cast<int>(ranks.size()));
-      shake_hands(*transport, setup_.secret, name, setup_.connect_timeout);
-      return transport;
-    });
+    const int new_rank = rank_index(ranks, rank_), new_size = static_cast<int>(ranks.size());
+    return connect_gloo(name, new_rank, [&] { return connected(setup_, device_, name, new_rank, new_size); });
   }
 
  private:
@@ -393,12 +397,8 @@ class GlooTransport final : public Transport {
 }  // namespace
 
 std::unique_ptr<Transport> make_gloo_transport(const GlooSetup& setup, const std::string& name, int rank, int size) {
-  return connect_gloo(name, rank, [&] {
-    auto transport = std::make_unique<GlooTransport>(setup, make_device(setup), name, rank, size);
-    // From here on no rank needs the store to connect, and each rank has proved that it belongs to the job.
-    shake_hands(*transport, setup.secret, name, setup.connect_timeout);
-    return transport;
-  });
+  return connect_gloo(name, rank,
+                      [&] { return GlooTransport::connected(setup, make_device(setup), name, rank, size); });
 }
 
 c10::intrusive_ptr<c10d::Backend> make_raw_gloo(const GlooSetup& setup, const std::string& name, int rank, int size) {

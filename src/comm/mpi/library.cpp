@@ -9,17 +9,6 @@
 namespace muster::comm::mpi {
 namespace {
 
-struct Kept {
-  base::Mutex mutex;
-  std::vector<std::shared_ptr<const void>> memory MUSTER_GUARDED_BY(mutex);
-};
-
-/// Memory that MPI may use until the process ends.
-Kept& kept() {
-  static auto* const all = new Kept;
-  return *all;
-}
-
 /// Communicators that this rank has left. MPI may give a new communicator the number of one that was freed. So a
 /// communicator is freed only when the notices of all its ranks have come, because then nobody sends in it any more.
 class LeftCommunicators {
@@ -60,11 +49,6 @@ class LeftCommunicators {
   std::vector<Left> all_ MUSTER_GUARDED_BY(mutex_);
 };
 
-LeftCommunicators& left_communicators() {
-  static auto* const all = new LeftCommunicators;  // MPI may end after the program's static variables were destroyed
-  return *all;
-}
-
 Calls* open_calls() {
   const auto opened = open_own_object(kLibrary);  // MPI's plugins need its symbols, too
   if (!opened.handle)
@@ -97,12 +81,8 @@ DuplicatedComm::~DuplicatedComm() {
   // After a failure, messages may still be in flight in the communicator.
   if (failed_) return;
   notify_all();
-  left_communicators().add({calls_, communicator_, rank_, size_});
-}
-
-void DuplicatedComm::fail() noexcept {
-  failed_ = true;
-  calls_.fail();
+  static auto* const left = new LeftCommunicators;  // MPI may end after the program's static variables were destroyed
+  left->add({calls_, communicator_, rank_, size_});
 }
 
 int DuplicatedComm::first_tag(int64_t number, int first_rank) const {
@@ -115,36 +95,20 @@ int DuplicatedComm::first_tag(int64_t number, int first_rank) const {
 }
 
 void DuplicatedComm::keep(std::shared_ptr<const void> memory) {
+  struct Kept {
+    base::Mutex mutex;
+    std::vector<std::shared_ptr<const void>> memory MUSTER_GUARDED_BY(mutex);
+  };
+  static auto* const kept = new Kept;  // until the process ends
   failed_ = true;
-  auto& all = kept();
-  base::Lock lock(all.mutex);
-  all.memory.push_back(std::move(memory));
-}
-
-void DuplicatedComm::add(Member* member) {
-  base::Lock lock(mutex_);
-  members_.insert(member);
-}
-
-void DuplicatedComm::remove(Member* member) {
-  base::Lock lock(mutex_);
-  members_.erase(member);
+  base::Lock lock(kept->mutex);
+  kept->memory.push_back(std::move(memory));
 }
 
 void DuplicatedComm::leave() {
   base::Lock lock(mutex_);
   for (auto* member : members_) member->end("MPI has ended on this rank");
   notify_all();
-}
-
-void DuplicatedComm::notify_all() noexcept {
-  for (int rank = 0; rank < size_; ++rank)
-    if (rank != rank_) calls_.notify(rank, notices, communicator_);
-}
-
-bool DuplicatedComm::has_left(int rank) const {
-  bool there = false;
-  return calls_.probe(rank, notices, communicator_, there) == 0 && there;
 }
 
 Library& Library::of_process() {

@@ -49,18 +49,33 @@ class DuplicatedComm {
   base::Mutex& split_mutex() noexcept MUSTER_RETURNS_MUTEX(split_mutex_) { return split_mutex_; }
 
   /// Records that a group of these ranks has failed.
-  void fail() noexcept;
+  void fail() noexcept {
+    failed_ = true;
+    calls_.fail();
+  }
   /// Keeps memory until the process ends, because MPI may still use it, and the communicator.
   void keep(std::shared_ptr<const void> memory);
-  void add(Member* member);
-  void remove(Member* member);
+  void add(Member* member) {
+    base::Lock lock(mutex_);
+    members_.insert(member);
+  }
+  void remove(Member* member) {
+    base::Lock lock(mutex_);
+    members_.erase(member);
+  }
   /// Called when MPI ends in this process: ends the groups that still exist, and tells all ranks.
   void leave();
   /// Whether MPI has ended in that rank.
-  bool has_left(int rank) const;
+  bool has_left(int rank) const {
+    bool there = false;
+    return calls_.probe(rank, notices, communicator_, there) == 0 && there;
+  }
 
  private:
-  void notify_all() noexcept;
+  void notify_all() noexcept {
+    for (int rank = 0; rank < size_; ++rank)
+      if (rank != rank_) calls_.notify(rank, notices, communicator_);
+  }
 
   Calls& calls_;
   const Handle communicator_;

@@ -260,11 +260,7 @@ class MpiTransport final : public Transport, private DuplicatedComm::Member {
   void send_frame(int to, const Frame& frame, TimePoint) override {
     check_alive();
     auto& sent = peers_[to]->sent;
-    const auto is_free = [&](const auto& message) {
-      check(message->test(), to);
-      return !message->under_way();
-    };
-    auto free = std::find_if(sent.begin(), sent.end(), is_free);
+    auto free = std::find_if(sent.begin(), sent.end(), [&](const auto& message) { return is_taken(*message, to); });
     if (free == sent.end()) free = sent.insert(sent.end(), std::make_unique<Message>(comm_));
     const auto bytes = used_bytes(frame);
     std::memcpy((*free)->memory(kFrameBytes), frame.bytes.data(), bytes);
@@ -404,6 +400,11 @@ class MpiTransport final : public Transport, private DuplicatedComm::Member {
   void check(int code, int peer) const {
     if (code != 0) throw TransportFailure{Kind::closed, peer, comm_->calls().error_string(code)};
   }
+  /// Whether the message to or from the peer has been taken, so that it is no longer in flight.
+  bool is_taken(Message& message, int peer) const {
+    check(message.test(), peer);
+    return !message.under_way();
+  }
   void post_frame(int from) {
     auto& incoming = peers_[from]->incoming;
     if (peers_[from]->has_closed) return;
@@ -415,8 +416,7 @@ class MpiTransport final : public Transport, private DuplicatedComm::Member {
     Peer& peer = *peers_[from];
     if (peer.has_closed) return false;
     post_frame(from);
-    check(peer.incoming.test(), from);
-    if (peer.incoming.under_way()) return false;
+    if (!is_taken(peer.incoming, from)) return false;
     if (peer.incoming.bytes() == 0) {
       peer.has_closed = true;
       peer.left = Clock::now();
@@ -430,11 +430,8 @@ class MpiTransport final : public Transport, private DuplicatedComm::Member {
     return true;
   }
   bool have_been_taken(int to) {
-    const auto is_taken = [&](const auto& message) {
-      check(message->test(), to);
-      return !message->under_way();
-    };
-    return std::all_of(peers_[to]->sent.begin(), peers_[to]->sent.end(), is_taken);
+    const auto& sent = peers_[to]->sent;
+    return std::all_of(sent.begin(), sent.end(), [&](const auto& message) { return is_taken(*message, to); });
   }
   bool progress() {
     bool moved = false;
@@ -503,8 +500,7 @@ class MpiTransport final : public Transport, private DuplicatedComm::Member {
   /// Whether the peer knows that the group has ended: it has taken this rank's cause, or sent its own.
   bool is_notified(int rank) {
     Peer& peer = *peers_[rank];
-    check(peer.abort_message.test(), rank);
-    if (!peer.abort_message.under_way()) return true;
+    if (is_taken(peer.abort_message, rank)) return true;
     while (!peer.has_ended && take_frame(rank)) peer.arrived.clear();
     return peer.has_ended;
   }
