@@ -132,18 +132,6 @@ std::vector<Pairwise::SendRecv> Pairwise::headers_alone() const {
   return pairs;
 }
 
-Pairwise::SendRecv Pairwise::whole(int peer, const at::Tensor& tensor, void* into) {
-  return {.peer = peer,
-          .data = tensor.const_data_ptr(),
-          .bytes = tensor.nbytes(),
-          .into = into,
-          .expected = into ? tensor.nbytes() : 0};
-}
-
-Pairwise::SendRecv Pairwise::arrival(int peer, const at::Tensor& tensor, void* into) {
-  return {.peer = peer, .into = into, .expected = tensor.nbytes()};
-}
-
 void Pairwise::post_blocks(Requests& requests, int peer, void* data, std::size_t bytes, bool sending) {
   auto* at = static_cast<std::byte*>(data);
   for (std::size_t done = 0; done < bytes; done += kMaxBlockBytes) {
@@ -201,8 +189,6 @@ void Pairwise::exchange(const Call& call, const std::vector<SendRecv>& pairs, co
   for (auto& request : requests) request->wait(call.deadline);
 }
 
-void Pairwise::exchange_headers(const Call& call) { exchange(call, headers_alone()); }
-
 bool Pairwise::all_agree(const Call& call, bool own) {
   const auto sent = static_cast<std::byte>(own);
   std::vector<std::byte> received(static_cast<std::size_t>(size()), sent);
@@ -234,111 +220,6 @@ void Pairwise::exchange_uneven(const Call& call) {
   });
   const at::Tensor* own = sent_to(rank());
   if (own) operation.results[rank()] = own->clone();
-}
-
-void Pairwise::all_reduce(const Call& call) {
-  const at::Tensor& out = call.operation.out;
-  if (out.nbytes() > kWholeBytes) return reduce_pieces(call, out, out, Receivers::all);
-  std::vector<SendRecv> pairs;
-  std::vector<at::Tensor> terms(size(), out.view(-1));
-  std::byte* into = scratch(out.nbytes() * size());
-  for (int peer : peers()) {
-    const auto& pair = pairs.emplace_back(whole(peer, out, into + out.nbytes() * peer));
-    terms[peer] = elements_at(pair.into, out.numel(), out);
-  }
-  exchange(call, pairs);
-  reduce_terms(terms[rank()], terms, rank(), call.operation.reduce);
-}
-
-void Pairwise::all_gather(const Call& call) {
-  const auto& [in, out] = std::tie(call.operation.in, call.operation.out);
-  auto* pieces = static_cast<std::byte*>(out.mutable_data_ptr());
-  std::vector<SendRecv> pairs;
-  for (int peer : peers()) pairs.push_back(whole(peer, in, pieces + in.nbytes() * peer));
-  std::byte* own = pieces + in.nbytes() * rank();
-  if (in.nbytes() > 0 && own != in.const_data_ptr()) std::memmove(own, in.const_data_ptr(), in.nbytes());
-  exchange(call, pairs);
-}
-
-void Pairwise::reduce_scatter(const Call& call) {
-  const auto& [in, out] = std::tie(call.operation.in, call.operation.out);
-  if (out.nbytes() > kInlineBytes) return reduce_pieces(call, in, out, Receivers::owner);
-  auto* pieces = static_cast<const std::byte*>(in.const_data_ptr());
-  std::byte* into = scratch(out.nbytes() * size());
-  std::vector<SendRecv> pairs;
-  std::vector<at::Tensor> terms(size());
-  for (int peer = 0; peer < size(); ++peer) {
-    const SendRecv pair{.peer = peer,
-                        .data = pieces + out.nbytes() * peer,
-                        .bytes = out.nbytes(),
-                        .into = into + out.nbytes() * peer,
-                        .expected = out.nbytes()};
-    terms[peer] = elements_at(peer == rank() ? pair.data : pair.into, out.numel(), out);
-    if (peer != rank()) pairs.push_back(pair);
-  }
-  exchange(call, pairs);
-  reduce_terms(out.view(-1), terms, rank(), call.operation.reduce);
-}
-
-void Pairwise::broadcast(const Call& call) {
-  const auto& out = call.operation.out;
-  if (out.nbytes() > kWholeBytes && size() > 2) return broadcast_pieces(call);
-  std::vector<SendRecv> pairs;
-  for (int peer : peers()) {
-    if (rank() == call.operation.root) pairs.push_back(whole(peer, out));
-    else if (peer == call.operation.root) pairs.push_back(arrival(peer, out, out.mutable_data_ptr()));
-    else pairs.push_back({.peer = peer});
-  }
-  exchange(call, pairs);
-}
-
-void Pairwise::reduce(const Call& call) {
-  const auto& out = call.operation.out;
-  if (out.nbytes() > kWholeBytes) return reduce_pieces(call, out, out, Receivers::root);
-  const bool is_root = rank() == call.operation.root;
-  std::byte* into = is_root ? scratch(out.nbytes() * size()) : nullptr;
-  std::vector<SendRecv> pairs;
-  std::vector<at::Tensor> terms(size(), out.view(-1));
-  for (int peer : peers()) {
-    if (is_root) {
-      const auto& pair = pairs.emplace_back(arrival(peer, out, into + out.nbytes() * peer));
-      terms[peer] = elements_at(pair.into, out.numel(), out);
-    } else {
-      pairs.push_back(peer == call.operation.root ? whole(peer, out) : SendRecv{.peer = peer});
-    }
-  }
-  exchange(call, pairs);
-  if (is_root) reduce_terms(terms[rank()], terms, rank(), call.operation.reduce);
-}
-
-void Pairwise::scatter(const Call& call) {
-  auto& operation = call.operation;
-  const bool is_root = rank() == operation.root;
-  operation.results.assign(1, at::Tensor());
-  std::vector<SendRecv> pairs;
-  for (int peer : peers()) {
-    SendRecv pair{.peer = peer};
-    if (is_root) pair = whole(peer, operation.parts[peer]), pair.sent = &operation.parts[peer];
-    if (peer == operation.root) pair.expected.reset();
-    pairs.push_back(pair);
-  }
-  exchange(call, pairs, [&](int, const Header& header) -> void* {
-    operation.results[0] = empty(header);
-    return operation.results[0].mutable_data_ptr();
-  });
-  if (is_root) operation.results[0] = operation.parts[rank()].clone();
-}
-
-void Pairwise::point_to_point(const Call& call) {
-  const auto& operation = call.operation;
-  if (operation.kind == OperationKind::send) exchange(call, {whole(operation.root, operation.in)});
-  else exchange(call, {arrival(operation.root, operation.out, operation.out.mutable_data_ptr())});
-}
-
-std::byte* Pairwise::scratch(std::size_t bytes) {
-  if (!scratch_.defined() || scratch_.nbytes() < bytes)
-    scratch_ = at::empty({static_cast<int64_t>(bytes)}, at::TensorOptions().dtype(at::kByte));
-  return static_cast<std::byte*>(scratch_.mutable_data_ptr());
 }
 
 /// The root sends one piece to every other rank, which passes it on to the others while more of it arrives.
@@ -409,8 +290,6 @@ class Pairwise::PieceBroadcast {
   const Pieces pieces_;
   Requests own_, gathers_, sends_;
 };
-
-void Pairwise::broadcast_pieces(const Call& call) { PieceBroadcast(*this, call).run(); }
 
 // A rank's piece is reduced chunk by chunk: while one chunk, still in cache, is reduced, the next one is in transit and
 // the result of the last one is sent on. Scratch memory holds at most kWindow chunks per peer.
@@ -522,9 +401,109 @@ class Pairwise::PieceReduction {
   std::vector<at::Tensor> terms_;
 };
 
-void Pairwise::reduce_pieces(const Call& call, const at::Tensor& source, const at::Tensor& target,
-                             Receivers receivers) {
-  PieceReduction(*this, call, source, target, receivers).run();
+void Pairwise::all_reduce(const Call& call) {
+  const at::Tensor& out = call.operation.out;
+  if (out.nbytes() > kWholeBytes) return PieceReduction(*this, call, out, out, Receivers::all).run();
+  std::vector<SendRecv> pairs;
+  std::vector<at::Tensor> terms(size(), out.view(-1));
+  std::byte* into = scratch(out.nbytes() * size());
+  for (int peer : peers()) {
+    const auto& pair = pairs.emplace_back(whole(peer, out, into + out.nbytes() * peer));
+    terms[peer] = elements_at(pair.into, out.numel(), out);
+  }
+  exchange(call, pairs);
+  reduce_terms(terms[rank()], terms, rank(), call.operation.reduce);
+}
+
+void Pairwise::all_gather(const Call& call) {
+  const auto& [in, out] = std::tie(call.operation.in, call.operation.out);
+  auto* pieces = static_cast<std::byte*>(out.mutable_data_ptr());
+  std::vector<SendRecv> pairs;
+  for (int peer : peers()) pairs.push_back(whole(peer, in, pieces + in.nbytes() * peer));
+  std::byte* own = pieces + in.nbytes() * rank();
+  if (in.nbytes() > 0 && own != in.const_data_ptr()) std::memmove(own, in.const_data_ptr(), in.nbytes());
+  exchange(call, pairs);
+}
+
+void Pairwise::reduce_scatter(const Call& call) {
+  const auto& [in, out] = std::tie(call.operation.in, call.operation.out);
+  if (out.nbytes() > kInlineBytes) return PieceReduction(*this, call, in, out, Receivers::owner).run();
+  auto* pieces = static_cast<const std::byte*>(in.const_data_ptr());
+  std::byte* into = scratch(out.nbytes() * size());
+  std::vector<SendRecv> pairs;
+  std::vector<at::Tensor> terms(size());
+  for (int peer = 0; peer < size(); ++peer) {
+    const SendRecv pair{.peer = peer,
+                        .data = pieces + out.nbytes() * peer,
+                        .bytes = out.nbytes(),
+                        .into = into + out.nbytes() * peer,
+                        .expected = out.nbytes()};
+    terms[peer] = elements_at(peer == rank() ? pair.data : pair.into, out.numel(), out);
+    if (peer != rank()) pairs.push_back(pair);
+  }
+  exchange(call, pairs);
+  reduce_terms(out.view(-1), terms, rank(), call.operation.reduce);
+}
+
+void Pairwise::broadcast(const Call& call) {
+  const auto& out = call.operation.out;
+  if (out.nbytes() > kWholeBytes && size() > 2) return PieceBroadcast(*this, call).run();
+  std::vector<SendRecv> pairs;
+  for (int peer : peers()) {
+    if (rank() == call.operation.root) pairs.push_back(whole(peer, out));
+    else if (peer == call.operation.root) pairs.push_back(arrival(peer, out, out.mutable_data_ptr()));
+    else pairs.push_back({.peer = peer});
+  }
+  exchange(call, pairs);
+}
+
+void Pairwise::reduce(const Call& call) {
+  const auto& out = call.operation.out;
+  if (out.nbytes() > kWholeBytes) return PieceReduction(*this, call, out, out, Receivers::root).run();
+  const bool is_root = rank() == call.operation.root;
+  std::byte* into = is_root ? scratch(out.nbytes() * size()) : nullptr;
+  std::vector<SendRecv> pairs;
+  std::vector<at::Tensor> terms(size(), out.view(-1));
+  for (int peer : peers()) {
+    if (is_root) {
+      const auto& pair = pairs.emplace_back(arrival(peer, out, into + out.nbytes() * peer));
+      terms[peer] = elements_at(pair.into, out.numel(), out);
+    } else {
+      pairs.push_back(peer == call.operation.root ? whole(peer, out) : SendRecv{.peer = peer});
+    }
+  }
+  exchange(call, pairs);
+  if (is_root) reduce_terms(terms[rank()], terms, rank(), call.operation.reduce);
+}
+
+void Pairwise::scatter(const Call& call) {
+  auto& operation = call.operation;
+  const bool is_root = rank() == operation.root;
+  operation.results.assign(1, at::Tensor());
+  std::vector<SendRecv> pairs;
+  for (int peer : peers()) {
+    SendRecv pair{.peer = peer};
+    if (is_root) pair = whole(peer, operation.parts[peer]), pair.sent = &operation.parts[peer];
+    if (peer == operation.root) pair.expected.reset();
+    pairs.push_back(pair);
+  }
+  exchange(call, pairs, [&](int, const Header& header) -> void* {
+    operation.results[0] = empty(header);
+    return operation.results[0].mutable_data_ptr();
+  });
+  if (is_root) operation.results[0] = operation.parts[rank()].clone();
+}
+
+void Pairwise::point_to_point(const Call& call) {
+  const auto& operation = call.operation;
+  if (operation.kind == OperationKind::send) exchange(call, {whole(operation.root, operation.in)});
+  else exchange(call, {arrival(operation.root, operation.out, operation.out.mutable_data_ptr())});
+}
+
+std::byte* Pairwise::scratch(std::size_t bytes) {
+  if (!scratch_.defined() || scratch_.nbytes() < bytes)
+    scratch_ = at::empty({static_cast<int64_t>(bytes)}, at::TensorOptions().dtype(at::kByte));
+  return static_cast<std::byte*>(scratch_.mutable_data_ptr());
 }
 
 }  // namespace muster::comm

@@ -51,7 +51,7 @@ class Pairwise : public Collectives {
 
   virtual void dispatch(const Call& call);
   /// Exchanges frames without payload between all ranks. Throws: CommError (MU050), TransportFailure.
-  void exchange_headers(const Call& call);
+  void exchange_headers(const Call& call) { exchange(call, headers_alone()); }
   /// Calls exchange_headers() with one value per rank; returns whether all values are true.
   bool all_agree(const Call& call, bool own);
   /// The location of the peer's tensor according to the last header from it.
@@ -80,9 +80,17 @@ class Pairwise : public Collectives {
   /// Frames without payload to and from all peers.
   std::vector<SendRecv> headers_alone() const;
   /// Sends the tensor. With `into`, a tensor of its size arrives there.
-  static SendRecv whole(int peer, const at::Tensor& tensor, void* into = nullptr);
+  static SendRecv whole(int peer, const at::Tensor& tensor, void* into = nullptr) {
+    return {.peer = peer,
+            .data = tensor.const_data_ptr(),
+            .bytes = tensor.nbytes(),
+            .into = into,
+            .expected = into ? tensor.nbytes() : 0};
+  }
   /// Receives a tensor of this size.
-  static SendRecv arrival(int peer, const at::Tensor& tensor, void* into);
+  static SendRecv arrival(int peer, const at::Tensor& tensor, void* into) {
+    return {.peer = peer, .into = into, .expected = tensor.nbytes()};
+  }
 
   void exchange(const Call& call, const std::vector<SendRecv>& pairs, const Allocate& allocate = nullptr);
   void send_frames(const Call& call, const std::vector<SendRecv>& pairs);
@@ -102,13 +110,10 @@ class Pairwise : public Collectives {
   void exchange_uneven(const Call& call);
 
   class PieceBroadcast;
-  void broadcast_pieces(const Call& call);
-
   class PieceReduction;
   /// Which ranks get the sum of a piece. owner: the rank that computes the piece, and its target holds only that piece;
   /// root, all: these ranks get every piece in a full-size target.
   enum class Receivers { owner, root, all };
-  void reduce_pieces(const Call& call, const at::Tensor& source, const at::Tensor& target, Receivers receivers);
 
   std::unique_ptr<Transport> transport_;
   std::vector<SharedMemoryLocation> locations_;
