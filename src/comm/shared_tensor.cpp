@@ -40,11 +40,6 @@ SharedTensor try_shared_tensor(const Communicator& group, int64_t elements, cons
           tensor(buffer->parts[static_cast<std::size_t>(group.rank())], elements)};
 }
 
-void LiveBuffers::add(const std::shared_ptr<SharedBuffer>& buffer) {
-  std::erase_if(buffers_, [](const auto& known) { return known.expired(); });
-  buffers_.push_back(buffer);
-}
-
 std::shared_ptr<SharedBuffer> LiveBuffers::of(const at::Tensor& tensor) const {
   const auto* begin = static_cast<const std::byte*>(tensor.const_data_ptr());
   const std::less_equal<const std::byte*> up_to;

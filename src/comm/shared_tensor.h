@@ -54,7 +54,10 @@ class LiveBuffers {
  public:
   explicit LiveBuffers(int rank) : rank_(static_cast<std::size_t>(rank)) {}
 
-  void add(const std::shared_ptr<SharedBuffer>& buffer);
+  void add(const std::shared_ptr<SharedBuffer>& buffer) {
+    std::erase_if(buffers_, [](const auto& known) { return known.expired(); });
+    buffers_.push_back(buffer);
+  }
   /// The buffer that contains all of the rank's tensor; null if there is none.
   std::shared_ptr<SharedBuffer> of(const at::Tensor& tensor) const;
 

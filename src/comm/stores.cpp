@@ -125,9 +125,6 @@ StoreFile::~StoreFile() {
 
 bool is_signed(const Bytes& value) noexcept { return value.size() >= kAdded && text_of(value).starts_with(kMark); }
 
-SignedStore::SignedStore(c10::intrusive_ptr<c10d::Store> store, cluster::Secret secret)
-    : ForwardingStore(std::move(store)), secret_(std::move(secret)) {}
-
 Bytes SignedStore::with_signature(const std::string& key, const Bytes& value) const {
   const auto signature = signature_of(secret_, key, text_of(value));
   Bytes result;
@@ -153,20 +150,12 @@ Bytes SignedStore::checked(const std::string& key, const Bytes& value) const {
   return {value.begin() + static_cast<std::ptrdiff_t>(kAdded), value.end()};
 }
 
-c10::intrusive_ptr<c10d::Store> SignedStore::clone() {
-  return c10::make_intrusive<SignedStore>(store_->clone(), secret_);
-}
-
-void SignedStore::set(const std::string& key, const Bytes& value) { store_->set(key, with_signature(key, value)); }
-
 // An empty value stands for a missing key, so it is not signed.
 Bytes SignedStore::compareSet(const std::string& key, const Bytes& expected, const Bytes& desired) {
   const auto value = store_->compareSet(key, expected.empty() ? expected : with_signature(key, expected),
                                         with_signature(key, desired));
   return value.empty() ? value : checked(key, value);
 }
-
-Bytes SignedStore::get(const std::string& key) { return checked(key, store_->get(key)); }
 
 std::vector<Bytes> SignedStore::multiGet(const std::vector<std::string>& keys) {
   auto values = store_->multiGet(keys);
@@ -179,11 +168,5 @@ void SignedStore::multiSet(const std::vector<std::string>& keys, const std::vect
   for (std::size_t i = 0; i < all.size(); ++i) all[i] = with_signature(keys.at(i), all[i]);
   store_->multiSet(keys, all);
 }
-
-void SignedStore::queuePush(const std::string& key, const Bytes& value) {
-  store_->queuePush(key, with_signature(key, value));
-}
-
-Bytes SignedStore::queuePop(const std::string& key, bool block) { return checked(key, store_->queuePop(key, block)); }
 
 }  // namespace muster::comm

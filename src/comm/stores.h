@@ -153,21 +153,26 @@ bool is_signed(const std::vector<std::uint8_t>& value) noexcept;
 class SignedStore final : public ForwardingStore {
  public:
   /// Requires: the secret is not empty.
-  SignedStore(c10::intrusive_ptr<c10d::Store> store, cluster::Secret secret);
+  SignedStore(c10::intrusive_ptr<c10d::Store> store, cluster::Secret secret)
+      : ForwardingStore(std::move(store)), secret_(std::move(secret)) {}
 
-  c10::intrusive_ptr<c10d::Store> clone() override;
+  c10::intrusive_ptr<c10d::Store> clone() override {
+    return c10::make_intrusive<SignedStore>(store_->clone(), secret_);
+  }
   using c10d::Store::set;
-  void set(const std::string& key, const Bytes& value) override;
+  void set(const std::string& key, const Bytes& value) override { store_->set(key, with_signature(key, value)); }
   using c10d::Store::compareSet;
   Bytes compareSet(const std::string& key, const Bytes& expected, const Bytes& desired) override;
-  Bytes get(const std::string& key) override;
+  Bytes get(const std::string& key) override { return checked(key, store_->get(key)); }
   // A signature covers a whole value, so c10d's own append() is used, which sets it as a whole.
   void append(const std::string& key, const Bytes& value) override { c10d::Store::append(key, value); }
   bool hasExtendedApi() const override { return false; }
   std::vector<Bytes> multiGet(const std::vector<std::string>& keys) override;
   void multiSet(const std::vector<std::string>& keys, const std::vector<Bytes>& values) override;
-  void queuePush(const std::string& key, const Bytes& value) override;
-  Bytes queuePop(const std::string& key, bool block) override;
+  void queuePush(const std::string& key, const Bytes& value) override {
+    store_->queuePush(key, with_signature(key, value));
+  }
+  Bytes queuePop(const std::string& key, bool block) override { return checked(key, store_->queuePop(key, block)); }
 
  private:
   Bytes with_signature(const std::string& key, const Bytes& value) const;

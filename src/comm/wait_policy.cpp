@@ -42,10 +42,6 @@ bool WaitPolicy::wait(base::Lock& lock, const std::function<bool()>& ready, Time
   return true;
 }
 
-void WaitPolicy::changed(base::Lock&) { changed_.notify_all(); }
-
-std::thread WaitPolicy::start_thread(std::function<void()> body) { return std::thread(std::move(body)); }
-
 SeededScheduler::SeededScheduler(uint64_t seed) : random_(seed), core_(sched_getcpu()) {}
 
 /// Pins the thread to one core: only one thread runs at a time, and waking one on another core takes several times as
@@ -56,11 +52,6 @@ void SeededScheduler::stay_on_core() const {
   if (core_ < 0 || core_ >= CPU_SETSIZE) return;
   CPU_SET(core_, &cores);
   sched_setaffinity(0, sizeof cores, &cores);  // a failure only makes the threads slower
-}
-
-SeededScheduler::Actor* SeededScheduler::current() {
-  auto found = threads_.find(std::this_thread::get_id());
-  return found == threads_.end() ? nullptr : found->second;
 }
 
 void SeededScheduler::give_turn() {
@@ -112,11 +103,6 @@ bool SeededScheduler::wait(base::Lock& lock, const std::function<bool()>& ready,
   if (!running_) outside_.notify_all();
   await_turn(lock, *actor);
   return !actor->late || ready();
-}
-
-void SeededScheduler::changed(base::Lock&) {
-  outside_.notify_all();
-  if (!running_) give_turn();
 }
 
 void SeededScheduler::pause() {

@@ -82,11 +82,11 @@ class WaitPolicy {
   /// Waits with the lock until `ready` returns true. Returns false if the deadline passed first.
   virtual bool wait(base::Lock& lock, const std::function<bool()>& ready, TimePoint deadline) MUSTER_REQUIRES(mutex());
   /// Call it with the lock after any change that a condition may read.
-  virtual void changed(base::Lock& lock) MUSTER_REQUIRES(mutex());
+  virtual void changed(base::Lock&) MUSTER_REQUIRES(mutex()) { changed_.notify_all(); }
   /// A point at which another thread may run first. The lock is not held.
   virtual void pause() MUSTER_EXCLUDES(mutex()) {}
   /// Starts a thread that may call the functions of this class.
-  virtual std::thread start_thread(std::function<void()> body);
+  virtual std::thread start_thread(std::function<void()> body) { return std::thread(std::move(body)); }
   /// Joins a thread that start_thread() made. Requires: the thread is about to end.
   virtual void join(std::thread& thread) { thread.join(); }
 
@@ -104,7 +104,10 @@ class SeededScheduler final : public WaitPolicy {
   explicit SeededScheduler(uint64_t seed);
 
   bool wait(base::Lock& lock, const std::function<bool()>& ready, TimePoint deadline) override MUSTER_REQUIRES(mutex());
-  void changed(base::Lock& lock) override MUSTER_REQUIRES(mutex());
+  void changed(base::Lock&) override MUSTER_REQUIRES(mutex()) {
+    outside_.notify_all();
+    if (!running_) give_turn();
+  }
   void pause() override MUSTER_EXCLUDES(mutex());
   std::thread start_thread(std::function<void()> body) override;
   void join(std::thread& thread) override;
@@ -124,7 +127,10 @@ class SeededScheduler final : public WaitPolicy {
     base::Condition turn;
   };
 
-  Actor* current() MUSTER_REQUIRES(mutex());
+  Actor* current() MUSTER_REQUIRES(mutex()) {
+    auto found = threads_.find(std::this_thread::get_id());
+    return found == threads_.end() ? nullptr : found->second;
+  }
   void stay_on_core() const;
   void give_turn() MUSTER_REQUIRES(mutex());
   void await_turn(base::Lock& lock, Actor& actor) MUSTER_REQUIRES(mutex());

@@ -17,8 +17,6 @@ Hosts::Hosts(std::vector<int> host_of_rank) : host_of_rank_(std::move(host_of_ra
   }
 }
 
-int Hosts::largest() const { return *std::max_element(sizes_.begin(), sizes_.end()); }
-
 std::string Hosts::obstacle() const {
   if (count() == 1) return "all ranks are on one host";
   if (largest() == 1) return "no two ranks are on one host";
@@ -33,21 +31,6 @@ Hosts Hosts::of_ranks(const std::vector<int>& ranks) const {
   std::vector<int> hosts;
   for (const int rank : ranks) hosts.push_back(of(rank));
   return Hosts(std::move(hosts));
-}
-
-template <class F>
-auto HostStaging::in_ranks_of_group(F f) {
-  try {
-    return f();
-  } catch (TransportFailure failure) {
-    if (failure.peer >= 0) failure.peer += first_;
-    throw failure;
-  }
-}
-
-void HostStaging::arrive() {
-  areas_->control(areas_->rank()).filled.store(++rounds_, std::memory_order_release);
-  in_ranks_of_group([&] { areas_->notify_all(); });
 }
 
 void HostStaging::wait(int rank, TimePoint deadline) {
@@ -66,11 +49,6 @@ void HostStaging::round(TimePoint deadline, const std::function<void(std::byte*)
   use();
 }
 
-const std::byte* HostStaging::of(int rank, TimePoint deadline) {
-  wait(rank, deadline);
-  return areas_->staging(rank - first_, rounds_ - 1);
-}
-
 std::shared_ptr<SharedBuffer> HostStaging::allocate_buffer(std::size_t bytes, uint64_t number, int ranks,
                                                            TimePoint deadline) {
   auto buffer = in_ranks_of_group([&] { return areas_->allocate_buffer(bytes, PeerAccess::read, number, deadline); });
@@ -80,12 +58,6 @@ std::shared_ptr<SharedBuffer> HostStaging::allocate_buffer(std::size_t bytes, ui
   std::copy(buffer->parts.begin(), buffer->parts.end(), whole->parts.begin() + first_);
   whole->keeps = std::move(buffer);
   return whole;
-}
-
-std::unique_ptr<SharedAreas> HostStaging::split(const std::vector<int>& ranks, const std::string& name) {
-  std::vector<int> on_host;
-  for (const int rank : ranks) on_host.push_back(rank - first_);
-  return areas_->split(on_host, name);
 }
 
 namespace {
@@ -117,9 +89,7 @@ std::vector<Chunk> chunks_by_local_rank(const at::Tensor& tensor, const Hosts& h
 }
 
 std::vector<Chunk> chunks_of_pieces(const at::Tensor& tensor, const Hosts& hosts) {
-  int ranks = 0;
-  for (int host = 0; host < hosts.count(); ++host) ranks += hosts.size(host);
-  const int64_t piece = tensor.numel() / ranks;
+  const int64_t piece = tensor.numel() / hosts.ranks();
   const int64_t at_once = std::max<int64_t>(staged_elements(tensor) / hosts.largest() / kPieceAlign * kPieceAlign, 1);
   std::vector<Chunk> chunks;
   for (int64_t begin = 0; begin < piece; begin += at_once)

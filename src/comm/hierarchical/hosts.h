@@ -1,5 +1,7 @@
 #pragma once
 
+#include <algorithm>
+#include <type_traits>
 #include <utility>
 
 #include <ATen/core/Tensor.h>
@@ -18,11 +20,12 @@ class Hosts {
   /// `host_of_rank`: equal for ranks on one host, different for ranks on different hosts.
   explicit Hosts(std::vector<int> host_of_rank);
 
+  int ranks() const noexcept { return static_cast<int>(host_of_rank_.size()); }
   int count() const noexcept { return static_cast<int>(firsts_.size()); }
   int of(int rank) const { return host_of_rank_[static_cast<std::size_t>(rank)]; }
   int first(int host) const { return firsts_[static_cast<std::size_t>(host)]; }
   int size(int host) const { return sizes_[static_cast<std::size_t>(host)]; }
-  int largest() const;
+  int largest() const { return *std::max_element(sizes_.begin(), sizes_.end()); }
 
   /// The rank's index within its host.
   int local_rank(int rank) const { return rank - first(of(rank)); }
@@ -60,11 +63,17 @@ class HostStaging {
   /// Collective on the host.
   void round(TimePoint deadline, const std::function<void(std::byte*)>& fill, const std::function<void()>& use);
   /// The buffer of that rank, filled in this round. Throws: TransportFailure.
-  const std::byte* of(int rank, TimePoint deadline);
+  const std::byte* of(int rank, TimePoint deadline) {
+    wait(rank, deadline);
+    return areas_->staging(rank - first_, rounds_ - 1);
+  }
 
   /// Starts a round without buffers, for tensors in memory that ranks share. Throws: TransportFailure. Collective on
   /// the host.
-  void arrive();
+  void arrive() {
+    areas_->control(areas_->rank()).filled.store(++rounds_, std::memory_order_release);
+    in_ranks_of_group([&] { areas_->notify_all(); });
+  }
   /// Waits until that rank has reached this round, too. Throws: TransportFailure.
   void wait(int rank, TimePoint deadline);
   /// SharedAreas::allocate_buffer() with one part per rank of a group of `ranks`; parts of other hosts are null.
@@ -73,12 +82,23 @@ class HostStaging {
   void abort(const std::string& cause) noexcept { areas_->abort(cause); }
   void close() noexcept { areas_->close(); }
   /// Makes the staging of some ranks of this host. Only members call it. Throws: CommError (MU401). Collective.
-  std::unique_ptr<SharedAreas> split(const std::vector<int>& ranks, const std::string& name);
+  std::unique_ptr<SharedAreas> split(const std::vector<int>& ranks, const std::string& name) {
+    std::vector<int> on_host;
+    for (const int rank : ranks) on_host.push_back(rank - first_);
+    return areas_->split(on_host, name);
+  }
 
  private:
   /// Calls f; failures of the areas then name the rank as numbered in the group.
   template <class F>
-  auto in_ranks_of_group(F f);
+  std::invoke_result_t<F> in_ranks_of_group(F f) {
+    try {
+      return f();
+    } catch (TransportFailure failure) {
+      if (failure.peer >= 0) failure.peer += first_;
+      throw failure;
+    }
+  }
 
   const std::unique_ptr<SharedAreas> areas_;
   const int first_;

@@ -228,14 +228,6 @@ bool SharedCollectives::should_measure_latency(const Call& call) {
   return out.defined() && out.nbytes() > Mailbox::kMostBytes && large_++ % 8 == 0;
 }
 
-void SharedCollectives::stage(std::byte* to, const void* from, int64_t bytes) const {
-  copy_memory(to, from, static_cast<std::size_t>(bytes), avoids_caches_);
-}
-
-void SharedCollectives::wait_filled(const Call& call, int peer, uint64_t chunks) {
-  areas_->wait_for_count(peer, &Control::filled, chunks, call.deadline);
-}
-
 void SharedCollectives::collect_terms(const Call& call, const Chunk& chunk, const void* own, int64_t offset) {
   for (int peer = 0; peer < size_; ++peer) {
     if (peer != rank_) wait_filled(call, peer, chunk.number + 1);
@@ -261,10 +253,6 @@ void SharedCollectives::for_each_chunk(const Call& call, int64_t elements, int64
     else areas_->notify_all();
     use(chunk);
   }
-}
-
-bool SharedCollectives::takes_result(const Call& call) const {
-  return call.operation.kind == OperationKind::all_reduce || rank_ == call.operation.root;
 }
 
 void SharedCollectives::reduce(Call& call) {

@@ -66,15 +66,21 @@ class SharedCollectives final : public Collectives {
   void for_each_chunk(const Call& call, int64_t elements, int64_t at_once,
                       const std::function<void(const Chunk&)>& fill, const std::function<void(const Chunk&)>& use);
   /// Copies part of a chunk to this rank's staging in the way that lets peers read it soonest.
-  void stage(std::byte* to, const void* from, int64_t bytes) const;
-  void wait_filled(const Call& call, int peer, uint64_t chunks);
+  void stage(std::byte* to, const void* from, int64_t bytes) const {
+    copy_memory(to, from, static_cast<std::size_t>(bytes), avoids_caches_);
+  }
+  void wait_filled(const Call& call, int peer, uint64_t chunks) {
+    areas_->wait_for_count(peer, &Control::filled, chunks, call.deadline);
+  }
   /// Waits until all ranks have filled their staging. Sets terms_ to what is there at that offset in bytes; to `own`
   /// for this rank.
   void collect_terms(const Call& call, const Chunk& chunk, const void* own, int64_t offset);
   std::byte* staging(int rank, const Chunk& chunk) const { return areas_->staging(rank, chunk.number); }
 
   /// Whether this rank gets the result of all_reduce() or reduce().
-  bool takes_result(const Call& call) const;
+  bool takes_result(const Call& call) const {
+    return call.operation.kind == OperationKind::all_reduce || rank_ == call.operation.root;
+  }
   void reduce_whole(const Call& call);
   /// Each rank reduces one piece for all.
   void reduce_pieces(const Call& call);
