@@ -24,18 +24,16 @@ class Collectives {
   /// Parts of a PeerAccess::read_contiguous buffer must be multiples of this many bytes; 0: not supported.
   virtual std::size_t part_alignment() const noexcept { return 0; }
   virtual void abort(const std::string& cause) noexcept = 0;
-  virtual void close() noexcept = 0;
+  virtual void close() noexcept {}
   /// Makes the collectives of a subgroup. Collective among `ranks`, which are members of this group.
   virtual std::unique_ptr<Collectives> split(const std::vector<int>& ranks, const std::string& name) = 0;
 };
 
 /// Exchanges headers and payloads directly over a transport.
 std::unique_ptr<Collectives> make_pairwise(std::unique_ptr<Transport> transport);
-/// The collectives of a group of one.
-std::unique_ptr<Collectives> make_solo();
-/// The collectives of rank `rank` of `size` without other processes: results are as if all ranks had this rank's
-/// values.
-std::unique_ptr<Collectives> make_fake_collectives(int rank, int size);
+/// The collectives of a group of one; or those of rank `rank` of `size` without other processes: results are as if all
+/// ranks had this rank's values.
+std::unique_ptr<Collectives> make_local(int rank = 0, int size = 1);
 
 /// The index of a rank in `ranks`; the size of `ranks` if the rank is not among them.
 inline int rank_index(const std::vector<int>& ranks, int rank) {

@@ -164,7 +164,7 @@ std::vector<std::string> to_bytes(const std::vector<at::Tensor>& tensors) {
 }
 
 std::shared_ptr<Group> world_of_one() {
-  return std::make_shared<Group>(GroupIdentity{.starts_inline = true}, make_solo());
+  return std::make_shared<Group>(GroupIdentity{.starts_inline = true}, make_local());
 }
 
 }  // namespace

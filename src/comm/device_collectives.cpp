@@ -116,11 +116,6 @@ std::optional<Header> PendingOperations::oldest_unended() {
   return operations_.front()->header;
 }
 
-void PendingOperations::clear() {
-  const base::Lock lock(mutex_);
-  operations_.clear();
-}
-
 void DeviceWork::wait() {
   const at::Device device = described_tensor(operation_).device();
   // Without a timeout, because a timeout would make the host wait, too.
@@ -136,13 +131,6 @@ void DeviceWork::wait() {
   if (operation_.reduce == ReduceOp::mean || converted_) finished_ = device::record(device);
   kept_.clear();
   if (pending_) pending_->waited(device);
-}
-
-DeviceCollectives::DeviceCollectives(c10::intrusive_ptr<c10d::Backend> backend, CustomBackend custom)
-    : backend_(std::move(backend)), custom_(std::move(custom)) {}
-
-bool DeviceCollectives::takes(const Operation& operation, c10::DeviceType device) const {
-  return device == custom_.entry.device && has_backend_call(operation.kind);
 }
 
 bool DeviceCollectives::lacks_dtype(const Operation& operation) const {
@@ -172,8 +160,6 @@ std::shared_ptr<DeviceWork> DeviceCollectives::start(Operation operation, Pendin
   if (pending) started->pending_->started(started->work_);
   return started;
 }
-
-void DeviceCollectives::abort() noexcept { abort_backend(*backend_); }
 
 std::string DeviceCollectives::error() const {
   try {

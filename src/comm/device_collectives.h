@@ -34,7 +34,10 @@ class PendingOperations {
   std::optional<Oldest> oldest(TimePoint now);
   /// The oldest operation that has not ended, whatever its age. Throws: what the device throws.
   std::optional<Header> oldest_unended();
-  void clear();
+  void clear() {
+    const base::Lock lock(mutex_);
+    operations_.clear();
+  }
 
  private:
   static constexpr std::size_t kMany = 128;
@@ -73,11 +76,14 @@ class DeviceWork {
 /// Why: docs/decisions/0137-groups-with-two-sides.md.
 class DeviceCollectives {
  public:
-  DeviceCollectives(c10::intrusive_ptr<c10d::Backend> backend, CustomBackend custom);
+  DeviceCollectives(c10::intrusive_ptr<c10d::Backend> backend, CustomBackend custom)
+      : backend_(std::move(backend)), custom_(std::move(custom)) {}
 
   std::string name() const { return backend_->getBackendName(); }
   /// Whether the backend can run this operation.
-  bool takes(const Operation& operation, c10::DeviceType device) const;
+  bool takes(const Operation& operation, c10::DeviceType device) const {
+    return device == custom_.entry.device && has_backend_call(operation.kind);
+  }
   /// Throws: ConfigError (MU564) if the backend lacks the dtype and it cannot be converted to another one.
   void require_dtype(const Operation& operation) const;
   /// Starts the operation, and keeps it in `pending`, if it is not null, until the device has ended it. Tensors of a
@@ -85,7 +91,7 @@ class DeviceCollectives {
   /// memory, and bool to uint8. Copies are made on the current stream.
   /// Requires: require_dtype(). Throws: what the backend throws.
   std::shared_ptr<DeviceWork> start(Operation operation, PendingOperations* pending);
-  void abort() noexcept;
+  void abort() noexcept { abort_backend(*backend_); }
   /// The error that the backend itself has noticed; empty: none.
   std::string error() const;
   /// Collective among all ranks of the group. Null on ranks that are not in `ranks`.

@@ -59,25 +59,28 @@ struct Left {};
 
 // The causes that a rank reports if it could not read the other ranks' records.
 
+std::string cannot_ask(const DeviceSuspicion& suspicion, int own_rank) {
+  return formatted("rank {} waited {:.1f} s in {}{}, and cannot ask the other ranks why: ", own_rank, suspicion.seconds,
+                   operation_of(suspicion), what_the_backend_says(suspicion));
+}
+
 DeviceCause cause_of_silent_store(const DeviceSuspicion& suspicion, int own_rank, const StoreServer& server,
                                   double silent_seconds) {
-  return {
-      "MU574",
-      formatted("rank {} waited {:.1f} s in {}{}, and cannot ask the other ranks why: the job's store, {}, has not "
-                "answered for {:.1f} s. Look whether what holds it is stopped, by a debugger or a signal, or cannot "
-                "be reached.",
-                own_rank, suspicion.seconds, operation_of(suspicion), what_the_backend_says(suspicion), server.text,
-                silent_seconds),
-      server.rank};
+  return {"MU574",
+          cannot_ask(suspicion, own_rank) +
+              formatted("the job's store, {}, has not answered for {:.1f} s. Look whether what holds it is stopped, by "
+                        "a debugger or a signal, or cannot be reached.",
+                        server.text, silent_seconds),
+          server.rank};
 }
 
 DeviceCause cause_of_lost_store(const DeviceSuspicion& suspicion, int own_rank, const StoreServer& server) {
-  return {
-      "MU052",
-      formatted("rank {} waited {:.1f} s in {}{}, and cannot ask the other ranks why: it has lost the job's store, "
-                "{}. Look for the first failure in the output of all ranks, of rank 0 first.",
-                own_rank, suspicion.seconds, operation_of(suspicion), what_the_backend_says(suspicion), server.text),
-      server.rank};
+  return {"MU052",
+          cannot_ask(suspicion, own_rank) +
+              formatted("it has lost the job's store, {}. Look for the first failure in the output of all ranks, of "
+                        "rank 0 first.",
+                        server.text),
+          server.rank};
 }
 
 DeviceCause cause_of_lost_rank_that_asked(int own_rank) {
@@ -106,13 +109,7 @@ DeviceCause find_cause(const DeviceSuspicion& suspicion, int own_rank, const std
   const auto& own = operations.at(own_rank);
   for (const int rank : others)
     if (have_mismatch(own, operations.at(rank)))
-      return {
-          "MU050",
-          formatted("{} of the device's operations in group {}. All ranks must call the same operations in the same "
-                    "order, with equal shapes and dtypes.",
-                    own_rank < rank ? describe_difference(own_rank, own, rank, operations.at(rank))
-                                    : describe_difference(rank, operations.at(rank), own_rank, own),
-                    suspicion.group)};
+      return {"MU050", describe_difference(suspicion.group, own_rank, own, rank, operations.at(rank))};
   const bool is_collective = suspicion.operation && !is_point_to_point(suspicion.operation->kind);
   for (const int rank : others)
     if (is_collective && last_operation(operations.at(rank)) < suspicion.operation->sequence)

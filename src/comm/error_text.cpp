@@ -1,7 +1,5 @@
 #include "comm/error_text.h"
 
-#include <algorithm>
-
 namespace muster::comm {
 namespace {
 
@@ -13,8 +11,7 @@ std::string_view without_place(std::string_view text) {
   const auto colon = text.substr(0, end).rfind(':');
   if (end == text.npos || colon == text.npos || colon + 1 == end) return text;
   const auto line = text.substr(colon + 1, end - colon - 1);
-  return std::all_of(line.begin(), line.end(), [](char c) { return c >= '0' && c <= '9'; }) ? text.substr(end + 2)
-                                                                                            : text;
+  return line.find_first_not_of("0123456789") == line.npos ? text.substr(end + 2) : text;
 }
 
 }  // namespace

@@ -47,16 +47,6 @@ std::map<int64_t, std::string> read_operations(const std::string& operations) {
 
 }  // namespace
 
-void FlightRecorder::add(const std::string& group, std::vector<int> ranks) {
-  const base::Lock lock(mutex_);
-  groups_[group].ranks = std::move(ranks);
-}
-
-void FlightRecorder::remove(const std::string& group) {
-  const base::Lock lock(mutex_);
-  groups_.erase(group);
-}
-
 void FlightRecorder::note(const std::string& group, const Header& header) {
   const base::Lock lock(mutex_);
   Entry& entry = groups_.at(group);
@@ -105,18 +95,25 @@ std::optional<DeviceDisagreement> find_disagreement(const std::string& own, cons
   return std::nullopt;
 }
 
-std::string describe_difference(int one, const std::string& of_one, int other, const std::string& of_other) {
-  const auto first = read_operations(of_one), second = read_operations(of_other);
+std::string describe_difference(const std::string& group, int one, const std::string& of_one, int other,
+                                const std::string& of_other) {
+  if (other < one) return describe_difference(group, other, of_other, one, of_one);
   std::map<int64_t, std::pair<std::string, std::string>> both;
-  for (const auto& [number, what] : first) both[number].first = what;
-  for (const auto& [number, what] : second) both[number].second = what;
+  for (const auto& [number, what] : read_operations(of_one)) both[number].first = what;
+  for (const auto& [number, what] : read_operations(of_other)) both[number].second = what;
   const auto called = [](int rank, const std::string& what) {
     return formatted("rank {} called {}", rank, what.empty() ? "nothing more" : what);
   };
-  for (const auto& [number, what] : both)
-    if (what.first != what.second)
-      return formatted("{}, {}, operation {}", called(one, what.first), called(other, what.second), number);
-  return formatted("ranks {} and {} differ in an operation before the last ones", one, other);
+  auto text = formatted("ranks {} and {} differ in an operation before the last ones", one, other);
+  const auto found = std::find_if(both.begin(), both.end(),
+                                  [](const auto& entry) { return entry.second.first != entry.second.second; });
+  if (found != both.end())
+    text = formatted("{}, {}, operation {}", called(one, found->second.first), called(other, found->second.second),
+                     found->first);
+  return text + formatted(
+                    " of the device's operations in group {}. All ranks must call the same operations in the same "
+                    "order, with equal shapes and dtypes.",
+                    group);
 }
 
 bool have_mismatch(const std::string& of_one, const std::string& of_other) {

@@ -16,8 +16,14 @@ namespace muster::comm {
 class FlightRecorder {
  public:
   /// `ranks`: the ranks of the group, as ranks in the job.
-  void add(const std::string& group, std::vector<int> ranks);
-  void remove(const std::string& group);
+  void add(const std::string& group, std::vector<int> ranks) {
+    const base::Lock lock(mutex_);
+    groups_[group].ranks = std::move(ranks);
+  }
+  void remove(const std::string& group) {
+    const base::Lock lock(mutex_);
+    groups_.erase(group);
+  }
   void note(const std::string& group, const Header& header);
   /// One line per group: its ranks, whether the library has operations in it, the number of its operations, their
   /// digest, and its name.
@@ -47,9 +53,10 @@ struct DeviceDisagreement {
 /// compared in the groups that they share. In groups that only the program uses a rank may be ahead, except in `own`.
 std::optional<DeviceDisagreement> find_disagreement(const std::string& own, const std::vector<int>& ranks,
                                                     const std::vector<std::string>& digests);
-/// The first pair of operations in which two operations_of() differ: "rank 0 called ..., rank 1 called ..., operation
-/// 7".
-std::string describe_difference(int one, const std::string& of_one, int other, const std::string& of_other);
+/// What a message says about the first pair of operations in which two operations_of() of a group differ: "rank 0
+/// called ..., rank 1 called ..., operation 7 of the device's operations in group world. ...".
+std::string describe_difference(const std::string& group, int one, const std::string& of_one, int other,
+                                const std::string& of_other);
 /// Whether two operations_of() list different operations under one number.
 bool have_mismatch(const std::string& of_one, const std::string& of_other);
 /// The number of the last operation in operations_of(); -1: there is none.

@@ -191,8 +191,6 @@ void Group::leave_to_parent() {
   left->push_back({identity_, std::move(collectives_), std::move(device_collectives_), queue_.release_thread()});
 }
 
-void Group::require_same_process() const { process_.require_same_process("group ", identity_.name); }
-
 void Group::run(Operation& operation) {
   require_same_process();
   if (stays_on_host(operation)) return queue_.run(operation);
@@ -223,18 +221,13 @@ void Group::report_lost_rank(int rank, std::string_view reason) {
   identity_.report.lost(job_rank(rank), reason);
 }
 
-void Group::run_collectives(Operation& operation, TimePoint deadline) {
-  if (!operation.staging) return collectives_->run(operation, shown_name_, deadline);
-  operation.staging->to_host(operation);
-  collectives_->run(operation, shown_name_, deadline);
-  operation.staging->to_device(operation);
-}
-
 void Group::execute(Operation& operation, Clock::time_point asked, Clock::time_point begin) {
   check_alive();
   at::NoGradGuard no_grad;
   try {
-    run_collectives(operation, begin + identity_.timeout);
+    if (operation.staging) operation.staging->to_host(operation);
+    collectives_->run(operation, shown_name_, begin + identity_.timeout);
+    if (operation.staging) operation.staging->to_device(operation);
   } catch (const TransportFailure& failure) {
     fail(explain(operation, failure, begin));
   } catch (const CommError& error) {
@@ -330,7 +323,7 @@ std::shared_ptr<Group> Group::subgroup(const std::vector<int>& ranks, const Oper
   if (is_alone) {
     identity.backend = "none";
     identity.starts_inline = true;
-    return std::make_shared<Group>(std::move(identity), make_solo());
+    return std::make_shared<Group>(std::move(identity), make_local());
   }
   auto host_collectives = collectives_->split(ranks, identity.name);
   return std::make_shared<Group>(identity, std::move(host_collectives), std::move(device_collectives));
@@ -358,8 +351,6 @@ std::vector<uint64_t> attached_piggybacks(const Communicator& group) {
   return group.group()->attached_values().arrived();
 }
 
-std::string Group::device_backend() const { return device_collectives_ ? device_collectives_->name() : std::string(); }
-
 bool Group::stays_on_host(const Operation& operation) const {
   return device_of(operation).is_cpu() || collectives_->takes_device_tensors();
 }
@@ -373,8 +364,9 @@ std::shared_ptr<DeviceWork> Group::start_on_device(Operation operation) {
   device_collectives_->require_dtype(operation);
   const auto asked = Clock::now();
   // Messages have separate numbers, because ranks need not agree on them.
-  operation.sequence = is_point_to_point(operation.kind) ? device_messages_++ : device_sequence_++;
-  note_on_device(operation);
+  const bool is_message = is_point_to_point(operation.kind);
+  operation.sequence = is_message ? device_messages_++ : device_sequence_++;
+  if (!is_message) identity_.flight_recorder->note(identity_.name, make_header(operation, nullptr, 0));
   try {
     auto work = device_collectives_->start(operation, identity_.watch ? &pending_ : nullptr);
     notify_observers(operation, asked);
@@ -431,11 +423,6 @@ void Group::end(const DeviceCause& cause) {
   abort_device();
 }
 
-void Group::note_on_device(const Operation& operation) {
-  if (!is_point_to_point(operation.kind))
-    identity_.flight_recorder->note(identity_.name, make_header(operation, nullptr, 0));
-}
-
 void Group::compare_device_operations(const Communicator& through) {
   if (!device_collectives_) return;
   const auto difference =
@@ -443,11 +430,8 @@ void Group::compare_device_operations(const Communicator& through) {
   if (!difference) return;
   const auto operations = through.all_gather_bytes(identity_.flight_recorder->operations_of(difference->group));
   const auto of = [&](int rank) { return operations.at(static_cast<std::size_t>(rank_index(job_ranks_, rank))); };
-  fail({"MU050",
-        formatted("{} of the device's operations in group {}. All ranks must call the same operations in the same "
-                  "order, with equal shapes and dtypes.",
-                  describe_difference(difference->one, of(difference->one), difference->other, of(difference->other)),
-                  difference->group)});
+  fail({"MU050", describe_difference(difference->group, difference->one, of(difference->one), difference->other,
+                                     of(difference->other))});
 }
 
 void Group::stage(Operation& operation) {

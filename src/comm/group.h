@@ -110,7 +110,7 @@ class Group {
   const GroupIdentity& identity() const noexcept { return identity_; }
 
   /// See device_backend_of().
-  std::string device_backend() const;
+  std::string device_backend() const { return device_collectives_ ? device_collectives_->name() : std::string(); }
 
   void run(Operation& operation);
   std::shared_ptr<Work::State> start(Operation operation);
@@ -142,9 +142,7 @@ class Group {
   bool stays_on_host(const Operation& operation) const;
   bool goes_to_device(const Operation& operation) const;
   std::shared_ptr<DeviceWork> start_on_device(Operation operation);
-  void note_on_device(const Operation& operation);
   void stage(Operation& operation);
-  void run_collectives(Operation& operation, TimePoint deadline);
   void execute(Operation& operation, Clock::time_point asked, Clock::time_point begin);
   [[noreturn]] void fail(const Failure& seen);
   /// Waits until the device has ended the operations that this rank has started. An abort ends those that remain.
@@ -153,7 +151,7 @@ class Group {
   Failure explain(const Operation& operation, const TransportFailure& failure, Clock::time_point begin) const;
   Failure unexpected(const Operation& operation, std::string_view what, std::string_view reason) const;
   void check_alive();
-  void require_same_process() const;
+  void require_same_process() const { process_.require_same_process("group ", identity_.name); }
   /// Called instead of the usual destruction for what belongs to the process from which this one was forked.
   void leave_to_parent();
   void notify_observers(const Operation& operation, Clock::time_point asked);

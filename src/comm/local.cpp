@@ -1,4 +1,3 @@
-
 #include "comm/collectives.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
@@ -60,7 +59,6 @@ class Local final : public Collectives {
     }
   }
   void abort(const std::string&) noexcept override {}
-  void close() noexcept override {}
 
   std::unique_ptr<Collectives> split(const std::vector<int>& ranks, const std::string&) override {
     auto new_rank = rank_index(ranks, rank_);
@@ -80,7 +78,6 @@ class Local final : public Collectives {
 
 }  // namespace
 
-std::unique_ptr<Collectives> make_solo() { return std::make_unique<Local>(0, 1); }
-std::unique_ptr<Collectives> make_fake_collectives(int rank, int size) { return std::make_unique<Local>(rank, size); }
+std::unique_ptr<Collectives> make_local(int rank, int size) { return std::make_unique<Local>(rank, size); }
 
 }  // namespace muster::comm

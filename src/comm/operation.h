@@ -37,7 +37,6 @@ class Staging;
 struct SharedMemoryLocation {
   uint64_t buffer = 0;  ///< number of the shared buffer; 0: the tensor is in memory of this rank alone
   uint64_t offset = 0;
-  bool operator==(const SharedMemoryLocation&) const = default;
 };
 
 /// One operation as a rank asked for it. Tensors are contiguous, and either all in host memory or all on one device.

@@ -329,7 +329,7 @@ CustomHost find_custom(const std::string& name, const Backends& more) {
 
 Communicator make_fake(int rank, int size) {
   GroupIdentity identity{.backend = "fake", .starts_inline = true};
-  return Communicator(std::make_shared<Group>(identity, make_fake_collectives(rank, size)));
+  return Communicator(std::make_shared<Group>(identity, make_local(rank, size)));
 }
 
 Communicator connect(const ClusterEnvironment& cluster, const GroupOptions& options, const Backends& more) {

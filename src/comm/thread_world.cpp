@@ -254,7 +254,7 @@ using Join = std::function<std::unique_ptr<Collectives>(int rank)>;
 std::exception_ptr run_rank(const Join& join, const GroupIdentity& identity, int rank, const CustomBackend& backend,
                             const std::function<void(Communicator)>& body) {
   try {
-    auto host_collectives = identity.starts_inline ? make_solo() : join(rank);
+    auto host_collectives = identity.starts_inline ? make_local() : join(rank);
     std::unique_ptr<DeviceCollectives> device_collectives;
     if (const int size = host_collectives->size(); backend.entry.make && size > 1)
       device_collectives = std::make_unique<DeviceCollectives>(backend.make(identity.name, rank, size), backend);
