@@ -278,7 +278,6 @@ class BackendCollectives final : public Collectives {
   }
 
   void abort(const std::string&) noexcept override { abort_backend(*backend_); }
-  void close() noexcept override {}
 
   std::unique_ptr<Collectives> split(const std::vector<int>& ranks, const std::string& name) override {
     return make_over_backend(custom_, name, rank_index(ranks, rank()), static_cast<int>(ranks.size()));
