@@ -418,11 +418,9 @@ std::vector<int> numbered(const std::vector<std::string>& hosts) {
 }
 
 /// Why ranks on these hosts cannot share memory; empty if they can.
-std::string obstacle_of(const std::vector<int>& hosts, bool several) {
-  if (std::count(hosts.begin(), hosts.end(), hosts[0]) == static_cast<std::ptrdiff_t>(hosts.size())) return "";
-  if (several) return Hosts(hosts).obstacle();
-  const auto other = std::find_if(hosts.begin(), hosts.end(), [&](int host) { return host != hosts[0]; });
-  return formatted("ranks 0 and {} are not on one host", other - hosts.begin());
+std::string obstacle_of(const Hosts& hosts, bool several) {
+  if (hosts.count() == 1) return "";
+  return several ? hosts.obstacle() : formatted("ranks 0 and {} are not on one host", hosts.first(1));
 }
 
 /// `rank_` and `size_` are those of the job. A rank of this host is identified by its index in local_ranks_.
@@ -441,7 +439,7 @@ class Handover {
     reason = agreed("host", reason, host_, &names);
     if (!reason.empty()) return {nullptr, reason};
     const auto hosts = numbered(names);
-    reason = obstacle_of(hosts, several_hosts);
+    reason = obstacle_of(Hosts(hosts), several_hosts);
     if (!reason.empty()) return {nullptr, reason};
     for (int rank = 0; rank < size_; ++rank)
       if (hosts[rank] == hosts[rank_]) local_ranks_.push_back(rank);
