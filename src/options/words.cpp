@@ -1,6 +1,9 @@
 #include "options/words.h"
 
 #include <ranges>
+#include <sstream>
+
+#include "base/text.h"
 
 namespace muster::options {
 namespace {
@@ -514,10 +517,8 @@ constexpr ForeignWord kKeysOfModels[] = {
     {"pipeline.", refused, kNoModelParallel},
     {"progressive_layer_drop.enabled", refused, kOtherTraining, "false"},
     {"progressive_layer_drop.", ignored, kWithSwitch},
-    {"curriculum_learning.enabled", refused, kByLoaders, "false"},
-    {"curriculum_learning.", ignored, kWithSwitch},
-    {"data_efficiency.enabled", refused, kByLoaders, "false"},
-    {"data_efficiency.", ignored, kWithSwitch},
+    {"curriculum_learning.enabled data_efficiency.enabled", refused, kByLoaders, "false"},
+    {"curriculum_learning. data_efficiency.", ignored, kWithSwitch},
     {"hybrid_engine.enabled", refused, kOtherTraining, "false"},
     {"hybrid_engine.", ignored, kWithSwitch},
     {"sparse_attention. compression_training. quantize_training. weight_quantization.", refused, kOtherTraining},
@@ -534,22 +535,12 @@ constexpr ForeignWord kKeysOfOutput[] = {
     {"log_level", ignored, "MUSTER_LOG says it"},
     {"dump_state wall_clock_breakdown memory_breakdown", warned, kNoProfiler, "false"},
     {"timers.", warned, kNoProfiler},
-    {"comms_logger.enabled", warned, kNoProfiler, "false"},
-    {"comms_logger.", ignored, kWithSwitch},
-    {"flops_profiler.enabled", warned, kNoProfiler, "false"},
-    {"flops_profiler.", ignored, kWithSwitch},
-    {"eigenvalue.enabled", warned, kNoProfiler, "false"},
-    {"eigenvalue.", ignored, kWithSwitch},
+    {"comms_logger.enabled flops_profiler.enabled eigenvalue.enabled", warned, kNoProfiler, "false"},
+    {"comms_logger. flops_profiler. eigenvalue.", ignored, kWithSwitch},
     {"autotuning.enabled", warned, "nothing is tuned", "false"},
     {"autotuning.", ignored, kWithSwitch},
-    {"tensorboard.enabled", warned, kNoMonitor, "false"},
-    {"tensorboard.", ignored, kWithSwitch},
-    {"wandb.enabled", warned, kNoMonitor, "false"},
-    {"wandb.", ignored, kWithSwitch},
-    {"comet.enabled", warned, kNoMonitor, "false"},
-    {"comet.", ignored, kWithSwitch},
-    {"csv_monitor.enabled", warned, kNoMonitor, "false"},
-    {"csv_monitor.", ignored, kWithSwitch},
+    {"tensorboard.enabled wandb.enabled comet.enabled csv_monitor.enabled", warned, kNoMonitor, "false"},
+    {"tensorboard. wandb. comet. csv_monitor.", ignored, kWithSwitch},
     {"nebula.enabled", warned, kOwnFiles, "false"},
     {"nebula.", ignored, kWithSwitch},
     {"datastates_ckpt.", warned, kOwnFiles},
@@ -673,6 +664,37 @@ std::span<const ForeignWord> foreign_words() {
     return words;
   }();
   return all;
+}
+
+std::span<const ForeignWord> foreign_words(Place place) {
+  const auto of_place = std::ranges::equal_range(foreign_words(), place, {}, &ForeignWord::place);
+  return {of_place.begin(), of_place.end()};
+}
+
+const ForeignWord* find_foreign_word(Place place, std::string_view word) {
+  const auto words = foreign_words(place);
+  const auto found = std::ranges::find(words, word, &ForeignWord::word);
+  return found == words.end() ? nullptr : &*found;
+}
+
+bool asks_for_nothing(const ForeignWord& word, std::string_view value) {
+  std::istringstream accepted{std::string(word.accepted)};
+  for (std::string one; accepted >> one;)
+    if (say_the_same(one, lower_case(std::string(value)))) return true;
+  return false;
+}
+
+std::string spelling_here(std::string_view flag) {
+  const auto* word = find_foreign_word(Place::run, flag);
+  if (!word) return "";
+  return (word->follow == Follow::ignored ? "nothing: " : "") + std::string(word->text);
+}
+
+std::vector<std::string> foreign_variables(const Description& option) {
+  std::vector<std::string> names;
+  for (const auto& word : foreign_words(Place::variable))
+    if (word.follow == Follow::option && option.is_named(word.text)) names.emplace_back(word.word);
+  return names;
 }
 
 }  // namespace muster::options
