@@ -26,7 +26,7 @@ struct ConfigFile {
 /// LightningCLI. Accelerate's names in section `run` are returned as values by Accelerate's names. `known` are the
 /// options that may be given there.
 /// Throws: ConfigError (MU304) if the keys belong to none of the three, or if an option is outside of `run`; (MU480)
-/// for an unknown key of Accelerate's or Lightning's file; (MU004) as options::File::load().
+/// for an unknown key of Accelerate's or Lightning's file; (MU004) as options::File::parse() and options::read_text().
 ConfigFile read_config(const std::string& path, const std::string& section,
                        const std::vector<options::Description>& known);
 

@@ -118,14 +118,9 @@ std::vector<std::string> names_of(const std::vector<Description>& table) {
   return names;
 }
 
-bool describes(const std::vector<Description>& table, const std::string& key) {
-  return std::any_of(table.begin(), table.end(),
-                     [&](const Description& option) { return !option.code_only && option.is_named(key); });
-}
-
 void require_known(const std::vector<Description>& table, const std::string& section, const RawOptions& texts) {
   for (const auto& [key, found] : texts)
-    if (!describes(table, key))
+    if (const auto* option = find_option(table, key); !option || option->code_only)
       throw ConfigError("MU001", found.place + ": unknown option '" + key + "'" +
                                      (section.empty() ? "" : " in section '" + section + "'") +
                                      known_names(key, names_of(table)));
@@ -158,18 +153,17 @@ std::optional<Found> find_one(const Description& option, const RawOptions& in_fi
 
 std::string Description::flag() const {
   std::string result = "--" + name;
-  std::replace_if(
-      result.begin(), result.end(), [](char c) { return c == '_' || c == '.'; }, '-');
+  std::ranges::replace_if(
+      result, [](char c) { return c == '_' || c == '.'; }, '-');
   return result;
 }
 
 bool Description::is_named(std::string_view word) const {
-  return name == word || std::find(aliases.begin(), aliases.end(), word) != aliases.end();
+  return name == word || std::ranges::find(aliases, word) != aliases.end();
 }
 
 const Description* find_option(const std::vector<Description>& table, std::string_view name) {
-  const auto found =
-      std::find_if(table.begin(), table.end(), [&](const auto& option) { return option.is_named(name); });
+  const auto found = std::ranges::find_if(table, [&](const auto& option) { return option.is_named(name); });
   return found == table.end() ? nullptr : &*found;
 }
 

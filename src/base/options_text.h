@@ -83,26 +83,20 @@ struct OptionsOf {
     rest.variable = variable_of(prefix + name);
     options.push_back(option_at<Struct>(name, get, std::move(rest)));
   }
+  Table<Struct> table(const char* section = "") && { return {section, std::move(options)}; }
 };
 
 // The text of a Word.
 
-/// The names as "one of a, b, c", null-terminated.
+/// The names as "one of a, b, c", null-terminated. A list that is too long does not compile.
 template <class Words>
 consteval auto one_of() {
-  constexpr std::string_view kBegin = "one of ", kBetween = ", ";
-  constexpr std::size_t kLength = [=] {
-    std::size_t sum = kBegin.size() + kBetween.size() * (std::size(Words::kAll) - 1);
-    for (const std::string_view word : Words::kAll) sum += word.size();
-    return sum;
-  }();
-  std::array<char, kLength + 1> text{};
+  std::array<char, 128> text{};
   std::size_t end = 0;
-  const auto append = [&](std::string_view part) { end += part.copy(text.data() + end, part.size()); };
-  for (const std::string_view& word : Words::kAll) {
-    append(&word == Words::kAll ? kBegin : kBetween);
-    append(word);
-  }
+  for (const std::string_view& word : Words::kAll)
+    for (const std::string_view part : {std::string_view(&word == Words::kAll ? "one of " : ", "), word})
+      end += part.copy(text.data() + end, part.size());
+  text.at(end) = '\0';
   return text;
 }
 

@@ -7,6 +7,7 @@
 
 #include <cctype>
 #include <cerrno>
+#include <ranges>
 #include <set>
 
 #include <yaml-cpp/yaml.h>
@@ -81,30 +82,23 @@ void read_section(const YAML::Node& node, const std::string& file, RawOptions& i
 
 /// YAML readers in Python take these words, unquoted, for a boolean or null.
 bool is_word_of_yaml(const std::string& text) {
-  const auto word = lower_case(text);
-  for (const char* one : {"", "no", "yes", "on", "off", "y", "n", "null", "~"})
-    if (word == one) return true;
-  return false;
+  static constexpr std::string_view kWords[] = {"", "no", "yes", "on", "off", "y", "n", "null", "~"};
+  return std::ranges::find(kWords, lower_case(text)) != std::end(kWords);
 }
 
 bool is_control(char c) { return static_cast<unsigned char>(c) < ' ' || c == '\x7f'; }
 
 /// Double quotes, since single quotes would fold line ends.
 std::string escaped(const std::string& text) {
-  constexpr const char* kDigits = "0123456789abcdef";
   std::string result = "\"";
-  for (const char c : text) {
-    const auto code = static_cast<unsigned char>(c);
-    if (is_control(c)) result += {'\\', 'x', kDigits[code / 16U], kDigits[code % 16U]};
+  for (const char c : text)
+    if (is_control(c)) result += "\\x" + hex_text({&c, 1});
     else if (c == '"' || c == '\\') result += {'\\', c};
     else result += c;
-  }
   return result + '"';
 }
 
 }  // namespace
-
-File File::load(const std::string& path, const std::string& only) { return parse(read_text(path), path, only); }
 
 File File::parse(const std::string& text, const std::string& name, const std::string& only) {
   File result;
@@ -144,10 +138,8 @@ const RawOptions& File::section(const std::string& name) const {
 }
 
 std::vector<std::string> File::sections() const {
-  std::vector<std::string> result;
-  result.reserve(sections_.size());
-  for (const auto& [name, keys] : sections_) result.push_back(name);
-  return result;
+  const auto names = std::views::keys(sections_);
+  return {names.begin(), names.end()};
 }
 
 File File::changed(const std::string& name, const std::function<void(RawOptions&)>& change) const {

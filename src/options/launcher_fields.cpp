@@ -61,7 +61,7 @@ const options::Table<RunOptions>& run_option_table() {
     made.add(MUSTER_FIELD(last_call_timeout), "how long launchers wait for more nodes once the least number is there",
              "SeveralNodes.ALostNodeLeavesASmallerWorld");
     for (auto& one : made.options) one.description.other_tools = options::foreign_variables(one.description);
-    return options::Table<RunOptions>{"run", std::move(made.options)};
+    return std::move(made).table("run");
   }();
   return table;
 }

@@ -23,8 +23,7 @@ constexpr std::pair<std::string_view, double> kUnits[] = {{"weeks", 6048e5}, {"d
 void add_part(std::string unit, const Found& part, Found& sum) {
   if (unit.starts_with("init_args.")) unit.erase(0, 10);
   if (unit == "class_path" && part.text.ends_with("timedelta")) return;
-  const auto* known =
-      std::find_if(std::begin(kUnits), std::end(kUnits), [&](const auto& one) { return one.first == unit; });
+  const auto* known = std::ranges::find(kUnits, unit, &std::pair<std::string_view, double>::first);
   if (known == std::end(kUnits)) {
     std::vector<std::string> names;
     for (const auto& [name, factor] : kUnits) names.emplace_back(name);
@@ -63,7 +62,7 @@ class LightningTranslator {
   }
 
   static void name_once(std::vector<std::string>& names, const std::string& name) {
-    if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+    if (std::ranges::find(names, name) == names.end()) names.push_back(name);
   }
 
   void take_argument(const std::string& name, const FileValue& value) {
@@ -102,8 +101,7 @@ class LightningTranslator {
   }
 
   void set(const options::Description& option, const Found& found) {
-    const bool is_tpu = option.name == "accelerator" && found.text == "tpu";
-    if (is_tpu)
+    if (option.name == "accelerator" && found.text == "tpu")
       throw ConfigError("MU481", found.place +
                                      ": trainer.accelerator is 'tpu', which Muster does not follow: LibTorch has no "
                                      "backend for TPUs; take a CPU or GPU, or, if the program loads one, name it: "
@@ -143,9 +141,7 @@ class LightningTranslator {
 
 }  // namespace
 
-bool is_subcommand(std::string_view word) {
-  return std::find(std::begin(kSubcommands), std::end(kSubcommands), word) != std::end(kSubcommands);
-}
+bool is_subcommand(std::string_view word) { return std::ranges::find(kSubcommands, word) != std::end(kSubcommands); }
 
 const options::Description* trainer_argument(const std::vector<options::Description>& known,
                                              const std::string& argument) {

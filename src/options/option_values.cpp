@@ -15,27 +15,10 @@ Devices::Devices(std::initializer_list<int> indices) : text_(joined_by(",", indi
 
 namespace {
 
-struct Unit {
-  std::string_view name;
-  double bytes;
-};
-
-constexpr std::array<Unit, 9> kUnits{{{"", 1},
-                                      {"K", 1e3},
-                                      {"M", 1e6},
-                                      {"G", 1e9},
-                                      {"T", 1e12},
-                                      {"KI", 1024.0},
-                                      {"MI", 1048576.0},
-                                      {"GI", 1073741824.0},
-                                      {"TI", 1099511627776.0}}};
-
-std::string upper(std::string_view text) {
-  std::string result(text);
-  for (char& c : result)
-    if (c >= 'a' && c <= 'z') c = static_cast<char>(c - 'a' + 'A');
-  return result;
-}
+constexpr std::pair<std::string_view, double> kUnits[] = {
+    {"", 1},           {"K", 1e3},           {"M", 1e6},
+    {"G", 1e9},        {"T", 1e12},          {"KI", 1024.0},
+    {"MI", 1048576.0}, {"GI", 1073741824.0}, {"TI", 1099511627776.0}};
 
 [[noreturn]] void refuse_size(std::string_view words) {
   throw ConfigError("MU206",
@@ -58,9 +41,9 @@ ByteSize::ByteSize(std::string_view words) : bytes_(0) {
     if (!bits && !unit.ends_with('B')) refuse_size(words);
     unit.remove_suffix(1);
   }
-  for (const Unit& known : kUnits) {
-    if (upper(unit) != known.name) continue;
-    const double bytes = number * known.bytes / (bits ? 8 : 1);
+  for (const auto& [name, size] : kUnits) {
+    if (upper_case(std::string(unit)) != name) continue;
+    const double bytes = number * size / (bits ? 8 : 1);
     if (bytes >= 9.2e18) refuse_size(words);
     bytes_ = static_cast<std::uint64_t>(bytes);
     return;

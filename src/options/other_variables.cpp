@@ -13,6 +13,10 @@ constexpr const char* kFamilies[] = {"ACCELERATE_", "FSDP_", "LT_", "MEGATRON_LM
 /// Prefixes of variables of tests, and of programs with custom options.
 constexpr const char* kOthers[] = {"MUSTER_DATA_", "MUSTER_MODEL_", "MUSTER_TEST_"};
 
+bool begins_with_one_of(const auto& families, const std::string& name) {
+  return std::ranges::any_of(families, [&](const char* family) { return name.starts_with(family); });
+}
+
 bool is_on(const Environment& variables, const char* name) {
   return read_bool(variables.find(name).value_or("")).value_or(false);
 }
@@ -23,7 +27,7 @@ bool is_known(const std::string& name, const std::string& text) {
   if (const auto* word = options::find_foreign_word(options::Place::variable, name))
     return word->follow != Follow::warned || options::asks_for_nothing(*word, text);
   for (const auto& option : program_options())
-    if (std::find(option.other_tools.begin(), option.other_tools.end(), name) != option.other_tools.end()) return true;
+    if (std::ranges::find(option.other_tools, name) != option.other_tools.end()) return true;
   return std::ranges::any_of(options::foreign_words(options::Place::sharding),
                              [&](const auto& word) { return word.variable == name; });
 }
@@ -60,10 +64,8 @@ std::string misspelt_variables(const Environment& variables) {
   const auto known = own_variables();
   std::vector<std::string> misspelt;
   for (const auto& [name, text] : variables.variables()) {
-    const bool of_others = std::any_of(std::begin(kOthers), std::end(kOthers),
-                                       [&, &own = name](const char* family) { return own.starts_with(family); });
-    if (!name.starts_with("MUSTER_") || of_others || std::find(known.begin(), known.end(), name) != known.end())
-      continue;
+    if (!name.starts_with("MUSTER_") || begins_with_one_of(kOthers, name)) continue;
+    if (std::ranges::find(known, name) != known.end()) continue;
     const auto nearest = nearest_name(name, known);
     misspelt.push_back(name + (nearest.empty() ? "" : " (nearest is " + nearest + ")"));
   }
@@ -74,12 +76,8 @@ std::string misspelt_variables(const Environment& variables) {
 
 std::string unknown_variables(const Environment& variables) {
   std::vector<std::string> names;
-  for (const auto& [name, text] : variables.variables()) {
-    const bool of_family = std::any_of(std::begin(kFamilies), std::end(kFamilies),
-                                       [&, &known = name](const char* family) { return known.starts_with(family); });
-    if (!of_family || text.empty() || is_known(name, text)) continue;
-    names.push_back(name);
-  }
+  for (const auto& [name, text] : variables.variables())
+    if (begins_with_one_of(kFamilies, name) && !text.empty() && !is_known(name, text)) names.push_back(name);
   return names.empty() ? ""
                        : "variables of Accelerate, Lightning or PyTorch that have no effect here: " + joined(names) +
                              "; set the option in the program, or see docs/reference/options.md";

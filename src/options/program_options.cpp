@@ -6,6 +6,7 @@
 #include "muster/base/error.h"
 #include "options/launcher_fields.h"
 #include "options/runtime_fields.h"
+#include "options/strategy_fields.h"
 #include "options/strategy_request.h"
 #include "options/trainer_fields.h"
 #include "options/words.h"
@@ -13,25 +14,28 @@
 /// Conversions to and from text for types that only RuntimeOptions has.
 namespace muster::options {
 
-template <>
-struct Value<Precision> {
-  static constexpr const char* kType = "precision";
-  static std::string read(const std::string& text, Precision& value) {
-    value = Precision::parse(text);
+/// For a type that parses its names itself, and throws for an unknown one.
+template <class T>
+struct NamedValue {
+  static std::string read(const std::string& text, T& value) {
+    value = T::parse(text);
     return "";
   }
-  static std::string write(const Precision& value) { return std::string(value.name()); }
+  static std::string write(const T& value) { return std::string(value.name()); }
 };
 
 template <>
-struct Value<KeepMemory> {
+struct Value<Precision> : NamedValue<Precision> {
+  static constexpr const char* kType = "precision";
+};
+
+template <>
+struct Value<KeepMemory> : NamedValue<KeepMemory> {
   static constexpr const char* kType = "one of auto, on, off";
   static std::string read(const std::string& text, KeepMemory& value) {
     const auto on = read_bool(text);
-    value = KeepMemory::parse(!on ? text : *on ? "on" : "off");
-    return "";
+    return NamedValue::read(!on ? text : *on ? "on" : "off", value);
   }
-  static std::string write(const KeepMemory& value) { return std::string(value.name()); }
 };
 
 /// A custom precision can only be given in code.
@@ -48,13 +52,8 @@ struct Value<DeviceBackend> {
 
 /// The options of the strategy are separate, under "ddp." and "fsdp.".
 template <>
-struct Value<Strategy> {
+struct Value<Strategy> : NamedValue<Strategy> {
   static constexpr const char* kType = "strategy";
-  static std::string read(const std::string& text, Strategy& value) {
-    value = Strategy::parse(text);
-    return "";
-  }
-  static std::string write(const Strategy& value) { return std::string(value.name()); }
 };
 
 /// An unset value means "auto".
@@ -72,9 +71,8 @@ template <>
 struct Value<std::optional<bool>> {
   static constexpr const char* kType = "true, false or auto";
   static std::string read(const std::string& text, std::optional<bool>& value) {
-    bool given = false;
     if (text == "auto") value.reset();
-    else if (Value<bool>::read(text, given).empty()) value = given;
+    else if (const auto given = read_bool(text)) value = given;
     else return kType;
     return "";
   }
@@ -86,9 +84,8 @@ struct Value<Deterministic> {
   static constexpr const char* kType = "true, false or warn";
   static constexpr bool kIsSwitch = true;
   static std::string read(const std::string& text, Deterministic& value) {
-    bool on = false;
     if (text == "warn") value = Deterministic::warn();
-    else if (Value<bool>::read(text, on).empty()) value = on;
+    else if (const auto on = read_bool(text)) value = *on;
     else return kType;
     return "";
   }
@@ -103,17 +100,14 @@ struct Value<MatmulPrecision> : WordValue<runtime::MatmulPrecisionWords> {};
 template <>
 struct Value<GradientWeighting> {
   static constexpr const char* kType = "one of fixed, mean, sum";
+  static constexpr std::string_view kWords[] = {"fixed", "mean", "sum"};
   static std::string read(const std::string& text, GradientWeighting& value) {
-    for (const auto one : {GradientWeighting::fixed, GradientWeighting::mean, GradientWeighting::sum})
-      if (write(one) == text) {
-        value = one;
-        return "";
-      }
-    return kType;
+    const auto* found = std::ranges::find(kWords, text);
+    if (found == std::end(kWords)) return kType;
+    value = static_cast<GradientWeighting>(found - kWords);
+    return "";
   }
-  static std::string write(const GradientWeighting& value) {
-    return value == GradientWeighting::fixed ? "fixed" : value == GradientWeighting::mean ? "mean" : "sum";
-  }
+  static std::string write(const GradientWeighting& value) { return std::string(kWords[static_cast<size_t>(value)]); }
 };
 
 }  // namespace muster::options
@@ -128,6 +122,8 @@ using options::RawOptions;
 /// The launcher has its own options for these, so the program's have no MUSTER_ variable.
 bool is_the_launchers(const std::string& name) { return name == "devices" || name == "num_nodes"; }
 
+bool is_of_strategy(const std::string& name) { return name.starts_with("ddp.") || name.starts_with("fsdp."); }
+
 void add(std::vector<Description>& all, const std::string& prefix, std::vector<Description> descriptions) {
   for (auto& description : descriptions) {
     description.name = prefix + description.name;
@@ -141,9 +137,7 @@ void fold_into_fsdp(RawOptions& texts) {
   const auto& known = program_options();
   for (auto it = texts.begin(); it != texts.end();) {
     const auto& [name, found] = *it;
-    const bool described =
-        std::any_of(known.begin(), known.end(), [&](const auto& option) { return option.name == name; });
-    if (described || !name.starts_with("fsdp.")) {
+    if (!name.starts_with("fsdp.") || std::ranges::find(known, name, &Description::name) != known.end()) {
       ++it;
       continue;
     }
@@ -154,13 +148,11 @@ void fold_into_fsdp(RawOptions& texts) {
 }
 
 /// `others`, followed by those options of a program that are not among them.
-std::vector<Description> with_others(std::vector<Description> others) {
-  const auto count = static_cast<std::ptrdiff_t>(others.size());
+std::vector<Description> with_others(const std::vector<Description>& others) {
+  auto all = others;
   for (const auto& option : program_options())
-    if (std::none_of(others.begin(), others.begin() + count,
-                     [&](const auto& other) { return other.is_named(option.name); }))
-      others.push_back(option);
-  return others;
+    if (!options::find_option(others, option.name)) all.push_back(option);
+  return all;
 }
 
 /// All options without the variables of other tools, over which the file takes precedence.
@@ -260,8 +252,7 @@ const options::Table<RuntimeOptions>& runtime_option_table() {
       if (!is_the_launchers(name)) description.variable = options::variable_of(name);
       made.options.push_back(options::option_at<RuntimeOptions>(name, get, std::move(description)));
     });
-    std::sort(made.options.begin(), made.options.end(),
-              [](const auto& a, const auto& b) { return a.description.name < b.description.name; });
+    std::ranges::sort(made.options, {}, [](const auto& option) { return option.description.name; });
     return made;
   }();
   return table;
@@ -270,8 +261,8 @@ const options::Table<RuntimeOptions>& runtime_option_table() {
 const std::vector<Description>& program_options() {
   static const std::vector<Description> all = [] {
     auto made = runtime_option_table().descriptions();
-    add(made, "ddp.", strategy::replicated_option_descriptions());
-    add(made, "fsdp.", strategy::sharded_option_descriptions());
+    add(made, "ddp.", strategy::replicated_table().descriptions());
+    add(made, "fsdp.", strategy::sharded_table().descriptions());
     for (const auto& [name, help] :
          {std::pair{"ddp", "options of replicated training in one text, such as bucket_cap_mb=10"},
           std::pair{"fsdp", "options of sharded training in one text, such as unit_classes=Block,stage=gradients"}})
@@ -280,7 +271,7 @@ const std::vector<Description>& program_options() {
                       .variable = options::variable_of(name),
                       .tested_by = "Requests.OneTextSetsSeveralOptions",
                       .type = "name=value,..."});
-    add(made, "", trainer::option_descriptions());
+    add(made, "", trainer::option_table().descriptions());
     return made;
   }();
   return all;
@@ -316,7 +307,7 @@ RuntimeOptions with_given_options(RuntimeOptions values, const RawOptions& given
                                   const Environment& variables) {
   strategy::StrategyRequest request;
   for (const auto& [name, found] : given_options)
-    if (name.starts_with("ddp.") || name.starts_with("fsdp.")) request.fields[name] = found;
+    if (is_of_strategy(name)) request.fields[name] = found;
   for (const auto& option : runtime_option_table().options) {
     const auto& name = option.description.name;
     const auto found = given_options.find(name);
@@ -347,16 +338,11 @@ std::vector<std::string> given_option_notes(const Environment& environment) {
 }
 
 void check_given_options(const RawOptions& given_options) {
-  auto others = given_options;
-  RawOptions fields;
-  for (const auto& [name, found] : given_options)
-    if (name.starts_with("ddp.") || name.starts_with("fsdp.")) {
-      fields[name] = found;
-      others.erase(name);
-    }
   const auto strategy = given_options.find("strategy");
-  strategy::check_launch_options(strategy == given_options.end() ? "" : strategy->second.text, fields);
+  strategy::check_launch_options(strategy == given_options.end() ? "" : strategy->second.text, given_options);
   trainer::check_launch_options(given_options);
+  auto others = given_options;
+  std::erase_if(others, [](const auto& one) { return is_of_strategy(one.first); });
   with_given_options({}, others, {});
 }
 
@@ -365,11 +351,6 @@ std::map<std::string, std::string> written_options(const RuntimeOptions& options
   for (const auto& option : runtime_option_table().options)
     if (!option.description.code_only) texts[option.description.name] = option.write(options);
   return texts;
-}
-
-std::map<std::string, std::string> written_options(const RuntimeOptions& in_code, const RawOptions& given_options,
-                                                   const Environment& variables) {
-  return written_options(with_given_options(in_code, given_options, variables));
 }
 
 RuntimeOptions accelerate(const AcceleratorOptions& options) {

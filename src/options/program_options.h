@@ -42,11 +42,6 @@ std::vector<std::string> given_option_notes(const Environment& environment);
 
 /// Every option as text, with those of the strategy. Options that only code can set are left out.
 std::map<std::string, std::string> written_options(const RuntimeOptions& options);
-/// The same, after the given options have replaced defaults of the program (`in_code`).
-/// Throws: ConfigError as a rank would, including MU171.
-std::map<std::string, std::string> written_options(const RuntimeOptions& in_code,
-                                                   const options::RawOptions& given_options,
-                                                   const Environment& variables);
 
 /// Options that other tools request by variables that the table does not list, such as ACCELERATE_USE_CPU.
 options::RawOptions given_by_other_tools(const Environment& variables);

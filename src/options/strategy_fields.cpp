@@ -12,16 +12,16 @@ namespace muster {
 template <>
 struct options::Value<parallel::ShardStage> {
   static constexpr const char* kType = "one of none, optimizer, gradients, full";
-  static constexpr std::array<const char*, 4> kWords{"none", "optimizer", "gradients", "full"};
+  static constexpr std::string_view kWords[] = {"none", "optimizer", "gradients", "full"};
   static std::string read(const std::string& text, parallel::ShardStage& value) {
-    for (size_t i = 0; i < kWords.size(); ++i)
-      if (text == kWords[i]) {
-        value = static_cast<parallel::ShardStage>(i);
-        return "";
-      }
-    return "none, optimizer, gradients or full";
+    const auto* found = std::ranges::find(kWords, text);
+    if (found == std::end(kWords)) return "none, optimizer, gradients or full";
+    value = static_cast<parallel::ShardStage>(found - kWords);
+    return "";
   }
-  static std::string write(const parallel::ShardStage& value) { return kWords.at(static_cast<size_t>(value)); }
+  static std::string write(const parallel::ShardStage& value) {
+    return std::string(kWords[static_cast<size_t>(value)]);
+  }
 };
 
 /// Any name is accepted here and checked when a model is sharded.
@@ -39,11 +39,9 @@ template <>
 struct options::Value<parallel::ReshardAfterForward> {
   static constexpr const char* kType = "true, false or a number of ranks";
   static std::string read(const std::string& text, parallel::ReshardAfterForward& value) {
-    bool frees = true;
-    int ranks = 0;
-    if (Value<bool>::read(text, frees).empty()) value = frees;
-    else if (Value<int>::read(text, ranks).empty() && ranks > 1) value = ranks;
-    else return "true, false or a number of ranks";
+    if (const auto frees = read_bool(text)) value = *frees;
+    else if (const auto ranks = parse_number<int>(text); ranks && *ranks > 1) value = *ranks;
+    else return kType;
     return "";
   }
   static std::string write(const parallel::ReshardAfterForward& value) {
@@ -66,8 +64,8 @@ void require(options::OptionsOf<parallel::DdpOptions>& made, bool (*check)(const
 
 }  // namespace
 
-const std::vector<ShardedField>& sharded_fields() {
-  static const std::vector<ShardedField> fields = [] {
+const options::Table<parallel::ShardedOptions>& sharded_table() {
+  static const options::Table<parallel::ShardedOptions> table = [] {
     options::OptionsOf<parallel::ShardedOptions> made{.prefix = "fsdp."};
     made.add(MUSTER_FIELD(auto_wrap),
              "if nothing else defines units: make units of the repeated blocks and of layers as large as one",
@@ -107,13 +105,13 @@ const std::vector<ShardedField>& sharded_fields() {
     made.add(MUSTER_FIELD(unit_predicate), "submodules for which this function is true are units",
              "UnitBoundaries.ByPredicate");
     made.add(MUSTER_FIELD(unit_types), "submodules of exactly these C++ types are units", "UnitBoundaries.ByType");
-    return std::move(made.options);
+    return std::move(made).table();
   }();
-  return fields;
+  return table;
 }
 
-const std::vector<ReplicatedField>& replicated_fields() {
-  static const std::vector<ReplicatedField> fields = [] {
+const options::Table<parallel::DdpOptions>& replicated_table() {
+  static const options::Table<parallel::DdpOptions> table = [] {
     options::OptionsOf<parallel::DdpOptions> made{.prefix = "ddp."};
     made.add(MUSTER_FIELD(broadcast_buffers), "buffers get the values of the main process at the end of each step",
              "ReplicatedModel.BuffersComeFromRankZeroInOneMessage");
@@ -147,27 +145,20 @@ const std::vector<ReplicatedField>& replicated_fields() {
              "CommHook.PowerSgdIsThatOfThePaper", {.aliases = {"warm_start"}});
     made.add(MUSTER_FIELD(static_graph), "the same parameters get gradients in every step",
              "ReplicatedModel.StaticGraphLearnsTheSetAndHoldsToIt");
-    return std::move(made.options);
+    return std::move(made).table();
   }();
-  return fields;
-}
-
-std::vector<options::Description> sharded_option_descriptions() {
-  return options::Table<parallel::ShardedOptions>{"", sharded_fields()}.descriptions();
-}
-std::vector<options::Description> replicated_option_descriptions() {
-  return options::Table<parallel::DdpOptions>{"", replicated_fields()}.descriptions();
+  return table;
 }
 
 std::map<std::string, std::string> written_fields(const Strategy& strategy) {
   std::map<std::string, std::string> texts;
-  const auto write = [&](const std::string& prefix, const auto& fields, const auto* values) {
+  const auto write = [&](const std::string& prefix, const auto& table, const auto* values) {
     if (!values) return;
-    for (const auto& field : fields)
+    for (const auto& field : table.options)
       if (!field.description.code_only) texts[prefix + field.description.name] = field.write(*values);
   };
-  write("ddp.", replicated_fields(), std::get_if<DDP>(&strategy.options()));
-  write("fsdp.", sharded_fields(), strategy.sharding());
+  write("ddp.", replicated_table(), std::get_if<DDP>(&strategy.options()));
+  write("fsdp.", sharded_table(), strategy.sharding());
   return texts;
 }
 
@@ -177,102 +168,102 @@ using options::Follow;
 using options::ForeignWord;
 using options::Found;
 using options::Place;
+using options::RawOptions;
 
 [[noreturn]] void refuse_field(const Found& found, std::string_view instead) {
   throw ConfigError("MU197", found.place + " is '" + found.text + "', which is not supported: " + std::string(instead));
 }
 
-bool read_switch(const Found& found) {
-  bool value = false;
-  if (const auto wanted = options::Value<bool>::read(found.text, value); !wanted.empty())
-    options::refuse({.name = found.place}, found, wanted);
-  return value;
-}
+/// A field of another tool, all fields of its source by the names there, and ours, which it may set.
+struct TakenField {
+  const Found& found;
+  const RawOptions& others;
+  RawOptions& ours;
+  void set(const char* name, std::string text) const { ours[name] = {std::move(text), found.place}; }
+};
 
 /// Handles the words of PyTorch's ShardingStrategy, or Accelerate's numbers for them.
-void take_sharding_strategy(const Found& found, const FieldTexts&, FieldTexts& ours) {
+void take_sharding_strategy(const TakenField& field) {
   static constexpr std::string_view kWords[] = {"FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD",
                                                 "HYBRID_SHARD_ZERO2"};
-  auto word = upper_case(found.text);
+  auto word = upper_case(field.found.text);
   if (word.size() == 1 && word[0] >= '1' && word[0] <= '5') word = kWords[word[0] - '1'];
   const auto* alias = find_strategy_word(word);
-  const bool is_word =
-      word == "_HYBRID_SHARD_ZERO2" || std::find(std::begin(kWords), std::end(kWords), word) != std::end(kWords);
+  const bool is_word = word == "_HYBRID_SHARD_ZERO2" || std::ranges::find(kWords, word) != std::end(kWords);
   if (!alias || !is_word)
-    options::refuse({.name = "sharding_strategy"}, found,
+    options::refuse({.name = "sharding_strategy"}, field.found,
                     "FULL_SHARD, SHARD_GRAD_OP, NO_SHARD, HYBRID_SHARD, HYBRID_SHARD_ZERO2 or a number from 1 to 5");
-  if (alias->text == "ddp") ours["stage"] = {"none", found.place};
-  if (alias->text == "hsdp") ours["shard_group_size"] = {"-1", found.place};
-  if (alias->also == kKeepsParameters) ours["reshard_after_forward"] = {"false", found.place};
+  if (alias->text == "ddp") field.set("stage", "none");
+  if (alias->text == "hsdp") field.set("shard_group_size", "-1");
+  if (alias->also == kKeepsParameters) field.set("reshard_after_forward", "false");
 }
 
-void take_reshard(const Found& found, const FieldTexts& others, FieldTexts& ours) {
-  if (find_strategy_word(found.text)) return take_sharding_strategy(found, others, ours);
-  ours["reshard_after_forward"] = {lower_case(found.text), found.place};
+void take_reshard(const TakenField& field) {
+  if (find_strategy_word(field.found.text)) return take_sharding_strategy(field);
+  field.set("reshard_after_forward", lower_case(field.found.text));
 }
 
-void take_wrap_policy(const Found& found, const FieldTexts& others, FieldTexts& ours) {
-  const auto word = upper_case(found.text);
+void take_wrap_policy(const TakenField& field) {
+  const auto word = upper_case(field.found.text);
   if (word == "NO_WRAP") {
-    ours["auto_wrap"] = {"false", found.place};
+    field.set("auto_wrap", "false");
   } else if (word == "SIZE_BASED_WRAP") {
-    const auto size = others.find("min_num_params");
-    ours["unit_min_elements"] = size == others.end() ? Found{"100000000", found.place} : size->second;
+    const auto size = field.others.find("min_num_params");
+    field.ours["unit_min_elements"] = size == field.others.end() ? Found{"100000000", field.found.place} : size->second;
   } else if (word == "TRANSFORMER_BASED_WRAP") {
     // Without classes Accelerate uses the model's own list of block classes; here, repeated modules are found instead.
-    if (const auto classes = others.find("transformer_cls_names_to_wrap"); classes != others.end())
-      ours["unit_classes"] = classes->second;
+    if (const auto classes = field.others.find("transformer_cls_names_to_wrap"); classes != field.others.end())
+      field.ours["unit_classes"] = classes->second;
   } else {
-    options::refuse({.name = "auto_wrap_policy"}, found, "TRANSFORMER_BASED_WRAP, SIZE_BASED_WRAP or NO_WRAP");
+    options::refuse({.name = "auto_wrap_policy"}, field.found, "TRANSFORMER_BASED_WRAP, SIZE_BASED_WRAP or NO_WRAP");
   }
 }
 
 /// Accelerate sets these for every policy; they apply only with the policy they belong to, or without any policy.
-void take_size(const Found& found, const FieldTexts& others, FieldTexts& ours) {
-  if (!others.contains("auto_wrap_policy")) ours["unit_min_elements"] = found;
-}
-void take_classes(const Found& found, const FieldTexts& others, FieldTexts& ours) {
-  if (!others.contains("auto_wrap_policy")) ours["unit_classes"] = found;
+void take_for_policy(const TakenField& field, const char* ours) {
+  if (!field.others.contains("auto_wrap_policy")) field.ours[ours] = field.found;
 }
 
-void take_state_dict_type(const Found& found, const FieldTexts&, FieldTexts&) {
-  auto word = upper_case(found.text);
+void take_state_dict_type(const TakenField& field) {
+  auto word = upper_case(field.found.text);
   if (word.ends_with("_STATE_DICT")) word.resize(word.size() - 11);
   if (word == "LOCAL")
     refuse_field(
-        found,
+        field.found,
         "save_state() writes each rank's part, which loads on any number of ranks, and save_model() full weights");
   if (word != "FULL" && word != "SHARDED")
-    options::refuse({.name = "state_dict_type"}, found, "FULL_STATE_DICT or SHARDED_STATE_DICT");
+    options::refuse({.name = "state_dict_type"}, field.found, "FULL_STATE_DICT or SHARDED_STATE_DICT");
 }
 
-void take_mixed_precision(const Found& found, const FieldTexts&, FieldTexts& ours) {
-  auto word = lower_case(found.text);
+void take_mixed_precision(const TakenField& field) {
+  auto word = lower_case(field.found.text);
   if (const auto on = read_bool(word)) word = *on ? "f16" : "no";  // fairscale's boolean means float16
   if (word == "fp16") word = "f16";
-  ours["buffer_dtype"] = ours["param_dtype"] = ours["reduce_dtype"] = {word == "no" ? "" : word, found.place};
+  for (const char* ours : {"buffer_dtype", "param_dtype", "reduce_dtype"}) field.set(ours, word == "no" ? "" : word);
 }
 
 /// Handles a mesh such as "(2, 4)": replicate over 2, shard over 4.
-void take_device_mesh(const Found& found, const FieldTexts&, FieldTexts& ours) {
+void take_device_mesh(const TakenField& field) {
   std::vector<std::string> numbers(1);
-  for (const char c : found.text) {
+  for (const char c : field.found.text) {
     if (std::isdigit(static_cast<unsigned char>(c))) numbers.back() += c;
     else if (c == ',' || c == 'x') numbers.emplace_back();
     else if (c != '(' && c != ')' && c != ' ') numbers.emplace_back(), numbers.emplace_back();
   }
   if (numbers.size() != 2 || numbers[0].empty() || numbers[1].empty())
-    options::refuse({.name = "device_mesh"}, found, "two sizes, replicate and shard, such as 2x4,");
-  ours["replicas"] = {numbers[0], found.place};
-  ours["shard_group_size"] = {numbers[1], found.place};
+    options::refuse({.name = "device_mesh"}, field.found, "two sizes, replicate and shard, such as 2x4,");
+  field.set("replicas", numbers[0]);
+  field.set("shard_group_size", numbers[1]);
 }
 
-void take_prefetch(const Found& found, const FieldTexts&, FieldTexts&) {
-  const auto word = upper_case(found.text);
+void take_prefetch(const TakenField& field) {
+  const auto word = upper_case(field.found.text);
   if (word == "BACKWARD_POST" || word == "NO_PREFETCH" || word == "NONE" || word == "2" || word == "3")
     refuse_field(
-        found, "units are gathered ahead in the order in which they were used; limit_gathered_mb bounds their memory");
-  if (word != "BACKWARD_PRE" && word != "1") options::refuse({.name = "backward_prefetch"}, found, "BACKWARD_PRE");
+        field.found,
+        "units are gathered ahead in the order in which they were used; limit_gathered_mb bounds their memory");
+  if (word != "BACKWARD_PRE" && word != "1")
+    options::refuse({.name = "backward_prefetch"}, field.found, "BACKWARD_PRE");
 }
 
 /// Muster's name of a dtype: "f16" for "torch.float16".
@@ -285,47 +276,42 @@ std::string dtype_of(const Found& found) {
   return word;
 }
 
-void take_compute_dtype(const Found& found, const FieldTexts&, FieldTexts& ours) {
-  ours["param_dtype"] = {dtype_of(found), found.place};
-}
-void take_fp32_sums(const Found& found, const FieldTexts&, FieldTexts& ours) {
-  if (read_switch(found)) ours["reduce_dtype"] = {"f32", found.place};
-}
-void take_fp16_sums(const Found& found, const FieldTexts&, FieldTexts& ours) {
-  if (read_switch(found)) ours["reduce_dtype"] = {"f16", found.place};
-}
-void take_inputs_in_fp32(const Found& found, const FieldTexts&, FieldTexts& ours) {
-  if (read_switch(found)) ours["cast_forward_inputs"] = {"false", found.place};
+/// Sets one of our fields where the value is true.
+void take_switch(const TakenField& field, const char* ours, const char* text) {
+  bool value = false;
+  if (const auto wanted = options::Value<bool>::read(field.found.text, value); !wanted.empty())
+    options::refuse({.name = field.found.place}, field.found, wanted);
+  if (value) field.set(ours, text);
 }
 
-/// What a word means whose meaning depends on its value or on the other fields of its source (`others`).
-using Take = void (*)(const Found& found, const FieldTexts& others, FieldTexts& ours);
+/// What a word means whose meaning depends on its value or on the other fields of its source.
+using Take = void (*)(const TakenField& field);
 const std::map<std::string_view, Take>& takes() {
   static const std::map<std::string_view, Take> all{
       {"auto_wrap_policy", take_wrap_policy},
       {"backward_prefetch", take_prefetch},
-      {"compute_dtype", take_compute_dtype},
+      {"compute_dtype", [](auto& field) { field.set("param_dtype", dtype_of(field.found)); }},
       {"device_mesh", take_device_mesh},
-      {"force_input_to_fp32", take_inputs_in_fp32},
-      {"fp32_reduce_scatter", take_fp32_sums},
+      {"force_input_to_fp32", [](auto& field) { take_switch(field, "cast_forward_inputs", "false"); }},
+      {"fp32_reduce_scatter", [](auto& field) { take_switch(field, "reduce_dtype", "f32"); }},
       {"mesh", take_device_mesh},
-      {"min_num_params", take_size},
+      {"min_num_params", [](auto& field) { take_for_policy(field, "unit_min_elements"); }},
       {"mixed_precision", take_mixed_precision},
       {"mixed_precision_policy", take_mixed_precision},
       {"mp_policy", take_mixed_precision},
-      {"reduce_fp16", take_fp16_sums},
+      {"reduce_fp16", [](auto& field) { take_switch(field, "reduce_dtype", "f16"); }},
       {"reshard_after_forward", take_reshard},
       {"sharding_strategy", take_sharding_strategy},
       {"state_dict_type", take_state_dict_type},
-      {"transformer_cls_names_to_wrap", take_classes},
+      {"transformer_cls_names_to_wrap", [](auto& field) { take_for_policy(field, "unit_classes"); }},
   };
   return all;
 }
 
 }  // namespace
 
-void take_sharding_word(const ForeignWord& word, const Found& found, const FieldTexts& others, FieldTexts& ours) {
-  if (word.follow == Follow::in_code) return takes().at(word.word)(found, others, ours);
+void take_sharding_word(const ForeignWord& word, const Found& found, const RawOptions& others, RawOptions& ours) {
+  if (word.follow == Follow::in_code) return takes().at(word.word)({found, others, ours});
   if (word.follow == Follow::ignored || options::asks_for_nothing(word, found.text)) return;
   if (word.follow == Follow::refused) refuse_field(found, word.text);
   ours[std::string(word.text)] = found;

@@ -9,44 +9,41 @@ namespace muster::strategy {
 namespace {
 
 using options::Place;
+using options::RawOptions;
 
-constexpr const char* kSharding = "option 'fsdp' of the launcher";
-
-FieldTexts of_variables(const Environment& variables) {
-  FieldTexts texts;
+RawOptions of_variables(const Environment& variables) {
+  RawOptions texts;
   for (const auto& word : options::foreign_words(Place::sharding))
     if (const auto found = word.variable.empty() ? std::nullopt : variables.find(word.variable))
       texts[std::string(word.word)] = {*found, "variable " + std::string(word.variable)};
   return texts;
 }
 
-template <class Field>
-const Field* field_named(const std::vector<Field>& fields, const std::string& name) {
-  const auto found = std::find_if(fields.begin(), fields.end(), [&](const Field& field) {
-    return !field.description.code_only && field.description.is_named(name);
-  });
-  return found == fields.end() ? nullptr : &*found;
+template <class Struct>
+const options::Option<Struct>* field_named(const options::Table<Struct>& table, const std::string& name) {
+  for (const auto& field : table.options)
+    if (!field.description.code_only && field.description.is_named(name)) return &field;
+  return nullptr;
 }
-const ShardedField* own_field(const std::string& name) { return field_named(sharded_fields(), name); }
 
-template <class Field>
-std::vector<std::string> names_of(const std::vector<Field>& fields) {
+template <class Struct>
+std::vector<std::string> names_of(const options::Table<Struct>& table) {
   std::vector<std::string> names;
-  for (const auto& field : fields)
+  for (const auto& field : table.options)
     if (!field.description.code_only) names.push_back(field.description.name);
   return names;
 }
 
 [[noreturn]] void refuse_unknown(const std::string& name, const options::Found& found) {
-  auto names = names_of(sharded_fields());
+  auto names = names_of(sharded_table());
   for (const auto& word : options::foreign_words(Place::sharding)) names.emplace_back(word.word);
   throw ConfigError("MU196", "sharded training has no option '" + name + "', which the " + found.place + " names" +
                                  muster::known_names(name, names));
 }
 
 /// Translates other tools' words first, so that Muster's own names take precedence.
-FieldTexts translated(const FieldTexts& texts) {
-  FieldTexts ours;
+RawOptions translated(const RawOptions& texts) {
+  RawOptions ours;
   // Those of fairscale that name one dtype count more than mixed_precision, which names all.
   for (const bool of_fairscale : {false, true})
     for (const auto& [name, found] : texts)
@@ -55,30 +52,30 @@ FieldTexts translated(const FieldTexts& texts) {
         take_sharding_word(*word, found, texts, ours);
   for (const auto& [name, found] : texts) {
     if (options::find_foreign_word(Place::sharding, name)) continue;
-    if (!own_field(name)) refuse_unknown(name, found);
+    if (!field_named(sharded_table(), name)) refuse_unknown(name, found);
     ours[name] = found;
   }
   return ours;
 }
 
-void follow(const FieldTexts& texts, FSDP& options) {
-  for (const auto& [name, found] : texts) options::follow(*own_field(name), found, options);
+void follow(const RawOptions& texts, FSDP& options) {
+  for (const auto& [name, found] : texts) options::follow(*field_named(sharded_table(), name), found, options);
 }
 
-void follow(const FieldTexts& texts, DDP& options) {
+void follow(const RawOptions& texts, DDP& options) {
   for (const auto& [name, found] : texts) {
-    const auto* field = field_named(replicated_fields(), name);
+    const auto* field = field_named(replicated_table(), name);
     if (!field)
       throw ConfigError("MU196", "replicated training has no option '" + name + "', which the " + found.place +
-                                     " names" + muster::known_names(name, names_of(replicated_fields())));
+                                     " names" + muster::known_names(name, names_of(replicated_table())));
     options::follow(*field, found, options);
   }
 }
 
 /// The options that the name of a strategy implies.
-FieldTexts implied(const FSDP& options, const std::string& place) {
-  FieldTexts texts;
-  for (const auto& field : sharded_fields())
+RawOptions implied(const FSDP& options, const std::string& place) {
+  RawOptions texts;
+  for (const auto& field : sharded_table().options)
     if (const auto text = field.write(options); text != field.description.default_text)
       texts[field.description.name] = {text, place};
   return texts;
@@ -101,26 +98,22 @@ Strategy by_name(const Strategy& in_code, const StrategyRequest& request) {
   return options;
 }
 
-bool wants_fsdp(const Environment& variables) {
-  return read_bool(variables.find("ACCELERATE_USE_FSDP").value_or("")).value_or(false);
-}
-
 /// The fields of one struct, without the prefix: "stage" for "fsdp.stage".
-FieldTexts fields_of(const std::string& prefix, const FieldTexts& fields) {
-  FieldTexts texts;
+RawOptions fields_of(const std::string& prefix, const RawOptions& fields) {
+  RawOptions texts;
   for (const auto& [name, found] : fields)
     if (name.starts_with(prefix)) texts[name.substr(prefix.size())] = found;
   return texts;
 }
 
-[[noreturn]] void refuse_fields(const FieldTexts& texts, const Strategy& strategy, const char* why) {
+[[noreturn]] void refuse_fields(const RawOptions& texts, const Strategy& strategy, const char* why) {
   const auto& [name, found] = *texts.begin();
   throw ConfigError("MU171", "the launcher, by the " + found.place + ", asks for " + name + " '" + found.text +
                                  "' and the strategy is '" + std::string(strategy.name()) + "', which " + why +
                                  "; drop one of them");
 }
 
-Strategy with_replication(const Strategy& strategy, const FieldTexts& texts) {
+Strategy with_replication(const Strategy& strategy, const RawOptions& texts) {
   if (texts.empty()) return strategy;
   if (strategy.sharding()) refuse_fields(texts, strategy, "has no options of replicated training");
   const auto* in_code = std::get_if<DDP>(&strategy.options());
@@ -138,8 +131,6 @@ void refuse_custom(const Strategy& own, const StrategyRequest& request) {
                                    "', and the launcher asks, by the " + request.place + ", for '" + *request.name +
                                    "'; drop one of them");
   if (!request.fields.empty()) refuse_fields(request.fields, own, "is the program's own and takes no options");
-  if (request.sharding && !request.sharding->empty())
-    refuse_fields({{"fsdp", {*request.sharding, kSharding}}}, own, "is the program's own and takes no options");
 }
 
 }  // namespace
@@ -150,10 +141,9 @@ Strategy resolve_strategy(const Strategy& in_code, const StrategyRequest& reques
     return in_code;
   }
   auto strategy = by_name(in_code, request);
-  auto sharding = fields_of("fsdp.", request.fields);
-  if (request.sharding && !request.sharding->empty())
-    sharding.merge(options::split_pairs(*request.sharding, kSharding, "", "MU196"));
-  if (strategy.name() == "auto" && (!sharding.empty() || wants_fsdp(variables))) strategy = "fsdp";
+  const auto sharding = fields_of("fsdp.", request.fields);
+  const bool wants_fsdp = read_bool(variables.find("ACCELERATE_USE_FSDP").value_or("")).value_or(false);
+  if (strategy.name() == "auto" && (!sharding.empty() || wants_fsdp)) strategy = "fsdp";
   if (!strategy.sharding()) {
     if (!sharding.empty()) refuse_fields(sharding, strategy, "shards nothing");
     return with_replication(strategy, fields_of("ddp.", request.fields));
@@ -169,10 +159,10 @@ Strategy resolve_strategy(const Strategy& in_code, const StrategyRequest& reques
 
 options::RawOptions own_sharding_fields(const options::RawOptions& fields) { return translated(fields); }
 
-void check_launch_options(const std::string& name, const options::RawOptions& fields) {
+void check_launch_options(const std::string& name, const options::RawOptions& options) {
   const auto requested = name.empty() ? Strategy("auto") : Strategy::parse(name);
   // The options are checked without the name's implied options, since the program may set those, too.
-  resolve_strategy(requested.sharding() ? Strategy("fsdp") : requested, {.fields = fields}, {});
+  resolve_strategy(requested.sharding() ? Strategy("fsdp") : requested, {.fields = options}, {});
 }
 
 }  // namespace muster::strategy

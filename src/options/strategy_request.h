@@ -11,8 +11,6 @@ struct StrategyRequest {
   options::RawOptions fields = {};                 ///< "fsdp.stage", "ddp.bucket_cap_mb", ...
   std::optional<std::string> name = {};            ///< name of the strategy
   std::string place = "variable MUSTER_STRATEGY";  ///< source of the name
-  std::optional<std::string> sharding =
-      {};  ///< options of sharded training: "unit_min_elements=1000,unit_classes=Block,Head"
 };
 
 /// Combines the strategy of the program (`in_code`), the launcher's request (`request`) and Accelerate's variables, in
@@ -24,12 +22,12 @@ struct StrategyRequest {
 /// ConfigError (MU002) for a value that cannot be read; and as Strategy's constructor.
 Strategy resolve_strategy(const Strategy& in_code, const StrategyRequest& request, const Environment& variables);
 
-/// Checks that a program can do what a launcher requests: the name of a strategy (empty: no request), and options of
-/// training ("fsdp.unit_min_elements", "ddp.bucket_cap_mb").
+/// Checks that a program can do what a launcher requests: the name of a strategy (empty: no request), and among the
+/// options those of training ("fsdp.unit_min_elements", "ddp.bucket_cap_mb").
 /// Throws: as Strategy::parse() for the name; ConfigError (MU196, MU197, MU002) for options that are unknown,
 /// unsupported or cannot be read; ConfigError (MU171) for sharding options with a strategy that does not shard, and for
 /// options of replicated training with one that does.
-void check_launch_options(const std::string& name, const options::RawOptions& fields);
+void check_launch_options(const std::string& name, const options::RawOptions& options);
 
 /// Translates fields of Accelerate's FSDP plugin, Lightning's FSDPStrategy or fairscale, by their names there, to
 /// fields of ShardedOptions. Places are kept; messages begin with them, so that "a.yaml line 3: offload_params" makes a
@@ -37,11 +35,6 @@ void check_launch_options(const std::string& name, const options::RawOptions& fi
 /// Throws: ConfigError (MU196) for an unknown name, (MU197) for a feature that Muster does not have, (MU002) for a
 /// value that cannot be read.
 options::RawOptions own_sharding_fields(const options::RawOptions& fields);
-
-/// Descriptions of the options of sharded training, under their names in ShardedOptions.
-std::vector<options::Description> sharded_option_descriptions();
-/// Descriptions of the options of replicated training, under their names in DdpOptions.
-std::vector<options::Description> replicated_option_descriptions();
 
 /// The strategy's options as text, such as "fsdp.stage": "full". Code-only options and those of other strategies are
 /// left out.

@@ -83,7 +83,4 @@ TrainerRequest trainer_request(const TrainerOptions& defaults, const MainSources
 /// The arguments of section `trainer`, such as "trainer.max_epochs", with the program's defaults.
 std::vector<options::Description> trainer_arguments(const TrainerOptions& defaults);
 
-/// The options of TrainerOptions that belong to the runtime, by the runtime's names.
-std::vector<std::string> names_of_runtime();
-
 }  // namespace muster::trainer

@@ -155,14 +155,15 @@ class RequestReader {
 
   void finish() {
     forget_what_was_found();
-    const auto texts = runtime::written_options(runtime_options(request_.options), given_, variables_);
+    const auto texts =
+        runtime::written_options(runtime::with_given_options(runtime_options(request_.options), given_, variables_));
     for (const auto& option : runtime::program_options()) {
       const auto text = texts.find(option.name);
       if (text != texts.end() && (is_of_runtime(option.name) || given_.contains(option.name)))
         add_line(option, text->second);
     }
     const auto own = written_options(request_.options);
-    for (const auto& option : option_descriptions())
+    for (const auto& [option, read, write] : option_table().options)
       if (!option.code_only) add_line(option, own.at(option.name));
     std::ranges::sort(request_.config, {}, &ConfigLine::key);
     request_.line = options::write_line(given_);
@@ -187,7 +188,7 @@ TrainerRequest trainer_request(const TrainerOptions& defaults, const MainSources
 
 std::vector<Description> trainer_arguments(const TrainerOptions& defaults) {
   auto texts = written_options(defaults);
-  texts.merge(runtime::written_options(runtime_options(defaults), {}, {}));
+  texts.merge(runtime::written_options(runtime::with_given_options(runtime_options(defaults), {}, {})));
   std::vector<Description> all;
   for (auto option : runtime::program_options()) {
     if (option.code_only || !(is_of_runtime(option.name) || option.name.starts_with("trainer."))) continue;
@@ -197,12 +198,6 @@ std::vector<Description> trainer_arguments(const TrainerOptions& defaults) {
   }
   std::ranges::sort(all, {}, &Description::name);
   return all;
-}
-
-std::vector<std::string> names_of_runtime() {
-  std::vector<std::string> names{"strategy"};
-  for (const auto& one : options_of_runtime()) names.push_back(one.name);
-  return names;
 }
 
 }  // namespace muster::trainer

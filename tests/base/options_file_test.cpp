@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "base/yaml.h"
 #include "muster/base/detail/options.h"
 #include "muster/base/error.h"
 
@@ -65,11 +66,11 @@ TEST(OptionsFile, WhatWouldBeReadByNobodyIsMU004) {
 TEST(OptionsFile, IsLoadedByPath) {
   std::string path = ::testing::TempDir() + "/muster-options.yaml";
   std::ofstream(path) << "a: 1\n";
-  EXPECT_EQ(File::load(path).section("").at("a").place, path + " line 1");
+  EXPECT_EQ(File::parse(read_text(path), path).section("").at("a").place, path + " line 1");
   std::remove(path.c_str());
   for (const auto& wrong : {path, ::testing::TempDir()}) {
     try {
-      File::load(wrong);
+      File::parse(read_text(wrong), wrong);
       ADD_FAILURE() << wrong;
     } catch (const ConfigError& error) {
       EXPECT_EQ(error.id(), "MU004");

@@ -10,6 +10,13 @@
 namespace muster::options {
 namespace {
 
+/// Describes a field: option("salt", &Bread::salt, {.help = "how much"}).
+template <class Struct, class T>
+Option<Struct> option(std::string name, T Struct::*field, Description description) {
+  return option_at<Struct>(
+      std::move(name), [field](auto& values) -> auto& { return values.*field; }, std::move(description));
+}
+
 struct Bread {
   bool crust = true;
   int64_t crumbs = 5'000'000'000;
@@ -19,6 +26,11 @@ struct Bread {
   std::vector<std::string> seeds;
   std::chrono::milliseconds rest = std::chrono::seconds(30);
 };
+
+template <class Struct>
+Reading<Struct> read(const Table<Struct>& table, const Sources& sources) {
+  return read_texts(table, find(table.descriptions(), table.section, sources));
+}
 
 Table<Bread> bread() {
   return {"bread",

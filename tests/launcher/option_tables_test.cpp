@@ -39,7 +39,7 @@ TEST(OptionTables, EveryFieldIsReadFromEverySource) {
   }
   by_file.file = options::File::parse(yaml, "run.yaml");
   for (const auto* sources : {&by_flag, &by_line, &by_variable, &by_file}) {
-    const auto reading = options::read(table, *sources);
+    const auto reading = options::read_texts(table, options::find(table.descriptions(), table.section, *sources));
     for (const auto& option : table.options) {
       EXPECT_EQ(option.write(reading.values), kOther.at(option.description.name)) << option.description.name;
       EXPECT_TRUE(reading.places.contains(option.description.name));

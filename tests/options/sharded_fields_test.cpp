@@ -7,6 +7,7 @@
 
 #include <gtest/gtest.h>
 
+#include "base/options_text.h"
 #include "muster/testing/thrown.h"
 #include "options/strategy_fields.h"
 #include "options/strategy_request.h"
@@ -18,7 +19,10 @@ using muster::testing::thrown_id;
 using options::Follow;
 using options::Place;
 
-FSDP of_python(const std::string& text) { return *resolve_strategy("fsdp", {.sharding = text}, {}).sharding(); }
+FSDP of_python(const std::string& text) {
+  const auto fields = options::split_pairs(text, "launcher", "fsdp.", "MU196");
+  return *resolve_strategy("fsdp", {.fields = fields}, {}).sharding();
+}
 
 TEST(PythonFields, BecomeOurs) {
   EXPECT_EQ(of_python("sharding_strategy=FULL_SHARD").stage, ShardStage::full);
@@ -58,7 +62,7 @@ TEST(PythonFields, OfFairscaleBecomeOurs) {
   EXPECT_EQ(thrown_id([] { of_python("process_group_reduce_scatter=g"); }), "MU197");
   for (const char* text : {"flatten_parameters=True", "bucket_cap_mb=25", "verbose=True", "move_grads_to_cpu=False",
                            "broadcast_model_buffers=True", "compute_device=cuda"})
-    for (const auto& field : sharded_fields())
+    for (const auto& field : sharded_table().options)
       EXPECT_EQ(field.write(of_python(text)), field.description.default_text) << text;
 }
 
@@ -83,7 +87,7 @@ TEST(PythonFields, ThatMakeNoDifferenceHereAreTaken) {
                            "backward_prefetch=1", "state_dict_config=FullStateDictConfig",
                            "optim_state_dict_config=FullOptimStateDictConfig", "device_id=0", "offload_policy=none"}) {
     const auto options = of_python(text);
-    for (const auto& field : sharded_fields()) EXPECT_EQ(field.write(options), field.write(FSDP{})) << text;
+    for (const auto& field : sharded_table().options) EXPECT_EQ(field.write(options), field.write(FSDP{})) << text;
   }
 }
 
@@ -99,7 +103,7 @@ std::string taken_as(const options::ForeignWord& word) {
 
 TEST(ShardedFields, AreAllThatCanBeGivenAsText) {
   std::vector<std::string> names;
-  for (const auto& field : sharded_option_descriptions()) {
+  for (const auto& field : sharded_table().descriptions()) {
     EXPECT_FALSE(field.help.empty());
     names.push_back(field.name);
   }
@@ -125,7 +129,7 @@ TEST(ShardedFields, AndNamesStandInTheReference) {
                (alias.follow == Follow::refused ? "refused (MU197): " + std::string(alias.text)
                                                 : "`" + std::string(alias.text) + "`") +
                (alias.also.empty() ? " |" : " with `" + std::string(alias.also) + "` |"));
-  for (const auto& field : sharded_option_descriptions()) expect_row("| `" + field.name + "` | " + field.help + " |");
+  for (const auto& field : sharded_table().descriptions()) expect_row("| `" + field.name + "` | " + field.help + " |");
   for (const auto& field : options::foreign_words(Place::sharding))
     expect_row("| `" + std::string(field.word) + "` | " +
                (field.variable.empty() ? "–" : "`" + std::string(field.variable) + "`") + " | " + taken_as(field) +

@@ -7,6 +7,7 @@
 
 #include <gtest/gtest.h>
 
+#include "base/options_text.h"
 #include "muster/strategy/options.h"
 #include "muster/strategy/strategy.h"
 #include "muster/testing/thrown.h"
@@ -18,17 +19,22 @@ using muster::testing::thrown;
 using muster::testing::thrown_id;
 using RawOptions = std::vector<std::string>;
 
-FSDP resolved(const Strategy& told, const std::string& sharding, const Environment& variables = {}) {
-  return *resolve_strategy(told, {.sharding = sharding}, variables).sharding();
+/// The fields of a request: "stage=full" becomes "fsdp.stage".
+options::RawOptions sharding(const std::string& text) {
+  return text.empty() ? options::RawOptions() : options::split_pairs(text, "launcher", "fsdp.", "MU196");
+}
+
+FSDP resolved(const Strategy& told, const std::string& text, const Environment& variables = {}) {
+  return *resolve_strategy(told, {.fields = sharding(text)}, variables).sharding();
 }
 
 TEST(Resolve, ARequestFillsWhatTheProgramLeft) {
   EXPECT_EQ(resolve_strategy("auto", {}, {}).name(), "auto");
   EXPECT_EQ(resolve_strategy("auto", {.name = "zero1"}, {}).name(), "zero1");
   EXPECT_EQ(resolve_strategy("ddp", {.name = "NO_SHARD"}, {}).name(), "ddp");
-  EXPECT_EQ(resolve_strategy("auto", {.sharding = "stage=gradients"}, {}).name(), "zero2");
+  EXPECT_EQ(resolve_strategy("auto", {.fields = sharding("stage=gradients")}, {}).name(), "zero2");
   EXPECT_EQ(thrown_id([] { resolve_strategy("ddp", {.name = "fsdp"}, {}); }), "MU171");
-  EXPECT_EQ(thrown_id([] { resolve_strategy("ddp", {.sharding = "stage=full"}, {}); }), "MU171");
+  EXPECT_EQ(thrown_id([] { resolve_strategy("ddp", {.fields = sharding("stage=full")}, {}); }), "MU171");
   const auto kept = resolve_strategy(FSDP{.unit_min_elements = 7}, {.name = "fsdp"}, {});
   EXPECT_EQ(kept.sharding()->unit_min_elements, 7);
   EXPECT_FALSE(resolve_strategy("fsdp", {.name = "SHARD_GRAD_OP"}, {}).sharding()->reshard_after_forward);
@@ -114,7 +120,7 @@ TEST(Resolve, AStrategyOfTheProgramsOwnStays) {
     EXPECT_EQ(resolve_strategy(own, request, {{"ACCELERATE_USE_FSDP", "true"}}).custom(), own);
   for (const auto& request :
        {StrategyRequest{.name = "ddp"}, StrategyRequest{.fields = {{"ddp.bucket_cap_mb", {"1", "flag"}}}},
-        StrategyRequest{.sharding = "stage=full"}}) {
+        StrategyRequest{.fields = sharding("stage=full")}}) {
     const auto message = thrown([&] { resolve_strategy(own, request, {}); });
     EXPECT_EQ(message.substr(0, 5), "MU171");
     EXPECT_NE(message.find("'mine'"), std::string::npos) << message;

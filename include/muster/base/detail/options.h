@@ -30,10 +30,9 @@ using RawOptions = std::map<std::string, Found>;
 class File {
  public:
   File() = default;
-  /// `only`: the section to read, with all other keys in outside(); empty: reads the whole file.
-  /// Throws: ConfigError (MU004), naming file and line, if the file cannot be read or does not have that form.
-  static File load(const std::string& path, const std::string& only = "");
-  /// Reads the options from text; `name` replaces the file's name in messages.
+  /// Reads the options from the text of a file, whose name messages give. `only`: the section to read, with all other
+  /// keys in outside(); empty: reads the whole file.
+  /// Throws: ConfigError (MU004), naming file and line, if the text does not have that form.
   static File parse(const std::string& text, const std::string& name, const std::string& only = "");
 
   /// The values of one section ("" for the top), by key.
@@ -135,13 +134,6 @@ Option<Struct> option_at(std::string name, Get get, Description description) {
   }
 }
 
-/// Describes a field: option("log_dir", &RunOptions::log_dir, {.help = "..."}).
-template <class Struct, class T>
-Option<Struct> option(std::string name, T Struct::*field, Description description) {
-  return option_at<Struct>(
-      std::move(name), [field](auto& values) -> auto& { return values.*field; }, std::move(description));
-}
-
 /// The fields of a struct, in the order of the struct. `section` is the key of the file that contains them; empty: the
 /// top level.
 template <class Struct>
@@ -200,12 +192,6 @@ Reading<Struct> read_texts(const Table<Struct>& table, const RawOptions& texts) 
     result.places[option.description.name] = found->second.place;
   }
   return result;
-}
-
-/// Reads a struct. Throws: ConfigError for an unknown key (MU001) or a value that cannot be read (MU002).
-template <class Struct>
-Reading<Struct> read(const Table<Struct>& table, const Sources& sources) {
-  return read_texts(table, find(table.descriptions(), table.section, sources));
 }
 
 /// Applies the launcher's requests: they replace the program's defaults, and must not contradict other values of the
