@@ -68,19 +68,18 @@ void StopVote::agree() {
   if (votes.result(0) > 0) set(true);
 }
 
-TerminationScope::TerminationScope(const Runtime& runtime) : signals_(runtime) {
+void VoteHandler::begin() {
+  signals_.emplace(run_.runtime);
   if (std::get_terminate() != end_terminated) terminate_before = std::set_terminate(end_terminated);
 }
 
-void VoteHandler::begin() { termination_.emplace(run_.runtime); }
-
-bool VoteHandler::terminated() { return termination_ && termination_->signals().received() == SIGTERM; }
+bool VoteHandler::terminated() { return signals_ && signals_->received() == SIGTERM; }
 
 void VoteHandler::handle() {
-  if (termination_ && run_.runtime.is_main() && watchers_.time_is_up()) run_.runtime.set_trigger();
+  if (signals_ && run_.runtime.is_main() && watchers_.time_is_up()) run_.runtime.set_trigger();
   const auto votes = agreed_votes(run_.runtime);
   if (votes.stop) run_.stop.set(true);
-  if (!termination_) return;
+  if (!signals_) return;
   if (votes.trigger) watchers_.save_by_time();
   if (votes.signal != 0) save_for_signal(votes.signal);
 }
@@ -92,7 +91,7 @@ void VoteHandler::save_for_signal(int signal) {
     log::warning(signal == SIGTERM ? "SIGTERM: training ends here; " : "SIGUSR1: ", folder.string(),
                  " holds it, for ckpt_path = \"hpc\"");
   if (signal == SIGTERM) throw Terminated{folder};
-  termination_->signals().forget(signal);
+  signals_->forget(signal);
   runtime.main_process_first([&] {
     if (runtime.is_main()) queue_again(run_.options, folder);
   });

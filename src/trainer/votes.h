@@ -34,18 +34,6 @@ class StopVote {
   bool agreed_ = false, requested_ = false;
 };
 
-/// Records signals during its lifetime. From its construction on, an uncaught Terminated ends the process with its exit
-/// code.
-/// Why: docs/decisions/0108-how-a-signal-ends-training.md.
-class TerminationScope {
- public:
-  explicit TerminationScope(const Runtime& runtime);
-  CaughtSignals& signals() noexcept { return signals_; }
-
- private:
-  CaughtSignals signals_;
-};
-
 /// Acts between two batches on what ranks have voted for: a stop, a checkpoint that is due by time, a signal. Owned by
 /// the Core. Thread safety: one thread at a time.
 class VoteHandler {
@@ -53,9 +41,11 @@ class VoteHandler {
   VoteHandler(Run& run, const Watchers& watchers, Checkpoints& checkpoints)
       : run_(run), watchers_(watchers), checkpoints_(checkpoints) {}
 
-  /// Records signals from now on, until end().
+  /// Records signals from now on, until end(). From the first call on, an uncaught Terminated ends the process with its
+  /// exit code.
+  /// Why: docs/decisions/0108-how-a-signal-ends-training.md.
   void begin();
-  void end() { termination_.reset(); }
+  void end() { signals_.reset(); }
   /// Whether this rank has received SIGTERM since begin().
   bool terminated();
   /// Throws: Terminated after a SIGTERM, once a checkpoint is saved. Collective.
@@ -67,7 +57,7 @@ class VoteHandler {
   Run& run_;
   const Watchers& watchers_;
   Checkpoints& checkpoints_;
-  std::optional<TerminationScope> termination_;  // signals of the current fit(); empty outside of it
+  std::optional<CaughtSignals> signals_;  // those of the current fit(); empty outside of it
 };
 
 }  // namespace muster::trainer
