@@ -1,12 +1,12 @@
 #include <cmath>
 
 #include "base/log.h"
-#include "base/text.h"
 #include "checkpoints.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
 #include "muster/trainer/callbacks.h"
 #include "muster/trainer/trainer.h"
+#include "options/trainer_fields.h"
 #include "watchers.h"
 
 namespace muster {
@@ -37,26 +37,20 @@ std::string field_text(double value, const std::string& format) {
 }  // namespace
 
 ModelCheckpoint::ModelCheckpoint(ModelCheckpointOptions options) : options_(std::move(options)) {
-  std::vector<std::string> problems;
-  const auto negative = [&](const char* name, const std::optional<int64_t>& value) {
-    if (value && *value < 0) problems.push_back(formatted("{} is {}; give at least 0", name, *value));
-  };
-  negative("every_n_epochs", options_.every_n_epochs);
-  negative("every_n_train_steps", options_.every_n_train_steps);
-  if (options_.train_time_interval && options_.train_time_interval->count() <= 0)
-    problems.emplace_back("train_time_interval is not positive");
-  if ((options_.every_n_epochs.value_or(0) > 0) + (options_.every_n_train_steps.value_or(0) > 0) +
-          options_.train_time_interval.has_value() >
-      1)
-    problems.emplace_back("every_n_epochs, every_n_train_steps and train_time_interval exclude each other");
-  if (options_.save_top_k < -1)
-    problems.push_back(formatted("save_top_k is {}; give at least -1", options_.save_top_k));
-  if (options_.save_top_k > 1 && options_.monitor.empty())
-    problems.push_back(
-        formatted("save_top_k is {} and monitor is empty, so nothing says which are best; name a metric, "
-                  "or give -1 for all",
-                  options_.save_top_k));
-  if (!problems.empty()) throw ConfigError("MU451", "the options of ModelCheckpoint do not work: " + joined(problems));
+  trainer::Problems problems;
+  problems.least("every_n_epochs", options_.every_n_epochs, 0);
+  problems.least("every_n_train_steps", options_.every_n_train_steps, 0);
+  problems.add_if(options_.train_time_interval && options_.train_time_interval->count() <= 0,
+                  "train_time_interval is not positive");
+  const int rules = (options_.every_n_epochs.value_or(0) > 0) + (options_.every_n_train_steps.value_or(0) > 0) +
+                    options_.train_time_interval.has_value();
+  problems.add_if(rules > 1, "every_n_epochs, every_n_train_steps and train_time_interval exclude each other");
+  problems.least("save_top_k", options_.save_top_k, -1);
+  problems.add_if(options_.save_top_k > 1 && options_.monitor.empty(),
+                  formatted("save_top_k is {} and monitor is empty, so nothing says which are best; name a metric, or "
+                            "give -1 for all",
+                            options_.save_top_k));
+  trainer::raise_for("ModelCheckpoint", problems);
 }
 
 std::string ModelCheckpoint::state_key() const {
@@ -107,10 +101,6 @@ bool ModelCheckpoint::saves_at_train_epoch_end(const Trainer& trainer) const {
   return options_.save_on_train_epoch_end.value_or(trainer.validates_at_epoch_end_only());
 }
 
-SaveCheckpointOptions ModelCheckpoint::how() const {
-  return {.asynchronous = options_.asynchronous, .weights_only = options_.save_weights_only};
-}
-
 void ModelCheckpoint::on_train_start(Trainer&, TrainerModule&) {
   saved_at_ = Clock::now();
   validated_ = false;
@@ -118,7 +108,7 @@ void ModelCheckpoint::on_train_start(Trainer&, TrainerModule&) {
 
 void ModelCheckpoint::on_train_end(Trainer& trainer, TrainerModule&) {
   // Does not count as a save: a run that continues from here must end as an uninterrupted one.
-  if (options_.save_last && last_step_ == 0 && trainer.global_step() > 0 && saves_in(trainer)) {
+  if (options_.save_last && last_step_ == 0 && trainer.global_step() > 0 && trainer.options().fast_dev_run == 0) {
     name_last(trainer);
     trainer.save_checkpoint(last_path_, how());
   }
@@ -134,11 +124,6 @@ void ModelCheckpoint::on_exception(Trainer& trainer, TrainerModule&, const std::
   if (!options_.save_on_exception || !trainer.fitting() || trainer.global_step() == last_step_) return;
   const auto path = free_name(trainer, format_checkpoint_name(metrics_of(trainer)), std::nullopt);
   trainer.save_checkpoint(path, how());
-}
-
-void ModelCheckpoint::on_train_batch_end(Trainer& trainer, TrainerModule&, const StepOutput&, const BatchView&,
-                                         BatchPlace) {
-  after_batch(trainer);
 }
 
 /// True if no validation has logged the metric yet, or if the validation after this batch logs a newer value.
@@ -202,8 +187,6 @@ Metrics ModelCheckpoint::metrics_of(const Trainer& trainer) {
   return metrics;
 }
 
-bool ModelCheckpoint::saves_in(const Trainer& trainer) { return trainer.options().fast_dev_run == 0; }
-
 /// The score of a checkpoint if it is to be kept, else nullopt. Every rank decides by rank 0's value of the metric.
 std::optional<double> ModelCheckpoint::score_to_keep(const Trainer& trainer, const Metrics& metrics) {
   if (options_.save_top_k == 0) return std::nullopt;
@@ -224,7 +207,7 @@ std::optional<double> ModelCheckpoint::score_to_keep(const Trainer& trainer, con
 
 void ModelCheckpoint::save(Trainer& trainer, LastRule last) {
   const auto step = trainer.global_step();
-  if (step == last_step_ || !saves_in(trainer)) return;
+  if (step == last_step_ || trainer.options().fast_dev_run > 0) return;
   const auto metrics = metrics_of(trainer);
   const auto score = score_to_keep(trainer, metrics);
   last_due_ = options_.save_last && (score || last == LastRule::always);
@@ -302,8 +285,7 @@ std::string ModelCheckpoint::format_checkpoint_name(const Metrics& metrics) cons
 
 // NOLINTNEXTLINE(bugprone-throw-keyword-missing): a callback, not an exception
 OnExceptionCheckpoint::OnExceptionCheckpoint(OnExceptionCheckpointOptions options) : options_(std::move(options)) {
-  if (options_.filename.empty())
-    throw ConfigError("MU451", "the options of OnExceptionCheckpoint do not work: filename is empty; give a name");
+  if (options_.filename.empty()) trainer::raise_for("OnExceptionCheckpoint", {{"filename is empty; give a name"}});
 }
 
 void OnExceptionCheckpoint::setup(Trainer& trainer, TrainerModule&, Stage stage) {

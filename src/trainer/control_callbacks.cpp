@@ -1,12 +1,12 @@
 #include <cmath>
 
 #include "base/log.h"
-#include "base/text.h"
 #include "comm/agreement.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
 #include "muster/trainer/callbacks.h"
 #include "muster/trainer/trainer.h"
+#include "options/trainer_fields.h"
 #include "watchers.h"
 
 namespace muster {
@@ -15,11 +15,11 @@ using trainer::is_better;
 
 EarlyStopping::EarlyStopping(EarlyStoppingOptions options)
     : options_(std::move(options)), best_(trainer::worst_value(options_.mode)) {
-  std::vector<std::string> problems;
-  if (options_.monitor.empty()) problems.emplace_back("monitor is empty; name the metric to watch");
-  if (options_.patience < 0) problems.push_back(formatted("patience is {}; give at least 0", options_.patience));
-  if (!(options_.min_delta >= 0)) problems.push_back(formatted("min_delta is {}; give at least 0", options_.min_delta));
-  if (!problems.empty()) throw ConfigError("MU451", "the options of EarlyStopping do not work: " + joined(problems));
+  trainer::Problems problems;
+  problems.add_if(options_.monitor.empty(), "monitor is empty; name the metric to watch");
+  problems.least("patience", options_.patience, 0);
+  problems.add_if(!(options_.min_delta >= 0), formatted("min_delta is {}; give at least 0", options_.min_delta));
+  trainer::raise_for("EarlyStopping", problems);
 }
 
 std::string EarlyStopping::state_key() const {
@@ -108,8 +108,7 @@ std::size_t index_of(Stage stage) { return static_cast<std::size_t>(stage); }
 
 Timer::Timer(TimerOptions options) : options_(options) {
   if (options_.duration && options_.duration->count() < 0)
-    throw ConfigError("MU451", formatted("the options of Timer do not work: duration is {} ms; give at least 0",
-                                         options_.duration->count()));
+    trainer::raise_for("Timer", {{formatted("duration is {} ms; give at least 0", options_.duration->count())}});
 }
 
 Timer::Duration Timer::time_elapsed(Stage stage) const {
@@ -154,7 +153,6 @@ void Timer::on_train_start(Trainer&, TrainerModule&) {
   before_ = time_elapsed();
   start(Stage::fit);
 }
-void Timer::on_train_end(Trainer&, TrainerModule&) { finish(Stage::fit); }
 
 void Timer::on_exception(Trainer&, TrainerModule&, const std::exception_ptr&) {
   const auto now = Clock::now();
@@ -169,21 +167,15 @@ void Timer::on_train_epoch_end(Trainer& trainer, TrainerModule&) {
   if (options_.interval == ScheduleInterval("epoch")) check(trainer);
 }
 
-void Timer::on_validation_start(Trainer&, TrainerModule&) { start(Stage::validate); }
-void Timer::on_validation_end(Trainer&, TrainerModule&) { finish(Stage::validate); }
-void Timer::on_test_start(Trainer&, TrainerModule&) { start(Stage::test); }
-void Timer::on_test_end(Trainer&, TrainerModule&) { finish(Stage::test); }
-
 GradientAccumulationScheduler::GradientAccumulationScheduler(std::map<int64_t, int> scheduling)
     : scheduling_(std::move(scheduling)) {
-  std::vector<std::string> problems;
-  if (scheduling_.empty()) problems.emplace_back("it names no epoch; give at least one, as {{4, 2}}");
+  trainer::Problems problems;
+  problems.add_if(scheduling_.empty(), "it names no epoch; give at least one, as {{4, 2}}");
   for (const auto& [epoch, batches] : scheduling_) {
-    if (epoch < 0) problems.push_back(formatted("epoch {} is below 0", epoch));
-    if (batches < 1) problems.push_back(formatted("epoch {} has {} batches; give at least 1", epoch, batches));
+    problems.add_if(epoch < 0, formatted("epoch {} is below 0", epoch));
+    problems.add_if(batches < 1, formatted("epoch {} has {} batches; give at least 1", epoch, batches));
   }
-  if (!problems.empty())
-    throw ConfigError("MU451", "the options of GradientAccumulationScheduler do not work: " + joined(problems));
+  trainer::raise_for("GradientAccumulationScheduler", problems);
 }
 
 int GradientAccumulationScheduler::accumulate_grad_batches(int64_t epoch) const {

@@ -19,6 +19,7 @@
 #include "muster/track/progress.h"
 #include "muster/trainer/callbacks.h"
 #include "muster/trainer/trainer.h"
+#include "options/trainer_fields.h"
 
 // Why: docs/decisions/0102-what-the-trainer-shows.md.
 namespace muster {
@@ -43,10 +44,9 @@ int64_t flops_of(Trainer& trainer, TrainerModule& module, const std::function<vo
 }  // namespace
 
 TrainerProgressBar::TrainerProgressBar(TrainerProgressBarOptions options) : options_(std::move(options)) {
-  if (options_.refresh_rate < 0)
-    throw ConfigError("MU451",
-                      formatted("the options of TrainerProgressBar do not work: refresh_rate is {}; give at least 0",
-                                options_.refresh_rate));
+  trainer::Problems problems;
+  problems.least("refresh_rate", options_.refresh_rate, 0);
+  trainer::raise_for("TrainerProgressBar", problems);
   options_.shown.unit = "batches";
 }
 
@@ -84,7 +84,6 @@ void TrainerProgressBar::set_metrics(Bar& bar, const Trainer& trainer) const {
 }
 
 void TrainerProgressBar::setup(Trainer& trainer, TrainerModule&, Stage) { main_ = trainer.runtime().is_main(); }
-void TrainerProgressBar::teardown(Trainer&, TrainerModule&, Stage) { evaluation_ = training_ = {}; }
 
 // A resumed epoch starts with a later batch.
 void TrainerProgressBar::on_train_batch_start(Trainer& trainer, TrainerModule&, const BatchView&, BatchPlace place) {
@@ -92,38 +91,10 @@ void TrainerProgressBar::on_train_batch_start(Trainer& trainer, TrainerModule&, 
   begin(training_, trainer, "Epoch " + std::to_string(trainer.current_epoch()), Stage::fit);
   training_.shown->skip(place.batch_idx);
 }
-void TrainerProgressBar::on_train_batch_end(Trainer& trainer, TrainerModule&, const StepOutput&, const BatchView&,
-                                            BatchPlace) {
-  advance(training_, trainer);
-}
-void TrainerProgressBar::on_train_epoch_end(Trainer& trainer, TrainerModule&) { end(training_, trainer); }
 
 void TrainerProgressBar::on_validation_start(Trainer& trainer, TrainerModule&) {
   begin(evaluation_, trainer, trainer.sanity_checking() ? "Sanity check" : "Validation", Stage::validate);
 }
-void TrainerProgressBar::on_validation_batch_end(Trainer& trainer, TrainerModule&, const StepOutput&, const BatchView&,
-                                                 BatchPlace) {
-  advance(evaluation_, trainer);
-}
-void TrainerProgressBar::on_validation_end(Trainer& trainer, TrainerModule&) { end(evaluation_, trainer); }
-
-void TrainerProgressBar::on_test_start(Trainer& trainer, TrainerModule&) {
-  begin(evaluation_, trainer, "Test", Stage::test);
-}
-void TrainerProgressBar::on_test_batch_end(Trainer& trainer, TrainerModule&, const StepOutput&, const BatchView&,
-                                           BatchPlace) {
-  advance(evaluation_, trainer);
-}
-void TrainerProgressBar::on_test_end(Trainer& trainer, TrainerModule&) { end(evaluation_, trainer); }
-
-void TrainerProgressBar::on_predict_start(Trainer& trainer, TrainerModule&) {
-  begin(evaluation_, trainer, "Prediction", Stage::predict);
-}
-void TrainerProgressBar::on_predict_batch_end(Trainer& trainer, TrainerModule&, const StepOutput&, const BatchView&,
-                                              BatchPlace) {
-  advance(evaluation_, trainer);
-}
-void TrainerProgressBar::on_predict_end(Trainer& trainer, TrainerModule&) { end(evaluation_, trainer); }
 
 namespace {
 
@@ -186,8 +157,7 @@ std::string table_of(const std::vector<Cells>& lines) {
     for (std::size_t i = 0; i < line.size(); ++i)
       row += (i == 0 ? "" : " | ") + line[i] + std::string(widths[i] - line[i].size(), ' ');
     text += row + "\n";
-    if (&line == &lines.front()) text += std::string(row.size(), '-') + "\n";
-    if (&line == &lines.back()) text += std::string(row.size(), '-') + "\n";
+    if (&line == &lines.front() || &line == &lines.back()) text += std::string(row.size(), '-') + "\n";
   }
   return text;
 }
@@ -313,8 +283,6 @@ std::vector<Watched> watched(const Trainer& trainer) {
 }
 
 }  // namespace
-
-LearningRateMonitor::LearningRateMonitor(LearningRateMonitorOptions options) : options_(std::move(options)) {}
 
 void LearningRateMonitor::on_train_start(Trainer& trainer, TrainerModule&) {
   if (trainer.log_dir().empty() && trainer.options().fast_dev_run == 0)

@@ -20,11 +20,21 @@
 #include "muster/trainer/callback.h"
 #include "muster/trainer/options.h"
 
+namespace torch::nn {
+class Module;
+}
+
 namespace muster {
 
 namespace trainer {
 class Watchers;
-}
+struct LoggingIntervalWords {
+  static constexpr std::string_view kAll[] = {"schedule", "step", "epoch"};
+};
+struct WriteIntervalWords {
+  static constexpr std::string_view kAll[] = {"batch", "epoch", "batch_and_epoch"};
+};
+}  // namespace trainer
 
 /// Options of ModelCheckpoint, with Lightning's names and defaults.
 struct ModelCheckpointOptions {
@@ -64,8 +74,9 @@ class ModelCheckpoint : public Callback {
   void on_train_start(Trainer& trainer, TrainerModule& module) override;
   void on_train_end(Trainer& trainer, TrainerModule& module) override;
   void on_exception(Trainer& trainer, TrainerModule& module, const std::exception_ptr& error) override;
-  void on_train_batch_end(Trainer& trainer, TrainerModule& module, const StepOutput& output, const BatchView& batch,
-                          BatchPlace place) override;
+  void on_train_batch_end(Trainer& trainer, TrainerModule&, const StepOutput&, const BatchView&, BatchPlace) override {
+    after_batch(trainer);
+  }
   void on_train_epoch_end(Trainer& trainer, TrainerModule& module) override;
   void on_validation_end(Trainer& trainer, TrainerModule& module) override;
 
@@ -92,11 +103,10 @@ class ModelCheckpoint : public Callback {
   void save_by_time(Trainer& trainer);
   /// Completes what an interruption may have left of save().
   void finish_save(Trainer& trainer);
-  SaveCheckpointOptions how() const;
+  SaveCheckpointOptions how() const { return {options_.asynchronous, options_.save_weights_only}; }
   static Metrics metrics_of(const Trainer& trainer);
   bool saves_at_train_epoch_end(const Trainer& trainer) const;
   void save_after_epoch(Trainer& trainer);
-  static bool saves_in(const Trainer& trainer);
   std::optional<double> score_to_keep(const Trainer& trainer, const Metrics& metrics);
   void save(Trainer& trainer, LastRule last);
   void name_last(const Trainer& trainer);
@@ -329,12 +339,6 @@ class LambdaCallback : public Callback {
   LambdaHooks hooks_;
 };
 
-namespace trainer {
-struct LoggingIntervalWords {
-  static constexpr std::string_view kAll[] = {"schedule", "step", "epoch"};
-};
-}  // namespace trainer
-
 using LoggingInterval = Word<trainer::LoggingIntervalWords>;
 
 /// What a LearningRateMonitor logs, with Lightning's names and defaults.
@@ -352,7 +356,7 @@ struct LearningRateMonitorOptions {
 /// callback_metrics(). Optimizers without a scheduler are logged as well.
 class LearningRateMonitor : public Callback {
  public:
-  explicit LearningRateMonitor(LearningRateMonitorOptions options = {});
+  explicit LearningRateMonitor(LearningRateMonitorOptions options = {}) : options_(std::move(options)) {}
   /// Throws: UsageError (MU433) if the Trainer has no logger.
   void on_train_start(Trainer& trainer, TrainerModule& module) override;
   void on_train_epoch_start(Trainer& trainer, TrainerModule& module) override;
@@ -363,14 +367,6 @@ class LearningRateMonitor : public Callback {
 
   LearningRateMonitorOptions options_;
 };
-
-}  // namespace muster
-
-namespace torch::nn {
-class Module;
-}
-
-namespace muster {
 
 /// A summary of a module and its submodules. A parameter that several submodules share counts once in each of them, and
 /// once in a total. Sharded parameters count in full.
@@ -448,12 +444,6 @@ class OnExceptionCheckpoint : public Callback {
   bool fits_ = false;  // set during a fit()
 };
 
-namespace trainer {
-struct WriteIntervalWords {
-  static constexpr std::string_view kAll[] = {"batch", "epoch", "batch_and_epoch"};
-};
-}  // namespace trainer
-
 using WriteInterval = Word<trainer::WriteIntervalWords>;
 
 /// Base class of callbacks that write the predictions of predict(): override one or both of the write functions. Every
@@ -481,8 +471,6 @@ class PredictionWriter : public Callback {
   std::vector<std::vector<Indices>> indices_;
 };
 
-class Progress;
-
 /// How a TrainerProgressBar shows a run.
 struct TrainerProgressBarOptions {
   int64_t refresh_rate = 1;    ///< batches between two updates; 0: nothing is shown
@@ -504,23 +492,31 @@ class TrainerProgressBar : public Callback {
   void enable() { enabled_ = true; }
 
   void setup(Trainer& trainer, TrainerModule& module, Stage stage) override;
-  void teardown(Trainer& trainer, TrainerModule& module, Stage stage) override;
+  void teardown(Trainer&, TrainerModule&, Stage) override { evaluation_ = training_ = {}; }
   void on_train_batch_start(Trainer& trainer, TrainerModule& module, const BatchView& batch, BatchPlace place) override;
-  void on_train_batch_end(Trainer& trainer, TrainerModule& module, const StepOutput& output, const BatchView& batch,
-                          BatchPlace place) override;
-  void on_train_epoch_end(Trainer& trainer, TrainerModule& module) override;
+  void on_train_batch_end(Trainer& trainer, TrainerModule&, const StepOutput&, const BatchView&, BatchPlace) override {
+    advance(training_, trainer);
+  }
+  void on_train_epoch_end(Trainer& trainer, TrainerModule&) override { end(training_, trainer); }
   void on_validation_start(Trainer& trainer, TrainerModule& module) override;
-  void on_validation_batch_end(Trainer& trainer, TrainerModule& module, const StepOutput& output,
-                               const BatchView& batch, BatchPlace place) override;
-  void on_validation_end(Trainer& trainer, TrainerModule& module) override;
-  void on_test_start(Trainer& trainer, TrainerModule& module) override;
-  void on_test_batch_end(Trainer& trainer, TrainerModule& module, const StepOutput& output, const BatchView& batch,
-                         BatchPlace place) override;
-  void on_test_end(Trainer& trainer, TrainerModule& module) override;
-  void on_predict_start(Trainer& trainer, TrainerModule& module) override;
-  void on_predict_batch_end(Trainer& trainer, TrainerModule& module, const StepOutput& output, const BatchView& batch,
-                            BatchPlace place) override;
-  void on_predict_end(Trainer& trainer, TrainerModule& module) override;
+  void on_validation_batch_end(Trainer& trainer, TrainerModule&, const StepOutput&, const BatchView&,
+                               BatchPlace) override {
+    advance(evaluation_, trainer);
+  }
+  void on_validation_end(Trainer& trainer, TrainerModule&) override { end(evaluation_, trainer); }
+  void on_test_start(Trainer& trainer, TrainerModule&) override { begin(evaluation_, trainer, "Test", Stage::test); }
+  void on_test_batch_end(Trainer& trainer, TrainerModule&, const StepOutput&, const BatchView&, BatchPlace) override {
+    advance(evaluation_, trainer);
+  }
+  void on_test_end(Trainer& trainer, TrainerModule&) override { end(evaluation_, trainer); }
+  void on_predict_start(Trainer& trainer, TrainerModule&) override {
+    begin(evaluation_, trainer, "Prediction", Stage::predict);
+  }
+  void on_predict_batch_end(Trainer& trainer, TrainerModule&, const StepOutput&, const BatchView&,
+                            BatchPlace) override {
+    advance(evaluation_, trainer);
+  }
+  void on_predict_end(Trainer& trainer, TrainerModule&) override { end(evaluation_, trainer); }
 
  private:
   struct Bar {
@@ -567,15 +563,15 @@ class Timer : public Callback {
   void load_state_dict(const State& state) override;
   void on_fit_start(Trainer& trainer, TrainerModule& module) override;
   void on_train_start(Trainer& trainer, TrainerModule& module) override;
-  void on_train_end(Trainer& trainer, TrainerModule& module) override;
+  void on_train_end(Trainer&, TrainerModule&) override { finish(Stage::fit); }
   void on_exception(Trainer& trainer, TrainerModule& module, const std::exception_ptr& error) override;
   void on_train_batch_end(Trainer& trainer, TrainerModule& module, const StepOutput& output, const BatchView& batch,
                           BatchPlace place) override;
   void on_train_epoch_end(Trainer& trainer, TrainerModule& module) override;
-  void on_validation_start(Trainer& trainer, TrainerModule& module) override;
-  void on_validation_end(Trainer& trainer, TrainerModule& module) override;
-  void on_test_start(Trainer& trainer, TrainerModule& module) override;
-  void on_test_end(Trainer& trainer, TrainerModule& module) override;
+  void on_validation_start(Trainer&, TrainerModule&) override { start(Stage::validate); }
+  void on_validation_end(Trainer&, TrainerModule&) override { finish(Stage::validate); }
+  void on_test_start(Trainer&, TrainerModule&) override { start(Stage::test); }
+  void on_test_end(Trainer&, TrainerModule&) override { finish(Stage::test); }
 
  private:
   struct Span {
