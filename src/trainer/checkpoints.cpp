@@ -7,6 +7,7 @@
 
 #include "base/log.h"
 #include "base/text.h"
+#include "checkpoint/python_content.h"
 #include "muster/base/error.h"
 #include "muster/checkpoint/checkpoint.h"
 #include "muster/checkpoint/state_dict.h"
@@ -21,6 +22,8 @@ namespace muster::trainer {
 namespace {
 
 namespace fs = std::filesystem;
+
+constexpr const char* kTrainerEntry = "trainer";  // entry in which a checkpoint stores the position of training
 
 struct Candidate {
   fs::path folder;
@@ -103,6 +106,47 @@ const State* inside(const State& state, std::initializer_list<std::string_view> 
   return found;
 }
 
+/// Whether the checkpoint was saved with weights_only.
+bool holds_weights_only(const fs::path& folder) {
+  static constexpr std::array kNames{"model.safetensors", "model.safetensors.index.json", "pytorch_model.bin",
+                                     "pytorch_model.bin.index.json"};
+  return std::ranges::any_of(kNames, [&](const char* name) { return fs::exists(folder / name); });
+}
+
+/// Whether the checkpoint is a file; Muster's checkpoints are folders.
+bool is_lightning_file(const fs::path& checkpoint) {
+  std::error_code ignored;
+  return fs::is_regular_file(checkpoint, ignored);
+}
+
+/// The parts of a checkpoint of Lightning in Python that are used.
+struct LightningFile {
+  int64_t epochs = 0;  // completed ones
+  int64_t global_step = 0;
+  State hyper_parameters = {};                     // empty if there are none
+  std::vector<checkpoint::LeftOut> left_out = {};  // hyper-parameters that could not be read
+};
+
+/// Reads the file without executing anything in it. Unreadable parts are left out, except in weights.
+/// Throws: CheckpointError (MU466) for another file of torch.save; as load_python().
+LightningFile read_lightning_file(const fs::path& checkpoint) {
+  const auto content = muster::checkpoint::read_python(checkpoint);
+  const auto& saved = content.value;
+  const auto* step = saved.find("global_step");
+  if (!saved.find("state_dict") || !step)
+    throw CheckpointError("MU466",
+                          checkpoint.string() +
+                              " is not a checkpoint of Lightning's: it has no state_dict and global_step; load "
+                              "other weights by load_model()");
+  LightningFile file{.global_step = step->integer()};
+  if (const auto* options = saved.find("hyper_parameters")) file.hyper_parameters = *options;
+  if (const auto* epochs = inside(saved, {"loops", "fit_loop", "epoch_progress", "current", "processed"}))
+    file.epochs = epochs->integer();
+  for (const auto& part : content.left_out)
+    if (part.place.substr(0, part.place.find('/')) == "hyper_parameters") file.left_out.push_back(part);
+  return file;
+}
+
 }  // namespace
 
 bool is_interrupted_checkpoint(const Runtime& runtime, const fs::path& folder) {
@@ -112,12 +156,6 @@ bool is_interrupted_checkpoint(const Runtime& runtime, const fs::path& folder) {
   } catch (const Error&) {
     return false;
   }
-}
-
-bool holds_weights_only(const fs::path& folder) {
-  static constexpr std::array kNames{"model.safetensors", "model.safetensors.index.json", "pytorch_model.bin",
-                                     "pytorch_model.bin.index.json"};
-  return std::ranges::any_of(kNames, [&](const char* name) { return fs::exists(folder / name); });
 }
 
 void refuse_equal_keys(const Callback& callback) {
@@ -155,7 +193,7 @@ State Checkpoints::trainer_state() {
                            {"validation", State::List{now.validation.dataloader_idx, now.validation.batch_idx}},
                            {"window_begins", window.begins},
                            {"window_has_loss", window.has_loss}};
-  if (run_.options.max_time) state.set("elapsed_ms", static_cast<int64_t>(run_.clock.elapsed(RunClock::now()).count()));
+  if (run_.options.max_time) state.set("elapsed_ms", static_cast<int64_t>(run_.clock.elapsed().count()));
   if (const auto& own = run_.module().hyperparameters(); !own.empty()) state.set("hyper_parameters", own);
   for (const auto& callback : run_.hooks.callbacks())
     if (auto own = callback->state_dict(); !own.empty()) add_callback(state.at("callbacks"), *callback, std::move(own));
@@ -173,12 +211,6 @@ void Checkpoints::save(const fs::path& folder, const SaveCheckpointOptions& how)
       [entry = trainer_state()](State& state, const fs::path&) { state.set(kTrainerEntry, entry); });
   const auto remove = c10::make_scope_exit([&] { hook.remove(); });
   run_.runtime.save_state(folder, {.asynchronous = how.asynchronous});
-}
-
-void Checkpoints::load_callbacks(State& state) {
-  run_.hooks.callbacks(Hook::on_load_checkpoint, &Callback::on_load_checkpoint, state);
-  for (const auto& callback : run_.hooks.callbacks())
-    if (const auto* own = state.at("callbacks").find(callback->state_key())) callback->load_state_dict(*own);
 }
 
 /// Loads a checkpoint of an Accelerator or Fabric program, which has no position of a Trainer's loops.
@@ -216,12 +248,13 @@ void Checkpoints::load_for_fit(const fs::path& folder) {
   if (state.empty()) return load_foreign();
   run_.hooks.module(Hook::on_load_checkpoint, &TrainerModule::on_load_checkpoint, state);
   resumed_->load_models();
-  load_callbacks(state);
+  run_.hooks.callbacks(Hook::on_load_checkpoint, &Callback::on_load_checkpoint, state);
+  for (const auto& callback : run_.hooks.callbacks())
+    if (const auto* own = state.at("callbacks").find(callback->state_key())) callback->load_state_dict(*own);
   if (const auto& data = run_.inputs().data)
     if (const auto* own = state.find("data_module")) data->load_state_dict(*own);
   load_position(state);
-  if (const auto* elapsed = state.find("elapsed_ms"))
-    run_.clock.begin(RunClock::now(), std::chrono::milliseconds(elapsed->integer()));
+  if (const auto* elapsed = state.find("elapsed_ms")) run_.clock.begin(std::chrono::milliseconds(elapsed->integer()));
   if (const auto* own = state.find("logger")) log_.experiment.load_state_dict(*own);
   optimization_.set_window(state.at("window_begins").boolean(), state.at("window_has_loss").boolean());
   optimization_.set_up();
@@ -350,29 +383,6 @@ fs::path Checkpoints::resolved(const std::string& ckpt_path, bool required) cons
   if (run_.runtime.is_main())
     log::warning("ckpt_path is \"", ckpt_path, "\", and there is no such checkpoint: training starts from scratch");
   return {};
-}
-
-bool is_lightning_file(const std::filesystem::path& checkpoint) {
-  std::error_code ignored;
-  return std::filesystem::is_regular_file(checkpoint, ignored);
-}
-
-LightningFile read_lightning_file(const std::filesystem::path& checkpoint) {
-  const auto content = muster::checkpoint::read_python(checkpoint);
-  const auto& saved = content.value;
-  const auto* step = saved.find("global_step");
-  if (!saved.find("state_dict") || !step)
-    throw CheckpointError("MU466",
-                          checkpoint.string() +
-                              " is not a checkpoint of Lightning's: it has no state_dict and global_step; load "
-                              "other weights by load_model()");
-  LightningFile file{.global_step = step->integer()};
-  if (const auto* options = saved.find("hyper_parameters")) file.hyper_parameters = *options;
-  if (const auto* epochs = inside(saved, {"loops", "fit_loop", "epoch_progress", "current", "processed"}))
-    file.epochs = epochs->integer();
-  for (const auto& part : content.left_out)
-    if (part.place.substr(0, part.place.find('/')) == "hyper_parameters") file.left_out.push_back(part);
-  return file;
 }
 
 State saved_hyperparameters(const std::filesystem::path& checkpoint) {

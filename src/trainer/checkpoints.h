@@ -1,6 +1,5 @@
 #pragma once
 
-#include "checkpoint/python_content.h"
 #include "muster/runtime.h"
 #include "muster/runtime/opened_checkpoint.h"
 #include "muster/trainer/callback.h"
@@ -15,26 +14,8 @@ class RunLoaders;
 class RunLog;
 class Watchers;
 
-/// Name of the entry in which a checkpoint stores the position of training.
-inline constexpr const char* kTrainerEntry = "trainer";
-
 /// Whether the checkpoint was written inside a batch, so that training cannot be resumed from it bit-exactly.
 bool is_interrupted_checkpoint(const Runtime& runtime, const std::filesystem::path& folder);
-/// Whether the checkpoint was saved with weights_only.
-bool holds_weights_only(const std::filesystem::path& folder);
-/// The parts of a checkpoint of Lightning in Python that are used.
-struct LightningFile {
-  int64_t epochs = 0;  ///< number of completed epochs
-  int64_t global_step = 0;
-  State hyper_parameters = {};                     ///< hyper-parameters; empty if there are none
-  std::vector<checkpoint::LeftOut> left_out = {};  ///< hyper-parameters that could not be read
-};
-
-/// Whether the checkpoint is a file; Muster's checkpoints are folders.
-bool is_lightning_file(const std::filesystem::path& checkpoint);
-/// Reads the file without executing anything in it. Unreadable parts are left out, except in weights.
-/// Throws: CheckpointError (MU466) for another file of torch.save; as load_python().
-LightningFile read_lightning_file(const std::filesystem::path& checkpoint);
 /// Throws: UsageError (MU452), since another callback saves its state under the same key.
 [[noreturn]] void refuse_equal_keys(const Callback& callback);
 
@@ -71,7 +52,6 @@ class Checkpoints {
   State trainer_state();
   /// The states of all ranks; a rank whose state equals rank 0's has an empty one. Collective.
   State states_of_ranks();
-  void load_callbacks(State& state);
   void load_foreign();
   void load_lightning(const std::filesystem::path& file);
   void load_position(const State& state);

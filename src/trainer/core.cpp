@@ -46,10 +46,6 @@ void say_when_prepared(const std::function<void()>& f) {
   }
 }
 
-bool is_model_checkpoint(const std::shared_ptr<Callback>& callback) {
-  return dynamic_cast<const ModelCheckpoint*>(callback.get()) != nullptr;
-}
-
 }  // namespace
 
 Core::Core(Trainer& trainer, const TrainerOptions& options)
@@ -74,10 +70,9 @@ void Core::fit(RunInputs inputs, const FitOptions& how) {
 
 std::vector<Metrics> Core::evaluate(RunInputs inputs, StepKind kind, const EvaluateOptions& how,
                                     const KeepOutput& keep) {
-  static constexpr std::array kStages = {Stage::fit, Stage::validate, Stage::test, Stage::predict};
   std::vector<Metrics> results;
   refuse_nested_run(inputs);
-  perform(std::move(inputs), kStages[static_cast<std::size_t>(kind)], [&] {
+  perform(std::move(inputs), static_cast<Stage>(kind), [&] {
     if (const auto folder = checkpoints.resolved(how.ckpt_path, /*required=*/true); !folder.empty())
       checkpoints.load_weights(folder);
     run.module().zero_grad();
@@ -195,7 +190,10 @@ std::vector<std::shared_ptr<Callback>> Core::all_callbacks() {
     return std::ranges::any_of(own, [&](const auto& one) { return typeid(*one) == typeid(*given); });
   });
   all.insert(all.end(), own.begin(), own.end());
-  std::ranges::stable_sort(all, {}, [&](const auto& one) { return std::pair(one->place(), is_model_checkpoint(one)); });
+  const auto order_of = [](const auto& one) {
+    return std::pair(one->place(), dynamic_cast<const ModelCheckpoint*>(one.get()) != nullptr);
+  };
+  std::ranges::stable_sort(all, {}, order_of);
   require_own_keys(all);
   return all;
 }

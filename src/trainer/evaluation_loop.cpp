@@ -127,11 +127,11 @@ std::vector<Metrics> EvaluationLoop::run(StepKind kind, std::optional<int64_t> m
   for (auto i = static_cast<std::size_t>(from.dataloader_idx); i < prepared.loaders.size(); ++i)
     run_loader(kind, i, i == static_cast<std::size_t>(from.dataloader_idx) ? from.batch_idx : 0, most, keep);
   log_.end_batches();
-  log_.close_evaluation();
+  log_.close(log_.evaluation);
   both(names.epoch_end);
-  log_.close_evaluation();
+  log_.close(log_.evaluation);
   log_.log_evaluation_epoch();
-  hooks.some_callbacks(names.end.hook, HookCalls::is_no_watcher, names.end.of_callbacks);
+  hooks.callbacks_before(names.end.hook, names.end.of_callbacks);
   hooks.module(names.end.hook, names.end.of_module);
   const auto watch = [&](Callback& callback) { (callback.*names.end.of_callbacks)(run_.trainer, run_.module()); };
   watchers_.call(validates_training ? SavePoint::validation_end : progress.point, names.end.hook, watch);

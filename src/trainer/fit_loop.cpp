@@ -34,7 +34,7 @@ void warn_of_missing_halves(const RunInputs& inputs, const TrainerOptions& optio
 
 /// Throws if epochs without batches would repeat forever.
 void require_an_end(const TrainerOptions& options) {
-  if (StopRule(options).max_epochs) return;
+  if (StopRule{options}.has_last_epoch()) return;
   throw UsageError("MU437",
                    "the loader for training gave no batch in a whole epoch, and without max_epochs nothing would end "
                    "training: give the loader data, or set max_epochs");
@@ -47,7 +47,7 @@ void FitLoop::fit(const std::string& ckpt_path) {
   auto& hooks = run_.hooks;
   std::optional<torch::autograd::DetectAnomalyGuard> anomalies;
   if (options.detect_anomaly) anomalies.emplace();
-  run_.clock.begin(RunClock::now());
+  run_.clock.begin();
   validation_interval_passed_ = false;
   if (run_.runtime.is_main()) warn_of_missing_halves(run_.inputs(), options);
 
@@ -97,7 +97,7 @@ bool FitLoop::prepare_training() {
   first_epoch_ = resumes ? -1 : progress.epoch;
   checkpoints_.end_resume();
   read_clock();
-  run_.clock.note_validation(RunClock::now());
+  run_.clock.note_validation();
   run_.stop.agree();
   if (const auto why = progress.batches > 0 ? std::string() : nothing_to_train(); !why.empty()) {
     if (run_.runtime.is_main()) log::warning("fit() trains nothing: ", why);
@@ -113,7 +113,7 @@ bool FitLoop::prepare_training() {
 std::string FitLoop::nothing_to_train() {
   const auto& options = run_.options;
   const auto& progress = run_.progress;
-  if (StopRule(options).epochs_done(progress.epoch))
+  if (StopRule{options}.epochs_done(progress.epoch))
     return formatted("max_epochs is {}, and this Trainer has run {}", *options.max_epochs, progress.epoch);
   if (steps_done())
     return formatted("max_steps is {}, and this Trainer has made {}", options.max_steps, progress.global_step);
@@ -183,8 +183,7 @@ bool FitLoop::run_batch(const StepTable& steps, void* batch, BatchPlace place, b
   ++progress.total_batches;
   progress.last_batch = last;
   progress.point = SavePoint::batch_hooks;
-  hooks.some_callbacks(Hook::on_train_batch_end, HookCalls::is_no_watcher, &Callback::on_train_batch_end, output, view,
-                       place);
+  hooks.callbacks_before(Hook::on_train_batch_end, &Callback::on_train_batch_end, output, view, place);
   if (steps.end) hooks.run(Hook::on_train_batch_end, [&] { steps.end(module, output, batch, place); });
   if (optimization_.window_begins()) log_.log_training_step();
   watchers_.call(SavePoint::batch_end, Hook::on_train_batch_end,
@@ -208,7 +207,7 @@ void FitLoop::validate() {
     run_.hooks.module(Hook::on_validation_model_zero_grad, &TrainerModule::on_validation_model_zero_grad);
   evaluation_.run(StepKind::validation, std::nullopt, nullptr);
   run_.stop.agree();
-  run_.clock.note_validation(RunClock::now());
+  run_.clock.note_validation();
 }
 
 void FitLoop::finish_validation() {
@@ -223,10 +222,10 @@ void FitLoop::end_epoch() {
   auto& progress = run_.progress;
   run_.preparation->wait_for_steps();
   log_.end_batches();
-  log_.close_training();
+  log_.close(log_.training);
   progress.epoch_done = true;
   progress.point = SavePoint::epoch_hooks;
-  run_.hooks.some_callbacks(Hook::on_train_epoch_end, HookCalls::is_no_watcher, &Callback::on_train_epoch_end);
+  run_.hooks.callbacks_before(Hook::on_train_epoch_end, &Callback::on_train_epoch_end);
   run_.hooks.module(Hook::on_train_epoch_end, &TrainerModule::on_train_epoch_end);
   finish_epoch();
   run_.stop.agree();
@@ -238,7 +237,7 @@ void FitLoop::end_epoch() {
 
 /// Does what follows the hooks at the end of an epoch.
 void FitLoop::finish_epoch() {
-  log_.close_training();
+  log_.close(log_.training);
   log_.log_training_epoch();
   optimization_.step_plateau_schedules("epoch");  // before a checkpoint is saved, which holds the next epoch's rates
   watchers_.call(SavePoint::epoch_end, Hook::on_train_epoch_end,
@@ -288,9 +287,8 @@ void FitLoop::read_clock() {
   const auto &most = run_.options.max_time.value(), &interval = run_.options.val_check_interval.time().value();
   if (!most && !interval) return;
   constexpr int64_t kOver = 1, kValidate = 2;
-  const auto now = RunClock::now();
-  int64_t says = (most && run_.clock.elapsed(now) >= *most ? kOver : 0) |
-                 (interval && run_.clock.since_validation(now) >= *interval ? kValidate : 0);
+  int64_t says = (most && run_.clock.elapsed() >= *most ? kOver : 0) |
+                 (interval && run_.clock.since_validation() >= *interval ? kValidate : 0);
   if (run_.runtime.world_size() > 1) says = run_.runtime.broadcast_object(says);
   if (says & kOver) run_.stop.set(true);
   validation_interval_passed_ = (says & kValidate) != 0;
@@ -298,19 +296,17 @@ void FitLoop::read_clock() {
 
 /// Waits for the last step only if it could be the last of the run.
 bool FitLoop::steps_done() {
-  const StopRule rule(run_.options);
+  const StopRule rule{run_.options};
   return rule.steps_done(run_.progress.global_step + run_.preparation->pending_steps()) &&
          rule.steps_done(run_.global_step());
 }
 
-bool FitLoop::may_stop() {
-  const auto& progress = run_.progress;
-  return StopRule(run_.options).may_stop(progress.epoch + (progress.epoch_done ? 1 : 0), run_.global_step());
+/// Whether ranks have agreed on a stop that the minima allow.
+bool FitLoop::stops() {
+  const auto epochs = run_.progress.epoch + (run_.progress.epoch_done ? 1 : 0);
+  return run_.stop.agreed() && StopRule{run_.options}.may_stop(epochs, run_.global_step());
 }
 
-/// Whether ranks have agreed on a stop that the minima allow.
-bool FitLoop::stops() { return run_.stop.agreed() && may_stop(); }
-
-bool FitLoop::done() { return StopRule(run_.options).epochs_done(run_.progress.epoch) || steps_done() || stops(); }
+bool FitLoop::done() { return StopRule{run_.options}.epochs_done(run_.progress.epoch) || steps_done() || stops(); }
 
 }  // namespace muster::trainer

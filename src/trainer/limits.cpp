@@ -9,16 +9,14 @@ namespace muster::trainer {
 namespace {
 
 void check(const TrainerOptions& options) {
-  auto problems = problems_of(options, [](const std::string&) { return true; });
-  const auto none_may_save = [&](bool off, const char* why) {
-    if (off && has_callback<ModelCheckpoint>(options.callbacks))
-      problems.push_back(std::string(why) + ", and callbacks has a ModelCheckpoint");
-  };
-  none_may_save(options.barebones, "barebones is on");
-  none_may_save(!options.enable_checkpointing, "enable_checkpointing is off");
-  if (!options.enable_progress_bar && has_callback<TrainerProgressBar>(options.callbacks))
-    problems.emplace_back("enable_progress_bar is off, and callbacks has a TrainerProgressBar");
-  raise(problems);
+  Problems problems{problems_of(options, [](const std::string&) { return true; })};
+  const bool saves = has_callback<ModelCheckpoint>(options.callbacks);
+  problems.add_if(options.barebones && saves, "barebones is on, and callbacks has a ModelCheckpoint");
+  problems.add_if(!options.enable_checkpointing && saves,
+                  "enable_checkpointing is off, and callbacks has a ModelCheckpoint");
+  problems.add_if(!options.enable_progress_bar && has_callback<TrainerProgressBar>(options.callbacks),
+                  "enable_progress_bar is off, and callbacks has a TrainerProgressBar");
+  raise(problems.all);
 }
 
 void run_few_batches(TrainerOptions& options) {
@@ -87,21 +85,6 @@ std::optional<int64_t> validation_interval(const CheckInterval& interval, std::o
                       "val_check_interval is a part of an epoch, and the loader does not know how many batches there "
                       "are; give a whole number, or 1.0 for the end of the epoch");
   return std::max<int64_t>(static_cast<int64_t>(static_cast<double>(*batches) * *interval.part()), 1);
-}
-
-std::optional<int64_t> estimated_steps(const TrainerOptions& options, std::optional<int64_t> batches) {
-  std::optional<int64_t> steps;
-  if (batches && options.max_epochs.value_or(-1) >= 0) {
-    const int64_t window = options.accumulate_grad_batches;
-    steps = (*batches + window - 1) / window * std::max<int64_t>(*options.max_epochs, 1);
-  }
-  if (options.max_steps >= 0) steps = std::min(steps.value_or(options.max_steps), options.max_steps);
-  return steps;
-}
-
-StopRule::StopRule(const TrainerOptions& options)
-    : min_epochs(options.min_epochs), min_steps(options.min_steps), max_steps(options.max_steps) {
-  if (options.max_epochs && *options.max_epochs >= 0) max_epochs = options.max_epochs;
 }
 
 }  // namespace muster::trainer

@@ -31,21 +31,16 @@ const BatchLimit& evaluation_limit(const TrainerOptions& options, StepKind kind)
 /// Throws: ConfigError (MU445) for an interval longer than the epoch, unless `across`.
 std::optional<int64_t> validation_interval(const CheckInterval& interval, std::optional<int64_t> batches, bool across);
 
-/// Updates of one optimizer in a whole run whose epochs have `batches` batches (nullopt: unknown); nullopt: no limit.
-/// Requires: effective options, as checked() returns them.
-std::optional<int64_t> estimated_steps(const TrainerOptions& options, std::optional<int64_t> batches);
-
 /// Decides whether a run must end and whether a request to stop is granted.
 struct StopRule {
-  std::optional<int64_t> max_epochs, min_epochs, min_steps;  ///< nullopt: no limit
-  int64_t max_steps = -1;
+  const TrainerOptions& options;
 
-  explicit StopRule(const TrainerOptions& options);
-  bool steps_done(int64_t global_step) const { return max_steps >= 0 && global_step >= max_steps; }
-  bool epochs_done(int64_t epochs) const { return max_epochs && epochs >= *max_epochs; }
+  bool has_last_epoch() const { return options.max_epochs.value_or(-1) >= 0; }
+  bool steps_done(int64_t global_step) const { return options.max_steps >= 0 && global_step >= options.max_steps; }
+  bool epochs_done(int64_t epochs) const { return has_last_epoch() && epochs >= *options.max_epochs; }
   /// Whether the minima are reached.
   bool may_stop(int64_t epochs, int64_t global_step) const {
-    return epochs >= min_epochs.value_or(0) && global_step >= min_steps.value_or(0);
+    return epochs >= options.min_epochs.value_or(0) && global_step >= options.min_steps.value_or(0);
   }
 };
 

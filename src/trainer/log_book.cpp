@@ -7,6 +7,7 @@
 #include "base/text.h"
 #include "comm/agreement.h"
 #include "muster/base/error.h"
+#include "muster/tree/detail/named_fields.h"
 #include "runtime/sum_dtype.h"
 
 namespace muster::trainer {
@@ -30,10 +31,10 @@ double combined(double a, double b, LogReduction how) {
   return how == kMin ? std::min(a, b) : std::max(a, b);
 }
 
-bool equal(const LogOptions& a, const LogOptions& b) {
-  return a.add_dataloader_idx == b.add_dataloader_idx && a.logger == b.logger && a.on_epoch == b.on_epoch &&
-         a.on_step == b.on_step && a.prog_bar == b.prog_bar && a.rank_zero_only == b.rank_zero_only &&
-         a.reduce_fx == b.reduce_fx && a.sync_dist == b.sync_dist;
+/// The batch size may change from batch to batch.
+bool equal(const LogOptions& a, LogOptions b) {
+  b.batch_size = a.batch_size;
+  return a == b;
 }
 
 /// Adds a value and its weight. For minima and maxima, which skip NaN, NaN is sent as the weight.
@@ -48,31 +49,22 @@ std::pair<double, double> result_of(const comm::CoalescedAllReduce& round, std::
   return std::isnan(weight) ? std::pair(weight, 1.0) : std::pair(value, weight);
 }
 
-std::string in_hook(std::string_view name, Hook hook) {
-  return "log(\"" + std::string(name) + "\") in " + std::string(info(hook).name);
-}
-
 /// Which levels (step, epoch) a call of log() has. Throws: UsageError (MU441).
 std::pair<bool, bool> levels(std::string_view name, Hook hook, const LogOptions& options) {
   const auto level = info(hook).log;
   if (level == LogLevel::none)
     throw UsageError("MU441",
-                     in_hook(name, hook) +
+                     log_in_hook(name, hook) +
                          ": nothing can be logged there; log in a step, or in a hook at the start or end of an "
                          "epoch or batch");
   const bool step = options.on_step.value_or(level == LogLevel::step);
   const bool epoch = options.on_epoch.value_or(level != LogLevel::step);
   if (step && level == LogLevel::epoch_only)
-    throw UsageError("MU441", in_hook(name, hook) + ": this hook belongs to no batch; leave out on_step");
+    throw UsageError("MU441", log_in_hook(name, hook) + ": this hook belongs to no batch; leave out on_step");
   if (!step && !epoch)
-    throw UsageError("MU441", in_hook(name, hook) + ": on_step and on_epoch are both false; leave one of them out");
+    throw UsageError("MU441", log_in_hook(name, hook) + ": on_step and on_epoch are both false; leave one of them out");
   return {step, epoch};
 }
-
-bool on_host(const at::Tensor& value) { return value.device().is_cpu(); }
-
-/// Divides by a tensor to get the host's bits: a device may replace a number by its reciprocal.
-at::Tensor quotient(const at::Tensor& value, double divisor) { return value / at::full_like(value, divisor); }
 
 at::Tensor reduced_on_device(const at::Tensor& value, bool counts, LogReduction how, const comm::Communicator& group) {
   const auto messages = group.internal("a logged value");
@@ -88,60 +80,62 @@ at::Tensor reduced_on_device(const at::Tensor& value, bool counts, LogReduction 
 
 }  // namespace
 
+std::string log_in_hook(std::string_view name, Hook hook, std::string_view metric) {
+  return "log(\"" + std::string(name) + "\"" + std::string(metric) + ") in " + std::string(info(hook).name);
+}
+
 // Only values on the host are read here, each by a call of LibTorch's dispatcher.
 LoggedNumber::LoggedNumber(const at::Tensor& value) {
-  if (on_host(value)) number_ = value.item<double>();
+  if (value.device().is_cpu()) number_ = value.item<double>();
   else late_ = value.detach().clone();  // cloned, since it is read later and may be changed in place before
 }
 
-double LoggedNumber::get() const { return late_.defined() ? late_.item<double>() : number_; }
+double LoggedNumber::get() const { return ready() ? number_ : late_.item<double>(); }
 
 at::Tensor LoggedNumber::tensor() const {
-  return late_.defined() ? late_.to(runtime::sum_dtype(late_.device())).reshape({})
-                         : at::scalar_tensor(number_, at::kDouble);
+  return ready() ? at::scalar_tensor(number_, at::kDouble) : late_.to(runtime::sum_dtype(late_.device())).reshape({});
 }
 
-void LateNumber::add(double value) {
-  if (pending_.defined()) pending_ = pending_ + value;
-  else number_ += value;
+void LoggedNumber::add(const LoggedNumber& value, double weight) {
+  if (!value.ready()) {
+    const auto weighted = value.tensor() * weight;
+    late_ = ready() ? weighted + std::exchange(number_, 0) : late_ + weighted;
+  } else if (ready()) {
+    number_ += value.number() * weight;
+  } else {
+    late_ = late_ + value.number() * weight;
+  }
 }
 
-void LateNumber::add(const LoggedNumber& value, double weight) {
-  if (!value.late().defined()) return add(value.number() * weight);
-  const auto weighted = value.tensor() * weight;
-  pending_ = pending_.defined() ? pending_ + weighted : weighted + std::exchange(number_, 0);
+void LoggedNumber::extend(const LoggedNumber& value, bool largest) {
+  if (ready() && value.ready()) {
+    number_ = combined(number_, value.number(), largest ? LogReduction("max") : kMin);
+    return;
+  }
+  const auto one = value.ready() ? at::full_like(late_, value.number()) : value.tensor();
+  if (ready()) late_ = at::full_like(one, std::exchange(number_, 0));
+  late_ = largest ? at::maximum(late_, one) : at::minimum(late_, one);
 }
 
-void LateNumber::extend(const LoggedNumber& value, bool largest) {
-  const bool late = value.late().defined();
-  if (!late && !pending_.defined()) return set(combined(number_, value.number(), largest ? LogReduction("max") : kMin));
-  const auto one = late ? value.tensor() : at::full_like(pending_, value.number());
-  if (!pending_.defined()) pending_ = at::full_like(one, std::exchange(number_, 0));
-  pending_ = largest ? at::maximum(pending_, one) : at::minimum(pending_, one);
+LoggedNumber LoggedNumber::over(double divisor) const {
+  // Divides by a tensor to get the host's bits: a device may replace a number by its reciprocal.
+  return ready() ? LoggedNumber(number_ / divisor) : LoggedNumber(late_ / at::full_like(late_, divisor));
 }
-
-LoggedNumber LateNumber::over(double divisor) const {
-  return pending_.defined() ? LoggedNumber(quotient(pending_, divisor)) : LoggedNumber(number_ / divisor);
-}
-
-double LateNumber::get() const { return pending_.defined() ? pending_.item<double>() : number_; }
 
 void LatestMetrics::set(const std::string& name, const LoggedNumber& value) {
-  if (!value.late().defined()) return set(name, value.number());
-  pending_[name] = value.late();
+  if (value.ready()) set(name, value.number());
+  else pending_[name] = value;
 }
 
 const Metrics& LatestMetrics::get() const {
-  for (const auto& [name, value] : pending_) numbers_[name] = value.item<double>();
+  for (const auto& [name, value] : pending_) numbers_[name] = value.get();
   pending_.clear();
   return numbers_;
 }
 
-LateNumber LatestMetrics::late(const std::string& name) const {
-  LateNumber value;
-  if (const auto found = pending_.find(name); found != pending_.end()) value.set(found->second);
-  else value.set(numbers_.at(name));
-  return value;
+LoggedNumber LatestMetrics::late(const std::string& name) const {
+  const auto found = pending_.find(name);
+  return found == pending_.end() ? LoggedNumber(numbers_.at(name)) : found->second;
 }
 
 Metrics LatestMetrics::shown() const {
@@ -155,17 +149,22 @@ LogBook::Entry& LogBook::entry_of(const LogContext& context, std::string_view na
   Key key{context.hook, context.loader, std::string(name)};
   if (const auto found = entries_.find(key); found != entries_.end()) {
     if (!equal(found->second.options, options))
-      throw UsageError("MU442", in_hook(name, context.hook) +
+      throw UsageError("MU442", log_in_hook(name, context.hook) +
                                     ": this name was logged with other options before; give the same ones each time, "
                                     "or another name");
     return found->second;
   }
   if (name.find("/dataloader_idx_") != name.npos)
-    throw UsageError("MU442", in_hook(name, context.hook) +
+    throw UsageError("MU442", log_in_hook(name, context.hook) +
                                   ": the end \"/dataloader_idx_N\" is added to names by the Trainer where there are "
                                   "several loaders; choose another name");
   const auto [step, epoch] = levels(name, context.hook, options);
-  Entry entry{.options = options, .step = step, .epoch = epoch, .loader = context.loader};
+  Entry entry{.options = options,
+              .step = step,
+              .epoch = epoch,
+              .of_step = nothing(options.reduce_fx),
+              .of_epoch = nothing(options.reduce_fx),
+              .loader = context.loader};
   const auto end = context.loader >= 0 && options.add_dataloader_idx
                        ? "/dataloader_idx_" + std::to_string(context.loader)
                        : std::string();
@@ -173,17 +172,17 @@ LogBook::Entry& LogBook::entry_of(const LogContext& context, std::string_view na
   entry.plain = std::string(name) + end;
   entry.on_step = std::string(name) + (forked ? "_step" : "") + end;
   entry.on_epoch = std::string(name) + (forked ? "_epoch" : "") + end;
-  entry.of_step.value.set(neutral(options.reduce_fx));
-  entry.of_epoch.value.set(neutral(options.reduce_fx));
   if (options.prog_bar && step) latest_->show(entry.on_step);
   if (options.prog_bar && epoch) latest_->show(entry.on_epoch);
   return entries_.emplace(std::move(key), std::move(entry)).first->second;
 }
 
+LogBook::Sum LogBook::nothing(LogReduction how) { return {LoggedNumber(neutral(how))}; }
+
 void LogBook::add(Sum& sum, const LoggedNumber& value, double weight, LogReduction how) {
   if (how == kMean && weight == 0) return;  // the mean of no samples may be NaN
   if (how == kMean) sum.value.add(value, weight);
-  else if (how == kSum) sum.value.add(value, 1);
+  else if (how == kSum) sum.value.add(value);
   else sum.value.extend(value, how != kMin);
   sum.weight += how == kMean ? weight : 1;
 }
@@ -192,7 +191,7 @@ LoggedNumber LogBook::result(const Sum& sum, LogReduction how) { return sum.valu
 
 LoggedNumber LogBook::of_ranks(const LogContext& context, const LoggedNumber& number, LogReduction how,
                                const comm::Communicator& group) {
-  if (number.late().defined()) return LoggedNumber(reduced_on_device(number.tensor(), !context.filler, how, group));
+  if (!number.ready()) return LoggedNumber(reduced_on_device(number.tensor(), !context.filler, how, group));
   comm::CoalescedAllReduce round(group, "a logged value");
   add_to(round, context.filler ? neutral(how) : number.number(), context.filler ? 0 : 1, how);
   round.run();
@@ -203,7 +202,7 @@ LoggedNumber LogBook::of_ranks(const LogContext& context, const LoggedNumber& nu
 void LogBook::log(const LogContext& context, std::string_view name, const at::Tensor& value, const LogOptions& options,
                   const comm::Communicator& group) {
   if (!value.defined() || value.numel() != 1)
-    throw UsageError("MU442", in_hook(name, context.hook) + ": the tensor has " +
+    throw UsageError("MU442", log_in_hook(name, context.hook) + ": the tensor has " +
                                   (value.defined() ? std::to_string(value.numel()) + " elements" : "no value") +
                                   "; log one number, such as its mean()");
   keep(context, name, options, group, [&] { return LoggedNumber(value); });
@@ -212,7 +211,8 @@ void LogBook::log(const LogContext& context, std::string_view name, const at::Te
 void LogBook::keep(const LogContext& context, std::string_view name, const LogOptions& options,
                    const comm::Communicator& group, c10::function_ref<LoggedNumber()> read) {
   if (options.batch_size.value_or(0) < 0)
-    throw UsageError("MU442", in_hook(name, context.hook) + ": batch_size is " + std::to_string(*options.batch_size) +
+    throw UsageError("MU442", log_in_hook(name, context.hook) + ": batch_size is " +
+                                  std::to_string(*options.batch_size) +
                                   "; give the number of samples that the value stands for");
   if (options.rank_zero_only && group.rank() != 0) return;
   const bool synced = options.sync_dist.value_or(false) && !options.rank_zero_only && group.size() > 1;
@@ -226,10 +226,7 @@ void LogBook::keep(const LogContext& context, std::string_view name, const LogOp
   if (entry.epoch) add(entry.of_epoch, number, weight, options.reduce_fx);
   if (!entry.step) return;
   if (synced) number = of_ranks(context, number, options.reduce_fx, group);
-  if (std::exchange(entry.last_step, context.step) != context.step) {
-    entry.of_step = {};
-    entry.of_step.value.set(neutral(options.reduce_fx));
-  }
+  if (std::exchange(entry.last_step, context.step) != context.step) entry.of_step = nothing(options.reduce_fx);
   entry.fresh = true;
   const bool again = entry.of_step.weight > 0;
   add(entry.of_step, number, weight, options.reduce_fx);
@@ -265,12 +262,9 @@ bool LogBook::exchange(const comm::Communicator& group, const Shared& mine) {
   if (round.result(0) > 0) return true;
   for (std::size_t i = 0; i < agreed_.size(); ++i) {
     const auto [value, weight] = result_of(round, 1 + 2 * i);
-    if (const auto found = mine.find(agreed_[i]); found != mine.end()) {
-      found->second->of_epoch.value.set(value);
-      found->second->of_epoch.weight = weight;
-    } else if (weight > 0) {
-      keep_foreign(agreed_[i], value, weight);
-    }
+    const auto found = mine.find(agreed_[i]);
+    if (found != mine.end()) found->second->of_epoch = {LoggedNumber(value), weight};
+    else if (weight > 0) keep_foreign(agreed_[i], value, weight);
   }
   return false;
 }
@@ -319,10 +313,7 @@ void LogBook::close(const comm::Communicator& group) {
   }
   // Keep step values that wait for the next row of the logger.
   std::erase_if(entries_, [](const auto& one) { return !one.second.fresh || !one.second.options.logger; });
-  for (auto& [key, entry] : entries_) {
-    entry.of_epoch = {};
-    entry.of_epoch.value.set(neutral(entry.options.reduce_fx));
-  }
+  for (auto& [key, entry] : entries_) entry.of_epoch = nothing(entry.options.reduce_fx);
 }
 
 LateValues LogBook::take_step_values() {
@@ -343,37 +334,39 @@ std::vector<Metrics> LogBook::results(std::size_t loaders) const {
 
 namespace {
 
-State flag_state(const std::optional<bool>& flag) { return flag ? State(*flag) : State(); }
-std::optional<bool> flag_from(const State& state) {
-  return state.empty() ? std::nullopt : std::optional(state.boolean());
+/// Calls visit(name, field) for the options that a checkpoint has.
+void visit_fields(auto& options, const auto& visit) {
+  visit("add_dataloader_idx", options.add_dataloader_idx);
+  visit("logger", options.logger);
+  visit("on_epoch", options.on_epoch);
+  visit("on_step", options.on_step);
+  visit("prog_bar", options.prog_bar);
+  visit("rank_zero_only", options.rank_zero_only);
+  visit("reduce_fx", options.reduce_fx);
+  visit("sync_dist", options.sync_dist);
 }
 
 State options_state(const LogOptions& options) {
-  return State::Map{{"add_dataloader_idx", options.add_dataloader_idx},
-                    {"logger", options.logger},
-                    {"on_epoch", flag_state(options.on_epoch)},
-                    {"on_step", flag_state(options.on_step)},
-                    {"prog_bar", options.prog_bar},
-                    {"rank_zero_only", options.rank_zero_only},
-                    {"reduce_fx", options.reduce_fx.text()},
-                    {"sync_dist", flag_state(options.sync_dist)}};
+  State state;
+  visit_fields(options, [&](const char* name, const auto& field) {
+    if constexpr (requires { field.text(); }) state.set(name, field.text());
+    else state.set(name, tree::state_of(field));
+  });
+  return state;
 }
 
 LogOptions options_from(const State& state) {
-  LogOptions options{.add_dataloader_idx = state.at("add_dataloader_idx").boolean(),
-                     .logger = state.at("logger").boolean(),
-                     .on_epoch = flag_from(state.at("on_epoch")),
-                     .on_step = flag_from(state.at("on_step")),
-                     .prog_bar = state.at("prog_bar").boolean(),
-                     .rank_zero_only = state.at("rank_zero_only").boolean(),
-                     .sync_dist = flag_from(state.at("sync_dist"))};
-  options.reduce_fx = LogReduction::parse(state.at("reduce_fx").text()).value_or(options.reduce_fx);
+  LogOptions options;
+  visit_fields(options, [&](const char* name, auto& field) {
+    if constexpr (requires { field.text(); }) field = LogReduction::parse(state.at(name).text()).value_or(field);
+    else tree::load_fields(field, state.at(name));
+  });
   return options;
 }
 
 std::optional<Hook> hook_named(const std::string& name) {
   const auto found = std::ranges::find(kHooks, name, &HookInfo::name);
-  return found == kHooks.end() ? std::nullopt : std::optional(found->hook);
+  return found == kHooks.end() ? std::nullopt : std::optional(static_cast<Hook>(found - kHooks.begin()));
 }
 
 }  // namespace
@@ -431,9 +424,9 @@ void LogBook::add_state_dict(const State& state, bool own) {
     if (const auto* fresh = saved.find("fresh"); fresh && own) entry.fresh = entry.fresh || fresh->boolean();
     const double value = saved.at("value").number(), weight = saved.at("weight").number();
     if (weight == 0) continue;
-    const bool adds = options.reduce_fx == LogReduction("mean") || options.reduce_fx == LogReduction("sum");
-    if (adds) entry.of_epoch.value.add(value);
-    else entry.of_epoch.value.extend(LoggedNumber(value), options.reduce_fx == LogReduction("max"));
+    const bool adds = options.reduce_fx == kMean || options.reduce_fx == kSum;
+    if (adds) entry.of_epoch.value.add(LoggedNumber(value));
+    else entry.of_epoch.value.extend(LoggedNumber(value), options.reduce_fx != kMin);
     entry.of_epoch.weight += weight;
   }
 }

@@ -23,46 +23,35 @@ struct LogContext {
   bool filler = false;  ///< the batch has no real sample, so its values do not count
 };
 
-/// A logged value: a number, or a tensor of one element that a device may still compute.
+/// "log("loss") in training_step": how a message about a call of log() begins. `metric` stands behind the name.
+std::string log_in_hook(std::string_view name, Hook hook, std::string_view metric = "");
+
+/// A logged value, or a sum of such: a number, or a tensor of one element that a device may still compute. The device
+/// computes in the host's order, so the bits are equal. Only get() waits for a device.
 class LoggedNumber {
  public:
-  explicit LoggedNumber(double value) : number_(value) {}
-  /// Does not wait for a device.
+  explicit LoggedNumber(double value = 0) : number_(value) {}
   explicit LoggedNumber(const at::Tensor& value);
   double number() const noexcept { return number_; }
   /// The number; waits for the device.
   double get() const;
+  /// Whether get() returns without waiting.
+  bool ready() const noexcept { return !late_.defined(); }
   /// The tensor on the device; undefined if the number is known.
   const at::Tensor& late() const noexcept { return late_; }
   /// The value as a tensor without dimensions, on its device, in the dtype in which values are summed there.
   at::Tensor tensor() const;
-
- private:
-  double number_ = 0;
-  at::Tensor late_;
-};
-
-/// A number that a device may still compute. The device computes in the host's order, so the bits are equal.
-class LateNumber {
- public:
-  void set(double value) { number_ = value, pending_.reset(); }
-  void set(const at::Tensor& value) { number_ = 0, pending_ = value; }
-  void add(double value);
-  /// Adds `weight` times the value; does not wait for a device.
-  void add(const LoggedNumber& value, double weight);
+  /// Adds `weight` times the value.
+  void add(const LoggedNumber& value, double weight = 1);
   void extend(const LoggedNumber& value, bool largest);
-  /// The quotient; does not wait for a device.
   LoggedNumber over(double divisor) const;
-  double get() const;
-  /// Whether get() returns without waiting for a device.
-  bool ready() const { return !pending_.defined(); }
 
  private:
-  double number_ = 0;
-  at::Tensor pending_;  // value on a device; replaces the number
+  double number_;
+  at::Tensor late_;  // value on a device; replaces the number
 };
 
-using LateValues = std::vector<std::pair<std::string, LateNumber>>;
+using LateValues = std::vector<std::pair<std::string, LoggedNumber>>;
 
 /// The last value of each logged name.
 class LatestMetrics {
@@ -75,7 +64,7 @@ class LatestMetrics {
   /// All last values; waits for devices that still compute them.
   const Metrics& get() const;
   /// The last value of this name. Requires: it was set.
-  LateNumber late(const std::string& name) const;
+  LoggedNumber late(const std::string& name) const;
   /// Makes the progress bar show this name from now on.
   void show(const std::string& name) { shown_.insert(name); }
   bool shows_any() const { return !shown_.empty(); }
@@ -84,18 +73,22 @@ class LatestMetrics {
 
  private:
   mutable Metrics numbers_;
-  mutable std::map<std::string, at::Tensor> pending_;
+  mutable std::map<std::string, LoggedNumber> pending_;
   std::set<std::string> shown_;
 };
 
 // Why: docs/decisions/0105-metric-objects.md.
 
-/// The value of a metric object for an epoch.
-struct MetricValue {
+/// How a metric object is logged.
+struct LoggedMetric {
   std::string name;
-  int64_t loader;  ///< index of the loader; -1: none
-  double value;
+  int64_t loader;         ///< index of the loader; -1: none
   bool logger, prog_bar;  ///< receivers of the value besides callbacks
+};
+
+/// The value of a metric object for an epoch.
+struct MetricValue : LoggedMetric {
+  double value;
 };
 
 /// The metric objects that one loop logs in an epoch. Thread safety: one thread at a time.
@@ -122,19 +115,14 @@ class MetricLog {
   MetricLog snapshot() const;
 
  private:
-  struct Entry {
+  struct Entry : LoggedMetric {
     Metric* metric;
-    std::string name;
-    int64_t loader;
-    bool shared, logger, prog_bar;
+    bool shared;
   };
   /// The saved state of a metric that has not been logged yet.
-  struct Saved {
-    std::string name;
-    int64_t loader;
-    bool logger, prog_bar;
+  struct Saved : LoggedMetric {
     State state;
-    std::optional<double> value;
+    std::optional<double> value = {};
   };
   void take_up(const Entry& entry);
   std::vector<Saved> saved_entries() const;
@@ -184,7 +172,7 @@ class LogBook {
 
  private:
   struct Sum {
-    LateNumber value = {};
+    LoggedNumber value = LoggedNumber();
     double weight = 0;
   };
   struct Entry {
@@ -209,6 +197,8 @@ class LogBook {
   /// Reduces a step value over ranks; a batch without real samples does not count. A value on a device stays there.
   static LoggedNumber of_ranks(const LogContext& context, const LoggedNumber& number, LogReduction how,
                                const comm::Communicator& group);
+  /// The sum of no values.
+  static Sum nothing(LogReduction how);
   static void add(Sum& sum, const LoggedNumber& value, double weight, LogReduction how);
   static LoggedNumber result(const Sum& sum, LogReduction how);
 

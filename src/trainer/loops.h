@@ -14,9 +14,6 @@ class RunLog;
 class VoteHandler;
 class Watchers;
 
-/// Takes the outputs of an evaluation's batches, for predict().
-using KeepOutput = std::function<void(StepOutput&, int64_t dataloader_idx)>;
-
 /// Validates, tests or predicts, alone or within a fit(). Owned by the Core. Thread safety: one thread at a time.
 class EvaluationLoop {
  public:
@@ -71,7 +68,6 @@ class FitLoop {
   void resume_epoch_end();
   void resume_batch_end(const std::optional<int64_t>& interval);
   bool steps_done();
-  bool may_stop();
   bool stops();
   bool done();
 

@@ -6,10 +6,6 @@
 namespace muster::trainer {
 namespace {
 
-std::string logged_in(std::string_view name, Hook hook) {
-  return "log(\"" + std::string(name) + "\", metric) in " + std::string(info(hook).name);
-}
-
 /// Sort key of metrics, equal on every rank.
 constexpr auto place_of = [](const auto& entry) { return std::tie(entry.loader, entry.name); };
 
@@ -32,7 +28,7 @@ Parted parted(const auto& entries) {
 }  // namespace
 
 void MetricLog::add(const LogContext& context, std::string_view name, Metric& metric, const LogOptions& options) {
-  const auto where = logged_in(name, context.hook);
+  const auto where = log_in_hook(name, context.hook, ", metric");
   if (info(context.hook).log == LogLevel::none)
     throw UsageError("MU441", where + ": nothing can be logged there; log in the step that updates the metric");
   if (options.on_step.value_or(false) || !options.on_epoch.value_or(true))
@@ -54,12 +50,8 @@ void MetricLog::add(const LogContext& context, std::string_view name, Metric& me
     throw UsageError("MU458", where +
                                   ": this rank has run a batch without real samples, which may have changed the metric "
                                   "before it was known; log the metric in the step that updates it");
-  entries_.push_back({.metric = &metric,
-                      .name = full,
-                      .loader = context.loader,
-                      .shared = options.sync_dist.value_or(true) && !options.rank_zero_only,
-                      .logger = options.logger,
-                      .prog_bar = options.prog_bar});
+  const bool shared = options.sync_dist.value_or(true) && !options.rank_zero_only;
+  entries_.push_back({{full, context.loader, options.logger, options.prog_bar}, &metric, shared});
   take_up(entries_.back());
 }
 
@@ -99,32 +91,16 @@ std::vector<MetricValue> MetricLog::close(const comm::Communicator& group) {
   MetricReduction::run_here(own);
   std::vector<MetricValue> values;
   for (const auto& saved : std::exchange(saved_, {}))
-    if (saved.value)
-      values.push_back({.name = saved.name,
-                        .loader = saved.loader,
-                        .value = *saved.value,
-                        .logger = saved.logger,
-                        .prog_bar = saved.prog_bar});
+    if (saved.value) values.push_back({saved, *saved.value});
   for (const auto& entry : std::exchange(entries_, {}))
-    if (const auto& value = entry.metric->value(); value.numel() == 1)
-      values.push_back({.name = entry.name,
-                        .loader = entry.loader,
-                        .value = value.item<double>(),
-                        .logger = entry.logger,
-                        .prog_bar = entry.prog_bar});
+    if (const auto& value = entry.metric->value(); value.numel() == 1) values.push_back({entry, value.item<double>()});
   had_filler_ = false;
   return values;
 }
 
 std::vector<MetricLog::Saved> MetricLog::saved_entries() const {
   auto all = saved_;
-  for (const auto& entry : entries_)
-    all.push_back({.name = entry.name,
-                   .loader = entry.loader,
-                   .logger = entry.logger,
-                   .prog_bar = entry.prog_bar,
-                   .state = clone(entry.metric->state_dict()),
-                   .value = {}});
+  for (const auto& entry : entries_) all.push_back({entry, clone(entry.metric->state_dict())});
   return all;
 }
 
@@ -162,12 +138,10 @@ State MetricLog::state_dict(const comm::Communicator& group, bool values) const 
 void MetricLog::add_state_dict(const State& state) {
   for (const auto& one : state.list()) {
     const auto& value = one.at("value");
-    saved_.push_back({.name = one.at("name").text(),
-                      .loader = one.at("loader").integer(),
-                      .logger = one.at("logger").boolean(),
-                      .prog_bar = one.at("prog_bar").boolean(),
-                      .state = one.at("state"),
-                      .value = value.empty() ? std::nullopt : std::optional(value.number())});
+    saved_.push_back(
+        {{one.at("name").text(), one.at("loader").integer(), one.at("logger").boolean(), one.at("prog_bar").boolean()},
+         one.at("state"),
+         value.empty() ? std::nullopt : std::optional(value.number())});
   }
 }
 

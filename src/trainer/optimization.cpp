@@ -12,6 +12,7 @@
 #include "muster/runtime/loop_access.h"
 #include "muster/runtime/outside_forward.h"
 #include "muster/schedule/schedulers.h"
+#include "muster/tree/detail/named_fields.h"
 #include "run.h"
 #include "run_loaders.h"
 #include "run_log.h"
@@ -51,12 +52,8 @@ void refuse_missing_loss() {
 }
 
 State WindowBegin::state_dict() const {
-  State::List positions;
-  for (const auto& one : loaders)
-    positions.emplace_back(
-        State::Map{{"dataset", one.dataset}, {"epoch", one.epoch}, {"samples", one.samples}, {"seed", one.seed}});
   return State::Map{{"batches", batches},
-                    {"loaders", std::move(positions)},
+                    {"loaders", tree::state_of(loaders)},
                     {"metric_objects", book->metrics().state_dict({}, /*values=*/false)},
                     {"total_batches", total_batches},
                     {"training", book->state_dict()}};
@@ -65,12 +62,7 @@ State WindowBegin::state_dict() const {
 void WindowBegin::load_state_dict(const State& state, LatestMetrics& latest) {
   batches = state.at("batches").integer();
   total_batches = state.at("total_batches").integer();
-  loaders.clear();
-  for (const auto& one : state.at("loaders").list())
-    loaders.push_back({.dataset = one.at("dataset").text(),
-                       .epoch = one.at("epoch").integer(),
-                       .samples = one.at("samples").integer(),
-                       .seed = one.at("seed").as<uint64_t>()});
+  tree::load_fields(loaders, state.at("loaders"));
   book.emplace(latest);
   book->add_state_dict(state.at("training"));
   book->metrics().add_state_dict(state.at("metric_objects"));
@@ -127,9 +119,10 @@ void Optimization::add_schedule(ScheduledUpdates& updates, const LRSchedulerConf
 
 StepOutput Optimization::train_on(const StepTable& steps, void* batch, BatchPlace place, bool last) {
   if (!run_.module().automatic_optimization) return training_step(steps, batch, place);
-  StepOutput output;
-  optimize(steps, batch, place, last, output);
-  return output;
+  if (run_.options.accumulate_grad_batches == 1) return optimize(steps, batch, place, /*ends_window=*/true, last);
+  auto window = run_.runtime.accumulate(run_.preparation->model);
+  if (last) window.end_window();
+  return optimize(steps, batch, place, window.sync_gradients(), last);
 }
 
 StepOutput Optimization::training_step(const StepTable& steps, void* batch, BatchPlace place) {
@@ -141,15 +134,8 @@ StepOutput Optimization::training_step(const StepTable& steps, void* batch, Batc
   return output;
 }
 
-void Optimization::optimize(const StepTable& steps, void* batch, BatchPlace place, bool last, StepOutput& output) {
-  if (run_.options.accumulate_grad_batches == 1) return optimize_micro_batch(steps, batch, place, true, last, output);
-  auto window = run_.runtime.accumulate(run_.preparation->model);
-  if (last) window.end_window();
-  optimize_micro_batch(steps, batch, place, window.sync_gradients(), last, output);
-}
-
-void Optimization::optimize_micro_batch(const StepTable& steps, void* batch, BatchPlace place, bool ends_window,
-                                        bool last, StepOutput& output) {
+StepOutput Optimization::optimize(const StepTable& steps, void* batch, BatchPlace place, bool ends_window, bool last) {
+  StepOutput output;
   const auto index = place.batch_idx;
   auto& handles = run_.preparation->handles;
   bool evaluated = false;
@@ -179,6 +165,7 @@ void Optimization::optimize_micro_batch(const StepTable& steps, void* batch, Bat
   window_.begins = ends_window;
   if (ends_window) window_.has_loss = false;
   for (const auto& updates : run_.preparation->updates) updates->step_schedules(last);
+  return output;
 }
 
 void Optimization::backward(const at::Tensor& loss) {
@@ -205,17 +192,16 @@ runtime::NoSyncScope Optimization::no_sync() {
   return run_.runtime.no_sync(run_.preparation->model);
 }
 
-/// Whether any rank had a loss in the window; the flags of the reduction tell what other ranks had.
-bool Optimization::some_rank_has_loss(const ScheduledUpdates& updates) {
-  return run_.runtime.world_size() == 1 ? window_.has_loss : any_rank_has_gradients(run_.runtime, updates.prepared);
-}
-
 /// Runs the closure and the hooks that may change gradients before an update. Returns false if no rank has gradients.
 bool Optimization::make_gradients(ScheduledUpdates& updates, const ModuleOptimizer::Closure& closure,
                                   at::Tensor& loss) {
   const bool automatic = run_.module().automatic_optimization;
   loss = closure ? closure() : at::Tensor();
-  if (automatic && !loss.defined() && !some_rank_has_loss(updates)) return false;
+  // The flags of the reduction tell whether other ranks had a loss in the window.
+  const auto some_rank_has_loss = [&] {
+    return run_.runtime.world_size() == 1 ? window_.has_loss : any_rank_has_gradients(run_.runtime, updates.prepared);
+  };
+  if (automatic && !loss.defined() && !some_rank_has_loss()) return false;
   run_.runtime.unscale_gradients(updates.prepared);
   ModuleOptimizer handle(updates);
   run_.hooks.both(Hook::on_before_optimizer_step, &Callback::on_before_optimizer_step,
@@ -277,10 +263,9 @@ void Optimization::compare_schedules() {
   if (!run_.module().automatic_optimization || run_.options.fast_dev_run > 0 || run_.options.max_time.value()) return;
   for (const auto& updates : run_.preparation->updates)
     for (const auto& schedule : updates->schedules) {
-      const bool by_step = schedule.config.interval == ScheduleInterval("step");
-      const auto steps = by_step                      ? loaders_.estimated_stepping_batches()
-                         : run_.options.max_steps < 0 ? StopRule(run_.options).max_epochs
-                                                      : std::nullopt;
+      std::optional<int64_t> steps;
+      if (schedule.config.interval == ScheduleInterval("step")) steps = loaders_.estimated_stepping_batches();
+      else if (run_.options.max_steps < 0 && StopRule{run_.options}.has_last_epoch()) steps = run_.options.max_epochs;
       if (steps) expect_steps(schedule.scheduler, *steps / schedule.config.frequency);
     }
 }

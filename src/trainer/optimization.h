@@ -72,11 +72,8 @@ class Optimization {
  private:
   void add_schedule(ScheduledUpdates& updates, const LRSchedulerConfig& config);
   StepOutput training_step(const StepTable& steps, void* batch, BatchPlace place);
-  void optimize(const StepTable& steps, void* batch, BatchPlace place, bool last, StepOutput& output);
-  void optimize_micro_batch(const StepTable& steps, void* batch, BatchPlace place, bool ends_window, bool last,
-                            StepOutput& output);
+  StepOutput optimize(const StepTable& steps, void* batch, BatchPlace place, bool ends_window, bool last);
   void backward(const at::Tensor& loss);
-  bool some_rank_has_loss(const ScheduledUpdates& updates);
   bool make_gradients(ScheduledUpdates& updates, const ModuleOptimizer::Closure& closure, at::Tensor& loss);
   bool step_by_closure(ScheduledUpdates& updates, const ModuleOptimizer::Closure& closure, at::Tensor& loss);
 

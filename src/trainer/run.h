@@ -45,18 +45,17 @@ struct Progress {
 /// Measures how long fit() has run, and the time since the last validation. Thread safety: one thread at a time.
 class RunClock {
  public:
-  using Time = std::chrono::steady_clock::time_point;
+  using Clock = std::chrono::steady_clock;
   using Span = std::chrono::milliseconds;
 
   /// Starts the clock of fit(). `earlier`: running time before the checkpoint from which it resumes.
-  void begin(Time now, Span earlier = {}) { began_ = validated_ = now, earlier_ = earlier; }
-  void note_validation(Time now) { validated_ = now; }
-  Span elapsed(Time now) const { return earlier_ + std::chrono::duration_cast<Span>(now - began_); }
-  Span since_validation(Time now) const { return std::chrono::duration_cast<Span>(now - validated_); }
-  static Time now() { return std::chrono::steady_clock::now(); }
+  void begin(Span earlier = {}) { began_ = validated_ = Clock::now(), earlier_ = earlier; }
+  void note_validation() { validated_ = Clock::now(); }
+  Span elapsed() const { return earlier_ + std::chrono::duration_cast<Span>(Clock::now() - began_); }
+  Span since_validation() const { return std::chrono::duration_cast<Span>(Clock::now() - validated_); }
 
  private:
-  Time began_ = {}, validated_ = {};
+  Clock::time_point began_ = {}, validated_ = {};
   Span earlier_ = {};
 };
 

@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "limits.h"
 #include "muster/base/error.h"
+#include "muster/base/format.h"
 #include "muster/runtime/detail/converted_call.h"
 #include "muster/runtime/loader_preparation.h"
 #include "muster/trainer/callbacks.h"
@@ -128,10 +129,9 @@ PreparedLoaders& RunLoaders::of(StepKind kind) {
   const auto& names = kNames[index];
   const auto& make = run_.inputs().loaders[index];
   if (!make)
-    throw UsageError("MU444", std::string("there is no loader for ") + names.call +
-                                  "(): give it one, or a data module "
-                                  "or module with " +
-                                  std::string(info(names.loader).name) + "() and " + names.step + "()");
+    throw UsageError(
+        "MU444", formatted("there is no loader for {}(): give it one, or a data module or module with {}() and {}()",
+                           names.call, info(names.loader).name, names.step));
   prepared.combined = run_.hooks.run(names.loader, make);
   if (prepared.combined.parts.empty())
     throw UsageError("MU444", std::string("the list of loaders for ") + names.call + "() is empty; give at least one");
@@ -210,19 +210,21 @@ std::optional<int64_t> RunLoaders::estimated_stepping_batches() {
   const auto& options = run_.options;
   if (!run_.stage())
     throw UsageError("MU446", "estimated_stepping_batches() was called outside of a run; call it in a hook");
-  if (options.max_epochs.value_or(-1) < 0) return estimated_steps(options, std::nullopt);
-  const auto batches = training_batches();
-  for (const auto& callback : run_.hooks.callbacks())
-    if (const auto* schedule = dynamic_cast<const GradientAccumulationScheduler*>(callback.get());
-        schedule && batches) {
-      int64_t steps = 0;
-      for (int64_t epoch = 0; epoch < *options.max_epochs; ++epoch) {
-        const int64_t window = schedule->accumulate_grad_batches(epoch);
-        steps += (*batches + window - 1) / window;
-      }
-      return options.max_steps >= 0 ? std::min(steps, options.max_steps) : steps;
+  std::optional<int64_t> steps;
+  if (StopRule{options}.has_last_epoch())
+    if (const auto batches = training_batches()) {
+      const auto steps_in_epoch = [&](int64_t window) { return (*batches + window - 1) / window; };
+      steps = steps_in_epoch(options.accumulate_grad_batches) * std::max<int64_t>(*options.max_epochs, 1);
+      for (const auto& callback : run_.hooks.callbacks())
+        if (const auto* schedule = dynamic_cast<const GradientAccumulationScheduler*>(callback.get())) {
+          steps = 0;
+          for (int64_t epoch = 0; epoch < *options.max_epochs; ++epoch)
+            *steps += steps_in_epoch(schedule->accumulate_grad_batches(epoch));
+          break;
+        }
     }
-  return estimated_steps(options, batches);
+  if (options.max_steps >= 0) steps = std::min(steps.value_or(options.max_steps), options.max_steps);
+  return steps;
 }
 
 void RunLoaders::transfer(const StepTable& steps, void* batch, int64_t loader) {

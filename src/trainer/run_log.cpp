@@ -159,28 +159,23 @@ void RunLog::reset_metrics() {
   evaluation.metrics().reset();
 }
 
-bool RunLog::is_barebones() {
+bool RunLog::begin_log() {
+  context_.hook = run_.hooks.current();
   if (run_.options.barebones && !std::exchange(warned_barebones_, true) && run_.runtime.is_main())
     log::warning("barebones is on: what is logged is left out");
-  return run_.options.barebones;
-}
-
-LogContext RunLog::context_of_hook() const {
-  auto context = context_;
-  context.hook = run_.hooks.current();
-  return context;
+  return !run_.options.barebones;
 }
 
 void RunLog::log(std::string_view name, const at::Tensor& value, const LogOptions& how) {
-  if (!is_barebones()) book().log(context_of_hook(), name, value, how, run_.runtime.group());
+  if (begin_log()) book().log(context_, name, value, how, run_.runtime.group());
 }
 
 void RunLog::log(std::string_view name, double value, const LogOptions& how) {
-  if (!is_barebones()) book().log(context_of_hook(), name, value, how, run_.runtime.group());
+  if (begin_log()) book().log(context_, name, value, how, run_.runtime.group());
 }
 
 void RunLog::log(std::string_view name, Metric& metric, const LogOptions& how) {
-  if (!is_barebones()) book().metrics().add(context_of_hook(), name, metric, how);
+  if (begin_log()) book().metrics().add(context_, name, metric, how);
 }
 
 void RunLog::begin_training_batch(int64_t batch_size) {
@@ -197,8 +192,7 @@ void RunLog::begin_evaluation_batch(int64_t loader, bool filler) {
 
 void RunLog::end_batches() { context_ = {.step = context_.step + 1, .evaluates = context_.evaluates}; }
 
-void RunLog::close_training() { training.close(run_.runtime.group()); }
-void RunLog::close_evaluation() { evaluation.close(run_.runtime.group()); }
+void RunLog::close(LogBook& book) { book.close(run_.runtime.group()); }
 
 void RunLog::log_hyperparameters() {
   const auto& inputs = run_.inputs();

@@ -104,8 +104,7 @@ class RunLog {
   void end_batches();
 
   /// Reduces what was logged for the epoch over ranks. Collective.
-  void close_training();
-  void close_evaluation();
+  void close(LogBook& book);
 
   void log_hyperparameters();
   /// Warns if an epoch of so many batches is too short for log_every_n_steps.
@@ -130,8 +129,8 @@ class RunLog {
   LogBook training{latest}, evaluation{latest};
 
  private:
-  bool is_barebones();  // warns once that nothing is logged
-  LogContext context_of_hook() const;
+  /// Notes the hook that logs. Returns false, and warns once, if nothing is logged.
+  bool begin_log();
   LogBook& book() { return context_.evaluates ? evaluation : training; }
   void log_epoch(LogBook& book, int64_t step);
 

@@ -10,11 +10,8 @@ Trainer::~Trainer() = default;
 
 void Trainer::run_fit(trainer::RunInputs inputs, const FitOptions& options) { core_->fit(std::move(inputs), options); }
 std::vector<Metrics> Trainer::run_evaluate(trainer::RunInputs inputs, trainer::StepKind kind,
-                                           const EvaluateOptions& options) {
-  return core_->evaluate(std::move(inputs), kind, options, nullptr);
-}
-std::size_t Trainer::run_predict(trainer::RunInputs inputs, const EvaluateOptions& options, const Keep& keep) {
-  return core_->evaluate(std::move(inputs), trainer::StepKind::predict, options, keep).size();
+                                           const EvaluateOptions& options, const trainer::KeepOutput& keep) {
+  return core_->evaluate(std::move(inputs), kind, options, keep);
 }
 
 void Trainer::stop() { core_->run.stop.request(); }

@@ -154,6 +154,7 @@ struct LogOptions {
   bool rank_zero_only = false;
   LogReduction reduce_fx = "mean";
   std::optional<bool> sync_dist = {};  ///< unset: epoch values are reduced over ranks, step values are not
+  friend bool operator==(const LogOptions&, const LogOptions&) = default;
 };
 
 /// How fit() begins.

@@ -162,12 +162,13 @@ class Trainer : public TrainerRecords {
   auto predict(Module&& module, Data&& data, const EvaluateOptions& options = {}) {
     using All = trainer::Predictions<trainer::object_of<Module>, std::remove_cvref_t<decltype(loaders_in(data))>>;
     typename All::type all;
-    const auto loaders =
-        run_predict(make_inputs<trainer::StepKind::predict>(std::forward<Module>(module), std::forward<Data>(data)),
-                    options, [&](StepOutput& output, int64_t dataloader_idx) {
-                      if (options.return_predictions) All::keep(all, output, dataloader_idx);
-                    });
-    if (options.return_predictions) All::complete(all, loaders);
+    constexpr auto kind = trainer::StepKind::predict;
+    const auto keep = [&](StepOutput& output, int64_t dataloader_idx) {
+      if (options.return_predictions) All::keep(all, output, dataloader_idx);
+    };
+    const auto of_loaders =
+        run_evaluate(make_inputs<kind>(std::forward<Module>(module), std::forward<Data>(data)), kind, options, keep);
+    if (options.return_predictions) All::complete(all, of_loaders.size());
     return all;
   }
 
@@ -248,11 +249,10 @@ class Trainer : public TrainerRecords {
     else return trainer::member::predict_dataloader::call(*trainer::object_pointer(data));
   }
 
-  using Keep = std::function<void(StepOutput&, int64_t dataloader_idx)>;
   void run_fit(trainer::RunInputs inputs, const FitOptions& options);
-  std::vector<Metrics> run_evaluate(trainer::RunInputs inputs, trainer::StepKind kind, const EvaluateOptions& options);
-  /// Returns the number of loaders.
-  std::size_t run_predict(trainer::RunInputs inputs, const EvaluateOptions& options, const Keep& keep);
+  /// Returns the values of each loader.
+  std::vector<Metrics> run_evaluate(trainer::RunInputs inputs, trainer::StepKind kind, const EvaluateOptions& options,
+                                    const trainer::KeepOutput& keep = nullptr);
 };
 
 }  // namespace muster

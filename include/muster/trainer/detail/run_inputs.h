@@ -36,11 +36,13 @@ struct RunInputs {
   std::array<std::function<CombinedLoader()>, kStepKinds> loaders =
       {};                                            ///< by StepKind: functions that create them; empty: no loaders
   std::array<bool, kStepKinds> unused_loaders = {};  ///< by StepKind: whether existing loaders are left out
-  bool configures_optimizers = false;                ///< whether configure_optimizers is overridden
   std::array<bool, kStepKinds> steps = {};           ///< by StepKind: the module has the step (predict: always)
   /// By StepKind: whether on_validation_model_train, or the function of the other kind, is overridden.
   std::array<bool, kStepKinds> sets_train_mode = {};
 };
+
+/// Takes the outputs of an evaluation's batches, for predict().
+using KeepOutput = std::function<void(StepOutput&, int64_t dataloader_idx)>;
 
 /// Whether M inherits the virtual member from TrainerModule.
 #define MUSTER_TRAINER_INHERITS(M, name) \
@@ -54,7 +56,6 @@ RunInputs inputs_of(std::shared_ptr<M> module) {
                 "configure_sharded_model() is the older name of configure_model(): override one of them, not both");
   RunInputs inputs{.module = module, .transfer_owner = module.get()};
   inputs.steps = {member::training_step::in<M>, member::validation_step::in<M>, member::test_step::in<M>, true};
-  inputs.configures_optimizers = !MUSTER_TRAINER_INHERITS(M, configure_optimizers);
   inputs.sets_train_mode = {false, !MUSTER_TRAINER_INHERITS(M, on_validation_model_train),
                             !MUSTER_TRAINER_INHERITS(M, on_test_model_train),
                             !MUSTER_TRAINER_INHERITS(M, on_predict_model_train)};
