@@ -26,7 +26,7 @@ constexpr const char* kNeeds[] = {"training_step in the module and train_dataloa
                                   "validation_step in the module and val_dataloader in the data",
                                   "test_step in the module and test_dataloader in the data",
                                   "predict_step or forward in the module and predict_dataloader in the data"};
-constexpr const char* kNoFolders[] = {"", "best", "hpc", "last", "none"};
+constexpr std::string_view kNoFolders[] = {"", "best", "hpc", "last", "none"};
 
 std::vector<std::string> commands_of(const MainProgram& program) {
   std::vector<std::string> names;
@@ -83,8 +83,8 @@ class CallReader {
   }
 
   bool take_command() {
-    if (is_subcommand(line_.command)) {
-      const auto* const found = std::find(std::begin(kSubcommands), std::end(kSubcommands), line_.command);
+    const auto* const found = std::ranges::find(kSubcommands, line_.command);
+    if (found != std::end(kSubcommands)) {
       call_.stage = static_cast<Stage>(found - std::begin(kSubcommands));
       return true;
     }
@@ -123,8 +123,7 @@ class CallReader {
         problems_.push_back(place + ": option 'ckpt_path' is one path");
       else if (text != "null") call_.ckpt_path = text;
     }
-    const bool is_word =
-        std::find(std::begin(kNoFolders), std::end(kNoFolders), call_.ckpt_path) != std::end(kNoFolders);
+    const bool is_word = std::ranges::find(kNoFolders, call_.ckpt_path) != std::end(kNoFolders);
     std::error_code unreadable;
     if (is_word || !program_.load_model_options || !fs::exists(call_.ckpt_path, unreadable)) return;
     try {

@@ -79,8 +79,7 @@ bool is_among(const Names& names, std::string_view name) {
 }
 
 const OptionField* field_of(const std::vector<OptionField>& fields, const std::string& name) {
-  const auto found =
-      std::find_if(fields.begin(), fields.end(), [&](const auto& field) { return field.description.name == name; });
+  const auto found = std::ranges::find_if(fields, [&](const auto& field) { return field.description.name == name; });
   return found == fields.end() ? nullptr : &*found;
 }
 
@@ -156,8 +155,7 @@ class SourceReader {
   void translate(const std::vector<FileValue>& values, RawOptions& into) {
     std::map<std::string_view, std::vector<FileValue>> parts;
     for (const auto& value : values) {
-      const auto whole = std::find_if(std::begin(kWholes), std::end(kWholes),
-                                      [&](auto begin) { return value.key.starts_with(begin); });
+      const auto* whole = std::ranges::find_if(kWholes, [&](auto begin) { return value.key.starts_with(begin); });
       if (whole == std::end(kWholes)) translate_some({value}, into);
       else parts[*whole].push_back(value);
     }
@@ -232,15 +230,14 @@ class SourceReader {
   MainSources sources_;
 };
 
-std::string owner_of(const std::string& section) { return section == "model" ? "the module" : "the data module"; }
-
 std::string unknown_option(const std::string& section, const std::string& name, const FileValue& value,
                            const std::vector<OptionField>& fields) {
   std::vector<std::string> names;
   for (const auto& field : fields) names.push_back(field.description.name);
   const auto first = name.substr(0, name.find('.'));
   const bool is_class = first == "class_path" || first == "init_args";
-  return value.found.place + ": " + owner_of(section) + " has no option '" + name + "'" + known_names(name, names) +
+  const std::string owner = section == "model" ? "the module" : "the data module";
+  return value.found.place + ": " + owner + " has no option '" + name + "'" + known_names(name, names) +
          (is_class ? "; the program says which class it is: write the keys of init_args directly below " + section
                    : "");
 }
@@ -266,10 +263,6 @@ std::string read_value(const OptionField& field, const FileValue& value) {
 std::string read_items(const std::string& text, std::vector<std::string>& items) {
   const bool in_brackets = text.size() >= 2 && text.front() == '[' && text.back() == ']';
   return options::Value<std::vector<std::string>>::read(in_brackets ? text.substr(1, text.size() - 2) : text, items);
-}
-
-std::string write_items(const std::vector<std::string>& items) {
-  return options::Value<std::vector<std::string>>::write(items);
 }
 
 std::vector<Description> own_options(const std::string& section, const std::vector<OptionField>& fields) {

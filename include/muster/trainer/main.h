@@ -110,7 +110,7 @@ std::string write_field(const V& value) {
   } else {
     std::vector<std::string> items;
     for (const auto& one : value) items.push_back(write_field<typename V::value_type>(one));
-    return write_items(items);
+    return options::Value<std::vector<std::string>>::write(items);
   }
 }
 
@@ -148,12 +148,6 @@ std::vector<OptionField> fields_of(S& values) {
   add_fields(all, "", values);
   return all;
 }
-
-}  // namespace muster::trainer
-
-namespace muster {
-
-namespace trainer {
 
 /// Stands for the data module of a program whose module has the loaders.
 struct NoData {};
@@ -217,7 +211,9 @@ void run_main(Trainer& trainer, const MainCall& call, const std::shared_ptr<M>& 
   }
 }
 
-}  // namespace trainer
+}  // namespace muster::trainer
+
+namespace muster {
 
 /// Runs a whole program, like Lightning's LightningCLI:
 ///   int main(int argc, char** argv) { return muster::trainer_main<Lit, Data>(argc, argv); }

@@ -28,7 +28,6 @@ struct OptionField {
 
 /// A list as one text: as options::split_items() reads it, optionally in brackets.
 std::string read_items(const std::string& text, std::vector<std::string>& items);
-std::string write_items(const std::vector<std::string>& items);
 
 /// The description of a program with trainer_main().
 struct MainProgram {

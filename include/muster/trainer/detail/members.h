@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstddef>
+#include <tuple>
 #include <type_traits>
 #include <utility>
 
@@ -74,36 +76,23 @@ MUSTER_TRAINER_LOADER(predict_dataloader);
 #undef MUSTER_TRAINER_MEMBER_WITH
 
 /// The members that belong to a kind of step.
+template <class StepMember, class StartMember, class EndMember, class LoaderMember>
+struct MembersOf {
+  using Step = StepMember;
+  using Start = StartMember;
+  using End = EndMember;
+  using Loader = LoaderMember;
+};
 template <StepKind K>
-struct Members;
-template <>
-struct Members<StepKind::training> {
-  using Step = member::training_step;
-  using Start = member::on_train_batch_start;
-  using End = member::on_train_batch_end;
-  using Loader = member::train_dataloader;
-};
-template <>
-struct Members<StepKind::validation> {
-  using Step = member::validation_step;
-  using Start = member::on_validation_batch_start;
-  using End = member::on_validation_batch_end;
-  using Loader = member::val_dataloader;
-};
-template <>
-struct Members<StepKind::test> {
-  using Step = member::test_step;
-  using Start = member::on_test_batch_start;
-  using End = member::on_test_batch_end;
-  using Loader = member::test_dataloader;
-};
-template <>
-struct Members<StepKind::predict> {
-  using Step = member::predict_step;
-  using Start = member::on_predict_batch_start;
-  using End = member::on_predict_batch_end;
-  using Loader = member::predict_dataloader;
-};
+using Members = std::tuple_element_t<static_cast<std::size_t>(K),
+                                     std::tuple<MembersOf<member::training_step, member::on_train_batch_start,
+                                                          member::on_train_batch_end, member::train_dataloader>,
+                                                MembersOf<member::validation_step, member::on_validation_batch_start,
+                                                          member::on_validation_batch_end, member::val_dataloader>,
+                                                MembersOf<member::test_step, member::on_test_batch_start,
+                                                          member::on_test_batch_end, member::test_dataloader>,
+                                                MembersOf<member::predict_step, member::on_predict_batch_start,
+                                                          member::on_predict_batch_end, member::predict_dataloader>>>;
 
 /// Calls a member with as many of (batch, batch_idx, dataloader_idx) as it takes, after `before`.
 template <class Member, class M, class Batch, class... Before>
