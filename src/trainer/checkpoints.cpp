@@ -341,9 +341,7 @@ fs::path Checkpoints::save_numbered() {
 fs::path Checkpoints::newest(fs::file_time_type since) const {
   static constexpr int kDepth = 3;  // levels of folders that are searched
   auto folders = watchers_.folders();
-  folders.push_back(run_.options.default_root_dir / "checkpoints");
-  std::ranges::sort(folders);
-  folders.erase(std::ranges::unique(folders).begin(), folders.end());
+  folders.insert(run_.options.default_root_dir / "checkpoints");
   std::vector<Candidate> all;
   add_candidates(run_.options.default_root_dir, 0, all);
   for (const auto& folder : folders) add_candidates(folder, kDepth, all);

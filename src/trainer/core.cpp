@@ -100,12 +100,12 @@ void Core::perform(RunInputs inputs, Stage stage, const std::function<void()>& b
   if (stage != Stage::fit) of_fit = loaders.take();
   run.enter(std::move(inputs), stage);
   run.module().core_ = this;
-  const auto leave = [&] {
+  const auto leave = c10::make_scope_exit([&] {
     run.module().core_ = nullptr;
     run.leave();
     checkpoints.end_resume();
     if (stage != Stage::fit) loaders.put_back(std::move(of_fit));
-  };
+  });
   bool done = false;
   try {
     say_when_prepared([&] {
@@ -118,10 +118,8 @@ void Core::perform(RunInputs inputs, Stage stage, const std::function<void()>& b
     end(stage);
   } catch (...) {
     fail(stage, std::current_exception(), done);
-    leave();
     throw;
   }
-  leave();
 }
 
 void Core::begin(Stage stage) {

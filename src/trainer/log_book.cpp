@@ -286,10 +286,7 @@ void LogBook::reduce(const comm::Communicator& group) {
   std::string text;
   for (const auto& [name, _] : mine) text += name + '\0';
   for (const auto& of_rank : comm::all_gather_result(group, "the names of metrics", [&] { return text; }))
-    for (std::size_t begin = 0, end = 0; begin < of_rank.size(); begin = end + 1) {
-      end = of_rank.find('\0', begin);
-      agreed_.push_back(of_rank.substr(begin, end - begin));
-    }
+    std::ranges::copy(split_text(of_rank, '\0'), std::back_inserter(agreed_));
   std::ranges::sort(agreed_);
   agreed_.erase(std::ranges::unique(agreed_).begin(), agreed_.end());
   exchange(group, mine);
@@ -398,10 +395,7 @@ State LogBook::state_dict() const {
 
 State LogBook::waiting_state() const {
   State state;
-  for (const auto& [name, value] : epoch_values_) {
-    if (state.empty()) state = State::Map{};
-    state.set(name, value);
-  }
+  for (const auto& [name, value] : epoch_values_) state.set(name, value);
   return state;
 }
 

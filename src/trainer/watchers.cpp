@@ -87,12 +87,12 @@ std::filesystem::path Watchers::best_model_path() const {
   return best;
 }
 
-std::vector<std::filesystem::path> Watchers::folders() const {
-  std::vector<std::filesystem::path> folders;
+std::set<std::filesystem::path> Watchers::folders() const {
+  std::set<std::filesystem::path> folders;
   for (const auto& callback : run_.hooks.callbacks())
-    if (const auto* saver = dynamic_cast<const ModelCheckpoint*>(callback.get())) folders.push_back(saver->folder_);
+    if (const auto* saver = dynamic_cast<const ModelCheckpoint*>(callback.get())) folders.insert(saver->folder_);
     else if (const auto* rescue = dynamic_cast<const OnExceptionCheckpoint*>(callback.get()))
-      folders.push_back(rescue->ckpt_path().parent_path());
+      folders.insert(rescue->ckpt_path().parent_path());
   return folders;
 }
 

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <set>
+
 #include <c10/util/FunctionRef.h>
 
 #include "hooks.h"
@@ -45,7 +47,7 @@ class Watchers {
   /// The best checkpoint of the first ModelCheckpoint that has one; empty if none has.
   std::filesystem::path best_model_path() const;
   /// The folders that callbacks save in.
-  std::vector<std::filesystem::path> folders() const;
+  std::set<std::filesystem::path> folders() const;
 
  private:
   Run& run_;
