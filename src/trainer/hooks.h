@@ -2,6 +2,8 @@
 
 #include <source_location>
 
+#include <c10/util/ScopeExit.h>
+
 #include "muster/trainer/callback.h"
 #include "muster/trainer/module.h"
 
@@ -135,28 +137,29 @@ class HookCalls {
   /// Runs f as a hook of the typed edge and returns its result.
   template <class F>
   decltype(auto) run(Hook hook, F&& f) {
-    const Scope scope(*this, hook);
+    const auto leave = c10::make_scope_exit([this, before = std::exchange(current_, hook)] { current_ = before; });
     return std::forward<F>(f)();
   }
 
   template <class... P, class... A>
   void callbacks(Hook hook, void (Callback::*f)(Trainer&, TrainerModule&, P...), A&&... arguments) {
-    const Scope scope(*this, hook);
-    for (const auto& callback : callbacks_) ((*callback).*f)(*trainer_, *module_, arguments...);
+    run(hook, [&] {
+      for (const auto& callback : callbacks_) ((*callback).*f)(*trainer_, *module_, arguments...);
+    });
   }
   /// Whether the callback watches metrics or saves. Such callbacks run after the module, all others before it.
   static bool is_watcher(const Callback& callback) { return callback.place() == Callback::Place::last; }
   /// Calls only the callbacks that run before the module.
   template <class... P, class... A>
   void callbacks_before(Hook hook, void (Callback::*f)(Trainer&, TrainerModule&, P...), A&&... arguments) {
-    const Scope scope(*this, hook);
-    for (const auto& callback : callbacks_)
-      if (!is_watcher(*callback)) ((*callback).*f)(*trainer_, *module_, arguments...);
+    run(hook, [&] {
+      for (const auto& callback : callbacks_)
+        if (!is_watcher(*callback)) ((*callback).*f)(*trainer_, *module_, arguments...);
+    });
   }
   template <class R, class... P, class... A>
   R module(Hook hook, R (TrainerModule::*f)(P...), A&&... arguments) {
-    const Scope scope(*this, hook);
-    return (module_->*f)(arguments...);
+    return run(hook, [&]() -> R { return (module_->*f)(arguments...); });
   }
   /// Calls the callbacks, then the module: the order of nearly all hooks.
   template <class... P, class... Q, class... A>
@@ -167,18 +170,6 @@ class HookCalls {
   }
 
  private:
-  class Scope {
-   public:
-    Scope(HookCalls& calls, Hook hook) : calls_(calls), before_(std::exchange(calls.current_, hook)) {}
-    Scope(const Scope&) = delete;
-    Scope& operator=(const Scope&) = delete;
-    ~Scope() { calls_.current_ = before_; }
-
-   private:
-    HookCalls& calls_;
-    Hook before_;
-  };
-
   Trainer* trainer_;
   TrainerModule* module_ = nullptr;
   std::vector<std::shared_ptr<Callback>> callbacks_;
