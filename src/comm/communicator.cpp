@@ -128,10 +128,12 @@ at::Tensor empty_of(at::IntArrayRef shape, const at::Tensor& like) {
   return at::empty(shape, like.options().requires_grad(false).memory_format(at::MemoryFormat::Contiguous));
 }
 
-/// Runs an operation that fills `tensor`, through a contiguous copy if necessary.
-void run_into(const at::Tensor& tensor, Group& group, Operation operation, std::string_view name) {
+/// Runs an operation that fills `tensor` from `in`, if it is defined, through contiguous copies if necessary.
+void run_into(const at::Tensor& tensor, Group& group, Operation operation, std::string_view name,
+              const at::Tensor& in = {}) {
   at::NoGradGuard no_grad;
   check_memory(tensor, name);
+  if (in.defined()) operation.in = readable(in);
   operation.out = plain(tensor);
   group.run(operation);
   if (!is_plain(tensor)) tensor.detach().copy_(operation.out);
@@ -221,8 +223,7 @@ std::vector<at::Tensor> Communicator::all_gatherv(const at::Tensor& tensor) cons
 
 void Communicator::all_gather_into(const at::Tensor& out, const at::Tensor& in) const {
   check_pieces(*group_, out, in, "all_gather_into");
-  at::NoGradGuard no_grad;
-  run_into(out, *group_, {.kind = OperationKind::all_gather, .label = label_, .in = readable(in)}, "all_gather_into");
+  run_into(out, *group_, {.kind = OperationKind::all_gather, .label = label_}, "all_gather_into", in);
 }
 
 Work Communicator::start_all_gather_into(const at::Tensor& out, const at::Tensor& in) const {
@@ -235,9 +236,7 @@ Work Communicator::start_all_gather_into(const at::Tensor& out, const at::Tensor
 void Communicator::reduce_scatter(const at::Tensor& out, const at::Tensor& in, ReduceOp op) const {
   check_pieces(*group_, in, out, "reduce_scatter");
   check_reduce(in, op, "reduce_scatter");
-  at::NoGradGuard no_grad;
-  run_into(out, *group_, {.kind = OperationKind::reduce_scatter, .label = label_, .reduce = op, .in = readable(in)},
-           "reduce_scatter");
+  run_into(out, *group_, {.kind = OperationKind::reduce_scatter, .label = label_, .reduce = op}, "reduce_scatter", in);
 }
 
 Work Communicator::start_reduce_scatter(const at::Tensor& out, const at::Tensor& in, ReduceOp op) const {

@@ -8,12 +8,11 @@
 namespace muster::comm {
 
 bool is_ready(int descriptor, short events, TimePoint deadline) {
-  for (;;) {
+  while (TimePoint::clock::now() < deadline) {
     pollfd waits{descriptor, events, 0};
-    const int ready = ::poll(&waits, 1, poll_time(deadline));
-    if (ready > 0) return true;
-    if (ready == 0 && TimePoint::clock::now() >= deadline) return false;
+    if (::poll(&waits, 1, poll_time(deadline)) > 0) return true;
   }
+  return false;
 }
 
 Reminder::Reminder(std::function<std::string(double)> words)

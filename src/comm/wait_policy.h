@@ -30,7 +30,8 @@ inline int poll_time(TimePoint deadline) {
   return static_cast<int>(std::min<int64_t>(left_until(deadline).count(), 1'000'000));
 }
 
-/// Waits until the descriptor is ready for these events of poll(). Returns false at the deadline.
+/// Waits until the descriptor is ready for these events of poll(). Returns false at the deadline, also if signals
+/// interrupt every wait.
 bool is_ready(int descriptor, short events, TimePoint deadline);
 
 /// Divides a timeout into parts. After each part the waiting code may report that it waits.

@@ -1,5 +1,10 @@
 #include "comm/wait_policy.h"
 
+#include <poll.h>
+#include <sys/time.h>
+#include <unistd.h>
+
+#include <csignal>
 #include <set>
 #include <string>
 
@@ -25,6 +30,19 @@ std::string order_under(uint64_t seed) {
   schedule.begin();
   for (auto& thread : threads) schedule.join(thread);
   return order;
+}
+
+TEST(IsReady, EndsAtItsDeadlineAlthoughSignalsInterruptEveryWait) {
+  int ends[2];
+  ASSERT_EQ(::pipe(ends), 0);
+  const auto before = std::signal(SIGALRM, [](int) {});
+  const itimerval often{.it_interval = {0, 500}, .it_value = {0, 500}}, never{};
+  ::setitimer(ITIMER_REAL, &often, nullptr);
+  EXPECT_FALSE(is_ready(ends[0], POLLIN, TimePoint::clock::now() + std::chrono::milliseconds(50)));
+  ::setitimer(ITIMER_REAL, &never, nullptr);
+  std::signal(SIGALRM, before);
+  EXPECT_TRUE(is_ready(ends[1], POLLOUT, TimePoint::clock::now() + std::chrono::seconds(10)));
+  for (const int end : ends) ::close(end);
 }
 
 TEST(SeededScheduler, TheSeedDecidesTheOrder) {
