@@ -41,11 +41,6 @@ std::optional<std::string> first_host_in_file(const Environment& variables, std:
   return hosts.empty() ? std::nullopt : std::optional(hosts.front());
 }
 
-/// The first host of LSF's short list, such as "alpha 4 beta 4".
-std::optional<std::string> first_word(const std::optional<std::string>& list) {
-  return list ? std::optional(list->substr(0, list->find(' '))) : std::nullopt;
-}
-
 }  // namespace
 
 int tasks_on_node(std::string_view text, int node, std::string_view variable) {
@@ -104,7 +99,8 @@ std::optional<HostAndPort> first_host_of_job(const Environment& variables) {
   if (auto host = first_host_in_file(variables, "PBS_NODEFILE"))
     return HostAndPort{*host, port_of_job(number_of_job(variables.find("PBS_JOBID")))};
   auto host = first_host_in_file(variables, "LSB_DJOB_RANKFILE");
-  if (!host) host = first_word(variables.find("LSB_MCPU_HOSTS"));
+  // LSF's short list, such as "alpha 4 beta 4".
+  if (const auto list = variables.find("LSB_MCPU_HOSTS"); list && !host) host = list->substr(0, list->find(' '));
   if (host) return HostAndPort{*host, port_of_job(number_of_job(variables.find("LSB_JOBID")))};
   for (auto name : {"SLURM_JOB_NODELIST", "SLURM_NODELIST"})
     if (auto list = variables.find(name))
@@ -141,10 +137,9 @@ int port_of_step(const Environment& variables) {
 void set_rendezvous(const Environment& variables, ClusterEnvironment& cluster) {
   if (cluster.world_size == 1 || read_main_address(variables, port_of_step(variables), cluster)) return;
   if (cluster.nodes == 1 && !cluster.job.empty()) return use_file_rendezvous(cluster);
-  for (auto name : {"SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"}) {
+  for (auto name : {"SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"})
     if (const auto list = variables.find(name))
       return use_tcp_rendezvous(first_host(*list, name), read_main_port(variables, port_of_step(variables)), cluster);
-  }
   throw ConfigError(
       "MU024", str("SLURM started ", cluster.world_size, " ranks on ", cluster.nodes,
                    " nodes, but gives no SLURM_JOB_NODELIST; set MASTER_ADDR, the host of rank 0, and MASTER_PORT"));
@@ -268,14 +263,6 @@ struct Family {
   std::string_view launcher;
 };
 
-void find_node(ClusterEnvironment& cluster) {
-  int local = cluster.local_world_size;
-  cluster.nodes = (cluster.world_size + local - 1) / local;
-  // MPI does not tell whether ranks are placed node by node or round-robin.
-  bool round_robin = cluster.rank % local != cluster.local_rank && cluster.rank / cluster.nodes == cluster.local_rank;
-  cluster.node_rank = round_robin ? cluster.rank % cluster.nodes : cluster.rank / local;
-}
-
 ClusterEnvironment read_family(const Environment& variables, const Family& family, const std::string& job) {
   const auto& names = family.names;
   ClusterEnvironment cluster;
@@ -283,12 +270,16 @@ ClusterEnvironment read_family(const Environment& variables, const Family& famil
   cluster.job = job;
   cluster.rank = need_number(variables, names.rank, names.world_size);
   cluster.world_size = need_number(variables, names.world_size, names.rank, 1);
-  bool local = variables.has(names.local_rank) || variables.has(names.local_world_size);
-  cluster.local_rank = local ? need_number(variables, names.local_rank, names.local_world_size) : cluster.rank;
-  cluster.local_world_size =
-      local ? need_number(variables, names.local_world_size, names.local_rank, 1) : cluster.world_size;
+  const bool has_local = variables.has(names.local_rank) || variables.has(names.local_world_size);
+  cluster.local_rank = has_local ? need_number(variables, names.local_rank, names.local_world_size) : cluster.rank;
+  const int local =
+      has_local ? need_number(variables, names.local_world_size, names.local_rank, 1) : cluster.world_size;
+  cluster.local_world_size = local;
   check_ranks(cluster, names);
-  find_node(cluster);
+  cluster.nodes = (cluster.world_size + local - 1) / local;
+  // MPI does not tell whether ranks are placed node by node or round-robin.
+  bool round_robin = cluster.rank % local != cluster.local_rank && cluster.rank / cluster.nodes == cluster.local_rank;
+  cluster.node_rank = round_robin ? cluster.rank % cluster.nodes : cluster.rank / local;
   if (cluster.world_size == 1 || read_main_address(variables, kDefaultPort, cluster)) return cluster;
   // mpirun places rank 0 on the first host from the job system.
   if (auto first = cluster.nodes > 1 ? first_host_of_job(variables) : std::nullopt) {

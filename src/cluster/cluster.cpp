@@ -18,24 +18,20 @@ using cluster::present;
 
 /// Throws for variables of launchers that Muster does not support.
 void refuse_unknown_launcher(const Environment& variables) {
-  struct Marker {
-    const char* variable;
-    const char* launcher;
-  };
-  static constexpr Marker markers[] = {
+  static constexpr std::pair<const char*, const char*> kMarkers[] = {
       {"PMIX_RANK", "a PMIx launcher that gives no world size"},
       {"PALS_RANKID", "PALS (Cray's mpiexec or aprun)"},
       {"ALPS_APP_PE", "ALPS (Cray's aprun)"},
       {"FLUX_TASK_RANK", "Flux"},
       {"PRTE_RANK", "PRRTE"},
   };
-  for (const auto& marker : markers)
-    if (variables.has(marker.variable))
+  for (const auto& [variable, launcher] : kMarkers)
+    if (variables.has(variable))
       throw ConfigError("MU023",
-                        log::str("variable ", marker.variable, " looks as if ", marker.launcher,
+                        log::str("variable ", variable, " looks as if ", launcher,
                                  " started this program, which is not understood; set RANK, WORLD_SIZE, LOCAL_RANK, "
                                  "LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT for each rank, or unset ",
-                                 marker.variable, " to run alone"));
+                                 variable, " to run alone"));
 }
 
 /// Throws if RANK and WORLD_SIZE are not both set but one of them, or a local variable, is: this is always a mistake.

@@ -77,16 +77,13 @@ std::string config_file(const Environment& variables, const char* name) {
                                  "unset TRAINING_JOB_ARN and SM_CURRENT_HOST to run alone"));
 }
 
-/// Orders SageMaker's container names algo-1, algo-2, ... by number, so that algo-10 follows algo-9.
-bool by_number(const std::string& a, const std::string& b) {
-  return a.size() != b.size() ? a.size() < b.size() : a < b;
-}
-
 NodePlace place_among(const json& names, const std::string& current, const std::string& source) {
   if (!names.is_array() || !std::all_of(names.begin(), names.end(), [](const json& one) { return one.is_string(); }))
     refuse_hosts(source, "are not a list of names");
   auto hosts = names.get<std::vector<std::string>>();
-  std::sort(hosts.begin(), hosts.end(), by_number);
+  // The names are algo-1, algo-2, ...: algo-10 follows algo-9.
+  std::sort(hosts.begin(), hosts.end(),
+            [](const auto& a, const auto& b) { return a.size() != b.size() ? a.size() < b.size() : a < b; });
   const auto here = std::find(hosts.begin(), hosts.end(), current);
   if (here == hosts.end()) refuse_hosts(source, "do not include this one, '" + current + "'");
   return {.main_address = hosts.front(),

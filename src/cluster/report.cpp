@@ -6,15 +6,14 @@
 #include <sys/types.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <atomic>
-#include <charconv>
-#include <cstddef>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 
+#include "base/descriptor.h"
 #include "base/mutex.h"
+#include "base/text.h"
 #include "base/variables.h"
 #include "muster/base/error.h"
 
@@ -54,10 +53,7 @@ class Report::Page {
   Page(int descriptor, void* memory) : descriptor(descriptor), written(static_cast<Written*>(memory)) {}
   Page(const Page&) = delete;
   Page& operator=(const Page&) = delete;
-  ~Page() {
-    munmap(written, kPageBytes);
-    if (owns_descriptor) close(descriptor);
-  }
+  ~Page() { munmap(written, kPageBytes); }
 
   /// nullptr if the memory cannot be mapped.
   static std::shared_ptr<Page> map(int descriptor) {
@@ -66,21 +62,17 @@ class Report::Page {
   }
 
   const int descriptor;
-  bool owns_descriptor = false;
+  Descriptor owned;   // of a page from make()
   base::Mutex mutex;  // guard of the text and its fields
   Written* const written;
 };
 
 Report Report::make() {
-  const int descriptor = memfd_create("muster-report", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-  if (descriptor < 0) return {};
-  const bool ready = ftruncate(descriptor, kPageBytes) == 0 && fcntl(descriptor, F_ADD_SEALS, kSeals) == 0;
-  auto page = ready ? Page::map(descriptor) : nullptr;
-  if (!page) {
-    close(descriptor);
-    return {};
-  }
-  page->owns_descriptor = true;
+  Descriptor memory(memfd_create("muster-report", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  const bool ready = ftruncate(memory.get(), kPageBytes) == 0 && fcntl(memory.get(), F_ADD_SEALS, kSeals) == 0;
+  auto page = ready ? Page::map(memory.get()) : nullptr;
+  if (!page) return {};
+  page->owned = std::move(memory);
   page->written->steps = -1;
   page->written->lost_rank = -1;
   page->written->magic = kMagic;
@@ -148,14 +140,6 @@ namespace {
 
 std::terminate_handler handler_before = nullptr;  // process-wide, like the terminate handler itself
 
-/// This process's page from the launcher.
-Report own_report() {
-  const char* text = std::getenv(kReportFd);
-  int descriptor = -1;
-  if (text) std::from_chars(text, text + std::strlen(text), descriptor);
-  return Report::open(descriptor);
-}
-
 void flush(FILE* stream) {
   if (ftrylockfile(stream) != 0) return;
   fflush_unlocked(stream);
@@ -164,8 +148,8 @@ void flush(FILE* stream) {
 
 [[noreturn]] void end_by_uncaught() {
   if (const auto words = error_message_of(std::current_exception())) {
-    const char* rank = std::getenv(kRank);
-    if (!write_error_message(own_report(), *words))
+    const char *rank = std::getenv(kRank), *page = std::getenv(kReportFd);
+    if (!write_error_message(Report::open(page ? parse_number<int>(page).value_or(-1) : -1), *words))
       std::fprintf(stderr, "muster: rank %s: %s\n", rank ? rank : "?", words->c_str());
     end_by_error();
   }
