@@ -7,10 +7,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <csignal>
-#include <cstdint>
 #include <system_error>
 
 #include "base/deadline.h"
@@ -32,7 +30,10 @@ std::string words_for(int error) { return std::generic_category().message(error)
 /// Starts a program, and returns 0 or an errno. Signal actions and the signal mask, which the program would inherit,
 /// are reset: a blocked signal would keep it from ending. It leads a process group, so that its children can be killed
 /// with it.
-int spawn(char* const* arguments, int output_fd, pid_t& child) {
+int spawn(std::vector<std::string>& words, int output_fd, pid_t& child) {
+  std::vector<char*> arguments;
+  for (auto& word : words) arguments.push_back(word.data());
+  arguments.push_back(nullptr);
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
   posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
@@ -47,7 +48,7 @@ int spawn(char* const* arguments, int output_fd, pid_t& child) {
   posix_spawnattr_setsigmask(&attributes, &none);
   posix_spawnattr_setsigdefault(&attributes, &standard);
   posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
-  const int error = posix_spawnp(&child, arguments[0], &actions, &attributes, arguments, environ);
+  const int error = posix_spawnp(&child, arguments[0], &actions, &attributes, arguments.data(), environ);
   posix_spawn_file_actions_destroy(&actions);
   posix_spawnattr_destroy(&attributes);
   return error;
@@ -77,11 +78,6 @@ bool read_until_end(int pipe, int process, Clock::time_point deadline, std::stri
   }
 }
 
-bool ends_within(int process, milliseconds time) {
-  std::string nothing;
-  return read_until_end(-1, process, Clock::now() + time, nothing);
-}
-
 /// Takes the exit status of a process that has ended.
 void reap(pid_t child, CompletedProgram& program) {
   int status = 0;
@@ -90,31 +86,26 @@ void reap(pid_t child, CompletedProgram& program) {
   else program.exit_code = WEXITSTATUS(status);
 }
 
-void await(pid_t child, int pipe, milliseconds timeout, CompletedProgram& program) {
-  const Descriptor process(static_cast<int>(syscall(SYS_pidfd_open, child, 0)));
-  if (!process) program.problem = log::str("cannot be watched: ", words_for(errno));
-  else if (!read_until_end(pipe, process.get(), Clock::now() + timeout, program.output))
-    program.problem =
-        log::str("has not answered within ", std::chrono::ceil<std::chrono::seconds>(timeout).count(), " s");
-  if (!program.problem.empty()) kill(-child, SIGKILL);
-  if (program.problem.empty() || !process || ends_within(process.get(), kForItsEnd)) reap(child, program);
-}
-
 }  // namespace
 
 CompletedProgram run_program(std::vector<std::string> words, milliseconds timeout) {
   auto pipe = make_pipe();
   if (!pipe.reading) return {.problem = log::str("cannot be started: no pipe: ", words_for(errno))};
   fcntl(pipe.reading.get(), F_SETFL, O_NONBLOCK);
-  std::vector<char*> arguments;
-  for (auto& word : words) arguments.push_back(word.data());
-  arguments.push_back(nullptr);
   pid_t child = -1;
-  const int error = spawn(arguments.data(), pipe.writing.get(), child);
+  if (const int error = spawn(words, pipe.writing.get(), child))
+    return {.is_missing = error == ENOENT, .problem = log::str("cannot be started: ", words_for(error))};
   pipe.writing.close();
-  CompletedProgram program{.is_missing = error == ENOENT};
-  if (error != 0) program.problem = log::str("cannot be started: ", words_for(error));
-  else await(child, pipe.reading.get(), timeout, program);
+  CompletedProgram program;
+  const Descriptor process(static_cast<int>(syscall(SYS_pidfd_open, child, 0)));
+  if (!process) program.problem = log::str("cannot be watched: ", words_for(errno));
+  else if (!read_until_end(pipe.reading.get(), process.get(), Clock::now() + timeout, program.output))
+    program.problem =
+        log::str("has not answered within ", std::chrono::ceil<std::chrono::seconds>(timeout).count(), " s");
+  if (!program.problem.empty()) kill(-child, SIGKILL);
+  std::string nothing;
+  if (program.problem.empty() || !process || read_until_end(-1, process.get(), Clock::now() + kForItsEnd, nothing))
+    reap(child, program);
   return program;
 }
 
