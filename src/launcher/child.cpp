@@ -111,12 +111,8 @@ Child::Child(int rank, pid_t adopted, cluster::Report report)
   pid_ = adopted;
 }
 
-Child::Child(Child&& other) noexcept
-    : end_(other.end_), own_group_(other.own_group_), pid_(std::exchange(other.pid_, -1)),
-      pid_fd_(std::move(other.pid_fd_)), rank_(other.rank_), report_(std::move(other.report_)) {}
-
 Child::~Child() {
-  if (pid_ < 0) return;
+  if (!pid_fd_) return;
   // The process's own children may outlive it in its group. It is not reaped yet, so its id is still valid.
   signal(SIGKILL, true);
   while (waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {}

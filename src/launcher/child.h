@@ -53,7 +53,7 @@ class Child {
   /// Requires: it has become a child of this process, which has not waited for it.
   /// Throws: LaunchError (MU034) with `rank` if it is not a child.
   Child(int rank, pid_t adopted, cluster::Report report);
-  Child(Child&& other) noexcept;
+  Child(Child&& other) noexcept = default;
   Child& operator=(Child&& other) = delete;
   ~Child();
 
@@ -76,7 +76,7 @@ class Child {
   std::optional<ExitStatus> end_;
   bool own_group_ = false;
   pid_t pid_ = -1;
-  Descriptor pid_fd_;
+  Descriptor pid_fd_;  // empty in a child that was moved from
   int rank_ = 0;
   cluster::Report report_;
 };

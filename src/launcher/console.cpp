@@ -112,28 +112,20 @@ void RankOutput::add(std::string_view bytes) {
     if (bytes[at++] == '\n') end_line();
     else returned_ = true;
   }
-  show();
+  if (setup_.live) setup_.screen->set_live(line_.empty() ? "" : setup_.prefix + line_);
 }
 
 void RankOutput::finish() {
-  if (!line_.empty()) {
-    if (setup_.live) setup_.screen->set_live("");
-    setup_.screen->add_unfinished(setup_.prefix, line_);
-    setup_.tail->add(line_);
-  }
-  line_.clear();
+  if (!line_.empty()) end_line(true);
 }
 
-void RankOutput::end_line() {
+void RankOutput::end_line(bool unfinished) {
   if (setup_.live) setup_.screen->set_live("");
-  setup_.screen->add_line(setup_.prefix, line_);
+  if (unfinished) setup_.screen->add_unfinished(setup_.prefix, line_);
+  else setup_.screen->add_line(setup_.prefix, line_);
   setup_.tail->add(line_);
   line_.clear();
   returned_ = false;
-}
-
-void RankOutput::show() {
-  if (setup_.live) setup_.screen->set_live(line_.empty() ? "" : setup_.prefix + line_);
 }
 
 namespace {
@@ -180,15 +172,12 @@ Descriptor Console::open_log(int rank) const {
 }
 
 Console::Ends Console::open_rank(int rank) {
-  bool live = tails_.empty() && out_.is_terminal();
-  logs_.emplace_back(open_log(rank));
-  tails_.emplace_back();
-  RankOutput::Setup setup;
-  setup.log = &logs_.back();
-  setup.live = live;
-  if (setup_.prefix) setup.prefix = "[" + std::to_string(rank) + "] ";
-  setup.screen = &out_;
-  setup.tail = &tails_.back();
+  const bool live = tails_.empty() && out_.is_terminal();
+  RankOutput::Setup setup{.log = &logs_.emplace_back(open_log(rank)),
+                          .live = live,
+                          .prefix = setup_.prefix ? "[" + std::to_string(rank) + "] " : "",
+                          .screen = &out_,
+                          .tail = &tails_.emplace_back()};
   Ends ends;
   ends.output = add_stream(setup, live);
   if (!err_) {

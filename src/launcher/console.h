@@ -90,8 +90,7 @@ class RankOutput {
   void finish();
 
  private:
-  void end_line();
-  void show();
+  void end_line(bool unfinished = false);
 
   std::string line_;
   bool returned_ = false;  // true if the last byte was a carriage return

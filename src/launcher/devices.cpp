@@ -6,7 +6,6 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
-#include <map>
 
 #include "base/accelerator_name.h"
 #include "base/log.h"
@@ -26,25 +25,14 @@ constexpr int kMostPerCore = 128;
   throw ConfigError("MU030", str(request.place, " is '", request.devices, "': ", reason));
 }
 
-DeviceChoice choose_processes(const DeviceRequest& request) {
-  DeviceChoice choice;
-  if (request.devices == "auto") return choice;
+int count_processes(const DeviceRequest& request) {
+  if (request.devices == "auto") return 1;
   std::string where = request.accelerator == "cpu" ? "on the CPU" : "no accelerator was found, and on the CPU";
-  choice.count = parse_number<int>(request.devices).value_or(0);
-  if (choice.count < 1) refuse(request, where + " it must be a positive number of processes, or auto (1)");
-  if (const int most = kMostPerCore * count_cores(); choice.count > most)
+  const int count = parse_number<int>(request.devices).value_or(0);
+  if (count < 1) refuse(request, where + " it must be a positive number of processes, or auto (1)");
+  if (const int most = kMostPerCore * count_cores(); count > most)
     refuse(request, str("on ", count_cores(), " cores at most ", most, " processes are started"));
-  return choice;
-}
-
-/// The launcher cannot count the devices of a backend that the program loads.
-DeviceChoice choose_xla_processes(const DeviceRequest& request) {
-  DeviceChoice choice;
-  choice.count = parse_number<int>(request.devices).value_or(0);
-  if (choice.count < 1)
-    throw ConfigError("MU497", str("--accelerator is '", request.accelerator, "': ", no_xla_device(request.accelerator),
-                                   ", and give their number: --devices 4"));
-  return choice;
+  return count;
 }
 
 std::vector<int> read_indices(const DeviceRequest& request) {
@@ -114,21 +102,23 @@ std::vector<std::string> read_visible(const std::string& variable, const std::st
 DeviceChoice choose_devices(const DeviceRequest& request) {
   require_one_device(request.accelerator, "--accelerator");
   bool unsaid = request.accelerator.empty() || request.accelerator == "auto";
-  if (request.accelerator == "cpu" || (unsaid && request.present == 0)) return choose_processes(request);
-  if (request.present == 0 && is_xla_device(request.accelerator)) return choose_xla_processes(request);
-  if (request.present == 0) refuse(request, str("no accelerator was found for --accelerator ", request.accelerator));
-  DeviceChoice choice;
-  choice.count = request.present;
-  if (request.devices == "auto" || request.devices == "-1") return choice;
-  if (request.devices.find(',') != std::string::npos) {
-    choice.indices = read_indices(request);
-    choice.count = static_cast<int>(choice.indices.size());
-    return choice;
+  if (request.accelerator == "cpu" || (unsaid && request.present == 0)) return {count_processes(request), {}};
+  const int count = parse_number<int>(request.devices).value_or(0);
+  if (request.present == 0 && is_xla_device(request.accelerator)) {
+    // The launcher cannot count the devices of a backend that the program loads.
+    if (count >= 1) return {count, {}};
+    throw ConfigError("MU497", str("--accelerator is '", request.accelerator, "': ", no_xla_device(request.accelerator),
+                                   ", and give their number: --devices 4"));
   }
-  choice.count = parse_number<int>(request.devices).value_or(0);
-  if (choice.count < 1) refuse(request, "it must be a positive count, a list of indices such as 0,2, or auto");
-  if (choice.count > request.present) refuse(request, str("this node has ", request.present, " accelerators"));
-  return choice;
+  if (request.present == 0) refuse(request, str("no accelerator was found for --accelerator ", request.accelerator));
+  if (request.devices == "auto" || request.devices == "-1") return {request.present, {}};
+  if (request.devices.find(',') != std::string::npos) {
+    const auto indices = read_indices(request);
+    return {static_cast<int>(indices.size()), indices};
+  }
+  if (count < 1) refuse(request, "it must be a positive count, a list of indices such as 0,2, or auto");
+  if (count > request.present) refuse(request, str("this node has ", request.present, " accelerators"));
+  return {count, {}};
 }
 
 std::optional<std::vector<std::string>> visible_devices(const Environment& variables) {
@@ -172,13 +162,6 @@ namespace {
 
 constexpr const char* kVersionFile = "proc/driver/nvidia/version";
 constexpr std::string_view kBlanks = " \t\r\n";
-
-/// The cells of a line; the header line begins with an empty cell.
-std::vector<std::string> cells_of(const std::string& line) {
-  auto cells = split_text(line, '\t');
-  for (auto& cell : cells) cell = std::string(trimmed(cell, kBlanks));
-  return cells;
-}
 
 /// The text without escape sequences: nvidia-smi underlines the header.
 std::string without_escapes(const std::string& text) {
@@ -224,18 +207,16 @@ std::map<std::string, std::vector<std::string>> pairs_of(const std::vector<std::
   std::map<std::string, std::vector<std::string>> pairs;
   std::vector<std::string> titles;
   for (const auto& line : lines) {
-    const auto cells = cells_of(line);
+    auto cells = split_text(line, '\t');  // the header line begins with an empty one
+    for (auto& cell : cells) cell = std::string(trimmed(cell, kBlanks));
     if (titles.empty() && std::any_of(cells.begin(), cells.end(), is_gpu)) {
       titles = cells;
       continue;
     }
     if (cells.empty() || !is_gpu(cells.front())) continue;
-    const auto own = std::find(titles.begin(), titles.end(), cells.front());
-    for (auto other = own; other != titles.end(); ++other) {
-      const auto column = static_cast<size_t>(other - titles.begin());
-      if (other != own && is_gpu(*other) && column < cells.size())
-        pairs[cells[column]].push_back(cells.front() + "-" + *other);
-    }
+    auto column = static_cast<size_t>(std::find(titles.begin(), titles.end(), cells.front()) - titles.begin());
+    for (++column; column < std::min(titles.size(), cells.size()); ++column)
+      if (is_gpu(titles[column])) pairs[cells[column]].push_back(cells.front() + "-" + titles[column]);
   }
   return pairs;
 }
@@ -245,14 +226,6 @@ std::string problem_of(const CompletedProgram& answer) {
   const auto said = trimmed(answer.output, kBlanks);
   const auto how = answer.signal ? str("by signal ", answer.signal) : str("with code ", answer.exit_code);
   return str("nvidia-smi ended ", how, said.empty() ? "" : ": ", said.substr(0, said.find('\n')));
-}
-
-std::string driver_of_system(const std::string& root) {
-  std::ifstream file(root + "/" + kVersionFile);
-  std::string line;
-  std::getline(file, line);
-  const auto version = version_in(line);
-  return version.empty() ? "" : str(version, " (/", kVersionFile, ")");
 }
 
 }  // namespace
@@ -300,7 +273,11 @@ GpuReport report_gpus(std::chrono::milliseconds timeout, const std::string& root
     answer = run_program(std::move(words), timeout);
     return answer.succeeded() ? without_escapes(answer.output) : "";
   };
-  GpuReport report{.driver = driver_of_system(root)};
+  GpuReport report;
+  std::ifstream file(root + "/" + kVersionFile);
+  std::string line;
+  std::getline(file, line);
+  if (const auto version = version_in(line); !version.empty()) report.driver = str(version, " (/", kVersionFile, ")");
   report.devices = listed_devices(ask({"-L"}));
   if (report.driver.empty()) {
     const auto version = version_in(ask({"--query-gpu=driver_version", "--format=csv,noheader"}));

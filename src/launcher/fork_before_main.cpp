@@ -35,7 +35,8 @@ struct Message {
   int descriptor_count = 0;
 };
 
-void receive(int socket, Message& message, int flags = 0) {
+Message receive(int socket, int flags = 0) {
+  Message message;
   alignas(cmsghdr) char control[CMSG_SPACE(sizeof message.descriptors)];
   iovec part{message.text, kForkBytes};
   msghdr header{};
@@ -43,15 +44,15 @@ void receive(int socket, Message& message, int flags = 0) {
   header.msg_iovlen = 1;
   header.msg_control = control;
   header.msg_controllen = sizeof control;
-  message.descriptor_count = 0;
   do message.size = recvmsg(socket, &header, flags | MSG_CMSG_CLOEXEC);
   while (message.size < 0 && errno == EINTR);
   if (message.size <= 0) message.size = -1;
   message.text[message.size < 0 ? 0 : message.size] = '\0';
   const cmsghdr* found = message.size < 0 ? nullptr : CMSG_FIRSTHDR(&header);
-  if (!found || found->cmsg_type != SCM_RIGHTS) return;
+  if (!found || found->cmsg_type != SCM_RIGHTS) return message;
   message.descriptor_count = static_cast<int>((found->cmsg_len - CMSG_LEN(0)) / sizeof(int));
   std::memcpy(message.descriptors, CMSG_DATA(found), found->cmsg_len - CMSG_LEN(0));
+  return message;
 }
 
 void close_all(const Message& message) {
@@ -60,13 +61,6 @@ void close_all(const Message& message) {
 
 bool reply(int socket, const ForkReply& words) {
   return send(socket, &words, sizeof words, MSG_NOSIGNAL) == static_cast<ssize_t>(sizeof words);
-}
-
-bool reply(int socket, ForkReply::Kind kind, int number) {
-  ForkReply words;
-  words.kind = kind;
-  words.number = number;
-  return reply(socket, words);
 }
 
 /// Whether the open descriptor `number` is in this list of numbers.
@@ -160,8 +154,7 @@ void become_rank(Message& message, int start, pid_t launcher) {
 /// Runs in a process that then ends, so that the launcher adopts the ranks. Returns only in the ranks.
 void fork_ranks(int socket, int ranks, int start, pid_t launcher) {
   for (int i = 0; i < ranks; ++i) {
-    Message message;
-    receive(socket, message);
+    Message message = receive(socket);
     if (message.descriptor_count <= STDERR_FILENO) _exit(1);
     const pid_t rank = fork();
     if (rank == 0) {
@@ -171,8 +164,8 @@ void fork_ranks(int socket, int ranks, int start, pid_t launcher) {
     const int error = errno;
     close_all(message);
     if (rank > 0) setpgid(rank, rank);
-    if (!reply(socket, rank > 0 ? ForkReply::Kind::forked : ForkReply::Kind::failed, rank > 0 ? rank : error) ||
-        rank < 0)
+    const bool forked = rank > 0;
+    if (!reply(socket, {forked ? ForkReply::Kind::forked : ForkReply::Kind::failed, forked ? rank : error}) || !forked)
       _exit(1);
   }
   _exit(0);
@@ -188,17 +181,16 @@ void leave_streams() {
 /// Returns only in the ranks.
 void serve(int socket, pid_t launcher) {
   leave_streams();
-  reply(socket, ForkReply::Kind::ready, 0);
+  reply(socket, {ForkReply::Kind::ready});
   for (;;) {
-    Message round;
-    receive(socket, round);
+    const Message round = receive(socket);
     if (round.descriptor_count != 1) _exit(0);
     const pid_t parent = fork();
     if (parent == 0) return fork_ranks(socket, std::atoi(round.text), round.descriptors[0], launcher);
     close_all(round);
     int status = 1;
     while (parent > 0 && waitpid(parent, &status, 0) < 0 && errno == EINTR) {}
-    if (!reply(socket, status == 0 ? ForkReply::Kind::adopted : ForkReply::Kind::failed, 0)) _exit(0);
+    if (!reply(socket, {status == 0 ? ForkReply::Kind::adopted : ForkReply::Kind::failed})) _exit(0);
   }
 }
 
@@ -230,8 +222,7 @@ bool is_from_launcher(int socket, pid_t launcher) {
   unsetenv(cluster::kForkServer);  // NOLINT(concurrency-mt-unsafe): before main
   if (*token++ != ':' || !is_from_launcher(socket, launcher)) return;
   fcntl(socket, F_SETFD, FD_CLOEXEC);
-  Message first;
-  receive(socket, first, MSG_DONTWAIT);
+  const Message first = receive(socket, MSG_DONTWAIT);
   const std::size_t length = std::strlen(token);
   if (first.size < 0) refuse_launcher(socket, "the launcher's first message is missing");
   if (length == 0 || std::strncmp(first.text, token, length) != 0)

@@ -10,10 +10,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <array>
 #include <cerrno>
-#include <csignal>
 #include <cstring>
 #include <filesystem>
 #include <system_error>
@@ -38,7 +36,7 @@ constexpr std::array kOfRound{
     cluster::kRestartCount, cluster::kSecret,         cluster::kTorchRestartCount};
 
 bool contains(const auto& names, std::string_view name) {
-  return std::any_of(names.begin(), names.end(), [&](std::string_view one) { return one == name; });
+  return std::find(names.begin(), names.end(), name) != names.end();
 }
 
 /// Calls `visit(name, text)` for each variable of `rank` that is missing or different in `server`, and with nullptr as
@@ -100,11 +98,6 @@ bool is_program(const Header& header) {
          header.e_phnum <= kMostSegments;
 }
 
-bool contains_fork_note(std::string_view notes) {
-  const ForkNote wanted;
-  return notes.find({reinterpret_cast<const char*>(&wanted), sizeof wanted}) != std::string_view::npos;
-}
-
 }  // namespace
 
 bool can_be_fork_server(const std::string& path) {
@@ -116,9 +109,11 @@ bool can_be_fork_server(const std::string& path) {
     return false;
   std::vector<Segment> segments(header.e_phnum);
   if (!read_at(file.get(), header.e_phoff, segments.data(), segments.size() * sizeof(Segment))) return false;
+  const ForkNote note;
+  const std::string_view wanted(reinterpret_cast<const char*>(&note), sizeof note);
   return std::any_of(segments.begin(), segments.end(), [&](const Segment& segment) {
     std::string notes(segment.p_type == PT_NOTE && segment.p_filesz <= kMostNotes ? segment.p_filesz : 0, '\0');
-    return read_at(file.get(), segment.p_offset, notes.data(), notes.size()) && contains_fork_note(notes);
+    return read_at(file.get(), segment.p_offset, notes.data(), notes.size()) && notes.find(wanted) != std::string::npos;
   });
 }
 
@@ -206,23 +201,17 @@ ForkServer::ForkServer(const Program& program, int interrupt)
 std::vector<Child> ForkServer::start(const std::vector<RankStart>& ranks, Console& console, const OnWait& on_wait) {
   on_wait_ = on_wait;
   if (usable_ && !server_) load(ranks.front(), console);
-  if (usable_) check_variables(ranks);
+  for (const auto& rank : ranks)
+    if (const auto name = usable_ ? fixed_difference(environment_, rank.environment) : std::nullopt)
+      refuse("its libraries may have read " + *name + " with another value");
   return usable_ ? fork_ranks(ranks) : std::vector<Child>();
 }
 
 void ForkServer::load(const RankStart& first, Console& console) {
-  execute(first);
-  if (!usable_) return;
-  const auto reply = receive_reply(kLoadTime, milliseconds(0), &console);
-  if (reply.kind != ForkReply::Kind::ready) return refuse(reply.reason);
-  log::debug("ranks are forked from process ", server_->pid(), ", which has loaded ", program_.path);
-}
-
-void ForkServer::execute(const RankStart& first) {
   int ends[2];
   if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) return refuse_by_errno("no socket");
   socket_ = Descriptor(ends[0]);
-  const Descriptor its_end(ends[1]);
+  Descriptor its_end(ends[1]);
   const auto token = random_hex(16);
   if (!send_message(socket_.get(), token + inherited_descriptors(), {})) return refuse_by_errno("no first message");
   const Descriptor nothing(open("/dev/null", O_RDONLY | O_CLOEXEC));
@@ -234,12 +223,10 @@ void ForkServer::execute(const RankStart& first) {
   server.keep_fd = its_end.get();
   server.reports = false;
   server_.emplace(server, program_);
-}
-
-void ForkServer::check_variables(const std::vector<RankStart>& ranks) {
-  for (const auto& rank : ranks)
-    if (const auto name = fixed_difference(environment_, rank.environment))
-      return refuse("its libraries may have read " + *name + " with another value");
+  its_end.close();  // otherwise the end of the server would not end the connection
+  const auto reply = receive_reply(kLoadTime, milliseconds(0), &console);
+  if (reply.kind != ForkReply::Kind::ready) return refuse(reply.reason);
+  log::debug("ranks are forked from process ", server_->pid(), ", which has loaded ", program_.path);
 }
 
 std::vector<Child> ForkServer::fork_ranks(const std::vector<RankStart>& ranks) {

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <chrono>
 #include <functional>
 
 #include "base/descriptor.h"
@@ -50,8 +49,6 @@ class ForkServer {
 
  private:
   void load(const RankStart& first, Console& console);
-  void execute(const RankStart& first);
-  void check_variables(const std::vector<RankStart>& ranks);
   std::vector<Child> fork_ranks(const std::vector<RankStart>& ranks);
   /// Returns the forked processes, even if some could not be forked. Each waits for a byte from `start_fd` before it
   /// runs main().

@@ -6,11 +6,11 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <future>
 #include <thread>
 
 #include "base/deadline.h"
@@ -59,20 +59,17 @@ class LocalRanks {
   void watch();
   std::optional<ExitStatus> own_end();
   void poll_until(Clock::time_point deadline = Clock::time_point::max());
-  void print_cause();
   void end_process();
 
   base::Condition changed_;
   std::vector<Child> children_;     // used only by the thread
   std::optional<RootCause> cause_;  // written by the thread, with the mutex; read by others with it
-  std::exception_ptr start_error_;
   base::Mutex mutex_;
   bool finishing_ MUSTER_GUARDED_BY(mutex_) = false;  // finish() was called
   LaunchOptions options_;
   std::optional<ExitStatus> own_end_ MUSTER_GUARDED_BY(mutex_);
   int own_rank_;
   cluster::Report report_ = cluster::Report::make();
-  bool started_ MUSTER_GUARDED_BY(mutex_) = false;
   std::optional<Supervisor> supervisor_;  // used only by the thread
   Descriptor wake_;
   bool printed_root_cause_ MUSTER_GUARDED_BY(mutex_) = false;  // other_rank_is_root_cause() has printed its message
@@ -84,9 +81,8 @@ Program this_program() {
   Program program;
   std::ifstream file("/proc/self/cmdline");
   for (std::string argument; std::getline(file, argument, '\0');) program.arguments.push_back(argument);
-  char path[4096];
-  ssize_t size = readlink("/proc/self/exe", path, sizeof path);
-  program.path = size > 0 ? std::string(path, static_cast<size_t>(size)) : "";
+  std::error_code missing;
+  program.path = std::filesystem::read_symlink("/proc/self/exe", missing);
   if (access(program.path.c_str(), X_OK) != 0) program.path = "/proc/self/exe";
   return program;
 }
@@ -98,27 +94,25 @@ LocalRanks::LocalRanks(const Job& job, const LaunchOptions& options)
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_BLOCK, &all, &before);
-  thread_ = std::thread([this, job, before] {
+  std::promise<void> start_done;
+  auto started = start_done.get_future();
+  thread_ = std::thread([this, job, before, done = std::move(start_done)]() mutable {
     try {
       start(job, before);
     } catch (...) {
       children_.clear();
-      start_error_ = std::current_exception();
+      return done.set_exception(std::current_exception());
     }
-    {
-      base::Lock lock(mutex_);
-      started_ = true;
-    }
-    changed_.notify_all();
-    if (!start_error_) watch();
+    done.set_value();
+    watch();
   });
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  base::Lock lock(mutex_);
-  changed_.wait(lock, [this]() MUSTER_REQUIRES(mutex_) { return started_; });
-  if (!start_error_) return;
-  lock.unlock();
-  thread_.join();
-  std::rethrow_exception(start_error_);
+  try {
+    started.get();
+  } catch (...) {
+    thread_.join();
+    throw;
+  }
 }
 
 void LocalRanks::start(const Job& job, const sigset_t& signal_mask) {
@@ -200,10 +194,7 @@ void LocalRanks::poll_until(Clock::time_point deadline) {
   eventfd_read(wake_.get(), &woken);
   if (auto end = own_end()) supervisor_->own_ends(*end);
   supervisor_->poll();
-  if (!cause_ && supervisor_->cause()) print_cause();
-}
-
-void LocalRanks::print_cause() {
+  if (cause_ || !supervisor_->cause()) return;
   for (const auto& line : describe(*supervisor_->cause(), supervisor_->layout(), nullptr))
     std::fprintf(stderr, "%s\n", line.c_str());
   {

@@ -1,6 +1,5 @@
 #include "root_cause.h"
 
-#include <csignal>
 #include <tuple>
 
 #include "base/log.h"

@@ -16,7 +16,9 @@ constexpr milliseconds kEnd{10000};      // time for a process that has closed i
 void Supervisor::poll() {
   for (auto& child : *setup_.children) child.poll();
   if (!cause_ && !stopped_) find_cause();
-  kill_if_due();
+  if (!kill_at_ || Clock::now() < *kill_at_ || all_ended()) return;
+  signal_all(SIGKILL, true);
+  kill_at_ = Clock::now() + kAgain;
 }
 
 std::vector<RankSnapshot> Supervisor::snapshot() const {
@@ -80,12 +82,6 @@ void Supervisor::end_all() {
 bool Supervisor::made_steps() const {
   const auto ranks = snapshot();
   return std::any_of(ranks.begin(), ranks.end(), [](const RankSnapshot& rank) { return rank.reported.steps > 0; });
-}
-
-void Supervisor::kill_if_due() {
-  if (!kill_at_ || Clock::now() < *kill_at_ || all_ended()) return;
-  signal_all(SIGKILL, true);
-  kill_at_ = Clock::now() + kAgain;
 }
 
 bool Supervisor::all_ended() const {

@@ -2,8 +2,6 @@
 
 #include <poll.h>
 
-#include <utility>
-
 #include "child.h"
 #include "cluster/report.h"
 #include "root_cause.h"
@@ -63,7 +61,6 @@ class Supervisor {
   void watch_last_rank(const std::vector<RankSnapshot>& ranks);
   void end_by(RootCause cause);
   Clock::time_point waited_until(WaitedFor waited) const;
-  void kill_if_due();
 
   std::optional<RootCause> cause_;
   std::optional<Clock::time_point> failed_at_;  // time at which the first failure was seen

@@ -3,8 +3,6 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
-#include <algorithm>
-
 #include "base/deadline.h"
 #include "launcher/rendezvous/node_agent.h"
 #include "launcher/rendezvous/rendezvous_probe.h"
@@ -96,7 +94,11 @@ void Watch::poll_once(bool processes, Clock::time_point deadline) {
 /// from node 0.
 void Watch::relay(int number, bool& asked) {
   auto& supervisor = *owners_.supervisor;
-  if (number == SIGTSTP) return suspend();
+  if (number == SIGTSTP) {
+    supervisor.signal_all(SIGTSTP, true);
+    raise(SIGSTOP);
+    return supervisor.signal_all(SIGCONT, true);
+  }
   if (number == SIGWINCH) owners_.console->resize();
   const bool again = stops(number) && std::exchange(asked, true);
   if (stops(number) && (again || supervisor.cause())) {
@@ -114,12 +116,6 @@ void Watch::relay(int number, bool& asked) {
   if (!stops(number)) return;
   stop_signal_ = number;
   supervisor.stop(kStopTime);
-}
-
-void Watch::suspend() {
-  owners_.supervisor->signal_all(SIGTSTP, true);
-  raise(SIGSTOP);
-  owners_.supervisor->signal_all(SIGCONT, true);
 }
 
 void Watch::drain(int first_rank) {

@@ -55,7 +55,6 @@ class Watch {
  private:
   void attend_to_job();
   void relay(int number, bool& asked);
-  void suspend();
   void poll_once(bool processes, Supervisor::Clock::time_point deadline = Supervisor::Clock::time_point::max());
   void drain(int first_rank);
   void print_cause(int first_rank);

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <span>
 #include <stdexcept>
 
 #include <nlohmann/json.hpp>
@@ -75,18 +74,6 @@ static_assert(kHandshake.starts_with(kRendezvousWords));
 constexpr std::size_t kNumberBytes = 16, kNumberDigits = 2 * kNumberBytes;
 constexpr std::size_t kSizeBytes = 4;  // size of a message's length field in bytes
 
-std::string size_in_bytes(std::size_t size) {
-  std::string bytes;
-  for (int shift = 24; shift >= 0; shift -= 8) bytes += static_cast<char>(size >> shift);
-  return bytes;
-}
-
-std::size_t size_from_bytes(std::string_view bytes) {
-  std::size_t size = 0;
-  for (const char byte : bytes) size = size << 8 | static_cast<unsigned char>(byte);
-  return size;
-}
-
 }  // namespace
 
 Channel::Channel(Descriptor socket, Side side, cluster::Secret secret)
@@ -116,7 +103,8 @@ void Channel::sign_waiting() {
   for (; !waiting_.empty(); waiting_.pop_front()) {
     const auto& message = waiting_.front();
     const auto signature = signature_of(true, sent_++, message);
-    output_.append(size_in_bytes(message.size())).append(message).append(signature.begin(), signature.end());
+    for (int shift = 24; shift >= 0; shift -= 8) output_ += static_cast<char>(message.size() >> shift);
+    output_.append(message).append(signature.begin(), signature.end());
   }
 }
 
@@ -165,7 +153,8 @@ bool Channel::opened() {
 std::optional<std::string> Channel::receive() {
   if (state_ == State::stranger || state_ == State::forged || !opened() || input_.size() < kSizeBytes)
     return std::nullopt;
-  const auto size = size_from_bytes(std::string_view(input_).substr(0, kSizeBytes));
+  std::size_t size = 0;
+  for (std::size_t i = 0; i < kSizeBytes; ++i) size = size << 8 | static_cast<unsigned char>(input_[i]);
   if (size > kMostBytes) {
     state_ = is_trusted() ? State::forged : State::stranger;
     return std::nullopt;

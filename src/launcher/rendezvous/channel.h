@@ -4,9 +4,7 @@
 
 #include <chrono>
 #include <deque>
-#include <optional>
 #include <variant>
-#include <vector>
 
 #include "base/descriptor.h"
 #include "cluster/secret.h"

@@ -4,7 +4,6 @@
 
 #include <cerrno>
 #include <cstdio>
-#include <exception>
 
 #include "base/log.h"
 #include "base/text.h"
@@ -33,11 +32,13 @@ constexpr milliseconds kFirstLine{5000}, kNextLine{30000};
 
 std::string text_of_errno(int error) { return std::generic_category().message(error); }
 
-/// Repeated attempts to connect, to each address of the host in turn.
+/// Repeated attempts to connect, to each address of the host in turn. While nothing listens there, or the name cannot
+/// be resolved, it tries again, and reports this after 5 s and then every 30 s.
 class Connecting {
  public:
   Connecting(const MainAddress& place, const RelayedSignals& signals) : place_(place), signals_(signals) {}
 
+  /// A connected non-blocking socket, or the signal that stopped the wait for it. Throws: LaunchError (MU511).
   std::variant<Descriptor, int> until(Channel::Clock::time_point end) {
     auto line_at = Channel::Clock::now() + kFirstLine;
     for (;;) {
@@ -91,22 +92,12 @@ class Connecting {
   std::string why_;
 };
 
-/// A connected non-blocking socket, or the signal that stopped the wait for it. While nothing listens there, or the
-/// name cannot be resolved, it tries again, and reports this after 5 s and then every 30 s.
-/// Throws: LaunchError (MU511) after `timeout`.
-std::variant<Descriptor, int> connect_to(const MainAddress& place, milliseconds timeout,
-                                         const RelayedSignals& signals) {
-  return Connecting(place, signals).until(Channel::Clock::now() + timeout);
-}
-
 }  // namespace
 
 NodeAgent::NodeAgent(const NodeSetup& setup, const RelayedSignals& signals) : setup_(setup), signals_(&signals) {
-  if (is_first())
+  if (setup.entry.node_rank == 0)
     server_ = std::make_unique<RendezvousServer>(setup, [this](int nodes) { return prepare_round(nodes); });
 }
-
-NodeAgent::~NodeAgent() = default;
 
 /// A round shares nothing with the previous one. With one node, only this node needs to reach its store.
 StartRound NodeAgent::prepare_round(int nodes) {
@@ -123,7 +114,9 @@ StartRound NodeAgent::prepare_round(int nodes) {
 int NodeAgent::connect() {
   std::variant<Descriptor, int> socket;
   if (server_) socket = server_->connect_first_node();
-  else socket = connect_to({setup_.job.main_address, setup_.job.main_port}, setup_.options.join_timeout, *signals_);
+  else
+    socket = Connecting({setup_.job.main_address, setup_.job.main_port}, *signals_)
+                 .until(Clock::now() + setup_.options.join_timeout);
   if (const auto* stopped_by = std::get_if<int>(&socket)) return *stopped_by;
   channel_.emplace(std::get<Descriptor>(std::move(socket)), Channel::Side::node, setup_.job.secret);
   send(setup_.entry);
@@ -137,7 +130,13 @@ NodeAgent::Next NodeAgent::await_round() {
   for (;;) {
     attend();
     print_lines();
-    if (finish_) return end_of_job(*finish_);
+    if (finish_ && !finish_->id.empty())
+      throw LaunchError(finish_->id, finish_->lines.empty() ? "" : finish_->lines.front());
+    if (finish_) {
+      lines_ = finish_->lines;
+      print_lines();
+      return finish_->code;
+    }
     if (!lost_.empty()) refuse();
     if (round_) return *std::exchange(round_, std::nullopt);
     std::vector<pollfd> entries;
@@ -163,12 +162,6 @@ void NodeAgent::refuse() const {
   throw LaunchError("MU511", str("what listens at ", place, " is not the launcher of node 0 of this job: ", lost_,
                                  "; start node 0 with the same --nodes and --max-restarts, or give another "
                                  "--main-port"));
-}
-
-int NodeAgent::end_of_job(const Finish& finish) {
-  if (!finish.id.empty()) throw LaunchError(finish.id, finish.lines.empty() ? "" : finish.lines.front());
-  for (const auto& line : finish.lines) std::fprintf(stderr, "muster: %s\n", line.c_str());
-  return finish.code;
 }
 
 void NodeAgent::leave(const std::string& why) {
@@ -262,7 +255,7 @@ void NodeAgent::follow(Supervisor& supervisor) {
 }
 
 void NodeAgent::report_end(const Supervisor& supervisor, int stopped_by) {
-  if (stopped_by && !is_first()) return send(Left{str("its launcher was stopped by signal ", stopped_by)});
+  if (stopped_by && !server_) return send(Left{str("its launcher was stopped by signal ", stopped_by)});
   for (const auto& rank : supervisor.snapshot())
     if (rank.end && rank.end->failed() && !std::exchange(reported_, true))
       send(Failed{rank.end->exit_code(), true, str("rank ", rank.rank, " ", rank.end->describe())});
@@ -270,16 +263,9 @@ void NodeAgent::report_end(const Supervisor& supervisor, int stopped_by) {
 }
 
 void NodeAgent::stop(int signal) {
-  if (!is_first()) return;
+  if (!server_) return;
   stops_job_ = true;
   send(Stop{signal});
-}
-
-std::vector<std::string> NodeAgent::take_lines() {
-  auto lines = std::exchange(lines_, {});
-  if (!server_) return lines;
-  for (auto& line : server_->take_lines()) lines.push_back(std::move(line));
-  return lines;
 }
 
 void NodeAgent::print_lines() {

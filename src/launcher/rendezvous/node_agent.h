@@ -2,8 +2,6 @@
 
 #include <poll.h>
 
-#include <memory>
-
 #include "cluster/listening_socket.h"
 #include "launcher/rendezvous/channel.h"
 #include "launcher/rendezvous/rendezvous_server.h"
@@ -26,7 +24,7 @@ class NodeAgent {
   /// Listens on node 0. Throws: LaunchError (MU033). `signals`: borrowed.
   NodeAgent(const NodeSetup& setup, const RelayedSignals& signals);
   /// On node 0, waits up to 2 s for the others to read their messages.
-  ~NodeAgent();
+  ~NodeAgent() = default;
   NodeAgent(const NodeAgent&) = delete;
   NodeAgent& operator=(const NodeAgent&) = delete;
 
@@ -52,19 +50,17 @@ class NodeAgent {
   /// The next signal with which node 0 stopped the job, or 0.
   int next_signal() { return std::exchange(signal_, 0); }
   /// Lines for the launcher to print.
-  std::vector<std::string> take_lines();
+  std::vector<std::string> take_lines() { return std::exchange(lines_, {}); }
 
  private:
   using Clock = Channel::Clock;
 
-  bool is_first() const { return setup_.entry.node_rank == 0; }
   void await_others();
   int connect();
   void handle(const RendezvousMessage& message);
   void check_channel();
   void send(const NodeMessage& message);
   StartRound prepare_round(int nodes);
-  int end_of_job(const Finish& finish);
   void print_lines();
   [[noreturn]] void refuse() const;
 

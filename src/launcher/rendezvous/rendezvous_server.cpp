@@ -4,7 +4,6 @@
 #include <sys/socket.h>
 
 #include <cerrno>
-#include <exception>
 
 #include "base/log.h"
 #include "base/text.h"
@@ -44,8 +43,9 @@ constexpr int kMostStrangerLines = 10;       // limit on lines about strangers, 
 }  // namespace
 
 RendezvousState::RendezvousState(const NodeSetup& setup, PrepareRound prepare_round, Time now)
-    : joining_since_(now), note_at_(now + kFirstNote), prepare_round_(std::move(prepare_round)),
-      restarts_(setup.entry.config.max_restarts), round_began_(now), round_ended_(now), setup_(setup) {}
+    : config_(setup.entry.config), joining_since_(now), note_at_(now + kFirstNote), options_(setup.options),
+      prepare_round_(std::move(prepare_round)), restarts_(setup.entry.config.max_restarts), round_began_(now),
+      round_ended_(now) {}
 
 void RendezvousState::receive(Id id, const NodeMessage& message, Time now) {
   if (phase_ == Phase::finished) return;
@@ -71,7 +71,7 @@ void RendezvousState::join(Id id, const Join& entry) {
   if (entry.node_rank == 0 && id != kFirst)
     return refuse(
         "its node rank is 0, but that is the node of the main address, where the launchers meet; give it another one");
-  if (const auto why = difference(setup_.entry.config, entry.config); !why.empty())
+  if (const auto why = difference(config_, entry.config); !why.empty())
     return refuse(str(why, "; start all nodes with the same words, but for --node-rank"));
   nodes_[id] = Node{.host = entry.host, .node_rank = entry.node_rank};
   send(id, Alive{});
@@ -106,11 +106,11 @@ void RendezvousState::wait_for_nodes(Time now) {
   if (not_before_ && now < *not_before_) return;
   not_before_.reset();
   auto ready = ready_nodes();
-  if (ready.size() < static_cast<std::size_t>(setup_.options.nodes.min) || ready.front() != kFirst)
+  if (ready.size() < static_cast<std::size_t>(options_.nodes.min) || ready.front() != kFirst)
     return wait_for_more(ready.size(), now);
   if (!last_call_) announce_last_call(ready.size(), now);
   if (now < *last_call_ && !is_complete(ready.size())) return;
-  ready.resize(std::min(ready.size(), static_cast<std::size_t>(setup_.options.nodes.max)));
+  ready.resize(std::min(ready.size(), static_cast<std::size_t>(options_.nodes.max)));
   round_began_ = now;
   start(ready);
 }
@@ -120,30 +120,29 @@ void RendezvousState::wait_for_nodes(Time now) {
 bool RendezvousState::is_complete(std::size_t ready) const {
   for (const auto& [id, node] : nodes_)
     if (node.in_round && !node.ready) return false;
-  return ready >= static_cast<std::size_t>(setup_.options.nodes.max) || (!is_node_expected_ && ready == nodes_.size());
+  return ready >= static_cast<std::size_t>(options_.nodes.max) || (!is_node_expected_ && ready == nodes_.size());
 }
 
 void RendezvousState::announce_last_call(std::size_t ready, Time now) {
-  last_call_ = now + setup_.options.last_call_timeout;
-  if (is_node_expected_ && ready < static_cast<std::size_t>(setup_.options.nodes.max))
-    send_all(Note{str(counted(static_cast<std::int64_t>(ready), "node"), " of at most ", setup_.options.nodes.max,
+  last_call_ = now + options_.last_call_timeout;
+  if (is_node_expected_ && ready < static_cast<std::size_t>(options_.nodes.max))
+    send_all(Note{str(counted(static_cast<std::int64_t>(ready), "node"), " of at most ", options_.nodes.max,
                       ready == 1 ? " is" : " are", " here; the ranks start in ",
-                      seconds_text(setup_.options.last_call_timeout), ", or once all nodes are here")});
+                      seconds_text(options_.last_call_timeout), ", or once all nodes are here")});
 }
 
 void RendezvousState::wait_for_more(std::size_t ready, Time now) {
   last_call_.reset();
   const auto here = str(counted(static_cast<std::int64_t>(ready), "node"), ready == 1 ? " is" : " are", " here");
-  if (now >= joining_since_ + setup_.options.join_timeout)
-    return finish(
-        kCodeOfError, "MU514",
-        {str(here, " after ", seconds_text(setup_.options.join_timeout), ", but at least ", setup_.options.nodes.min,
-             " are wanted; start `muster run` on the others, give a longer --join-timeout, or fewer "
-             "--nodes")});
+  if (now >= joining_since_ + options_.join_timeout)
+    return finish(kCodeOfError, "MU514",
+                  {str(here, " after ", seconds_text(options_.join_timeout), ", but at least ", options_.nodes.min,
+                       " are wanted; start `muster run` on the others, give a longer --join-timeout, or fewer "
+                       "--nodes")});
   if (now < note_at_) return;
   note_at_ = now + kNextNote;
-  send_all(Note{str(here, ", at least ", setup_.options.nodes.min, " are wanted; the launchers wait for up to ",
-                    seconds_text(setup_.options.join_timeout))});
+  send_all(Note{str(here, ", at least ", options_.nodes.min, " are wanted; the launchers wait for up to ",
+                    seconds_text(options_.join_timeout))});
 }
 
 void RendezvousState::start(const std::vector<Id>& members) {
@@ -233,7 +232,7 @@ std::optional<RendezvousState::Time> RendezvousState::due() const {
   if (phase_ == Phase::stopping) return stop_by_;
   if (phase_ != Phase::joining) return std::nullopt;
   if (not_before_) return not_before_;
-  return last_call_ ? *last_call_ : std::min(note_at_, joining_since_ + setup_.options.join_timeout);
+  return last_call_ ? *last_call_ : std::min(note_at_, joining_since_ + options_.join_timeout);
 }
 
 std::string RendezvousState::name_of(Id id) const {
@@ -267,7 +266,7 @@ Descriptor RendezvousServer::connect_first_node() {
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) != 0)
     throw LaunchError("MU033", str("no pair of sockets can be had: ", std::generic_category().message(errno)));
   connections_.emplace(RendezvousState::kFirst,
-                       Connection{{Descriptor(ends[0]), Channel::Side::rendezvous, setup_.job.secret}, "", {}});
+                       Connection{{Descriptor(ends[0]), Channel::Side::rendezvous, setup_.job.secret}});
   return Descriptor(ends[1]);
 }
 
@@ -302,9 +301,8 @@ void RendezvousServer::accept_all() {
     const auto strangers = std::count_if(connections_.begin(), connections_.end(),
                                          [](const auto& entry) { return !entry.second.channel.is_trusted(); });
     if (static_cast<std::size_t>(strangers) >= kMostStrangers) continue;
-    connections_.emplace(
-        next_id_++,
-        Connection{{std::move(socket), Channel::Side::rendezvous, setup_.job.secret}, cluster::number_of(address), {}});
+    connections_.emplace(next_id_++, Connection{{std::move(socket), Channel::Side::rendezvous, setup_.job.secret},
+                                                cluster::number_of(address)});
   }
 }
 
@@ -355,7 +353,7 @@ void RendezvousServer::turn_away(Connection& connection, const std::string& why)
   // Signed with this job's secret, so that a launcher with another secret notices the difference.
   if (connection.channel.state() == Channel::State::forged) connection.channel.send(encode(RendezvousMessage(Alive{})));
   if (++turned_away_ > kMostStrangerLines) return;
-  lines_.push_back(str("a process at ", connection.host, " that connected was turned away: it ", why));
+  state_.notify_first(str("a process at ", connection.host, " that connected was turned away: it ", why));
 }
 
 void RendezvousServer::send_messages() {

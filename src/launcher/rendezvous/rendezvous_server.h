@@ -2,10 +2,6 @@
 
 #include <poll.h>
 
-#include <functional>
-#include <map>
-#include <utility>
-
 #include "cluster/listening_socket.h"
 #include "launcher/rendezvous/channel.h"
 #include "launcher/restarts.h"
@@ -46,6 +42,8 @@ class RendezvousState {
   void advance(Time now);
   std::optional<Time> due() const;
 
+  /// Has the launcher of node 0 print a line.
+  void notify_first(const std::string& line) { send(kFirst, Note{line}); }
   /// The messages to send, in this order.
   std::vector<std::pair<Id, RendezvousMessage>> take_messages() { return std::exchange(messages_, {}); }
   /// Whether the end of the job was sent to all nodes.
@@ -87,6 +85,7 @@ class RendezvousState {
   void send_all(const RendezvousMessage& message);
 
   std::optional<Cause> cause_;
+  LaunchConfig config_;
   Time joining_since_;
   bool is_node_expected_ = true;  // true if a lost node may be replaced
   std::optional<Time> last_call_;
@@ -95,11 +94,11 @@ class RendezvousState {
   std::map<Id, Node> nodes_;
   std::optional<Time> not_before_;
   Time note_at_;
+  RunOptions options_;
   Phase phase_ = Phase::joining;
   PrepareRound prepare_round_;
   Restarts restarts_;
   Time round_began_, round_ended_;
-  NodeSetup setup_;
   std::optional<Time> stop_by_;
   int stop_signal_ = 0;
 };
@@ -127,16 +126,14 @@ class RendezvousServer {
   Channel::Clock::time_point due() const { return std::min(state_.due().value_or(beat_at_), beat_at_); }
   /// Throws: exceptions of the function that prepares rounds.
   void attend();
-  /// Lines about processes that were rejected.
-  std::vector<std::string> take_lines() { return std::exchange(lines_, {}); }
 
  private:
   using Clock = Channel::Clock;
   using Id = RendezvousState::Id;
   struct Connection {
     Channel channel;
-    std::string host;                                // numeric address
-    std::optional<Clock::time_point> wound_down_by;  // deadline of a connection that is being closed
+    std::string host = {};                                // numeric address
+    std::optional<Clock::time_point> wound_down_by = {};  // deadline of a connection that is being closed
   };
 
   void accept_all();
@@ -149,7 +146,6 @@ class RendezvousServer {
 
   Clock::time_point beat_at_ = Clock::now();
   std::map<Id, Connection> connections_;
-  std::vector<std::string> lines_;
   cluster::ListeningSocket listening_;
   Id next_id_ = RendezvousState::kFirst + 1;
   NodeSetup setup_;
