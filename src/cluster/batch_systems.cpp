@@ -138,8 +138,10 @@ void set_rendezvous(const Environment& variables, ClusterEnvironment& cluster) {
   if (cluster.world_size == 1 || read_main_address(variables, port_of_step(variables), cluster)) return;
   if (cluster.nodes == 1 && !cluster.job.empty()) return use_file_rendezvous(cluster);
   for (auto name : {"SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"})
-    if (const auto list = variables.find(name))
-      return use_tcp_rendezvous(first_host(*list, name), read_main_port(variables, port_of_step(variables)), cluster);
+    if (const auto list = variables.find(name)) {
+      const auto host = first_host(*list, name);  // before the port: of two errors it is the one to mend first
+      return use_tcp_rendezvous(host, read_main_port(variables, port_of_step(variables)), cluster);
+    }
   throw ConfigError(
       "MU024", str("SLURM started ", cluster.world_size, " ranks on ", cluster.nodes,
                    " nodes, but gives no SLURM_JOB_NODELIST; set MASTER_ADDR, the host of rank 0, and MASTER_PORT"));

@@ -89,6 +89,7 @@ ClusterEnvironment read_launcher(const Environment& variables) {
 std::string_view to_string(LauncherKind kind) {
   constexpr std::string_view kNames[] = {"none", "muster", "torchrun", "environment", "open_mpi",  "mvapich",
                                          "pmi",  "slurm",  "lsf",      "kubernetes",  "sagemaker", "custom"};
+  static_assert(std::size(kNames) == static_cast<std::size_t>(LauncherKind::custom) + 1);
   return kNames[static_cast<std::size_t>(kind)];
 }
 

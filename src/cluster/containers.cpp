@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <fstream>
+#include <sstream>
 
 #include <nlohmann/json.hpp>
 
@@ -122,7 +123,9 @@ void refuse_in(const json& parameters, const std::string& source) {
 
 json parsed(const std::string& text) { return json::parse(text, nullptr, /*allow_exceptions=*/false); }
 json parsed_file(const std::string& path) {
-  return json::parse(std::ifstream(path), nullptr, /*allow_exceptions=*/false);
+  std::ostringstream text;
+  text << std::ifstream(path).rdbuf();  // takes what cannot be read, such as a folder, for an empty text
+  return parsed(text.str());
 }
 
 /// Reads SM_HOSTS and SM_CURRENT_HOST, which SageMaker's toolkit sets, otherwise input/config/resourceconfig.json in

@@ -32,13 +32,14 @@ constexpr unsigned int kListens = 0x0A;  // state LISTEN in /proc/net/tcp
 }
 
 /// A socket bound to a numeric address; that of "::" serves both families. Empty, with the reason in errno, if that
-/// fails.
+/// fails: EAFNOSUPPORT if the host has no sockets of the family, or does not allow them.
 Descriptor bound_to(int port, const std::string& address) {
   const auto places = resolve(address, port, AI_NUMERICHOST);
   errno = EADDRNOTAVAIL;
   if (places.empty()) return Descriptor();
   const auto& place = places.front();
   Descriptor one(socket(place.bytes.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (!one) errno = EAFNOSUPPORT;
   if (!one) return one;
   // A fixed port may still be in TIME_WAIT from an earlier job. A free port is never shared, so it does not get
   // SO_REUSEADDR: with it, two sockets could be bound to one port until one listens.
@@ -102,7 +103,7 @@ ListeningSocket::ListeningSocket(int port, const std::string& address) {
   socket_ = bound_to(port, address.empty() ? "::" : address);
   const bool lacks_ipv6 = !socket_ && address.empty() && errno != EADDRINUSE && errno != EACCES;
   if (lacks_ipv6) socket_ = bound_to(port, "0.0.0.0");
-  if (!socket_ || listen(socket_.get(), SOMAXCONN) != 0) refuse(port, lacks_ipv6 ? "0.0.0.0" : address);
+  if (!socket_ || listen(socket_.get(), SOMAXCONN) != 0) refuse(port, lacks_ipv6 && !socket_ ? "0.0.0.0" : address);
   port_ = port_of(socket_.get());
 }
 

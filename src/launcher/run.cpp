@@ -250,14 +250,15 @@ int run(const RunOptions& options, const std::vector<std::string>& command) {
   if (command.empty()) throw ConfigError("MU031", "no program is given: muster run [options] PROGRAM ARGUMENTS...");
   const Program program{command, find_program(command.front(), variables)};
   std::signal(SIGPIPE, SIG_IGN);
-  Rounds rounds(options, plan_job(options, variables), program);
-  if (has_rendezvous(options)) return rounds.run_on_nodes();
+  std::optional<Rounds> rounds(std::in_place, options, plan_job(options, variables), program);
+  if (has_rendezvous(options)) return rounds->run_on_nodes();
   Restarts restarts(options.max_restarts);
   const auto say_causes = [&] {
+    rounds.reset();  // signals end this process again, also if nobody reads what it prints now
     for (const auto& line : restarts.summary()) say(line);
   };
   try {
-    const int code = rounds.run(restarts);
+    const int code = rounds->run(restarts);
     say_causes();
     return code;
   } catch (const Error&) {
