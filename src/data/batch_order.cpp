@@ -11,12 +11,6 @@ namespace {
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-void check_world(const BatchSplit& split) {
-  if (split.world_size < 1 || split.rank < 0 || split.rank >= split.world_size)
-    throw ConfigError(
-        "MU107", "rank " + std::to_string(split.rank) + " is not in a world of " + std::to_string(split.world_size));
-}
-
 int64_t checked(int64_t index, int64_t size) {
   if (index >= 0 && index < size) return index;
   throw UsageError("MU109", "the sampler gave index " + std::to_string(index) + ", but the dataset has " +
@@ -38,7 +32,9 @@ SplitPlan plan_of_steps(const BatchSplit& split, int64_t offset) {
 }  // namespace
 
 SplitPlan::SplitPlan(const BatchSplit& split) : split_(split) {
-  check_world(split);
+  if (split.world_size < 1 || split.rank < 0 || split.rank >= split.world_size)
+    throw ConfigError(
+        "MU107", "rank " + std::to_string(split.rank) + " is not in a world of " + std::to_string(split.world_size));
   if (split.batch_size < 1)
     throw ConfigError("MU107",
                       "a loader's batch_size is " + std::to_string(split.batch_size) + "; give one of at least 1");
@@ -106,24 +102,14 @@ int64_t SplitPlan::padding() const {
   return std::max<int64_t>(0, last.start + last.count - split_.size);
 }
 
-BatchSplitPlan::BatchSplitPlan(const BatchSplit& split) : split_(split) {
-  check_world(split);
-  if (split.filler) split_.even = true;  // batches stay whole, so a padded step repeats whole batches
-  if (split.world_size == 1) split_.even = false;
+SplitPlan plan_of_batches(BatchSplit split) {
   if (split.split_batches && split.world_size > 1)
     throw ConfigError("MU107",
                       "split_batches cannot split batches that are ready-made or a batch sampler's, whose sizes vary; "
                       "make one batch per rank");
-}
-
-int64_t BatchSplitPlan::batches() const {
-  const int64_t world = split_.world_size, left = split_.size - split_.offset;
-  if (split_.drop_last) return left / world;
-  return split_.even ? ceil_div(left, world) : ceil_div(std::max<int64_t>(0, left - split_.rank), world);
-}
-
-bool BatchSplitPlan::pads() const {
-  return split_.even && !split_.drop_last && (split_.size - split_.offset) % split_.world_size != 0;
+  split.even = split.even || split.filler;  // batches stay whole, so a padded step repeats whole batches
+  split.filler = false;
+  return SplitPlan(split);
 }
 
 bool IndexOrder::prepare(int64_t batch, BatchContent& content) {
@@ -176,11 +162,11 @@ StepSamples SampledOrder::fill(int64_t batch, std::vector<int64_t>& indices) {
   return plan_.samples(batch);
 }
 
-BatchSampledOrder::BatchSampledOrder(const BatchSplitPlan& plan, std::shared_ptr<BatchSampler> sampler,
-                                     int64_t dataset_size, int64_t epoch, int64_t first_batch)
+BatchSampledOrder::BatchSampledOrder(const SplitPlan& plan, std::shared_ptr<BatchSampler> sampler, int64_t dataset_size,
+                                     int64_t epoch, int64_t first_batch)
     : IndexOrder(plan.batches()), dataset_size_(dataset_size), plan_(plan), sampler_(std::move(sampler)) {
   const auto& split = plan_.split();
-  if (plan_.pads()) {
+  if (plan_.pads() && plan_.ends_short()) {
     sampler_->start(epoch);
     for (int64_t i = 0; i < std::min<int64_t>(split.world_size, split.size); ++i) head_.push_back(sampler_->next());
   }

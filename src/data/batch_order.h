@@ -22,7 +22,7 @@ struct BatchSplit {
   /// is resumed with another step size: its steps begin where the saved steps ended.
   int64_t offset = 0;
   int rank = 0;
-  int64_t size = 0;  ///< samples in a pass; for BatchSplitPlan, batches
+  int64_t size = 0;  ///< samples in a pass; for plan_of_batches(), batches
   bool split_batches = false;
   int world_size = 1;
 };
@@ -34,7 +34,7 @@ struct OrderRange {
 };
 
 /// Maps each batch of a rank to its range in the order of the pass: Accelerate's BatchSamplerShard and, with dispatch,
-/// DataLoaderDispatcher in closed form. A world of one never pads.
+/// DataLoaderDispatcher in closed form. A world of one never pads. See also plan_of_batches().
 class SplitPlan {
  public:
   /// Throws: ConfigError (MU107) if the batch size is below one, or split into pieces of unequal size.
@@ -50,8 +50,11 @@ class SplitPlan {
   /// Number of samples in a full step of all ranks.
   int64_t step_size() const;
   int64_t size() const { return split_.size; }
+  const BatchSplit& split() const { return split_; }
   /// Whether an incomplete last step is padded.
   bool pads() const { return (split_.even || split_.filler) && !split_.drop_last; }
+  /// Whether the last step is incomplete.
+  bool ends_short() const { return (split_.size - split_.offset) % step_size() != 0; }
   /// Number of indices at or beyond size() in this rank's batches.
   int64_t padding() const;
 
@@ -63,20 +66,9 @@ class SplitPlan {
   BatchSplit split_;
 };
 
-/// As SplitPlan, for whole batches of a batch sampler: world_size batches make a step.
-class BatchSplitPlan {
- public:
-  /// Throws: ConfigError (MU107) with split_batches.
-  explicit BatchSplitPlan(const BatchSplit& split);
-  /// Number of batches of this rank.
-  int64_t batches() const;
-  /// Whether the last step is completed with batches from the start of the pass.
-  bool pads() const;
-  const BatchSplit& split() const { return split_; }
-
- private:
-  BatchSplit split_;
-};
+/// The plan for whole batches of a batch sampler, each in place of a sample: world_size of them make a step.
+/// Throws: ConfigError (MU107) with split_batches.
+SplitPlan plan_of_batches(BatchSplit split);
 
 /// The samples of one batch.
 struct BatchContent {
@@ -144,14 +136,15 @@ class SampledOrder : public IndexOrder {
 /// Throws: UsageError (MU109) for an index outside the dataset.
 class BatchSampledOrder : public IndexOrder {
  public:
-  BatchSampledOrder(const BatchSplitPlan& plan, std::shared_ptr<BatchSampler> sampler, int64_t dataset_size,
-                    int64_t epoch, int64_t first_batch);
+  /// `plan`: as plan_of_batches() makes it.
+  BatchSampledOrder(const SplitPlan& plan, std::shared_ptr<BatchSampler> sampler, int64_t dataset_size, int64_t epoch,
+                    int64_t first_batch);
   StepSamples fill(int64_t batch, std::vector<int64_t>& indices) override;
 
  private:
   int64_t dataset_size_;
   std::vector<std::vector<int64_t>> head_;
-  BatchSplitPlan plan_;
+  SplitPlan plan_;
   std::shared_ptr<BatchSampler> sampler_;
 };
 

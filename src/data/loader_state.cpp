@@ -68,15 +68,15 @@ struct LoaderState::Impl {
   bool streams() const { return maker->stream() != nullptr; }
   /// Samples in a pass; -1 if unknown.
   int64_t samples() const { return sampler && sampler->sampler() ? sampler->sampler()->size() : maker->size(); }
-  SplitPlan plan(int64_t offset) const { return SplitPlan(batch_split(std::max<int64_t>(0, samples()), offset)); }
+  /// How samples are distributed, or whole batches.
+  SplitPlan plan(int64_t offset) const {
+    if (by_batch()) return plan_of_batches(batch_split(whole_batches(), offset));
+    return SplitPlan(batch_split(std::max<int64_t>(0, samples()), offset));
+  }
   SplitPlan plan() const { return plan(progress->offset); }
-  BatchSplitPlan batch_plan(int64_t offset) const { return BatchSplitPlan(batch_split(whole_batches(), offset)); }
-  BatchSplitPlan batch_plan() const { return batch_plan(progress->offset); }
   bool sized() const { return by_batch() || samples() >= 0; }
-  int64_t batches(int64_t offset) const { return by_batch() ? batch_plan(offset).batches() : plan(offset).batches(); }
-  int64_t batches() const { return batches(progress->offset); }
   /// The unit of positions over all ranks is a sample or a batch: how many of them a step and a pass have.
-  int64_t step() const { return by_batch() ? split.world_size : plan().step_size(); }
+  int64_t step() const { return plan().step_size(); }
   int64_t total() const { return by_batch() ? whole_batches() : samples(); }
   EpochRandom random() const { return {options.rank_in_sample_seed ? mix(seed, split.rank) : seed, progress->epoch}; }
   void seek(int64_t batch, int64_t offset) const;
@@ -96,7 +96,7 @@ std::shared_ptr<BatchOrder> LoaderState::Impl::order() const {
     std::shared_ptr<BatchSampler> batches;
     if (ready()) batches = std::make_shared<ReadyBatchSampler>(*ready(), options.shuffle, seed, epoch);
     else batches = sampler->batch_sampler();
-    return std::make_shared<BatchSampledOrder>(batch_plan(offset), std::move(batches), maker->size(), epoch, first);
+    return std::make_shared<BatchSampledOrder>(plan(offset), std::move(batches), maker->size(), epoch, first);
   }
   const auto parts = batch_split(samples(), offset);
   if (parts.dispatch)
@@ -147,7 +147,7 @@ LoaderState::LoaderState(std::shared_ptr<BatchMaker> maker, std::optional<AnySam
   impl_->progress->warns_of_repeats = split.rank == 0 && split.world_size > 1 && !split.filler_batches;
   impl_->check();
   if (split.in_order) impl_->options.shuffle = false;
-  impl_->batches();
+  impl_->plan().batches();
   // This takes some 20 ms once per process, and the first batch should not wait for it.
   hook::install_random_key();
   device::initialize_vector_math();
@@ -229,7 +229,7 @@ void LoaderState::Impl::seek(int64_t batch, int64_t offset) const {
 }
 
 std::optional<int64_t> LoaderState::known_size() const {
-  return impl_->sized() ? std::optional(impl_->batches()) : std::nullopt;
+  return impl_->sized() ? std::optional(impl_->plan().batches()) : std::nullopt;
 }
 
 int64_t LoaderState::size() const {
@@ -263,7 +263,7 @@ void LoaderState::load_position(const LoaderPosition& saved) {
                                   " of the pass, which has none of that number; load a state that save_position() "
                                   "or a checkpoint has");
   const bool whole = p.sized() && saved.samples >= p.total();
-  p.seek(whole ? p.batches(0) : saved.samples / p.step(), whole ? 0 : saved.samples % p.step());
+  p.seek(whole ? p.plan(0).batches() : saved.samples / p.step(), whole ? 0 : saved.samples % p.step());
   p.seed = saved.seed;
   p.progress->epoch = saved.epoch;
   if (p.streams()) {
@@ -296,8 +296,8 @@ std::string LoaderState::describe() const {
   text += p.maker->size() < 0 ? ", unknown length" : ", " + std::to_string(p.maker->size()) + " samples";
   if (!p.by_batch()) text += ", batch " + std::to_string(batch_size()) + " x " + counted(p.split.world_size, "rank");
   if (p.sized()) text += ", " + std::to_string(size()) + " batches";
-  const bool pads =
-      p.by_batch() ? p.batch_plan().pads() : p.plan().pads() && (!p.sized() || p.samples() % total_batch_size() != 0);
+  const bool ends_short = !p.sized() || (p.by_batch() ? p.plan().ends_short() : p.samples() % total_batch_size() != 0);
+  const bool pads = p.plan().pads() && ends_short;
   text += o.drop_last                      ? ", incomplete step dropped"
           : pads && p.split.filler_batches ? ", last step filled up"
           : pads                           ? ", last step padded"
