@@ -5,6 +5,7 @@
 #include <array>
 
 #include <ATen/record_function.h>
+#include <c10/util/ScopeExit.h>
 
 #include "device/device.h"
 #include "device/memory.h"
@@ -55,40 +56,40 @@ std::pair<std::string, int64_t> main_beginning(const comm::Communicator& group, 
   return {timed.substr(space + 1), std::stoll(timed.substr(0, space))};
 }
 
+/// Runs f while the trace records.
+void record(const std::function<void()>& f, Trace& trace, bool with_operators) {
+  trace.start();
+  Trace* nobody = nullptr;
+  at::CallbackHandle callback = 0;
+  if (with_operators && operator_trace.compare_exchange_strong(nobody, &trace))
+    // For all threads: backward runs on threads of the autograd engine.
+    callback = at::addGlobalCallback(at::RecordFunctionCallback(enter_operator, leave_operator)
+                                         .scopes({at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION}));
+  const auto stop = c10::make_scope_exit([&] {
+    trace.stop();
+    if (callback == 0) return;
+    at::removeCallback(callback);
+    operator_trace = nullptr;
+  });
+  const auto begin = Trace::Clock::now();
+  f();
+  if (auto memory = device::describe_memory(device::current()); !memory.empty())
+    trace.add({std::move(memory), "memory", begin, Trace::Clock::now()});
+}
+
 }  // namespace
 
-Profile::Profile(std::shared_ptr<Trace> trace, const comm::Communicator& group, const ProfileOptions& options)
-    : trace_(std::move(trace)), group_(group), options_(options) {
-  group_.internal("the begin of a profile").barrier();
-  begin_ = Trace::Clock::now();
-  trace_->start();
-  Trace* nobody = nullptr;
-  if (!options_.operators || !operator_trace.compare_exchange_strong(nobody, trace_.get())) return;
-  // For all threads: backward runs on threads of the autograd engine.
-  operator_callback_ =
-      at::addGlobalCallback(at::RecordFunctionCallback(enter_operator, leave_operator)
-                                .scopes({at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION}));
-}
-
-Profile::~Profile() { stop(); }
-
-void Profile::stop() {
-  trace_->stop();
-  if (!operator_callback_) return;
-  at::removeCallback(std::exchange(operator_callback_, 0));
-  operator_trace = nullptr;
-}
-
-void Profile::write() {
-  if (auto memory = device::describe_memory(device::current()); !memory.empty())
-    trace_->add({std::move(memory), "memory", begin_, Trace::Clock::now()});
-  stop();
-  const auto [host, main_begin] = main_beginning(group_, begin_);
-  const auto origin = host == host_name() ? Trace::Clock::time_point(Nanoseconds(main_begin)) : begin_;
+void record_profile(const std::function<void()>& f, Trace& trace, const comm::Communicator& group,
+                    const ProfileOptions& options) {
+  group.internal("the begin of a profile").barrier();
+  const auto begin = Trace::Clock::now();
+  record(f, trace, options.operators);
+  const auto [host, main_begin] = main_beginning(group, begin);
+  const auto origin = host == host_name() ? Trace::Clock::time_point(Nanoseconds(main_begin)) : begin;
   const auto parts =
-      group_.internal("the spans of a profile").gather_bytes(chrome_events(trace_->spans(), group_.rank(), origin));
-  const bool main = group_.rank() == 0;
-  first_here(group_, main, [&] {
+      group.internal("the spans of a profile").gather_bytes(chrome_events(trace.spans(), group.rank(), origin));
+  const bool main = group.rank() == 0;
+  first_here(group, main, [&] {
     if (!main) return;
     std::vector<std::string_view> pieces{"{\"traceEvents\":[\n"};
     for (const auto& part : parts) {
@@ -96,8 +97,8 @@ void Profile::write() {
       pieces.push_back(part);
     }
     pieces.push_back("\n]}\n");
-    if (options_.path.has_parent_path()) std::filesystem::create_directories(options_.path.parent_path());
-    format::AtomicFile file(options_.path, Durability::none);
+    if (options.path.has_parent_path()) std::filesystem::create_directories(options.path.parent_path());
+    format::AtomicFile file(options.path, Durability::none);
     file.write(pieces);
     file.publish();
   });

@@ -28,28 +28,6 @@
 
 namespace muster::runtime {
 
-/// The weights of a model, for a file that one rank writes: sharded tensors are gathered one at a time.
-class WeightStream {
- public:
-  WeightStream(const PreparedModel& model, comm::Communicator group);
-
-  /// Calls `write` on the main rank with all tensors and the function that returns their values; meanwhile the other
-  /// ranks send their shards.
-  /// Collective.
-  void run(const std::function<void(const NamedTensors&, const ValueOf&)>& write);
-
- private:
-  void send_shards();
-  std::vector<at::Tensor> pieces(size_t i) const;
-  at::Tensor value_of(const at::Tensor& tensor) const;
-  int64_t agree(int64_t next) const;
-
-  comm::Communicator group_;
-  NamedTensors tensors_;                              // all tensors, with a placeholder for each sharded parameter
-  std::vector<TensorShard> shards_;                   // shard of each sharded parameter
-  std::unordered_map<const void*, size_t> shard_of_;  // index in shards_, by the placeholder's memory
-};
-
 namespace {
 
 constexpr int64_t kNoMore = -1;  // index that ends the stream
@@ -60,66 +38,72 @@ at::Tensor placeholder(const at::Tensor& like, at::ScalarType dtype) {
   return like.numel() == 0 ? at::empty(like.sizes(), element.options()) : element.expand(like.sizes());
 }
 
-}  // namespace
+/// The weights of a model, for a file that one rank writes.
+struct StreamedWeights {
+  NamedTensors tensors;                              ///< all tensors, with a placeholder for each sharded parameter
+  std::vector<TensorShard> shards;                   ///< shard of each sharded parameter
+  std::unordered_map<const void*, size_t> shard_of;  ///< index in `shards`, by the placeholder's memory
+};
 
-WeightStream::WeightStream(const PreparedModel& model, comm::Communicator group) : group_(std::move(group)) {
+StreamedWeights streamed_weights(const PreparedModel& model) {
+  StreamedWeights weights;
   std::unordered_map<const c10::TensorImpl*, at::Tensor> shown;
   for (auto& shard : model.managed->shards()) {
     const auto* parameter = shard.parameter.unsafeGetTensorImpl();
     if (shown.contains(parameter)) continue;
     const auto shape = placeholder(shard.parameter, shard.local.scalar_type());
     shown[parameter] = shape;
-    if (shape.numel() > 0) shard_of_[shape.const_data_ptr()] = shards_.size();
-    shards_.push_back(std::move(shard));
+    if (shape.numel() > 0) weights.shard_of[shape.const_data_ptr()] = weights.shards.size();
+    weights.shards.push_back(std::move(shard));
   }
   for (const auto& [name, tensor] : weights_of(*model.module)) {
     const auto cut = shown.find(tensor.unsafeGetTensorImpl());
-    tensors_.emplace_back(name,
-                          cut != shown.end() ? cut->second : tensor.detach().to(model.managed->stored_dtype(tensor)));
+    weights.tensors.emplace_back(
+        name, cut != shown.end() ? cut->second : tensor.detach().to(model.managed->stored_dtype(tensor)));
   }
+  return weights;
 }
 
-/// Broadcasts the main rank's `next`.
-int64_t WeightStream::agree(int64_t next) const {
-  const auto number = at::tensor(next, at::kLong);
-  group_.internal("which weights come next").broadcast(number);
-  return number.item<int64_t>();
-}
-
-std::vector<at::Tensor> WeightStream::pieces(size_t i) const {
-  const auto& shard = shards_.at(i);
-  return group_.internal("weights number " + std::to_string(i))
-      .gather(shard.replica == 0 ? shard.local : shard.local.narrow(0, 0, 0));
-}
-
-at::Tensor WeightStream::value_of(const at::Tensor& tensor) const {
-  const auto found = shard_of_.find(tensor.numel() > 0 ? tensor.const_data_ptr() : nullptr);
-  if (found == shard_of_.end()) return tensor;
-  agree(static_cast<int64_t>(found->second));
-  const auto& parameter = shards_[found->second].parameter;
-  return at::cat(pieces(found->second)).as_strided(parameter.sizes(), parameter.strides());
-}
-
-void WeightStream::send_shards() {
-  for (auto next = agree(kNoMore); next != kNoMore; next = agree(kNoMore)) pieces(static_cast<size_t>(next));
-}
-
-void WeightStream::run(const std::function<void(const NamedTensors&, const ValueOf&)>& write) {
-  if (group_.rank() != 0) return send_shards();
+/// Calls `write` on the main rank with all tensors and the function that returns their values. Sharded tensors are
+/// gathered one at a time: meanwhile the other ranks send their shards. Collective.
+void stream_weights(const StreamedWeights& weights, const comm::Communicator& group,
+                    const std::function<void(const NamedTensors&, const ValueOf&)>& write) {
+  const auto of_main_rank = [&](int64_t next) {
+    const auto number = at::tensor(next, at::kLong);
+    group.internal("which weights come next").broadcast(number);
+    return number.item<int64_t>();
+  };
+  const auto pieces = [&](size_t i) {
+    const auto& shard = weights.shards.at(i);
+    return group.internal("weights number " + std::to_string(i))
+        .gather(shard.replica == 0 ? shard.local : shard.local.narrow(0, 0, 0));
+  };
+  if (group.rank() != 0) {
+    for (auto next = of_main_rank(kNoMore); next != kNoMore; next = of_main_rank(kNoMore))
+      pieces(static_cast<size_t>(next));
+    return;
+  }
   try {
-    write(tensors_, [this](const at::Tensor& tensor) { return value_of(tensor); });
+    write(weights.tensors, [&](const at::Tensor& tensor) {
+      const auto found = weights.shard_of.find(tensor.numel() > 0 ? tensor.const_data_ptr() : nullptr);
+      if (found == weights.shard_of.end()) return tensor;
+      of_main_rank(static_cast<int64_t>(found->second));
+      const auto& parameter = weights.shards[found->second].parameter;
+      return at::cat(pieces(found->second)).as_strided(parameter.sizes(), parameter.strides());
+    });
   } catch (...) {
     const auto failed = std::current_exception();
     try {
-      agree(kNoMore);
+      of_main_rank(kNoMore);
     } catch (const std::exception&) {
       // The group is lost; the first error says more.
     }
     std::rethrow_exception(failed);
   }
-  agree(kNoMore);
+  of_main_rank(kNoMore);
 }
 
+}  // namespace
 }  // namespace muster::runtime
 
 namespace muster {
@@ -272,9 +256,7 @@ GradNorm Runtime::clip_gradients_of(const Optimizer& optimizer, const ClipGradie
 void Runtime::set_seed(uint64_t seed, bool per_rank) { state_->set_seed(seed, per_rank); }
 
 void Runtime::record_profile(const std::function<void()>& f, const ProfileOptions& options) const {
-  runtime::Profile recording(state_->trace(), group(), options);
-  f();
-  recording.write();
+  runtime::record_profile(f, *state_->trace(), group(), options);
 }
 
 int64_t Runtime::convert_batch_norms(torch::nn::Module& module) const {
@@ -401,12 +383,13 @@ void Runtime::with_full_params(const runtime::PreparedModel& model, const std::f
 void Runtime::write_model(const runtime::PreparedModel& model, const std::filesystem::path& folder,
                           const SaveWeightsOptions& options) const {
   comm::require_same_device_operations(state_->placement().group());
-  runtime::WeightStream stream(model, state_->placement().group());
+  const auto weights = runtime::streamed_weights(model);
   // Only the main rank writes; all ranks learn the result.
   runtime::first_here(state_->placement().group(), /*first=*/true, [&] {
-    stream.run([&](const NamedTensors& tensors, const ValueOf& value_of) {
-      save_weights(tensors, folder, options, value_of);
-    });
+    runtime::stream_weights(weights, state_->placement().group(),
+                            [&](const NamedTensors& tensors, const ValueOf& value_of) {
+                              save_weights(tensors, folder, options, value_of);
+                            });
   });
 }
 
