@@ -74,18 +74,13 @@ inline constexpr bool is_prepared_model = false;
 template <class M>
 inline constexpr bool is_prepared_model<Model<M>> = true;
 
-template <class T>
-concept SavedModule = ModuleHolder<T> || ModulePointer<T>;
-template <class T>
-concept PreparedHandle = is_prepared_model<T> || std::same_as<T, Optimizer>;
-
 }  // namespace muster::runtime
 
 namespace torch {
 
 /// LibTorch's torch::save for modules, called once their values can be read.
 template <typename Value, typename... SaveToArgs>
-  requires muster::runtime::SavedModule<Value>
+  requires(muster::runtime::ModuleHolder<Value> || muster::runtime::ModulePointer<Value>)
 void save(const Value& value, SaveToArgs&&... args) {
   if (const auto module = muster::runtime::module_pointer(value)) muster::runtime::prepare_for_archive(*module);
   serialize::OutputArchive archive(std::make_shared<jit::CompilationUnit>());
@@ -95,7 +90,7 @@ void save(const Value& value, SaveToArgs&&... args) {
 
 /// Does not compile; the message tells what to call instead.
 template <typename Value, typename... SaveToArgs>
-  requires muster::runtime::PreparedHandle<Value>
+  requires(muster::runtime::is_prepared_model<Value> || std::same_as<Value, muster::Optimizer>)
 void save(const Value&, SaveToArgs&&...) {
   static_assert(!muster::runtime::is_prepared_model<Value>,
                 "torch::save takes no prepared model: write its weights by save_model(model, folder) of the object "

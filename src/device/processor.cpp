@@ -83,14 +83,6 @@ Cores part_of(const std::vector<Cores>& processors, size_t part, size_t parts) {
   return cores;
 }
 
-std::vector<int> threads_of_process() {
-  std::vector<int> threads;
-  std::error_code ended;
-  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/task", ended))
-    threads.push_back(std::stoi(entry.path().filename().string()));
-  return threads;
-}
-
 }  // namespace
 
 Cores read_cores(std::string_view list) {
@@ -136,7 +128,9 @@ std::string run_on(const Cores& cores) {
   for (const int core : cores) CPU_SET_S(static_cast<size_t>(core), set.bytes(), set.get());
   if (sched_getaffinity(0, before.bytes(), before.get()) != 0 || sched_setaffinity(0, set.bytes(), set.get()) != 0)
     return std::generic_category().message(errno);
-  for (const int thread : threads_of_process()) {
+  std::error_code ended;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/task", ended)) {
+    const int thread = std::stoi(entry.path().filename().string());
     CoreSet its;
     // A thread with a mask of its own keeps it. A thread that has ended needs none.
     if (sched_getaffinity(thread, its.bytes(), its.get()) == 0 && its.words == before.words)

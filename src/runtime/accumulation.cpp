@@ -244,19 +244,13 @@ void Accumulation::count_last() {
   if (options_.weighting == GradientWeighting::mean && window_.ends_here()) count();
 }
 
-double Accumulation::mean_factor() {
-  count();
-  return weights_.factor(group_.size());
-}
-
 double Accumulation::loss_factor() {
   window_.note_backward();
-  switch (options_.weighting) {
-    case GradientWeighting::fixed: return 1.0 / options_.num_steps;
-    case GradientWeighting::sum: return inside_ ? group_.size() : 1;
-    case GradientWeighting::mean: break;
-  }
-  return inside_ ? mean_factor() : 1;
+  if (options_.weighting == GradientWeighting::fixed) return 1.0 / options_.num_steps;
+  if (!inside_) return 1;
+  if (options_.weighting == GradientWeighting::sum) return group_.size();
+  count();
+  return weights_.factor(group_.size());
 }
 
 void Accumulation::set_joined(Joined joined) noexcept {

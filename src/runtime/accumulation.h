@@ -229,7 +229,6 @@ class Accumulation {
   void load_state_dict(const State& state);
 
  private:
-  double mean_factor();
   void add_up();
   void count();
   void require_shared_window() const;

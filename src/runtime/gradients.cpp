@@ -54,8 +54,16 @@ std::vector<at::Tensor> gradients_of(const std::vector<at::Tensor>& parameters) 
   return gradients;
 }
 
-double power_sum(parallel::ManagedModel* model, const std::vector<at::Tensor>& parameters, double p) {
-  return model ? model->gradient_power_sum(parameters, p) : optim::power_sum(gradients_of(parameters), p);
+/// The p-norm of gradients on this device; the result stays there.
+at::Tensor device_gradient_norm(const ModelRegistry& registry, const std::vector<at::Tensor>& parameters,
+                                at::Device device, double p) {
+  at::Tensor total;
+  by_model(registry, parameters, [&](parallel::ManagedModel* model, const std::vector<at::Tensor>& part) {
+    const auto sum = model ? model->device_gradient_power_sum(part, p, device)
+                           : optim::device_power_sum(gradients_of(part), device, p);
+    total = total.defined() ? optim::added_power_sums(total, sum, p) : sum;
+  });
+  return optim::norm_from_power_sum(total, p);
 }
 
 /// The product has the bits of a product with a number, even where a kernel would round the factor to the loss's dtype.
@@ -96,19 +104,8 @@ void scale_gradients(const ModelRegistry& registry, const std::vector<at::Tensor
 double gradient_norm(const ModelRegistry& registry, const std::vector<at::Tensor>& parameters, double p) {
   double total = 0;
   by_model(registry, parameters, [&](parallel::ManagedModel* model, const std::vector<at::Tensor>& part) {
-    const double sum = power_sum(model, part, p);
+    const double sum = model ? model->gradient_power_sum(part, p) : optim::power_sum(gradients_of(part), p);
     total = std::isinf(p) && !std::isnan(sum) ? std::max(total, sum) : total + sum;
-  });
-  return optim::norm_from_power_sum(total, p);
-}
-
-at::Tensor device_gradient_norm(const ModelRegistry& registry, const std::vector<at::Tensor>& parameters,
-                                at::Device device, double p) {
-  at::Tensor total;
-  by_model(registry, parameters, [&](parallel::ManagedModel* model, const std::vector<at::Tensor>& part) {
-    const auto sum = model ? model->device_gradient_power_sum(part, p, device)
-                           : optim::device_power_sum(gradients_of(part), device, p);
-    total = total.defined() ? optim::added_power_sums(total, sum, p) : sum;
   });
   return optim::norm_from_power_sum(total, p);
 }

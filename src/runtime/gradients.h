@@ -21,9 +21,6 @@ void for_each_gradient(const ModelRegistry& registry, const std::vector<at::Tens
 void scale_gradients(const ModelRegistry& registry, const std::vector<at::Tensor>& parameters, double factor);
 /// The p-norm of all these gradients together. Collective: if a model is sharded.
 double gradient_norm(const ModelRegistry& registry, const std::vector<at::Tensor>& parameters, double p);
-/// The p-norm of gradients on this device; the result stays there.
-at::Tensor device_gradient_norm(const ModelRegistry& registry, const std::vector<at::Tensor>& parameters,
-                                at::Device device, double p);
 /// Reports an infinite or NaN norm. `whose`: "this step". Throws: UsageError (MU175), always.
 [[noreturn]] void refuse_norm(double norm, double order, std::string_view whose);
 /// True if some of the parameters are sharded, so that ranks see different gradients.

@@ -81,12 +81,11 @@ void add_tied(State::Map& weights, const LoadedWeights& loaded, const torch::nn:
   for (const auto& [name, _] : weights_of(module)) {
     const auto kept = loaded.metadata.find(prefix + name);
     if (kept == loaded.metadata.end()) continue;
-    const auto has = [&](const std::string& wanted) {
-      return std::find_if(loaded.tensors.begin(), loaded.tensors.end(),
-                          [&](const auto& entry) { return entry.first == wanted; });
+    const auto find = [&](const std::string& wanted) {
+      return std::ranges::find(loaded.tensors, wanted, [](const auto& entry) { return entry.first; });
     };
-    const auto value = has(kept->second);
-    if (has(prefix + name) == loaded.tensors.end() && value != loaded.tensors.end())
+    const auto value = find(kept->second);
+    if (find(prefix + name) == loaded.tensors.end() && value != loaded.tensors.end())
       weights.emplace_back(prefix + name, value->second);
   }
 }

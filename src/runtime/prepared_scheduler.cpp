@@ -15,12 +15,11 @@ namespace muster::runtime {
 
 /// The state of a Scheduler handle. Either `step` or `step_by_metric` is empty.
 struct PreparedScheduler {
-  ~PreparedScheduler() { compare_with_made_steps(); }
+  /// Warns if the steps made are one rank's part of what the schedule was made for.
+  ~PreparedScheduler();
   /// Warns once, naming the schedule, if training has another number of steps than it was made for. The schedule may be
   /// up to `last` - 1 steps shorter.
   void compare_with(int64_t steps, int64_t last = 1);
-  /// As compare_with(), when this object ends and the steps made are one rank's part of what the schedule was made for.
-  void compare_with_made_steps() const;
   std::optional<int64_t> total_steps() const { return inner ? inner->total_steps() : std::nullopt; }
 
   std::function<void()> step;
@@ -28,8 +27,8 @@ struct PreparedScheduler {
   std::shared_ptr<const SavedScheduler> saved;
   std::shared_ptr<LRScheduler> inner;
   /// Steps the scheduler as many times as the optimizer's last step counts, once it is known whether that was made.
-  std::function<void(const std::shared_ptr<PreparedScheduler>&)> step_with_optimizer = {};
-  std::function<void()> wait = {};  ///< waits until the optimizer's last step is known
+  std::function<void(const std::shared_ptr<PreparedScheduler>&)> step_with_optimizer;
+  std::function<void()> wait;  ///< waits until the optimizer's last step is known
   bool with_optimizer = true;
   bool compared = false;
   int rank = 0, world_size = 1;
@@ -135,7 +134,7 @@ void PreparedScheduler::compare_with(int64_t steps, int64_t last) {
                  steps, kHowToCount);
 }
 
-void PreparedScheduler::compare_with_made_steps() const {
+PreparedScheduler::~PreparedScheduler() {
   const auto total = total_steps();
   const auto made = inner ? inner->last_epoch() : 0;
   if (compared || !total || made <= 0 || made >= *total || rank != 0 || std::uncaught_exceptions() > 0) return;
@@ -147,23 +146,20 @@ Scheduler prepare_scheduler(RuntimeState& state, std::shared_ptr<torch::optim::L
   const auto context = state.scheduler_context();
   auto linked = stepped_optimizers(*context.optimizers,
                                    [&](torch::optim::Optimizer& optimizer) { return steps(*scheduler, optimizer); });
-  auto prepared = std::make_shared<PreparedScheduler>(
-      PreparedScheduler{.step = [scheduler] { scheduler->step(); },
-                        .step_by_metric = nullptr,
-                        .saved = context.saves.add(std::make_shared<SavedScheduler>(scheduler)),
-                        .inner = nullptr});
+  auto prepared = std::make_shared<PreparedScheduler>();
+  prepared->step = [scheduler] { scheduler->step(); };
+  prepared->saved = context.saves.add(std::make_shared<SavedScheduler>(scheduler));
   step_with_optimizers(context, *prepared, std::move(linked));
   return Scheduler(std::move(prepared));
 }
 
 Scheduler prepare_scheduler(RuntimeState& state, std::shared_ptr<torch::optim::ReduceLROnPlateauScheduler> scheduler) {
   const auto context = state.scheduler_context();
-  return Scheduler(std::make_shared<PreparedScheduler>(
-      PreparedScheduler{.step = nullptr,
-                        .step_by_metric = step_by_mean(std::move(scheduler), context.group),
-                        .saved = context.saves.add(std::make_shared<SavedScheduler>()),
-                        .inner = nullptr,
-                        .wait = [all = context.optimizers] { wait_for (*all)(); }}));
+  auto prepared = std::make_shared<PreparedScheduler>();
+  prepared->step_by_metric = step_by_mean(std::move(scheduler), context.group);
+  prepared->saved = context.saves.add(std::make_shared<SavedScheduler>());
+  prepared->wait = [all = context.optimizers] { wait_for (*all)(); };
+  return Scheduler(std::move(prepared));
 }
 
 Scheduler prepare_scheduler(RuntimeState& state, std::shared_ptr<muster::LRScheduler> scheduler) {
@@ -171,20 +167,16 @@ Scheduler prepare_scheduler(RuntimeState& state, std::shared_ptr<muster::LRSched
   auto linked = stepped_optimizers(
       *context.optimizers, [&](torch::optim::Optimizer& optimizer) { return &optimizer == &scheduler->optimizer(); });
   linked.resize(1);
-  const auto saved = context.saves.add(std::make_shared<SavedScheduler>(scheduler));
-  if (const auto plateau = std::dynamic_pointer_cast<ReduceLROnPlateau>(scheduler))
-    return Scheduler(
-        std::make_shared<PreparedScheduler>(PreparedScheduler{.step = nullptr,
-                                                              .step_by_metric = step_by_mean(plateau, context.group),
-                                                              .saved = saved,
-                                                              .inner = scheduler,
-                                                              .wait = wait_for(std::move(linked))}));
-  auto prepared = std::make_shared<PreparedScheduler>(
-      PreparedScheduler{.step = [scheduler, keep = linked.front().lock()] { scheduler->step(); },
-                        .step_by_metric = nullptr,
-                        .saved = saved,
-                        .inner = scheduler});
-  step_with_optimizers(context, *prepared, std::move(linked));
+  auto prepared = std::make_shared<PreparedScheduler>();
+  prepared->saved = context.saves.add(std::make_shared<SavedScheduler>(scheduler));
+  prepared->inner = scheduler;
+  if (auto plateau = std::dynamic_pointer_cast<ReduceLROnPlateau>(scheduler)) {
+    prepared->step_by_metric = step_by_mean(std::move(plateau), context.group);
+    prepared->wait = wait_for(std::move(linked));
+  } else {
+    prepared->step = [scheduler, keep = linked.front().lock()] { scheduler->step(); };
+    step_with_optimizers(context, *prepared, std::move(linked));
+  }
   return Scheduler(std::move(prepared));
 }
 

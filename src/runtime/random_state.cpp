@@ -39,11 +39,9 @@ std::vector<c10::Device> others_of(c10::Device device) {
 /// Number of steps that are checked. Programs with two optimizers may draw only between every other step.
 constexpr int kSteps = 10;
 
-/// A digest of the generator's state, never 0. get_state() returns a copy, so the generator does not change.
+/// A digest of the state of the CPU's generator, never 0. get_state() returns a copy, so the generator does not change.
 uint64_t digest_of_state() {
-  at::Generator generator = at::detail::getDefaultCPUGenerator();
-  const std::lock_guard lock(generator.mutex());
-  const at::Tensor state = generator.get_state();
+  const auto state = state_of(at::detail::getDefaultCPUGenerator());
   return format::checksum_of({static_cast<const char*>(state.const_data_ptr()), state.nbytes()}) | 1;
 }
 

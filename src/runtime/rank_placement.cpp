@@ -84,39 +84,28 @@ const comm::Communicator& RankPlacement::group() const {
   return group_;
 }
 
-/// How ranks exchange tensors of the accelerator.
-std::string RankPlacement::device_tensors_note() const {
-  const auto backend = comm::device_backend_of(group_);
-  return formatted("tensors on {}: {}\n", device_.str(),
-                   backend.empty() ? "through pinned host memory, for which the host waits; " + device_backend_.note
-                                   : "over the backend " + backend + " " + device_backend_.note +
-                                         ", on streams; operations whose shapes may differ between ranks through host "
-                                         "memory");
-}
-
 std::string RankPlacement::describe() const {
   std::string text = formatted("ranks: {} on {} node(s), this is rank {}; launcher: {}\n", cluster_.world_size,
                                cluster_.nodes, cluster_.rank, to_string(cluster_.launcher));
   const std::string reason(group_.backend_reason());
   text += formatted("device: {}; backend: {}{}\n", device_.str(), group_.backend(),
                     reason.empty() ? "" : " (" + reason + ")");
-  if (!device_.is_cpu() && group_.size() > 1) text += device_tensors_note();
-  return text;
+  if (device_.is_cpu() || group_.size() == 1) return text;
+  const auto backend = comm::device_backend_of(group_);
+  return text +
+         formatted("tensors on {}: {}\n", device_.str(),
+                   backend.empty()
+                       ? "through pinned host memory, for which the host waits; " + device_backend_.note
+                       : "over the backend " + backend + " " + device_backend_.note +
+                             ", on streams; operations whose shapes may differ between ranks through host memory");
 }
-
-namespace {
-
-void choose_deterministic_kernels(bool warn_only, c10::Device device) {
-  at::globalContext().setDeterministicAlgorithms(true, warn_only);
-  // Without this variable cuBLAS products are not reproducible, and LibTorch refuses them.
-  if (device.is_cuda()) setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", 0);  // NOLINT(concurrency-mt-unsafe)
-}
-
-}  // namespace
 
 void choose_kernels(const RuntimeOptions& options, c10::Device device, bool warns) {
   auto& context = at::globalContext();
-  if (options.deterministic) choose_deterministic_kernels(options.deterministic.warns(), device);
+  if (options.deterministic) context.setDeterministicAlgorithms(true, options.deterministic.warns());
+  // Without this variable cuBLAS products are not reproducible, and LibTorch refuses them.
+  if (options.deterministic && device.is_cuda())
+    setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", 0);  // NOLINT(concurrency-mt-unsafe)
   if (options.deterministic && options.benchmark.value_or(false) && warns)
     log::warning(
         "MU572",

@@ -46,7 +46,6 @@ class RankPlacement {
 
  private:
   void choose_device();
-  std::string device_tensors_note() const;
 
   const RuntimeOptions& options_;
   ClusterEnvironment cluster_;

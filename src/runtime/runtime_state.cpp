@@ -266,28 +266,27 @@ Optimizer RuntimeState::prepare_optimizer(std::shared_ptr<torch::optim::Optimize
   placement_.require_launched();
   for (const auto& entry : *optimizers_)
     if (auto known = entry.lock(); known && known->owner() == optimizer) return Optimizer(known);
-  OptimizerContext context{.accumulation = accumulation_,
-                           .joined = joined_,
-                           .after_step = {},
-                           .before_reduction = {},
-                           .add_error_context = error_context(),
-                           .group = placement_.group(),
-                           .optimizers = optimizers_,
-                           .registry = registry_,
-                           .scaling = {},
-                           .needs_found_inf_at_once = !options_.callbacks.empty(),
-                           .trace = trace_};
-  if (scales_losses()) context.scaling = options_.grad_scaler;
-  context.before_reduction = [weak = weak_from_this()] {
-    if (const auto parts = weak.lock()) parts->gradient_processing_->rescale_to_loss_scale();
-  };
   placement_.report().step(0);
-  context.after_step = [callbacks = options_.callbacks, report = placement_.report(), steps = int64_t{0},
-                        weak = weak_from_this()](Optimizer& handle) mutable {
+  const auto after_step = [callbacks = options_.callbacks, report = placement_.report(), steps = int64_t{0},
+                           weak = weak_from_this()](Optimizer& handle) mutable {
     report.step(++steps);
     if (const auto parts = weak.lock()) parts->watch_generators();
     call_each(callbacks, &FabricCallback::on_after_optimizer_step, handle);
   };
+  const auto before_reduction = [weak = weak_from_this()] {
+    if (const auto parts = weak.lock()) parts->gradient_processing_->rescale_to_loss_scale();
+  };
+  OptimizerContext context{.accumulation = accumulation_,
+                           .joined = joined_,
+                           .after_step = after_step,
+                           .before_reduction = before_reduction,
+                           .add_error_context = error_context(),
+                           .group = placement_.group(),
+                           .optimizers = optimizers_,
+                           .registry = registry_,
+                           .scaling = scales_losses() ? std::optional(options_.grad_scaler) : std::nullopt,
+                           .needs_found_inf_at_once = !options_.callbacks.empty(),
+                           .trace = trace_};
   require_equal_options(placement_.group(), *optimizer);
   auto prepared = std::make_shared<PreparedOptimizer>(std::move(optimizer), std::move(context));
   prepared->bind_models();

@@ -110,15 +110,6 @@ enum class CombineMode {
   max_size_cycle,  ///< it ends with the longest loader; the others restart in their next epoch
 };
 
-namespace data {
-/// Ends the pass of one loader and advances its epoch, even if the pass stopped early because another loader ended.
-template <class Batch>
-void end_pass(DataLoader<Batch>& loader, typename DataLoader<Batch>::iterator& at, int64_t epoch) {
-  at = {};
-  if (loader.epoch() == epoch) loader.set_epoch(epoch + 1);
-}
-}  // namespace data
-
 /// Several loaders in parallel, as a range of tuples of references to their batches:
 /// `for (auto [a, b] : combine(mode, x, y))`. It holds handles, so positions, epochs and the sample counts of the
 /// current batch are read from the loaders. A complete pass advances the epoch of every loader.
@@ -195,9 +186,14 @@ class CombinedLoaders<Batch...>::iterator {
     each([&](auto i) { some = some || ended<i>(); });
     return some;
   }
+  /// Ends the pass of each loader and advances its epoch, even if the pass stopped early because another loader ended.
   void finish() {
     done_ = true;
-    each([&](auto i) { data::end_pass(std::get<i>(loaders_), std::get<i>(at_), epochs_[i]); });
+    each([&](auto i) {
+      std::get<i>(at_) = {};
+      auto& loader = std::get<i>(loaders_);
+      if (loader.epoch() == epochs_[i]) loader.set_epoch(epochs_[i] + 1);
+    });
   }
 
   std::tuple<typename DataLoader<Batch>::iterator...> at_;
