@@ -1,3 +1,4 @@
+#include <array>
 
 #include "base/text.h"
 #include "muster/base/error.h"
@@ -51,6 +52,12 @@ ByteSize::ByteSize(std::string_view words) : bytes_(0) {
   refuse_size(words);
 }
 
+KeepMemory KeepMemory::parse(std::string_view name) {
+  if (const auto word = Word::parse(name)) return KeepMemory(*word);
+  throw ConfigError("MU002", "keep_memory (MUSTER_KEEP_MEMORY) is '" + std::string(name) + "'" +
+                                 known_ones(std::array{"auto", "on (1)", "off (0)"}));
+}
+
 }  // namespace muster
 
 namespace muster::precision {
@@ -66,12 +73,3 @@ void unknown_precision(std::string_view name) {
 }
 
 }  // namespace muster::precision
-
-namespace muster::device {
-
-void unknown_keep_memory(std::string_view name) {
-  throw ConfigError("MU002", "keep_memory (MUSTER_KEEP_MEMORY) is '" + std::string(name) + "'" +
-                                 known_ones(std::array{"auto", "on (1)", "off (0)"}));
-}
-
-}  // namespace muster::device

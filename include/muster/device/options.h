@@ -1,11 +1,11 @@
 #pragma once
 
-#include <array>
-#include <cstddef>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
+
+#include "muster/base/word.h"
 
 namespace muster {
 
@@ -14,32 +14,23 @@ struct BackendEntry;
 }
 
 namespace device {
-inline constexpr std::array<std::string_view, 3> kKeepMemoryNames{"auto", "on", "off"};
-
-[[noreturn]] void unknown_keep_memory(std::string_view name);
-
-constexpr std::size_t keep_memory_named(std::string_view name) {
-  for (std::size_t i = 0; i < kKeepMemoryNames.size(); ++i)
-    if (kKeepMemoryNames[i] == name) return i;
-  unknown_keep_memory(name);  // not constexpr: another literal does not compile
-}
+struct KeepMemoryWords {
+  static constexpr std::string_view kAll[] = {"auto", "on", "off"};
+};
 }  // namespace device
 
 /// Whether a process keeps the memory of freed CPU tensors for the next step instead of returning it to the system:
 /// "on", "off", or "auto". "auto" is on in ranks that a launcher started, unless the process has a memory limit
 /// (RLIMIT_DATA, RLIMIT_AS) or is near its container's limit; it is off in a process started alone.
-class KeepMemory {
+class KeepMemory : public Word<device::KeepMemoryWords> {
  public:
-  consteval KeepMemory(const char* name) : place_(device::keep_memory_named(name)) {}
+  consteval KeepMemory(const char* name) : Word(name) {}
   /// Throws: ConfigError (MU002), listing the names, for any other word.
-  static KeepMemory parse(std::string_view name) { return KeepMemory(device::keep_memory_named(name)); }
-
-  constexpr std::string_view name() const noexcept { return device::kKeepMemoryNames[place_]; }
-  friend constexpr bool operator==(KeepMemory, KeepMemory) = default;
+  static KeepMemory parse(std::string_view name);
+  constexpr std::string_view name() const noexcept { return text(); }
 
  private:
-  constexpr explicit KeepMemory(std::size_t place) : place_(place) {}
-  std::size_t place_;
+  constexpr explicit KeepMemory(Word word) : Word(word) {}
 };
 
 /// The backend that carries tensors of the accelerator between ranks.
