@@ -336,15 +336,14 @@ class Runtime {
   template <class... T>
     requires(!std::same_as<std::remove_cvref_t<T>, PrepareOptions> && ...)
   auto prepare(T&&... objects) {
-    static_assert(sizeof...(T) > 0, "prepare takes at least one object");
-    return runtime::prepare(*state_, std::forward<T>(objects)...);
+    return prepare(PrepareOptions(), std::forward<T>(objects)...);
   }
   /// Prepares objects with the given options: prepare({.move_to_device = false}, net). Collective.
   /// Throws: ConfigError (MU566) if an option has neither one value nor one for each object; as prepare(objects...).
   template <class... T>
   auto prepare(const PrepareOptions& options, T&&... objects) {
-    const runtime::PlacementScope scope(*state_, options, {(runtime::ModuleLike<T> || runtime::Loader<T>)...});
-    return prepare(std::forward<T>(objects)...);
+    static_assert(sizeof...(T) > 0, "prepare takes at least one object");
+    return runtime::prepare(*state_, runtime::moves_of(options, sizeof...(T)), std::forward<T>(objects)...);
   }
 
   /// Runs backward of the loss, scaled for the precision and weighted for accumulation. The strategy communicates the

@@ -17,21 +17,15 @@ void require_made(const void* object) {
                       "that it makes");
 }
 
-PlacementScope::PlacementScope(RuntimeState& state, const PrepareOptions& options, const std::vector<bool>& placed)
-    : state_(state) {
+std::vector<bool> moves_of(const PrepareOptions& options, std::size_t objects) {
   const auto& answers = options.move_to_device.values();
-  if (answers.size() != 1 && answers.size() != placed.size())
+  if (answers.size() != 1 && answers.size() != objects)
     throw ConfigError("MU566", formatted("move_to_device has {} for {}: give one for all objects, or one for each, in "
                                          "their order",
                                          counted(static_cast<std::int64_t>(answers.size()), "answer"),
-                                         counted(static_cast<std::int64_t>(placed.size()), "object")));
-  std::deque<bool> moves;
-  for (size_t i = 0; i < placed.size(); ++i)
-    if (placed[i]) moves.push_back(answers[answers.size() == 1 ? 0 : i]);
-  state_.set_move_to_device(std::move(moves));
+                                         counted(static_cast<std::int64_t>(objects), "object")));
+  return answers.size() == 1 ? std::vector<bool>(objects, answers[0]) : answers;
 }
-
-PlacementScope::~PlacementScope() { state_.set_move_to_device({}); }
 
 }  // namespace muster::runtime
 

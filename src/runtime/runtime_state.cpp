@@ -304,13 +304,6 @@ std::function<void(c10::Error&)> RuntimeState::error_context() {
   };
 }
 
-bool RuntimeState::next_move_to_device() {
-  if (move_to_device_.empty()) return true;
-  const bool moves = move_to_device_.front();
-  move_to_device_.pop_front();
-  return moves;
-}
-
 SchedulerContext RuntimeState::scheduler_context() {
   placement_.require_launched();
   return {.optimizers = optimizers_,
@@ -390,18 +383,19 @@ std::string RuntimeState::plan() const {
   return text;
 }
 
-std::shared_ptr<PreparedModel> prepare_model(RuntimeState& state, const std::shared_ptr<torch::nn::Module>& module) {
+std::shared_ptr<PreparedModel> prepare_model(RuntimeState& state, const std::shared_ptr<torch::nn::Module>& module,
+                                             bool moves) {
   return with_error_context([&](c10::Error& error) { state.add_error_context(error); },
-                            [&] { return state.prepare_model(module, state.next_move_to_device()); });
+                            [&] { return state.prepare_model(module, moves); });
 }
 
 Optimizer prepare_optimizer(RuntimeState& state, std::shared_ptr<torch::optim::Optimizer> optimizer) {
   return state.prepare_optimizer(std::move(optimizer));
 }
 
-std::shared_ptr<data::LoaderState> prepare_loader(RuntimeState& state, const data::LoaderState& loader) {
+std::shared_ptr<data::LoaderState> prepare_loader(RuntimeState& state, const data::LoaderState& loader, bool moves) {
   auto split = state.split_of(loader);
-  if (!state.next_move_to_device()) split.device = at::kCPU;
+  if (!moves) split.device = at::kCPU;
   return state.distribute(loader, split, /*place=*/0);
 }
 

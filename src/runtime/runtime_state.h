@@ -1,7 +1,5 @@
 #pragma once
 
-#include <deque>
-
 #include <torch/optim/optimizer.h>
 #include <torch/optim/schedulers/lr_scheduler.h>
 #include <torch/optim/schedulers/reduce_on_plateau_scheduler.h>
@@ -67,9 +65,6 @@ class RuntimeState : public std::enable_shared_from_this<RuntimeState> {
   /// The loader over this rank's part. `place`: as in PrepareLoaderOptions. Collective.
   std::shared_ptr<data::LoaderState> distribute(const data::LoaderState& loader, const data::SampleSplit& split,
                                                 std::optional<int64_t> place);
-  /// Whether each module or loader prepared next is moved to the device; those after the end of the list are.
-  void set_move_to_device(std::deque<bool> moves) { move_to_device_ = std::move(moves); }
-  bool next_move_to_device();
   /// Begins the next micro-batch of the loader in use.
   std::shared_ptr<Accumulation> next_micro_batch();
   /// Runs `f` with uneven inputs of these models, or of all prepared ones if the list is empty.
@@ -131,7 +126,6 @@ class RuntimeState : public std::enable_shared_from_this<RuntimeState> {
   std::optional<uint64_t> seed_;
   std::optional<GeneratorCheck> generators_;  // set from launch() on; empty if generators are synchronised on purpose
   HostTuning host_tuning_;
-  std::deque<bool> move_to_device_;
   std::vector<std::string> notes_;  // lines of plan() in addition to the fixed ones
 };
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <vector>
 
 #include "muster/optim/options.h"
@@ -14,22 +15,7 @@ struct PrepareOptions {
 };
 
 namespace runtime {
-
-class RuntimeState;
-
-/// Makes the options apply to all objects that are prepared while it lives.
-class PlacementScope {
- public:
-  /// `placed`: which objects of the call are modules or loaders.
-  /// Throws: ConfigError (MU566) unless there is one value, or one for each object.
-  PlacementScope(RuntimeState& state, const PrepareOptions& options, const std::vector<bool>& placed);
-  ~PlacementScope();
-  PlacementScope(const PlacementScope&) = delete;
-  PlacementScope& operator=(const PlacementScope&) = delete;
-
- private:
-  RuntimeState& state_;
-};
-
+/// Whether each of so many objects is moved. Throws: ConfigError (MU566) unless there is one value, or one for each.
+std::vector<bool> moves_of(const PrepareOptions& options, std::size_t objects);
 }  // namespace runtime
 }  // namespace muster

@@ -273,17 +273,19 @@ auto scheduler_by(F&& function, std::tuple<Done...>& done) {
 class RuntimeState;
 
 // The type-erased functions that prepare() calls for each argument.
-std::shared_ptr<PreparedModel> prepare_model(RuntimeState& state, const std::shared_ptr<torch::nn::Module>& module);
+std::shared_ptr<PreparedModel> prepare_model(RuntimeState& state, const std::shared_ptr<torch::nn::Module>& module,
+                                             bool moves);
 Optimizer prepare_optimizer(RuntimeState& state, std::shared_ptr<torch::optim::Optimizer> optimizer);
 Scheduler prepare_scheduler(RuntimeState& state, std::shared_ptr<muster::LRScheduler> scheduler);
 Scheduler prepare_scheduler(RuntimeState& state, std::shared_ptr<torch::optim::LRScheduler> scheduler);
 Scheduler prepare_scheduler(RuntimeState& state, std::shared_ptr<torch::optim::ReduceLROnPlateauScheduler> scheduler);
-std::shared_ptr<data::LoaderState> prepare_loader(RuntimeState& state, const data::LoaderState& loader);
+std::shared_ptr<data::LoaderState> prepare_loader(RuntimeState& state, const data::LoaderState& loader, bool moves);
 
 /// First pass: prepares modules, optimizers and loaders. Schedulers wait for the optimizers of the same call, except
 /// ReduceLROnPlateauScheduler of LibTorch. Functions are called; `done` holds the results of earlier arguments.
+/// `moves`: modules and batches go to the device.
 template <class T, class... Done>
-auto prepare_one(RuntimeState& state, std::tuple<Done...>& done, T&& object) {
+auto prepare_one(RuntimeState& state, std::tuple<Done...>& done, bool moves, T&& object) {
   using V = std::remove_cvref_t<T>;
   if constexpr (ScriptModule<T>) {
     static_assert(
@@ -293,7 +295,7 @@ auto prepare_one(RuntimeState& state, std::tuple<Done...>& done, T&& object) {
         "load_model(model, path)");
   } else if constexpr (ModuleLike<T>) {
     auto pointer = module_pointer(std::forward<T>(object));
-    auto prepared = prepare_model(state, pointer);
+    auto prepared = prepare_model(state, pointer, moves);
     if constexpr (TorchAnyModule<T>) return Model<V>(object, std::move(prepared));
     else return Model<typename decltype(pointer)::element_type>(std::move(pointer), std::move(prepared));
   } else if constexpr (AnyOptimizer<T>) {
@@ -305,7 +307,7 @@ auto prepare_one(RuntimeState& state, std::tuple<Done...>& done, T&& object) {
   } else if constexpr (PlateauScheduler<T>) {
     return prepare_scheduler(state, to_shared_ptr(std::forward<T>(object)));
   } else if constexpr (Loader<T>) {
-    return V(prepare_loader(state, *object.state()));
+    return V(prepare_loader(state, *object.state(), moves));
   } else if constexpr (SchedulerFunction<T>) {
     auto scheduler = scheduler_by(std::forward<T>(object), done);
     if constexpr (PlateauScheduler<typename decltype(scheduler)::element_type>)
@@ -336,24 +338,26 @@ auto finish_one(RuntimeState& state, T&& prepared) {
 
 /// Appends the results of the first pass to `done`, from left to right.
 template <class... Done>
-auto prepare_each(RuntimeState&, std::tuple<Done...> done) {
+auto prepare_each(RuntimeState&, const std::vector<bool>&, std::tuple<Done...> done) {
   return done;
 }
 template <class... Done, class T, class... Rest>
-auto prepare_each(RuntimeState& state, std::tuple<Done...> done, T&& object, Rest&&... rest) {
-  using R = decltype(prepare_one(state, done, std::forward<T>(object)));
-  std::tuple<R> one(prepare_one(state, done, std::forward<T>(object)));
-  return prepare_each(state, std::tuple_cat(std::move(done), std::move(one)), std::forward<Rest>(rest)...);
+auto prepare_each(RuntimeState& state, const std::vector<bool>& moves, std::tuple<Done...> done, T&& object,
+                  Rest&&... rest) {
+  using R = decltype(prepare_one(state, done, true, std::forward<T>(object)));
+  std::tuple<R> one(prepare_one(state, done, moves[sizeof...(Done)], std::forward<T>(object)));
+  return prepare_each(state, moves, std::tuple_cat(std::move(done), std::move(one)), std::forward<Rest>(rest)...);
 }
 
+/// `moves`: one answer for each object; see prepare_one().
 template <class... T>
-auto prepare(RuntimeState& state, T&&... objects) {
+auto prepare(RuntimeState& state, const std::vector<bool>& moves, T&&... objects) {
   auto all = std::apply(
       [&](auto&&... one) {
         return std::tuple<std::remove_cvref_t<decltype(finish_one(state, std::move(one)))>...>{
             finish_one(state, std::move(one))...};
       },
-      prepare_each(state, std::tuple<>(), std::forward<T>(objects)...));
+      prepare_each(state, moves, std::tuple<>(), std::forward<T>(objects)...));
   if constexpr (sizeof...(T) == 1) return std::get<0>(std::move(all));
   else return all;
 }
