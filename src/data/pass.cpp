@@ -10,19 +10,13 @@
 #include "muster/tree/detail/visit.h"
 
 namespace muster::data {
+namespace {
 
+/// Whether the tensor's memory may be reused: no other tensor, view, saved variable or foreign owner can see it.
 bool is_ours_alone(const at::Tensor& t) {
   return t.use_count() == 1 && t.weak_use_count() <= 1 && t.has_storage() && t.storage().use_count() == 1 &&
          t.storage().resizable() && !t.requires_grad() && !t.is_inference() && t.is_cpu();
 }
-
-void drop_shared_tensors(BatchBox& box) {
-  box.visit([](at::Tensor& t) {
-    if (t.defined() && !is_ours_alone(t)) t.reset();
-  });
-}
-
-namespace {
 
 constexpr device::SyncPoint kOwnStream{"batches: copies run on a stream of their own"};
 constexpr device::SyncPoint kMade{"batches: copies come after what a worker did on the device"};
@@ -172,7 +166,9 @@ void RunningPass::release() {
   if (current_.box && mover_.active()) {
     mover_.keep(std::move(current_.box), std::move(copy_));
   } else if (current_.box) {
-    drop_shared_tensors(*current_.box);
+    current_.box->visit([](at::Tensor& t) {
+      if (t.defined() && !is_ours_alone(t)) t.reset();
+    });
     if (workers_) workers_->recycle(std::move(current_.box));
     else spare_ = std::move(current_.box);
   }

@@ -15,12 +15,6 @@
 
 namespace muster::data {
 
-/// Whether the tensor's memory may be reused: no other tensor, view, saved variable or foreign owner can see it.
-bool is_ours_alone(const at::Tensor& tensor);
-
-/// Drops the tensors whose memory may not be reused.
-void drop_shared_tensors(BatchBox& box);
-
 /// A copy of a batch to the device, possibly still in progress.
 struct BatchCopy {
   std::vector<at::Tensor> sources;  ///< source tensors in batch order; undefined where their memory must not be reused

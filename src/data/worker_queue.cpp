@@ -15,6 +15,7 @@
 #include "muster/base/error.h"
 
 namespace muster::data {
+namespace {
 
 // Calls OpenMP directly to set only the calling thread's number of threads: at::set_num_threads would also change the
 // number for every later thread of the process, including autograd's. The function is looked up because the wheel
@@ -27,8 +28,6 @@ void use_one_intra_op_thread() {
   using SetLocal = int (*)(int);
   if (auto set = reinterpret_cast<SetLocal>(dlsym(RTLD_DEFAULT, "MKL_Set_Num_Threads_Local"))) set(1);
 }
-
-namespace {
 
 /// Ends the process: a thread that still reads what its owner is about to free would silently corrupt memory or
 /// samples.

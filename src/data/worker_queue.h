@@ -20,9 +20,6 @@ struct DatasetScope {
   at::AutoDispatchBelowADInplaceOrView no_gradients;
 };
 
-/// From now on, LibTorch operators on the calling thread use only that thread. Other threads keep their settings.
-void use_one_intra_op_thread();
-
 /// A batch with the sample counts of the batch and its step.
 struct MadeBatch {
   std::unique_ptr<BatchBox> box;

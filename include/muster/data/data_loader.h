@@ -217,16 +217,12 @@ template <class D>
 struct NoDataset {};
 template <class D>
 concept no_dataset = !requires { typename batch_of_t<D>; };
-template <class T>
-inline constexpr bool is_no_dataset = false;
-template <class D>
-inline constexpr bool is_no_dataset<NoDataset<D>> = true;
 }  // namespace data
 
 /// Gives a one-line compile error for an argument that is not a dataset.
 template <class D>
 class DataLoader<data::NoDataset<D>> {
-  static_assert(!data::is_no_dataset<data::NoDataset<D>>,
+  static_assert(!std::same_as<D, D>,
                 "muster::DataLoader takes a dataset, which this is not: a class with size() and get(index) or "
                 "get_batch(indices), a range with operator[], "
                 "a torch::data dataset, a function with the number of its samples, or a stream with next() "

@@ -145,29 +145,10 @@ Batches<Batch> from_batches(std::vector<Batch> batches) {
 
 namespace data {
 
-template <class T>
-inline constexpr bool is_batches = false;
-template <class Batch>
-inline constexpr bool is_batches<Batches<Batch>> = true;
-template <class D>
-concept ready_batches = is_batches<std::remove_const_t<D>>;
-
 template <class Batch>
 struct BatchOf<Batches<Batch>> : std::type_identity<Batch> {};
 template <class Batch>
 struct BatchOf<const Batches<Batch>> : std::type_identity<Batch> {};
-
-/// Finds the number of samples in a batch.
-struct RowCounter {
-  std::optional<int64_t>& rows;
-  void operator()(const at::Tensor& tensor) const {
-    if (!rows && tensor.defined() && tensor.dim() > 0) rows = tensor.size(0);
-  }
-  template <tree::plain_list L>
-  void operator()(L& list) const {
-    if (!rows) rows = static_cast<int64_t>(list.size());
-  }
-};
 
 /// Numbers the samples of ready-made batches in order: batch i has the samples [ends[i - 1], ends[i]).
 class ReadyBatchEnds {
@@ -189,7 +170,12 @@ class ReadyBatchMaker final : public BatchMaker {
   explicit ReadyBatchMaker(std::shared_ptr<const Batches<Batch>> batches) : batches_(std::move(batches)) {
     for (const auto& batch : batches_->list()) {
       std::optional<int64_t> rows;
-      tree::visit(batch, RowCounter{rows});
+      tree::visit(
+          batch, [&]<class L>(const L& leaf) requires(tree::tensor<L> || tree::plain_list<L>) {
+            if (rows) return;
+            if constexpr (!tree::tensor<L>) rows = std::ssize(leaf);
+            else if (leaf.defined() && leaf.dim() > 0) rows = leaf.size(0);
+          });
       ends_.add(rows.value_or(1));
     }
   }
@@ -208,8 +194,10 @@ class ReadyBatchMaker final : public BatchMaker {
   ReadyBatchEnds ends_;
 };
 
-template <ready_batches D, class Batch>
-struct MakerOf<D, Batch> : std::type_identity<ReadyBatchMaker<Batch>> {};
+template <class Batch>
+struct MakerOf<Batches<Batch>, Batch> : std::type_identity<ReadyBatchMaker<Batch>> {};
+template <class Batch>
+struct MakerOf<const Batches<Batch>, Batch> : std::type_identity<ReadyBatchMaker<Batch>> {};
 
 }  // namespace data
 }  // namespace muster

@@ -159,12 +159,12 @@ class StreamBatchMaker final : public BatchMaker {
       : StreamBatchMaker(stream, std::make_shared<StreamReaderOf<S>>(stream)) {}
 
   int64_t size() const override { return reader_->size().value_or(-1); }
-  std::unique_ptr<BatchBox> new_box() const override { return std::make_unique<SendableBox<Batch>>(); }
+  std::unique_ptr<BatchBox> new_box() const override { return std::make_unique<BatchBoxOf<Batch>>(); }
   std::shared_ptr<BatchMaker> for_worker() override { return std::make_shared<StreamBatchMaker>(stream_, reader_); }
   std::shared_ptr<StreamReader> stream() const override { return reader_; }
 
   bool make(const BatchRequest& request, BatchBox& box) override {
-    auto& batch = static_cast<SendableBox<Batch>&>(box).batch;
+    auto& batch = static_cast<BatchBoxOf<Batch>&>(box).batch;
     const auto& records = static_cast<const RecordsOf<raw_of_t<S>>&>(*request.records).list;
     return collate_samples(request, records.size(), batch, [&](int64_t i, int64_t index) -> decltype(auto) {
       auto random = request.random.at(index);

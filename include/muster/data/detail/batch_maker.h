@@ -24,31 +24,29 @@ class BatchBox {
   virtual ~BatchBox() = default;
   virtual void visit(const std::function<void(at::Tensor&)>& f) = 0;
   /// Serialises the batch for another rank (pack) and restores it (unpack). Throws: UsageError (MU111, MU112).
-  virtual at::Tensor pack() const { refuse_sending(); }
-  virtual void unpack(const at::Tensor&) { refuse_sending(); }
+  virtual at::Tensor pack() const = 0;
+  virtual void unpack(const at::Tensor& packed) = 0;
 
  protected:
   [[noreturn]] static void refuse_sending();  ///< throws UsageError (MU112)
 };
 
 template <class Batch>
-class BatchBoxOf : public BatchBox {
+class BatchBoxOf final : public BatchBox {
  public:
   void visit(const std::function<void(at::Tensor&)>& f) override {
     if (batch) tree::visit(*batch, f);
   }
-  std::optional<Batch> batch;
-};
-
-/// A batch that can be sent to other ranks.
-template <class Batch>
-class SendableBox final : public BatchBoxOf<Batch> {
- public:
-  at::Tensor pack() const override { return tree::pack(*this->batch); }
-  void unpack(const at::Tensor& packed) override {
-    if constexpr (std::default_initializable<Batch>) this->batch.emplace(tree::unpack<Batch>(packed));
-    else this->refuse_sending();
+  at::Tensor pack() const override {
+    if constexpr (tree::sendable<Batch>) return tree::pack(*batch);
+    else refuse_sending();
   }
+  void unpack(const at::Tensor& packed) override {
+    if constexpr (tree::sendable<Batch> && std::default_initializable<Batch>)
+      batch.emplace(tree::unpack<Batch>(packed));
+    else refuse_sending();
+  }
+  std::optional<Batch> batch;
 };
 
 /// Samples read from a stream but not yet transformed, type-erased.
@@ -124,13 +122,6 @@ consteval bool shareable() {
   else return false;
 }
 
-/// Creates an empty batch for samples like this one.
-template <class Batch, class Sample>
-void emplace_like(std::optional<Batch>& batch, const Sample& sample) {
-  if constexpr (std::is_default_constructible_v<Batch>) batch.emplace();
-  else batch.emplace(sample);
-}
-
 /// Makes a batch of `count` samples, of which `sample_at(i, index)` returns sample i. Returns false if `stop` was set.
 /// Throws: DatasetError.
 template <class Batch, class SampleAt>
@@ -143,7 +134,11 @@ bool collate_samples(const BatchRequest& request, std::size_t count, std::option
       request.random.seed_operators(index);
       decltype(auto) sample = sample_at(place.index, index);
       using Sample = std::remove_cvref_t<decltype(sample)>;
-      if (!batch) emplace_like(batch, sample);
+      if constexpr (std::is_default_constructible_v<Batch>) {
+        if (!batch) batch.emplace();
+      } else if (!batch) {
+        batch.emplace(sample);
+      }
       tree::collate_into<Sample>(*batch, sample, place);
     } catch (...) {
       throw_dataset_error(index, false);
@@ -158,10 +153,7 @@ class DatasetBatchMaker final : public BatchMaker {
   explicit DatasetBatchMaker(std::shared_ptr<D> dataset) : dataset_(std::move(dataset)) {}
 
   int64_t size() const override { return known_size(dataset_->size()); }
-  std::unique_ptr<BatchBox> new_box() const override {
-    if constexpr (tree::sendable<Batch>) return std::make_unique<SendableBox<Batch>>();
-    else return std::make_unique<BatchBoxOf<Batch>>();
-  }
+  std::unique_ptr<BatchBox> new_box() const override { return std::make_unique<BatchBoxOf<Batch>>(); }
 
   bool make(const BatchRequest& request, BatchBox& box) override {
     auto& batch = static_cast<BatchBoxOf<Batch>&>(box).batch;
