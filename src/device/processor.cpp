@@ -87,15 +87,12 @@ Cores part_of(const std::vector<Cores>& processors, size_t part, size_t parts) {
 
 Cores read_cores(std::string_view list) {
   Cores cores;
-  while (!list.empty()) {
-    const auto comma = std::min(list.find(','), list.size());
-    const auto range = list.substr(0, comma);
+  for (const auto& range : split_text(list, ',')) {
     const auto dash = range.find('-');
-    const auto first = range.substr(0, dash), last = dash == std::string_view::npos ? first : range.substr(dash + 1);
+    const auto first = range.substr(0, dash), last = dash == std::string::npos ? first : range.substr(dash + 1);
     const int from = parse_number<int>(first).value_or(-1), to = parse_number<int>(last).value_or(-1);
     if (from < 0 || to < from || to >= kMostCores) return {};
     for (int core = from; core <= to; ++core) cores.push_back(core);
-    list.remove_prefix(std::min(comma + 1, list.size()));
   }
   std::sort(cores.begin(), cores.end());
   cores.erase(std::unique(cores.begin(), cores.end()), cores.end());

@@ -87,8 +87,7 @@ void for_each_gradient(const ModelRegistry& registry, const std::vector<at::Tens
                        const std::function<void(const at::Tensor&)>& f) {
   by_model(registry, parameters, [&](parallel::ManagedModel* model, const std::vector<at::Tensor>& part) {
     if (model) return model->for_each_gradient(part, f);
-    for (const auto& parameter : part)
-      if (parameter.grad().defined()) f(parameter.grad());
+    for (const auto& gradient : gradients_of(part)) f(gradient);
   });
 }
 
@@ -96,8 +95,7 @@ void scale_gradients(const ModelRegistry& registry, const std::vector<at::Tensor
   const at::NoGradGuard no_grad;
   by_model(registry, parameters, [&](parallel::ManagedModel* model, const std::vector<at::Tensor>& part) {
     if (model) return model->scale_gradients(part, factor);
-    for (const auto& parameter : part)
-      if (parameter.grad().defined()) optim::scale_by(parameter.grad(), factor);
+    for (const auto& gradient : gradients_of(part)) optim::scale_by(gradient, factor);
   });
 }
 
@@ -141,11 +139,9 @@ LossScale GradientProcessing::rescale_to_loss_scale() {
 }
 
 void GradientProcessing::scale_all_gradients(double factor) const {
-  std::unordered_set<c10::TensorImpl*> seen;  // the identity of a tensor
-  std::vector<at::Tensor> parameters;
+  std::vector<at::Tensor> parameters;  // some may be there twice, and are scaled once
   const auto add = [&](const std::vector<at::Tensor>& some) {
-    for (const auto& parameter : some)
-      if (seen.insert(parameter.unsafeGetTensorImpl()).second) parameters.push_back(parameter);
+    parameters.insert(parameters.end(), some.begin(), some.end());
   };
   for (const auto& model : registry_->models()) add(model->module->parameters());
   for_each_optimizer([&](PreparedOptimizer& optimizer) { add(optimizer.parameters()); });

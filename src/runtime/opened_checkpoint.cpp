@@ -99,7 +99,7 @@ OpenedCheckpoint::OpenedCheckpoint(const Runtime& runtime, const fs::path& folde
   state->saves().wait();
   const auto where = folder.empty() ? runtime::latest_of_all(state->placement().group(), state->project()) : folder;
   auto checkpoint = runtime::open_on_all_ranks(*state, where);
-  impl_ = std::make_unique<Impl>(Impl{.runtime = std::move(state),
+  impl_ = std::make_shared<Impl>(Impl{.runtime = std::move(state),
                                       .folder = where,
                                       .checkpoint = std::move(checkpoint),
                                       .shared = {},
@@ -110,10 +110,6 @@ OpenedCheckpoint::OpenedCheckpoint(const Runtime& runtime, const fs::path& folde
     runtime::call_hooks(*impl_->runtime->saves().before_load, impl_->shared, where);
   });
 }
-
-OpenedCheckpoint::OpenedCheckpoint(OpenedCheckpoint&&) noexcept = default;
-OpenedCheckpoint& OpenedCheckpoint::operator=(OpenedCheckpoint&&) noexcept = default;
-OpenedCheckpoint::~OpenedCheckpoint() = default;
 
 const fs::path& OpenedCheckpoint::folder() const { return impl_->folder; }
 const State& OpenedCheckpoint::shared() const { return impl_->shared; }

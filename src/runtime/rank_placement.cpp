@@ -22,6 +22,19 @@
 #include "precision/emulation.h"
 
 namespace muster::runtime {
+namespace {
+
+/// Divides the cores of a node among its ranks, unless OMP_NUM_THREADS says how many threads each gets.
+void share_cores(const ClusterEnvironment& cluster) {
+  if (cluster.local_world_size == 1) return;
+  // launch() may have set the variable after LibTorch was loaded and read it.
+  const auto threads = Environment::of_process().find("OMP_NUM_THREADS");
+  // Under a launcher that sets no number of threads, every rank would use all cores.
+  at::set_num_threads(threads ? std::max(1, std::atoi(threads->c_str()))
+                              : std::max(1, at::get_num_threads() / cluster.local_world_size));
+}
+
+}  // namespace
 
 RankPlacement::RankPlacement(const RuntimeOptions& options)
     : options_(options), cluster_(read_cluster_environment(Environment::of_process(), options_.cluster_reader)),
@@ -115,15 +128,6 @@ void choose_kernels(const RuntimeOptions& options, c10::Device device, bool warn
   else if (options.deterministic) context.setBenchmarkCuDNN(false);
   if (options.matmul_precision != MatmulPrecision("auto"))
     context.setFloat32MatmulPrecision(std::string(options.matmul_precision.text()));
-}
-
-void share_cores(const ClusterEnvironment& cluster) {
-  if (cluster.local_world_size == 1) return;
-  // launch() may have set the variable after LibTorch was loaded and read it.
-  const auto threads = Environment::of_process().find("OMP_NUM_THREADS");
-  // Under a launcher that sets no number of threads, every rank would use all cores.
-  at::set_num_threads(threads ? std::max(1, std::atoi(threads->c_str()))
-                              : std::max(1, at::get_num_threads() / cluster.local_world_size));
 }
 
 std::string keep_near_device(const comm::Communicator& group, const device::NearCores& near, const std::string& root) {

@@ -62,9 +62,6 @@ class RankPlacement {
 /// Why: docs/decisions/0154-choices-of-a-process.md.
 void choose_kernels(const RuntimeOptions& options, c10::Device device, bool warns);
 
-/// Divides the cores of a node among its ranks, unless OMP_NUM_THREADS says how many threads each gets.
-void share_cores(const ClusterEnvironment& cluster);
-
 /// Binds the threads of this rank to its share of the cores near its device, and returns the line for plan().
 /// Collective: all ranks of the group, with or without near cores.
 std::string keep_near_device(const comm::Communicator& group, const device::NearCores& near,

@@ -338,7 +338,7 @@ void Runtime::keep_object(SavedItem object) { state_->saves().objects.push_back(
 void Runtime::save(const fs::path& folder, const std::vector<SavedItem>& items, const SaveFilter& filter) {
   wait_for_save();
   for (const auto& [name, _] : filter)
-    if (std::none_of(items.begin(), items.end(), [&](const auto& item) { return item.name() == name; }))
+    if (std::ranges::find(items, name, &SavedItem::name) == items.end())
       throw ConfigError("MU246", "a filter was given for \"" + name + "\", which is not among the things to save");
   comm::require_same_device_operations(state_->placement().group());
   CheckpointContents contents{.shared = State::Map{}};
@@ -360,16 +360,13 @@ State Runtime::load(const fs::path& folder, const std::vector<SavedItem>& items,
   const auto checkpoint = runtime::open_on_all_ranks(*state_, folder);
   runtime::together(state_->placement().group(), load, [&] {
     const auto shared = checkpoint.shared();
-    const auto asked = [&](const std::string& name) {
-      return std::any_of(items.begin(), items.end(), [&](const auto& item) { return item.name() == name; });
-    };
     for (const auto& item : items) {
       const auto* found = shared.find(item.name());
       if (found) item.load(*found, {&checkpoint, options.strict}, load);
       else if (options.strict) shared.at(item.name());  // throws with the names that exist
     }
     for (const auto& [name, state] : shared.map())
-      if (!asked(name)) rest.set(name, state);
+      if (std::ranges::find(items, name, &SavedItem::name) == items.end()) rest.set(name, state);
   });
   return rest;
 }

@@ -78,12 +78,7 @@ struct Request {
 };
 
 Request decoded(std::string_view all, int output) {
-  Lines parts;
-  while (!all.empty()) {
-    const auto end = all.find('\0');
-    parts.emplace_back(all.substr(0, end));
-    all.remove_prefix(end + 1);
-  }
+  const Lines parts = split_text(all, '\0');
   const auto arguments = parts.begin() + 2, environment = arguments + std::stoi(parts[1]);
   return {parts[0], {arguments, environment}, {environment, parts.end()}, output};
 }

@@ -30,12 +30,9 @@ class [[nodiscard("name the scope: auto scope = evaluation(model)")]] Evaluation
 
 namespace runtime {
 template <class M>
-std::shared_ptr<torch::nn::Module> evaluated(const Model<M>& model) {
-  return model.ptr();
-}
-template <ModuleLike M>
-std::shared_ptr<torch::nn::Module> evaluated(M& module) {
-  return module_pointer(module);
+std::shared_ptr<torch::nn::Module> evaluated(M& model) {
+  if constexpr (ModuleLike<M>) return module_pointer(model);
+  else return model.ptr();
 }
 }  // namespace runtime
 

@@ -19,7 +19,7 @@ namespace muster {
 
 /// A checkpoint of save_state() that is loaded in phases (models, optimizers, progress), for programs that prepare some
 /// objects only after others are loaded. The constructor opens and checks it, and calls the load_state hooks.
-/// Thread safety: one thread at a time. Requires: the runtime outlives it.
+/// Copies share it. Thread safety: one thread at a time. Requires: the runtime outlives it.
 /// Throws: as load_state(), from each phase for what it loads. A phase that fails changes nothing; earlier phases stay
 /// loaded.
 class OpenedCheckpoint {
@@ -27,9 +27,6 @@ class OpenedCheckpoint {
   /// `folder`: as in load_state(). Collective.
   explicit OpenedCheckpoint(const Runtime& runtime, const std::filesystem::path& folder = {},
                             const LoadStateOptions& options = {});
-  OpenedCheckpoint(OpenedCheckpoint&&) noexcept;
-  OpenedCheckpoint& operator=(OpenedCheckpoint&&) noexcept;
-  ~OpenedCheckpoint();
 
   const std::filesystem::path& folder() const;
   /// Loads weights and the state of communication hooks. Requires: models are prepared. Collective.
@@ -47,7 +44,7 @@ class OpenedCheckpoint {
 
  private:
   struct Impl;
-  std::unique_ptr<Impl> impl_;
+  std::shared_ptr<Impl> impl_;
 };
 
 /// One entry of the state that all ranks share, from a checkpoint of save_state() or save(); nullopt if there is no

@@ -54,12 +54,9 @@ struct MetricsGatherer {
 
 /// Removes the mark of per_rank().
 template <class T>
-T unmarked(T& value) {
-  return std::move(value);
-}
-template <class T>
-T unmarked(PerRank<T>& value) {
-  return std::move(value.value);
+auto unmarked(T& value) {
+  if constexpr (tree::marked_per_rank<T>) return std::move(value.value);
+  else return std::move(value);
 }
 
 /// Returns a single value bare, several values as a tuple.
