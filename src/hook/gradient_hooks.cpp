@@ -15,38 +15,34 @@ namespace muster::hook {
 
 namespace autograd = torch::autograd;
 
-struct GradientHook::Switch {
-  Function function;  // empty once the owner is gone
-};
-
 class GradientHook::Chained final : public autograd::PostAccumulateGradHook {
  public:
-  Chained(std::unique_ptr<PostAccumulateGradHook> before, std::shared_ptr<Switch> mine)
+  Chained(std::unique_ptr<PostAccumulateGradHook> before, std::shared_ptr<Function> mine)
       : before_(std::move(before)), mine_(std::move(mine)) {}
   void operator()(const autograd::Variable& leaf) override {
     if (before_) (*before_)(leaf);
-    if (mine_->function) mine_->function(leaf);
+    if (*mine_) (*mine_)(leaf);
   }
-  bool belongs_to(const std::shared_ptr<Switch>& owner) const { return mine_ == owner; }
+  bool belongs_to(const std::shared_ptr<Function>& owner) const { return mine_ == owner; }
   std::unique_ptr<PostAccumulateGradHook> release() { return std::move(before_); }
 
  private:
   std::unique_ptr<PostAccumulateGradHook> before_;
-  std::shared_ptr<Switch> mine_;
+  std::shared_ptr<Function> mine_;
 };
 
 // Tensor::register_hook runs before accumulation; this slot, which holds one hook, runs after it. So hooks are chained.
 GradientHook::GradientHook(const at::Tensor& leaf, Function function)
-    : leaf_(leaf), switch_(std::make_shared<Switch>(Switch{std::move(function)})) {
+    : leaf_(leaf), function_(std::make_shared<Function>(std::move(function))) {
   auto before = std::move(autograd::impl::post_acc_grad_hooks(leaf));
-  autograd::impl::set_post_acc_grad_hooks(leaf, std::make_unique<Chained>(std::move(before), switch_));
+  autograd::impl::set_post_acc_grad_hooks(leaf, std::make_unique<Chained>(std::move(before), function_));
 }
 
 GradientHook::~GradientHook() {
-  if (!switch_) return;
-  switch_->function = nullptr;  // a later hook that chained ours keeps it in the chain, where it does nothing now
+  if (!function_) return;
+  *function_ = nullptr;  // a later hook that chained ours keeps it in the chain, where it does nothing now
   auto& slot = autograd::impl::post_acc_grad_hooks(leaf_);
-  if (auto* chained = dynamic_cast<Chained*>(slot.get()); chained && chained->belongs_to(switch_))
+  if (auto* chained = dynamic_cast<Chained*>(slot.get()); chained && chained->belongs_to(function_))
     slot = chained->release();
 }
 

@@ -25,9 +25,8 @@ class GradientHook {
 
  private:
   class Chained;
-  struct Switch;
   at::Tensor leaf_;
-  std::shared_ptr<Switch> switch_;
+  std::shared_ptr<Function> function_;  // empty once this object is gone; nullptr after a move
 };
 
 /// Calls a function each time autograd::grad(), which accumulates nothing, computes the gradient of a leaf for its

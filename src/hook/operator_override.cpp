@@ -80,13 +80,6 @@ class OverrideRelay final : public c10::Allocator {
   c10::Allocator* under_;
 };
 
-const OverrideRelay* override_relay(const at::Tensor& tensor) {
-  if (!tensor.defined() || !has_key(tensor) || !tensor.has_storage()) return nullptr;
-  // Bypasses storage(), whose checks would run for every argument of every operator.
-  return dynamic_cast<const OverrideRelay*>(
-      tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl()->allocator());
-}
-
 }  // namespace
 
 const OperatorUse& use_of(const c10::FunctionSchema& schema) {
@@ -112,7 +105,10 @@ void mark_for_override(const at::Tensor& tensor, std::shared_ptr<OperatorOverrid
 }
 
 std::shared_ptr<OperatorOverride> override_of(const at::Tensor& tensor) {
-  const auto* relay = override_relay(tensor);
+  if (!tensor.defined() || !has_key(tensor) || !tensor.has_storage()) return nullptr;
+  // Bypasses storage(), whose checks would run for every argument of every operator.
+  const auto* relay = dynamic_cast<const OverrideRelay*>(
+      tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl()->allocator());
   return relay ? relay->operator_override() : nullptr;
 }
 
