@@ -40,11 +40,6 @@ at::Tensor largest(const std::vector<at::Tensor>& tensors, at::Device device) {
   return most;
 }
 
-void add_host_elements(ExactSum& sum, const at::Tensor& flat, double p) {
-  if (flat.scalar_type() == at::kDouble) add_powers(sum, flat.const_data_ptr<double>(), flat.numel(), p);
-  else add_powers(sum, flat.const_data_ptr<float>(), flat.numel(), p);
-}
-
 }  // namespace
 
 at::Tensor in_memory_order(const at::Tensor& tensor) {
@@ -70,10 +65,17 @@ at::Tensor unrounded_power_sum(const std::vector<at::Tensor>& tensors, double p)
   ExactSum sum;
   for (const auto& [index, on_one] : on_devices) {
     const auto device = on_one.front().device();
-    if (std::isinf(p)) most = at::maximum(most, largest(on_one, device).cpu());
-    else if (!device.is_cpu()) add_device_powers(sum, on_one, p);
-    else
-      for (const auto& tensor : on_one) add_host_elements(sum, in_memory_order(tensor), p);
+    if (std::isinf(p)) {
+      most = at::maximum(most, largest(on_one, device).cpu());
+    } else if (!device.is_cpu()) {
+      add_device_powers(sum, on_one, p);
+    } else {
+      for (const auto& tensor : on_one) {
+        const auto flat = in_memory_order(tensor);
+        if (flat.scalar_type() == at::kDouble) add_powers(sum, flat.const_data_ptr<double>(), flat.numel(), p);
+        else add_powers(sum, flat.const_data_ptr<float>(), flat.numel(), p);
+      }
+    }
   }
   if (std::isinf(p)) return most;
   const auto words = sum.words();
