@@ -126,40 +126,25 @@ void UpdatePlan::add_call(StateSet states, const std::vector<ParameterEntry>& en
   call.steps.assign(call.values.size(), step);
 }
 
-void UpdatePlan::copy_in(const std::vector<ParameterEntry>& entries) {
-  for (const auto& link : links_) point_at(calls_[link.call].gradients[link.input], entries[link.entry].gradient(), 0);
-  for (const auto& tail : tails_) {
-    const auto& entry = entries[tail.entry];
-    const auto bytes = static_cast<size_t>(tail.count) * entry.parameter.element_size();
-    std::memcpy(tail.value.mutable_data_ptr(), bytes_at(entry.parameter, tail.begin), bytes);
-    std::memcpy(tail.gradient.mutable_data_ptr(), bytes_at(entry.gradient(), tail.begin), bytes);
-  }
-}
-
-void UpdatePlan::copy_out(const std::vector<ParameterEntry>& entries) {
-  for (const auto& tail : tails_) {
-    const auto& entry = entries[tail.entry];
-    const auto bytes = static_cast<size_t>(tail.count) * entry.parameter.element_size();
-    std::memcpy(bytes_at(entry.parameter, tail.begin), tail.value.const_data_ptr(), bytes);
-  }
-  for (const auto& link : links_) {
-    const auto& alias = calls_[link.call].gradients[link.input];
-    // Releases the gradient, so that zero_grad(set_to_none) frees its memory.
-    alias.unsafeGetTensorImpl()->set_storage_offset(0);
-    alias.unsafeGetTensorImpl()->set_storage_keep_dtype(nothing_.storage());
-  }
-}
-
 void UpdatePlan::run(UpdateRule rule, torch::optim::Optimizer& inner, const std::vector<ParameterEntry>& entries,
                      const std::optional<at::Tensor>& found_inf) {
-  copy_in(entries);
+  for (const auto& link : links_) point_at(calls_[link.call].gradients[link.input], entries[link.entry].gradient(), 0);
+  const auto bytes_of = [&](const Tail& tail) { return static_cast<size_t>(tail.count) * tail.value.element_size(); };
+  for (const auto& tail : tails_) {
+    const auto& entry = entries[tail.entry];
+    std::memcpy(tail.value.mutable_data_ptr(), bytes_at(entry.parameter, tail.begin), bytes_of(tail));
+    std::memcpy(tail.gradient.mutable_data_ptr(), bytes_at(entry.gradient(), tail.begin), bytes_of(tail));
+  }
   for (auto& call : calls_) {
     if (call.values.empty()) continue;
     call.found_inf = found_inf;
     run_update(rule, inner, inner.param_groups()[call.group].options(), call);
     ++call.step;
   }
-  copy_out(entries);
+  for (const auto& tail : tails_)
+    std::memcpy(bytes_at(entries[tail.entry].parameter, tail.begin), tail.value.const_data_ptr(), bytes_of(tail));
+  // Releases the gradients, so that zero_grad(set_to_none) frees their memory.
+  for (const auto& link : links_) point_at(calls_[link.call].gradients[link.input], nothing_, 0);
 }
 
 namespace {
@@ -385,7 +370,13 @@ bool FusedStep::step_fused(const std::optional<at::Tensor>& found_inf) {
         if (entry.active && entry.parameter.is_cpu()) require_right_step(rule_, entry.dtype());
     plan_.emplace(rule_, *inner_, entries_);
   }
-  const auto updated = updated_parameters();
+  std::vector<std::pair<FlatParameters*, std::vector<at::Tensor>>> updated;
+  for (auto* owner : flat_parameters_) {
+    std::vector<at::Tensor> parameters;
+    for (const auto& entry : entries_)
+      if (entry.active && entry.owner == owner) parameters.push_back(entry.parameter);
+    if (!parameters.empty()) updated.emplace_back(owner, std::move(parameters));
+  }
   try {
     for (const auto& [owner, parameters] : updated) owner->begin_update();
     plan_->run(rule_, *inner_, entries_, found_inf);
@@ -396,17 +387,6 @@ bool FusedStep::step_fused(const std::optional<at::Tensor>& found_inf) {
     throw;
   }
   return true;
-}
-
-std::vector<std::pair<FlatParameters*, std::vector<at::Tensor>>> FusedStep::updated_parameters() const {
-  std::vector<std::pair<FlatParameters*, std::vector<at::Tensor>>> all;
-  for (auto* owner : flat_parameters_) {
-    std::vector<at::Tensor> updated;
-    for (const auto& entry : entries_)
-      if (entry.active && entry.owner == owner) updated.push_back(entry.parameter);
-    if (!updated.empty()) all.emplace_back(owner, std::move(updated));
-  }
-  return all;
 }
 
 void FusedStep::count_step() {
@@ -497,9 +477,7 @@ void FusedStep::refuse_direct_step() {
     stepped = watch_.all_changed(entries_);
     if (rule_ != UpdateRule::unfused && rule_ != UpdateRule::sgd)
       for (const auto& entry : entries_)
-        if (entry.state && views_are_ours(rule_, find_state(inner_->state(), entry), entry) &&
-            *state_step(rule_, *entry.state) != entry.step)
-          stepped = true;
+        if (entry.state && views_are_ours(entry) && *state_step(rule_, *entry.state) != entry.step) stepped = true;
   }
   if (!stepped) return;
   watch_.clear();
@@ -572,11 +550,7 @@ void FusedStep::refresh_entries() {
       fill_entry(entry);
       entries_.push_back(std::move(entry));
     }
-  keep_states(before);
-}
-
-/// Keeps the memory of states whose parameters have not moved.
-void FusedStep::keep_states(const std::vector<ParameterEntry>& before) {
+  // The memory of states whose parameters have not moved is kept.
   std::unordered_map<const c10::TensorImpl*, const ParameterEntry*> known;
   for (const auto& entry : before) known[entry.impl] = &entry;
   for (auto& entry : entries_) {
@@ -603,8 +577,19 @@ void FusedStep::fill_entry(ParameterEntry& entry) const {
 
 void FusedStep::read_state(ParameterEntry& entry) const {
   if (rule_ == UpdateRule::unfused) return;
-  entry.state = find_state(inner_->state(), entry);
+  entry.state = find_state(entry);
   entry.step = entry.state ? updates_in(rule_, *entry.state) : 0;
+}
+
+lib::OptimizerParamState* FusedStep::find_state(const ParameterEntry& entry) const {
+  const auto found = inner_->state().find(entry.impl);
+  return found == inner_->state().end() ? nullptr : found->second.get();
+}
+
+bool FusedStep::views_are_ours(const ParameterEntry& entry) const {
+  auto* found = find_state(entry);
+  if (found != entry.state) return false;
+  return !found || !entry.state_views[0].defined() || state_tensor(rule_, *found, 0).is_same(entry.state_views[0]);
 }
 
 /// Copies the gradient into the parameter's strides if they differ. Returns false if only the optimizer's own step can
@@ -637,8 +622,7 @@ bool FusedStep::can_step_fused(ParameterEntry& entry) {
       plan_.reset();
     }
   }
-  if (!views_are_ours(rule_, find_state(inner_->state(), entry), entry))
-    plan_.reset();  // the state was loaded, or made by inner.step()
+  if (!views_are_ours(entry)) plan_.reset();  // the state was loaded, or made by inner.step()
   return true;
 }
 

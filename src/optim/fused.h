@@ -1,7 +1,6 @@
 #pragma once  // for other rooms
 
 #include <cstddef>
-#include <type_traits>
 #include <utility>
 
 #include <ATen/core/Tensor.h>
@@ -45,20 +44,6 @@ struct ParameterEntry {
   }
 };
 
-using StateMap = std::remove_reference_t<decltype(std::declval<torch::optim::Optimizer&>().state())>;
-
-inline torch::optim::OptimizerParamState* find_state(const StateMap& states, const ParameterEntry& entry) {
-  const auto found = states.find(entry.impl);
-  return found == states.end() ? nullptr : found->second.get();
-}
-
-/// Whether LibTorch's state object for this entry is the one we know, and shows our memory. (A new object may have the
-/// address of an old one, so its address alone proves nothing.)
-inline bool views_are_ours(UpdateRule rule, torch::optim::OptimizerParamState* found, const ParameterEntry& entry) {
-  if (found != entry.state) return false;
-  return !found || !entry.state_views[0].defined() || state_tensor(rule, *found, 0).is_same(entry.state_views[0]);
-}
-
 /// Gives every active entry its state in flat memory, either new or taken over from LibTorch's state object. Returns
 /// false if the dtype of that state differs from the parameter's, since no fused kernel takes it.
 bool attach_states(UpdateRule rule, torch::optim::Optimizer& inner, std::vector<ParameterEntry>& entries);
@@ -94,8 +79,6 @@ class UpdatePlan {
 
   std::vector<CallInput> inputs_of(const std::vector<ParameterEntry>& entries, const std::vector<size_t>& members);
   void add_call(StateSet states, const std::vector<ParameterEntry>& entries, const std::vector<size_t>& members);
-  void copy_in(const std::vector<ParameterEntry>& entries);
-  void copy_out(const std::vector<ParameterEntry>& entries);
 
   std::vector<UpdateCall> calls_;
   std::vector<Link> links_;
@@ -215,14 +198,15 @@ class FusedStep {
   void refresh_entries();
   void fill_entry(ParameterEntry& entry) const;
   void read_state(ParameterEntry& entry) const;
-  void keep_states(const std::vector<ParameterEntry>& before);
+  torch::optim::OptimizerParamState* find_state(const ParameterEntry& entry) const;
+  /// Whether LibTorch's state object for this entry is the one we know, and shows our memory. (A new object may have
+  /// the address of an old one, so its address alone proves nothing.)
+  bool views_are_ours(const ParameterEntry& entry) const;
   /// Whether fused kernels can make this step. Also finds which parameters have gradients, and drops the plan if it no
   /// longer fits.
   bool can_step_fused();
   bool can_step_fused(ParameterEntry& entry);
   bool align_gradient(ParameterEntry& entry) const;
-  /// For each of the flat parameters, the parameters that this step updates.
-  std::vector<std::pair<FlatParameters*, std::vector<at::Tensor>>> updated_parameters() const;
   at::Tensor step_inner(const torch::optim::Optimizer::LossClosure& closure);
   bool step_fused(const std::optional<at::Tensor>& found_inf);
   void count_step();
