@@ -150,10 +150,6 @@ at::ScalarType PrecisionPolicy::parameter_dtype() const {
 
 namespace {
 
-bool lies_below(const std::string& name, const std::string& above) {
-  return name == above || (name.starts_with(above) && name[above.size()] == '.');
-}
-
 /// Parameters and buffers of this module itself, not of those below it.
 void cast_own(torch::nn::Module& module, at::ScalarType dtype) {
   const auto convert = [dtype](at::Tensor& tensor) {
@@ -174,21 +170,6 @@ void require_names(const torch::nn::Module& module, const std::vector<std::strin
                                      listed(children, [](const auto& child) { return child.key(); }));
 }
 
-/// Converts the module by a custom policy.
-/// Why: docs/decisions/0086-a-precision-policy-of-the-programs-own.md.
-void convert_by(PrecisionPlugin& custom, torch::nn::Module& module, const std::vector<std::string>& fp32) {
-  require_names(module, fp32);
-  const auto before = module.named_parameters();
-  custom.convert_module(module, fp32);
-  const auto after = module.parameters();
-  for (const auto& known : before)
-    if (std::none_of(after.begin(), after.end(), [&](const at::Tensor& one) { return one.is_same(known.value()); }))
-      throw UsageError("MU310", "convert_module() of the precision policy '" + std::string(custom.name()) +
-                                    "' has replaced parameter " + known.key() + " of " + module.name() +
-                                    ", which optimizers and the program may hold; cast its values in place, by "
-                                    "Module::to or parameter.set_data()");
-}
-
 }  // namespace
 
 void cast_module(torch::nn::Module& module, at::ScalarType dtype, const std::vector<std::string>& fp32) {
@@ -201,14 +182,26 @@ void cast_module(torch::nn::Module& module, at::ScalarType dtype, const std::vec
   if (dtype == at::kFloat) return;
   cast_own(module, dtype);
   for (const auto& child : module.named_modules("", /*include_self=*/false)) {
-    const auto stays = [&](const std::string& name) { return lies_below(child.key(), name); };
+    const auto stays = [&](const std::string& name) {
+      return child.key() == name || child.key().starts_with(name + ".");
+    };
     if (std::none_of(fp32.begin(), fp32.end(), stays)) cast_own(*child.value(), dtype);
   }
 }
 
 void PrecisionPolicy::convert_module(torch::nn::Module& module, const std::vector<std::string>& fp32) const {
-  if (auto* custom = precision_.custom().get()) convert_by(*custom, module, fp32);
-  else cast_module(module, parameter_dtype(), fp32);
+  auto* custom = precision_.custom().get();
+  if (!custom) return cast_module(module, parameter_dtype(), fp32);
+  require_names(module, fp32);
+  const auto before = module.named_parameters();
+  custom->convert_module(module, fp32);
+  const auto after = module.parameters();
+  for (const auto& known : before)
+    if (std::none_of(after.begin(), after.end(), [&](const at::Tensor& one) { return one.is_same(known.value()); }))
+      throw UsageError("MU310", "convert_module() of the precision policy '" + std::string(custom->name()) +
+                                    "' has replaced parameter " + known.key() + " of " + module.name() +
+                                    ", which optimizers and the program may hold; cast its values in place, by "
+                                    "Module::to or parameter.set_data()");
 }
 
 void PrecisionPolicy::convert_input(at::Tensor& tensor) const {
