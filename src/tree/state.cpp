@@ -17,13 +17,6 @@ bool same_bits(const at::Tensor& a, const at::Tensor& b) {
   return x.nbytes() == 0 || std::memcmp(x.const_data_ptr(), y.const_data_ptr(), x.nbytes()) == 0;
 }
 
-bool same_double(double a, double b) { return std::bit_cast<uint64_t>(a) == std::bit_cast<uint64_t>(b); }
-
-bool same_map(const State::Map& a, const State::Map& b) {
-  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
-                    [](const auto& x, const auto& y) { return x.first == y.first && identical(x.second, y.second); });
-}
-
 const State* find_in(const State::Map& map, std::string_view name) noexcept {
   const auto found = std::find_if(map.begin(), map.end(), [&](const auto& entry) { return entry.first == name; });
   return found == map.end() ? nullptr : &found->second;
@@ -112,12 +105,14 @@ bool identical(const State& a, const State& b) {
     case State::Kind::none: return true;
     case State::Kind::boolean: return a.boolean() == b.boolean();
     case State::Kind::integer: return a.integer() == b.integer();
-    case State::Kind::number: return same_double(a.number(), b.number());
+    case State::Kind::number: return std::bit_cast<uint64_t>(a.number()) == std::bit_cast<uint64_t>(b.number());
     case State::Kind::text: return a.text() == b.text();
     case State::Kind::tensor: return same_bits(a.tensor(), b.tensor());
-    case State::Kind::list:
-      return std::equal(a.list().begin(), a.list().end(), b.list().begin(), b.list().end(), identical);
-    case State::Kind::map: return same_map(a.map(), b.map());
+    case State::Kind::list: return std::ranges::equal(a.list(), b.list(), identical);
+    case State::Kind::map:
+      return std::ranges::equal(a.map(), b.map(), [](const auto& x, const auto& y) {
+        return x.first == y.first && identical(x.second, y.second);
+      });
   }
   return false;
 }

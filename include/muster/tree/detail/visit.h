@@ -131,33 +131,25 @@ concept tuple_like = requires { std::tuple_size<std::remove_cvref_t<T>>::value; 
 template <class T>
 concept variant_like = requires { std::variant_size<std::remove_cvref_t<T>>::value; };
 
-/// torch::data::Example and similar: a class with public members `data` and `target`.
+/// torch::data::Example and similar: a class with public members `data` and, unless it names a DataType, `target`.
 template <class T>
-concept example_like = !std::is_aggregate_v<std::remove_cvref_t<T>> && requires(std::remove_cvref_t<T>& t) {
-  t.data;
-  t.target;
-};
-
-/// An Example without target.
-template <class T>
-concept target_less_example =
-    !std::is_aggregate_v<std::remove_cvref_t<T>> && !example_like<T> && requires(std::remove_cvref_t<T>& t) {
-      typename std::remove_cvref_t<T>::DataType;
-      t.data;
-    };
+concept example_like =
+    !std::is_aggregate_v<std::remove_cvref_t<T>> && requires(std::remove_cvref_t<T>& t) { t.data; } &&
+    (
+        requires(std::remove_cvref_t<T>& t) { t.target; } || requires { typename std::remove_cvref_t<T>::DataType; });
 
 /// A class whose type determines its parts: a class with tensors_of(), a tuple, an Example, a plain struct.
 template <class T>
 concept fixed_parts = listed<T> || (!optional_like<T> && !variant_like<T> && !map_like<T> && !list_like<T> &&
-                                    (tuple_like<T> || example_like<T> || target_less_example<T> || aggregate<T>));
+                                    (tuple_like<T> || example_like<T> || aggregate<T>));
 
 /// The parts of such a class, as a tuple of references.
 template <fixed_parts T>
 auto parts_of(T& value) {
   if constexpr (listed<T>) return tensors_of(const_cast<std::remove_const_t<T>&>(value));
   else if constexpr (tuple_like<T>) return std::apply([](auto&... part) { return std::tie(part...); }, value);
-  else if constexpr (example_like<T>) return std::tie(value.data, value.target);
-  else if constexpr (target_less_example<T>) return std::tie(value.data);
+  else if constexpr (example_like<T> && requires { value.target; }) return std::tie(value.data, value.target);
+  else if constexpr (example_like<T>) return std::tie(value.data);
   else return fields(value);
 }
 
