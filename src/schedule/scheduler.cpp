@@ -13,8 +13,6 @@ OptimizerRates::OptimizerRates(torch::optim::Optimizer& optimizer)
     : optimizer_(&optimizer), groups_(optimizer.param_groups().size()),
       initial_(std::make_shared<std::vector<double>>()) {}
 
-size_t OptimizerRates::groups() const noexcept { return groups_; }
-
 std::vector<double> OptimizerRates::get() const {
   const auto& groups = optimizer_->param_groups();
   if (groups.size() != groups_)

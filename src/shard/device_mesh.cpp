@@ -53,10 +53,6 @@ DeviceMesh::DeviceMesh(comm::Communicator group, std::vector<MeshDim> dims)
   int stride = 1;
   for (size_t a = dims_.size(); a-- > 0; stride *= dims_[a].size) strides_[a] = stride;
   for (size_t a = 0; a < dims_.size(); ++a) coordinates_.push_back(whole_.rank() / strides_[a] % dims_[a].size);
-  make_groups();
-}
-
-void DeviceMesh::make_groups() {
   for (size_t a = 0; a < dims_.size(); ++a) {
     if (dims_[a].size == whole_.size()) {
       groups_.push_back(whole_);

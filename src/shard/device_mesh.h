@@ -49,7 +49,6 @@ class DeviceMesh {
  private:
   DeviceMesh() = default;
   size_t index_of(std::string_view dim) const;
-  void make_groups();
 
   comm::Communicator whole_;  // the group passed to the constructor
   std::vector<MeshDim> dims_;

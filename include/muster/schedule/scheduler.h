@@ -24,7 +24,7 @@ class OptimizerRates {
   OptimizerRates(torch::optim::Optimizer& optimizer);
 
   torch::optim::Optimizer& optimizer() const noexcept { return *optimizer_; }
-  size_t groups() const noexcept;
+  size_t groups() const noexcept { return groups_; }
   /// The current rates.
   /// Throws: UsageError (MU137) if the number of the optimizer's groups has changed.
   std::vector<double> get() const;
