@@ -139,20 +139,14 @@ void LateGradients::average(const Replica& replica, const at::Tensor& scale, con
 void ReductionFlags::write(const Replica& replica, bool due, bool broken, bool late, bool unfrozen, unsigned bits) {
   const auto& parameters = replica.parameters();
   const auto own = at::empty({count(parameters.size())}, at::kDouble);
-  auto* flags = own.mutable_data_ptr<double>();
-  for (size_t i = 0; i < parameters.size(); ++i) {
-    // Through the impl, because Tensor::grad() would first ask autograd whether it is a leaf.
-    const bool used = parameters[i].tensor.unsafeGetTensorImpl()->grad().defined();
-    flags[i] = used;
-    flags[parameters.size() + i] = !used && due && parameters[i].tensor.requires_grad();
-  }
-  flags[2 * parameters.size()] = broken;
-  flags[2 * parameters.size() + 1] = late;
-  flags[2 * parameters.size() + 2] = unfrozen;
-  flags[2 * parameters.size() + 3] = due;
-  for (size_t b = 0; b < Piggyback::kBits; ++b) flags[2 * parameters.size() + 4 + b] = (bits >> b) & 1U;
-  for (size_t i = 0; i < parameters.size(); ++i)
-    flags[2 * parameters.size() + 4 + Piggyback::kBits + i] = due && !parameters[i].tensor.requires_grad();
+  auto* next = own.mutable_data_ptr<double>();
+  // Through the impl, because Tensor::grad() would first ask autograd whether it is a leaf.
+  const auto has_gradient = [](const auto& one) { return one.tensor.unsafeGetTensorImpl()->grad().defined(); };
+  for (const auto& one : parameters) *next++ = has_gradient(one);
+  for (const auto& one : parameters) *next++ = !has_gradient(one) && due && one.tensor.requires_grad();
+  for (const bool flag : {broken, late, unfrozen, due}) *next++ = flag;
+  for (size_t b = 0; b < Piggyback::kBits; ++b) *next++ = (bits >> b) & 1U;
+  for (const auto& one : parameters) *next++ = due && !one.tensor.requires_grad();
   const hook::BelowAutograd below;  // no graph has saved this memory
   replica.flags().copy_(own);
 }
@@ -161,18 +155,19 @@ ReductionFlags ReductionFlags::read(const Replica& replica) {
   const auto parameters = replica.parameters().size();
   if (parameters == 0) return {};
   const auto flags = replica.flags().to(at::kCPU, at::kDouble);
-  const auto* values = flags.const_data_ptr<double>();
+  const auto* next = flags.const_data_ptr<double>();
+  const auto read_each = [&](std::vector<double>& sums) {
+    sums.assign(next, next + parameters);
+    next += parameters;
+  };
   ReductionFlags sums;
-  sums.used.assign(values, values + parameters);
-  sums.unused.assign(values + parameters, values + 2 * parameters);
-  sums.broken = values[2 * parameters] > 0;
-  sums.late = values[2 * parameters + 1] > 0;
-  sums.unfrozen = values[2 * parameters + 2] > 0;
-  sums.due = values[2 * parameters + 3];
+  read_each(sums.used);
+  read_each(sums.unused);
+  for (bool* flag : {&sums.broken, &sums.late, &sums.unfrozen}) *flag = *next++ > 0;
+  sums.due = *next++;
   for (size_t b = 0; b < Piggyback::kBits; ++b)
-    if (values[2 * parameters + 4 + b] > 0) sums.bits |= 1U << b;
-  const auto* frozen = values + 2 * parameters + 4 + Piggyback::kBits;
-  sums.frozen.assign(frozen, frozen + parameters);
+    if (*next++ > 0) sums.bits |= 1U << b;
+  read_each(sums.frozen);
   return sums;
 }
 
