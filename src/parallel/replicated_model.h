@@ -92,7 +92,6 @@ class ReplicatedModel final : public ManagedModel, public GradientReductions, pu
   /// Checks, before anything is moved or sent, that ranks have built equal models.
   std::vector<NamedTensor> agreed_buffers() const;
   void share_values(int root) const;
-  void require_unmoved() const;
 
   torch::nn::Module& module_;
   comm::Communicator group_;

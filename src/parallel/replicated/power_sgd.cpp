@@ -76,7 +76,6 @@ class PowerSgdHook final : public CommHook {
   /// Drops the buckets of a checkpoint that this model does not have.
   void drop_loaded(int rank);
   void allocate(BucketState& state, const GradientBucket& bucket) const;
-  Finish start_uncompressed(const GradientBucket& bucket, const comm::Communicator& group);
   void finish(BucketState& state, const GradientBucket& bucket, const comm::Communicator& group);
   /// Called when all buckets have arrived: keeps the new errors and factors, unless gradients were not finite.
   void end_reduction();
@@ -243,15 +242,12 @@ void PowerSgdHook::revive_columns(BucketState& state, size_t bucket, size_t i) c
   pair.q.copy_(at::where(dead.any(), revived, pair.q));
 }
 
-CommHook::Finish PowerSgdHook::start_uncompressed(const GradientBucket& bucket, const comm::Communicator& group) {
-  return [this, work = group.start_all_reduce(bucket.flat, comm::ReduceOp::sum), last = bucket.last]() mutable {
-    work.wait();
-    iteration_ += last;
-  };
-}
-
 CommHook::Finish PowerSgdHook::start(const GradientBucket& bucket, const comm::Communicator& group) {
-  if (iteration_ < options_.start_iteration) return start_uncompressed(bucket, group);
+  if (iteration_ < options_.start_iteration)
+    return [this, work = group.start_all_reduce(bucket.flat, comm::ReduceOp::sum), last = bucket.last]() mutable {
+      work.wait();
+      iteration_ += last;
+    };
   auto& state = state_of(bucket);
   if (options_.use_error_feedback) {
     if (state.error.defined()) bucket.flat.add_(state.error);
@@ -291,7 +287,8 @@ void PowerSgdHook::finish(BucketState& state, const GradientBucket& bucket, cons
     // The new error is this rank's 1/size share of what compression lost. `before` is this rank's gradient times
     // 1/size, and bucket.flat the mean over all ranks, of which this rank's share is 1/size.
     state.next_error = state.before.sub_(bucket.flat, 1.0 / group.size());
-    for (const auto& [tensor, place] : state.whole) clear_part(state.next_error, bucket.flat, tensor);
+    for (const auto& [tensor, place] : state.whole)
+      state.next_error.narrow(0, tensor.storage_offset() - bucket.flat.storage_offset(), tensor.numel()).zero_();
   }
   note_finite(bucket.flat);
   if (!bucket.last) return;
@@ -330,10 +327,6 @@ void PowerSgdHook::restore(BucketState& state) {
 }
 
 }  // namespace
-
-void clear_part(const at::Tensor& like, const at::Tensor& flat, const at::Tensor& part) {
-  like.narrow(0, part.storage_offset() - flat.storage_offset(), part.numel()).zero_();
-}
 
 std::shared_ptr<CommHook> make_power_sgd_hook(const PowerSgdOptions& options) {
   const auto require = [](bool good, std::string_view option, auto value, std::string_view wanted) {

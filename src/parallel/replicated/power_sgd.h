@@ -17,7 +17,4 @@ inline uint64_t factor_seed(uint64_t seed, int64_t iteration, size_t bucket, siz
   return ((seed * 1'000'003 + static_cast<uint64_t>(iteration)) * 10'007 + bucket) * 100'003 + matrix;
 }
 
-/// Zeroes the elements of `like` at the place that `part` has in `flat`. `like` and `flat` have one layout.
-void clear_part(const at::Tensor& like, const at::Tensor& flat, const at::Tensor& part);
-
 }  // namespace muster::parallel

@@ -250,7 +250,9 @@ void Reducer::finalize_backward(bool reports) {
   }
   if (flags.late || !late_.empty()) late_.average(replica_, participants_.scale(), group_, labelled_step());
   if (cause_ != Cause::join) ++ended_;
-  refuse_different_freezing(flags);
+  if (const auto names = flags.frozen_on_some(replica_); !names.empty())  // on all ranks, which have equal sums
+    throw ConfigError("MU150", "ranks have frozen different parameters: only some of them have frozen " + names +
+                                   "; call requires_grad_ alike on every rank, between the same steps");
   if (reports) report(flags);
   if (static_graph_.promised() && !static_graph_.is_known() && cause_ == Cause::backward) {
     std::vector<char> expected;
@@ -342,13 +344,6 @@ void Reducer::add_unfrozen() {
   }
   if (!replica_.flags_are_apart() || replica_.buckets().size() == first_bucket) return;
   buckets_.reduce_flags(labelled_step());
-}
-
-/// Every rank has equal sums, so all ranks throw.
-void Reducer::refuse_different_freezing(const ReductionFlags& flags) const {
-  if (const auto names = flags.frozen_on_some(replica_); !names.empty())
-    throw ConfigError("MU150", "ranks have frozen different parameters: only some of them have frozen " + names +
-                                   "; call requires_grad_ alike on every rank, between the same steps");
 }
 
 }  // namespace muster::parallel

@@ -157,7 +157,6 @@ class Reducer final : private BackwardActions {
   void fill(size_t i) MUSTER_REQUIRES(watch_.mutex());
   void fill_the_rest() MUSTER_REQUIRES(watch_.mutex());
   void finalize_backward(bool reports) MUSTER_REQUIRES(watch_.mutex());
-  void refuse_different_freezing(const ReductionFlags& flags) const;
   void report(const ReductionFlags& flags) MUSTER_REQUIRES(watch_.mutex());
 
   static constexpr double kMiB = 1024.0 * 1024.0;

@@ -73,17 +73,6 @@ void ReplicatedModel::sync_final_model(const comm::Communicator&, int root) {
     for (const auto& parameter : replica_.parameters()) zero_local_gradient(parameter.tensor, /*set_to_none=*/true);
 }
 
-void ReplicatedModel::require_unmoved() const {
-  for (const auto& parameter : replica_.parameters())
-    if (parameter.tensor.const_data_ptr() != parameter.data)
-      throw UsageError(
-          "MU156",
-          "parameter '" + parameter.name +
-              "' was moved to other memory after prepare(), as by "
-              "module->to(...) or torch::load(module, ...): move and convert the module before prepare(), and load "
-              "weights after it with load_model(model, path)");
-}
-
 std::string ReplicatedModel::describe() const {
   std::ostringstream text;
   text << "ddp: " << group_.size() << " ranks, " << replica_.parameters().size() << " trainable parameters";
@@ -130,7 +119,14 @@ void ReplicatedModel::zero_grad(const at::Tensor& parameter, bool set_to_none) {
 }
 
 void ReplicatedModel::enter_forward() {
-  reducer_.enter_forward([this] { require_unmoved(); });
+  reducer_.enter_forward([this] {
+    for (const auto& parameter : replica_.parameters())
+      if (parameter.tensor.const_data_ptr() != parameter.data)
+        throw UsageError("MU156", "parameter '" + parameter.name +
+                                      "' was moved to other memory after prepare(), as by "
+                                      "module->to(...) or torch::load(module, ...): move and convert the module before "
+                                      "prepare(), and load weights after it with load_model(model, path)");
+  });
 }
 void ReplicatedModel::broadcast_buffers() {
   if (options_.broadcast_buffers) buffers_.run(group_);

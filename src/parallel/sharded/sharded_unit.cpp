@@ -18,18 +18,14 @@ std::vector<int64_t> numels(const UnitPlan& plan) {
   return sizes;
 }
 
-/// Each shard must be a multiple of this many elements.
-int64_t shard_multiple(const OneCopy* one_copy, at::ScalarType dtype) {
-  return one_copy ? one_copy->part_multiple(c10::elementSize(dtype)) : 1;
-}
-
 }  // namespace
 
 ShardedUnit::ShardedUnit(UnitPlan plan, const ShardGroups& groups, const ShardSettings& settings,
                          const ShardStreams& streams, BufferPool& buffers, OneCopy* one_copy,
                          const std::weak_ptr<hook::StorageWatcher>& watcher, int64_t owner_id)
     : plan_(std::move(plan)), groups_(groups), settings_(settings), streams_(streams), buffers_(buffers),
-      layout_(numels(plan_), groups.shards.size(), shard_multiple(one_copy, dtype_of_use(plan_, settings))),
+      layout_(numels(plan_), groups.shards.size(),
+              one_copy ? one_copy->part_multiple(c10::elementSize(dtype_of_use(plan_, settings))) : 1),
       values_(plan_, layout_, groups, settings, streams, buffers, one_copy, watcher, owner_id),
       placeholder_memory_(watcher, ~owner_id, "the gradients of unit '" + plan_.name + "'", values_.full_bytes(),
                           plan_.parameters.front().tensor.device()),

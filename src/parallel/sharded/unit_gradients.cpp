@@ -67,7 +67,9 @@ void UnitGradients::set_divisor(double divisor) {
   scale_ = optim::wrapped_number(1.0 / divisor_before_);
 }
 
-int64_t UnitGradients::row_length() const { return layout_.shard_numel() + flag_count(); }
+int64_t UnitGradients::row_length() const {
+  return layout_.shard_numel() + (flags_are_apart() ? 0 : static_cast<int64_t>(runs_.size()) + 1);
+}
 
 bool UnitGradients::holds_any_sum() const {
   return reduced_ || std::any_of(has_sharded_grad_.begin(), has_sharded_grad_.end(), [](char has) { return has != 0; });
@@ -98,11 +100,6 @@ void UnitGradients::begin_collecting() {
   }
 }
 
-/// Waits only for ready_, which all rows need: gradients of one parameter arrive in the order of their streams.
-void UnitGradients::collect_on_current_stream() {
-  if (collectors_.add(options_.value.device())) device::stream_wait(kReady, ready_, options_.value.device());
-}
-
 /// Gradients of several backwards are summed first and then divided, as in a model with whole gradients, so that the
 /// bits are equal.
 void UnitGradients::take_run(const at::Tensor& target, const at::Tensor& source, size_t i, bool last) const {
@@ -124,7 +121,9 @@ void UnitGradients::take(size_t i, const at::Tensor& flat, bool last) {
   const hook::BelowAutograd guard;
   if (flight_) wait();
   if (!collecting_) begin_collecting();
-  if (options_.stream) collect_on_current_stream();
+  // Waits only for ready_, which all rows need: gradients of one parameter arrive in the order of their streams.
+  if (options_.stream && collectors_.add(options_.value.device()))
+    device::stream_wait(kReady, ready_, options_.value.device());
   for (const auto& at : runs_[i]) {
     take_run(run(rows_, at, at.length), flat.as_strided({at.length}, {1}, flat.storage_offset() + at.offset_in_param),
              i, last);
@@ -141,15 +140,14 @@ void UnitGradients::fill_gaps(bool freezing_change) {
       if (!has_unsharded_grad_[i]) set_zero(run(rows_, at, at.padded));
       else if (!scaled_[i] && divisor_before_ != 1) run(rows_, at, at.length).mul_(scale_);
   for (const auto& gap : gaps_) set_zero(run(rows_, gap, gap.length));
-  if (flags_are_apart()) return send_flags(freezing_change);
+  if (flags_are_apart()) {
+    for (size_t i = 0; i < runs_.size(); ++i) sent_flags_[i] |= has_unsharded_grad_[i];
+    sent_flags_.back() |= static_cast<char>(freezing_change);
+    return;
+  }
   auto flags = at::empty({static_cast<int64_t>(has_unsharded_grad_.size()) + 1}, at::TensorOptions().dtype(at::kFloat));
   *std::copy(has_unsharded_grad_.begin(), has_unsharded_grad_.end(), flags.mutable_data_ptr<float>()) = freezing_change;
   rows_.as_strided({layout_.world(), flags.numel()}, {row_length(), 1}, layout_.shard_numel()).copy_(flags);
-}
-
-void UnitGradients::send_flags(bool freezing_change) {
-  for (size_t i = 0; i < runs_.size(); ++i) sent_flags_[i] |= has_unsharded_grad_[i];
-  sent_flags_.back() |= static_cast<char>(freezing_change);
 }
 
 void UnitGradients::receive_flags(const float* sums) {

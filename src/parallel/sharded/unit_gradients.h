@@ -102,13 +102,10 @@ class UnitGradients {
   int64_t row_length() const;
   at::TensorOptions rows_options() const { return options_.value.dtype(options_.reduce); }
   at::Tensor run(const at::Tensor& rows, const RowRun& at, int64_t length) const;
-  int64_t flag_count() const { return flags_are_apart() ? 0 : static_cast<int64_t>(runs_.size()) + 1; }
   /// Whether the shard holds a sum, or zeros, to which a reduction adds.
   bool holds_sum(size_t i) const { return has_sharded_grad_[i] || reduced_; }
   bool holds_any_sum() const;
   void begin_collecting();
-  void collect_on_current_stream();
-  void send_flags(bool freezing_change);
   void take_run(const at::Tensor& target, const at::Tensor& source, size_t i, bool last) const;
   void fill_gaps(bool freezing_change);
   std::vector<char> read_flags(const at::Tensor& got);
