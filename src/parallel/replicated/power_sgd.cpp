@@ -72,7 +72,6 @@ class PowerSgdHook final : public CommHook {
     bool started = false, was_started = false;
   };
   BucketState& state_of(const GradientBucket& bucket);
-  void take_loaded(BucketState& state, const GradientBucket& bucket);
   /// Drops the buckets of a checkpoint that this model does not have.
   void drop_loaded(int rank);
   void allocate(BucketState& state, const GradientBucket& bucket) const;
@@ -82,10 +81,7 @@ class PowerSgdHook final : public CommHook {
   static void restore(BucketState& state);
   /// A first factor for matrix i, equal on every rank.
   at::Tensor drawn(const BucketState& state, size_t bucket, size_t i) const;
-  void draw_factors(BucketState& state, size_t bucket) const;
   void revive_columns(BucketState& state, size_t bucket, size_t i) const;
-  void note_finite(const at::Tensor& flat);
-  static void keep_if(const at::Tensor& finite, BucketState& state);
 
   PowerSgdOptions options_;
   // Whether all of this reduction is finite so far, equal on every rank; undefined: nothing yet. On a device the host
@@ -115,19 +111,15 @@ PowerSgdHook::BucketState& PowerSgdHook::state_of(const GradientBucket& bucket) 
   allocate(*state, bucket);
   state->parameters = parameters_of(bucket);
   for (const auto& pair : state->pairs) state->parameters += formatted(" {}x{}", pair.q.size(0), pair.q.size(1));
-  take_loaded(*state, bucket);
-  return *state;
-}
-
-/// Takes loaded factors and error. If PowerSGD's rank has changed, the sizes differ and the loaded state is dropped
-/// later.
-void PowerSgdHook::take_loaded(BucketState& state, const GradientBucket& bucket) {
-  const auto found = loaded_.find(state.parameters);
-  if (found == loaded_.end() || found->second.flat_q.sizes() != state.flat_q.sizes()) return;
-  state.flat_q.copy_(found->second.flat_q);
-  state.started = found->second.started;
-  if (found->second.error.defined()) state.error = found->second.error.to(bucket.flat.options());
+  // Takes loaded factors and error. If PowerSGD's rank has changed, the sizes differ and the loaded state is dropped
+  // later.
+  const auto found = loaded_.find(state->parameters);
+  if (found == loaded_.end() || found->second.flat_q.sizes() != state->flat_q.sizes()) return *state;
+  state->flat_q.copy_(found->second.flat_q);
+  state->started = found->second.started;
+  if (found->second.error.defined()) state->error = found->second.error.to(bucket.flat.options());
   loaded_.erase(found);
+  return *state;
 }
 
 void PowerSgdHook::drop_loaded(int rank) {
@@ -218,14 +210,6 @@ at::Tensor PowerSgdHook::drawn(const BucketState& state, size_t bucket, size_t i
   return there;
 }
 
-void PowerSgdHook::draw_factors(BucketState& state, size_t bucket) const {
-  for (size_t i = 0; i < state.pairs.size(); ++i) state.pairs[i].q.copy_(drawn(state, bucket, i));
-  if (state.flat_q.is_cpu() || state.started) return;
-  // The host will not learn whether this reduction is finite, so it could not draw the factors again.
-  state.kept_q.copy_(state.flat_q);
-  state.was_started = true;
-}
-
 /// Makes q orthonormal. Replaces columns that became zero for a gradient of lower rank, because they would stay zero.
 void PowerSgdHook::revive_columns(BucketState& state, size_t bucket, size_t i) const {
   auto& pair = state.pairs[i];
@@ -258,7 +242,13 @@ CommHook::Finish PowerSgdHook::start(const GradientBucket& bucket, const comm::C
   state.was_started = state.started;
   state.kept_q = state.flat_q.clone();
   for (const auto& [tensor, place] : state.whole) place.copy_(tensor);
-  if (!state.started || !options_.warm_start) draw_factors(state, bucket.index);
+  if (!state.started || !options_.warm_start)
+    for (size_t i = 0; i < state.pairs.size(); ++i) state.pairs[i].q.copy_(drawn(state, bucket.index, i));
+  if (!state.started && !state.flat_q.is_cpu()) {
+    // The host will not learn whether this reduction is finite, so it could not draw the factors again.
+    state.kept_q.copy_(state.flat_q);
+    state.was_started = true;
+  }
   state.started = true;
   for (size_t i = 0; i < state.pairs.size(); ++i) {
     revive_columns(state, bucket.index, i);
@@ -290,33 +280,27 @@ void PowerSgdHook::finish(BucketState& state, const GradientBucket& bucket, cons
     for (const auto& [tensor, place] : state.whole)
       state.next_error.narrow(0, tensor.storage_offset() - bucket.flat.storage_offset(), tensor.numel()).zero_();
   }
-  note_finite(bucket.flat);
+  const auto finite = bucket.flat.mul(0).sum().eq(0);
+  finite_ = finite_.defined() ? finite_.logical_and(finite) : finite;
   if (!bucket.last) return;
   end_reduction();
   // A parameter that was just unfrozen first reaches the hook one reduction later.
   if (!loaded_.empty() && ++reductions_since_load_ > 1) drop_loaded(group.rank());
 }
 
-void PowerSgdHook::note_finite(const at::Tensor& flat) {
-  const auto finite = flat.mul(0).sum().eq(0);
-  finite_ = finite_.defined() ? finite_.logical_and(finite) : finite;
-}
-
-/// Does on the device what the host would do if it knew whether the reduction is finite.
-void PowerSgdHook::keep_if(const at::Tensor& finite, BucketState& state) {
-  state.flat_q.copy_(at::where(finite, state.flat_q, state.kept_q));
-  if (!state.next_error.defined()) return;
-  state.error =
-      at::where(finite, state.next_error, state.error.defined() ? state.error : at::zeros_like(state.next_error));
-}
-
 void PowerSgdHook::end_reduction() {
   ++iteration_;
   for (auto& state : states_) {
     if (!state || !state->kept_q.defined()) continue;
-    if (!finite_.is_cpu()) keep_if(finite_, *state);
-    else if (finite_.item<bool>()) state->error = state->next_error;
-    else restore(*state);
+    if (!finite_.is_cpu()) {  // the device does what the host would do if it knew whether the reduction is finite
+      state->flat_q.copy_(at::where(finite_, state->flat_q, state->kept_q));
+      if (const auto& next = state->next_error; next.defined())
+        state->error = at::where(finite_, next, state->error.defined() ? state->error : at::zeros_like(next));
+    } else if (finite_.item<bool>()) {
+      state->error = state->next_error;
+    } else {
+      restore(*state);
+    }
     state->next_error = state->kept_q = at::Tensor();
   }
 }
