@@ -134,18 +134,15 @@ void collate_into(collated_t<S>& batch, const S& sample, const StackPlace& place
 
 namespace detail {
 template <class To, class From>
-void collate_one(To& to, const From& from, const StackPlace& place) {
-  static_assert(
-      std::same_as<collated_t<From>, To>,
-      "a struct's numbers and texts have no place in a batch of the same struct: make the field a tensor, use a tuple, "
-      "or give the dataset get_batch(indices, batch)");
-  collate_into<From>(to, from, place);
-}
-
-template <class To, class From>
 void collate_parts(To& to, const From& from, const StackPlace& place) {
+  const auto collate_one = [&]<class T, class F>(T& batch, const F& sample) {
+    static_assert(std::same_as<collated_t<F>, T>,
+                  "a struct's numbers and texts have no place in a batch of the same struct: make the field a tensor, "
+                  "use a tuple, or give the dataset get_batch(indices, batch)");
+    collate_into<F>(batch, sample, place);
+  };
   [&]<std::size_t... I>(std::index_sequence<I...>) {
-    (collate_one(std::get<I>(to), std::get<I>(from), place), ...);
+    (collate_one(std::get<I>(to), std::get<I>(from)), ...);
   }(std::make_index_sequence<std::tuple_size_v<From>>());
 }
 }  // namespace detail
