@@ -17,8 +17,6 @@ class FrozenParameters {
   explicit FrozenParameters(const std::vector<NamedTensor>& parameters);
 
   const std::vector<NamedTensor>& all() const noexcept { return parameters_; }
-  size_t size() const noexcept { return parameters_.size(); }
-  bool empty() const noexcept { return parameters_.empty(); }
   /// Whether one of these parameters requires a gradient now.
   bool any_unfrozen() const;
   /// Throws: ConfigError (MU150) on every rank, naming the first of these parameters that only some ranks train.

@@ -99,8 +99,7 @@ SequentialLR::SequentialLR(OptimizerRates optimizer, SequentialLROptions options
                            "one shorter");
   schedule::require_option(std::is_sorted(milestones_.begin(), milestones_.end()), "milestones", "not in order",
                            "ascending");
-  rewind();
-  begin();
+  restart();
 }
 
 std::optional<int64_t> SequentialLR::total_steps() const {

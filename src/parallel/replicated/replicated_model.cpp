@@ -27,7 +27,7 @@ ReplicatedModel::ReplicatedModel(torch::nn::Module& module, comm::Communicator g
     : module_(module), group_(std::move(group)), options_(options), all_(distinct_parameters(module)), frozen_(all_),
       buffers_(tensors_in(agreed_buffers())),
       replica_(trainable(all_), options.first_bucket_mb * kMiB, options.bucket_cap_mb * kMiB,
-               ReductionFlags::count(all_.size() - frozen_.size()),
+               ReductionFlags::count(all_.size() - frozen_.all().size()),
                [this](int64_t elements, const at::TensorOptions& kind) {
                  return comm::shared_zeros(group_, elements, kind, comm::PeerAccess::write);
                }),
@@ -76,7 +76,7 @@ void ReplicatedModel::sync_final_model(const comm::Communicator&, int root) {
 std::string ReplicatedModel::describe() const {
   std::ostringstream text;
   text << "ddp: " << group_.size() << " ranks, " << replica_.parameters().size() << " trainable parameters";
-  if (!frozen_.empty()) text << " and " << frozen_.size() << " frozen";
+  if (const auto frozen = frozen_.all().size()) text << " and " << frozen << " frozen";
   text << " in " << replica_.buckets().size() << " buckets of at most " << options_.bucket_cap_mb << " MiB";
   if (options_.broadcast_buffers && !buffers_.empty()) text << ", buffers from rank 0";
   if (options_.find_unused_parameters) text << ", parameters may be unused";

@@ -1,6 +1,5 @@
 #include "parallel/sharded/sharded_settings.h"
 
-#include <array>
 #include <cmath>
 
 #include "base/text.h"
@@ -9,16 +8,11 @@
 namespace muster::parallel {
 namespace {
 
-constexpr std::array<std::pair<std::string_view, at::ScalarType>, 10> kShardDtypes{{{"f32", at::kFloat},
-                                                                                    {"float32", at::kFloat},
-                                                                                    {"fp32", at::kFloat},
-                                                                                    {"bf16", at::kBFloat16},
-                                                                                    {"bfloat16", at::kBFloat16},
-                                                                                    {"f16", at::kHalf},
-                                                                                    {"float16", at::kHalf},
-                                                                                    {"fp16", at::kHalf},
-                                                                                    {"f64", at::kDouble},
-                                                                                    {"float64", at::kDouble}}};
+constexpr std::pair<std::string_view, at::ScalarType> kShardDtypes[] = {
+    {"f32", at::kFloat},         {"float32", at::kFloat},  {"fp32", at::kFloat},   {"bf16", at::kBFloat16},
+    {"bfloat16", at::kBFloat16}, {"f16", at::kHalf},       {"float16", at::kHalf}, {"fp16", at::kHalf},
+    {"f64", at::kDouble},        {"float64", at::kDouble},
+};
 
 std::optional<at::ScalarType> read_dtype(const char* option, const DtypeName& name) {
   if (name.empty()) return {};
