@@ -45,21 +45,6 @@ optim::FlatParameters* owner_of(const std::vector<at::Tensor>& parameters) {
   return nullptr;
 }
 
-[[noreturn]] void refuse_late_sharding(int64_t n_averaged) {
-  throw UsageError("MU583", formatted("an average of weights has {} updates from before its module was sharded, and "
-                                      "they are not cut into shards: prepare the module before the first update()",
-                                      n_averaged));
-}
-
-[[noreturn]] void refuse_writes() {
-  throw UsageError("MU188",
-                   "parameters were written inside AveragedModel::use(), as by a step of an optimizer: that changed "
-                   "the averages, and the weights of "
-                   "training are as they were before use(). Let use() only evaluate, and step after it; to train on "
-                   "from the averages, call "
-                   "copy_to_module() first");
-}
-
 template <class Norm>
 void collect_norm(torch::nn::Module& module,
                   std::vector<std::pair<torch::nn::Module*, std::function<void()>>>& restore) {
@@ -104,7 +89,10 @@ void AveragedModel::follow_owner() {
     if (now.sizes() == entry.average.sizes()) continue;
     const auto flat = at::zeros_like(now);
     if (const auto* local = owner_ ? owner_->find(entry.tensor) : nullptr; n_averaged_ > 0 && local && local->sharded)
-      refuse_late_sharding(n_averaged_);
+      throw UsageError("MU583",
+                       formatted("an average of weights has {} updates from before its module was sharded, and "
+                                 "they are not cut into shards: prepare the module before the first update()",
+                                 n_averaged_));
     if (n_averaged_ > 0) flat.as_strided(entry.tensor.sizes(), entry.tensor.strides()).copy_(entry.average);
     entry.average = flat;
   }
@@ -164,7 +152,12 @@ void AveragedModel::lend(const std::function<void()>& f) {
   std::exception_ptr error;
   try {
     f();
-    if (versions_of(parameters_) != before) refuse_writes();
+    if (versions_of(parameters_) != before)
+      throw UsageError(
+          "MU188",
+          "parameters were written inside AveragedModel::use(), as by a step of an optimizer: that changed "
+          "the averages, and the weights of training are as they were before use(). Let use() only "
+          "evaluate, and step after it; to train on from the averages, call copy_to_module() first");
   } catch (...) {
     error = std::current_exception();
   }
