@@ -27,10 +27,7 @@ at::Tensor in_memory_order(const at::Tensor& tensor);
 /// Throws: ConfigError (MU144) unless p > 0.
 void require_order(double p);
 
-}  // namespace muster::optim
-
-/// Norms of gradients on a device, without making the host wait: each result is a float64 tensor on that device.
-namespace muster::optim {
+// Norms of gradients on a device, without making the host wait: each result is a float64 tensor on that device.
 
 /// The device of all these tensors; nullopt if it is the CPU, if they are on several devices, or if there are none.
 std::optional<at::Device> single_device_of(const std::vector<at::Tensor>& tensors);

@@ -174,6 +174,11 @@ at::Tensor carried(const at::Tensor& sums) {
   return rest;
 }
 
+at::Tensor words_of_all(const std::vector<at::Tensor>& tensors, at::Device device, double p) {
+  const auto words = device_words(tensors, p);
+  return words.defined() ? words : at::zeros({kSumWords}, at::TensorOptions(at::kLong).device(device));
+}
+
 /// Requires: exponents of normal numbers.
 at::Tensor power_of_two(const at::Tensor& exponents) {
   return (exponents + 1023).bitwise_left_shift(52).view(at::kDouble);
@@ -217,25 +222,6 @@ void add_device_powers(ExactSum& sum, const std::vector<at::Tensor>& tensors, do
   std::copy_n(on_host.const_data_ptr<int64_t>(), words.size(), words.begin());
   sum.add(words);
 }
-
-}  // namespace muster::optim
-
-namespace muster {
-
-GradNorm::operator double() const {
-  if (!value_) value_ = on_device_.item<double>();
-  return *value_;
-}
-
-namespace optim {
-namespace {
-
-at::Tensor words_of_all(const std::vector<at::Tensor>& tensors, at::Device device, double p) {
-  const auto words = device_words(tensors, p);
-  return words.defined() ? words : at::zeros({kSumWords}, at::TensorOptions(at::kLong).device(device));
-}
-
-}  // namespace
 
 std::optional<at::Device> single_device_of(const std::vector<at::Tensor>& tensors) {
   if (tensors.empty() || tensors.front().is_cpu()) return std::nullopt;
@@ -282,5 +268,13 @@ void scale_by(const at::Tensor& gradient, const at::Tensor& factor) {
   else gradient.mul_(factor);
 }
 
-}  // namespace optim
+}  // namespace muster::optim
+
+namespace muster {
+
+GradNorm::operator double() const {
+  if (!value_) value_ = on_device_.item<double>();
+  return *value_;
+}
+
 }  // namespace muster

@@ -56,11 +56,8 @@ void run_update(UpdateRule rule, torch::optim::Optimizer& optimizer, const torch
 /// Why an optimizer with rule `unfused` needs full parameters.
 std::string why_full(const torch::optim::Optimizer& optimizer);
 
-}  // namespace muster::optim
-
-/// Checks whether the kernels of the installed LibTorch make the steps that its own optimizers make in float64.
-/// Why: docs/decisions/0160-kernels-are-checked-where-they-run.md.
-namespace muster::optim {
+// Checks whether the kernels of the installed LibTorch make the steps that its own optimizers make in float64.
+// Why: docs/decisions/0160-kernels-are-checked-where-they-run.md.
 
 /// How far values may be from the values after the same number of steps in float64. In each step the values and the
 /// states that make up the update are rounded to the dtype, and an update is smaller than the value. A lost update
