@@ -503,13 +503,8 @@ bool device_has_kernels(const at::Tensor& parameter) {
 }
 
 bool has_kernel(const at::Tensor& parameter) {
-  switch (parameter.scalar_type()) {
-    case at::kDouble:
-    case at::kFloat:
-    case at::kHalf:
-    case at::kBFloat16: break;
-    default: return false;
-  }
+  const auto dtype = parameter.scalar_type();
+  if (dtype != at::kDouble && dtype != at::kFloat && dtype != at::kHalf && dtype != at::kBFloat16) return false;
   return parameter.device().is_cpu() || parameter.device().is_cuda() || device_has_kernels(parameter);
 }
 

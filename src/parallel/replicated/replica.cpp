@@ -58,20 +58,6 @@ namespace {
 
 using optim::padded;
 
-at::TensorOptions kind_of(const at::Tensor& tensor) {
-  return at::TensorOptions().dtype(tensor.scalar_type()).device(tensor.device());
-}
-
-size_t index_of(std::vector<at::TensorOptions>& kinds, const at::TensorOptions& kind) {
-  const auto same = [&](const at::TensorOptions& other) {
-    return other.dtype() == kind.dtype() && other.device() == kind.device();
-  };
-  const auto found = std::find_if(kinds.begin(), kinds.end(), same);
-  if (found != kinds.end()) return static_cast<size_t>(found - kinds.begin());
-  kinds.push_back(kind);
-  return kinds.size() - 1;
-}
-
 /// Memory of the flat tensor with the sizes and strides of `like` (contiguous if `like` has gaps or overlaps). To
 /// autograd it is an independent tensor, not a view, so that gradients can be detached in place, as LibTorch's
 /// zero_grad does.
@@ -107,8 +93,12 @@ void Replica::append(std::vector<NamedTensor> parameters, double first_bytes, do
   std::vector<at::TensorOptions> kinds;
   std::vector<BucketItem> items;
   for (auto& [name, tensor] : parameters) {
-    const auto kind = index_of(kinds, kind_of(tensor));
-    items.push_back({padded(tensor.numel()), static_cast<int64_t>(tensor.element_size()), kind});
+    const auto kind = std::ranges::find_if(kinds, [&tensor = tensor](const at::TensorOptions& one) {
+      return one.dtype() == tensor.dtype() && one.device() == tensor.device();
+    });
+    items.push_back({padded(tensor.numel()), static_cast<int64_t>(tensor.element_size()),
+                     static_cast<size_t>(kind - kinds.begin())});
+    if (kind == kinds.end()) kinds.push_back(at::TensorOptions().dtype(tensor.dtype()).device(tensor.device()));
     index_[tensor.unsafeGetTensorImpl()] = parameters_.size();
     parameters_.push_back({std::move(name), std::move(tensor), {}, {}, nullptr, 0});
   }
