@@ -111,8 +111,18 @@ class Registry {
     if (installed.priorities.load(std::memory_order_relaxed) & bit) return;
     const auto index = static_cast<size_t>(interceptor.priority);
     installed.run[index] = interceptor.run;
-    if (bit & kEvery) add_to_every();
-    else named(bit & kUnderAutocast ? autocast_ : on_thread_, bit).add(interceptor);
+    if (bit & kNamedOnThread) {
+      if (!on_thread_) on_thread_ = std::make_unique<NamedKernels>(kNamedOperatorsKey, /*falls_through=*/true);
+      on_thread_->add(interceptor);
+    } else if (bit & kUnderAutocast) {
+      if (!autocast_) autocast_ = std::make_unique<NamedKernels>(c10::DispatchKey::AutocastCPU, false);
+      autocast_->add(interceptor);
+    } else if (!every_) {
+      auto library = std::make_unique<torch::Library>(torch::Library::IMPL, "_", kEveryOperatorKey, __FILE__, __LINE__);
+      // Boxed and for all namespaces, so that operators of users and of later versions are seen, too.
+      library->fallback(torch::CppFunction::makeFromBoxedFunction<&intercept_every>());
+      every_ = std::move(library);
+    }
     names_[index] = interceptor.name;
     installed.priorities.fetch_or(bit, std::memory_order_release);
   }
@@ -130,21 +140,6 @@ class Registry {
       refuse("priorities 8 to 23 take every operator; leave `takes` empty, or choose a priority of named operators");
     if (!(bit & kEvery) && !interceptor.takes)
       refuse("priorities 0 to 7 and 24 to 31 take named operators; say in `takes` which");
-  }
-
-  void add_to_every() MUSTER_REQUIRES(mutex_) {
-    if (every_) return;
-    auto library = std::make_unique<torch::Library>(torch::Library::IMPL, "_", kEveryOperatorKey, __FILE__, __LINE__);
-    // Boxed and for all namespaces, so that operators of users and of later versions are seen, too.
-    library->fallback(torch::CppFunction::makeFromBoxedFunction<&intercept_every>());
-    every_ = std::move(library);
-  }
-
-  static NamedKernels& named(std::unique_ptr<NamedKernels>& kernels, uint32_t bit) {
-    if (!kernels)
-      kernels = bit & kUnderAutocast ? std::make_unique<NamedKernels>(c10::DispatchKey::AutocastCPU, false)
-                                     : std::make_unique<NamedKernels>(kNamedOperatorsKey, true);
-    return *kernels;
   }
 
   base::Mutex mutex_;
