@@ -77,12 +77,10 @@ bool scales_losses(const Precision& precision) {
   return custom ? custom->scales_losses() : precision.kind() == PrecisionKind::f16_mixed;
 }
 
-namespace {
-
 /// Autocast of a device type until the object is destroyed.
-class AutocastState {
+class AutocastScope::Autocast {
  public:
-  AutocastState(c10::DeviceType device, std::optional<at::ScalarType> dtype, const AutocastOptions& options)
+  Autocast(c10::DeviceType device, std::optional<at::ScalarType> dtype, const AutocastOptions& options)
       : device_(device), dtype_before_(at::autocast::get_autocast_dtype(device)),
         cache_before_(at::autocast::is_autocast_cache_enabled()),
         enabled_before_(at::autocast::is_autocast_enabled(device)) {
@@ -93,9 +91,9 @@ class AutocastState {
     at::autocast::set_autocast_cache_enabled(options.cache_enabled);
     at::autocast::increment_nesting();
   }
-  AutocastState(const AutocastState&) = delete;
-  AutocastState& operator=(const AutocastState&) = delete;
-  ~AutocastState() {
+  Autocast(const Autocast&) = delete;
+  Autocast& operator=(const Autocast&) = delete;
+  ~Autocast() {
     if (at::autocast::decrement_nesting() == 0 || at::autocast::get_autocast_dtype(device_) != dtype_before_)
       at::autocast::clear_cache();
     at::autocast::set_autocast_cache_enabled(cache_before_);
@@ -109,34 +107,17 @@ class AutocastState {
   bool cache_before_, enabled_before_;
 };
 
-}  // namespace
-
-class AutocastScope::Entered {
- public:
-  Entered(const Precision& precision, c10::DeviceType device, const AutocastOptions& options) {
-    const auto dtype = autocast_dtype(precision);
-    if (!options.enabled || dtype) autocast_.emplace(device, dtype, options);
-    if (precision.kind() != PrecisionKind::custom || !options.enabled) return;
-    precision.custom().get()->enter_forward();
-    custom_ = precision.custom();
-  }
-  Entered(const Entered&) = delete;
-  Entered& operator=(const Entered&) = delete;
-  ~Entered() {
-    if (auto* custom = custom_.get()) custom->leave_forward();
-  }
-
- private:
-  std::optional<AutocastState> autocast_;
-  PluginPointer custom_;
-};
-
 AutocastScope::AutocastScope(const Precision& precision, c10::DeviceType device, const AutocastOptions& options) {
-  if (!options.enabled || precision.kind() == PrecisionKind::custom || is_mixed(precision))
-    entered_ = std::make_unique<Entered>(precision, device, options);
+  const auto dtype = autocast_dtype(precision);
+  if (!options.enabled || dtype) autocast_ = std::make_unique<Autocast>(device, dtype, options);
+  if (precision.kind() != PrecisionKind::custom || !options.enabled) return;
+  precision.custom().get()->enter_forward();
+  custom_ = precision.custom();
 }
 
-AutocastScope::~AutocastScope() = default;
+AutocastScope::~AutocastScope() {
+  if (auto* custom = custom_.get()) custom->leave_forward();
+}
 
 at::ScalarType PrecisionPolicy::parameter_dtype() const {
   switch (precision_.kind()) {

@@ -29,8 +29,9 @@ class [[nodiscard("name the scope: auto cast = ...")]] AutocastScope {
   ~AutocastScope();
 
  private:
-  class Entered;
-  std::unique_ptr<Entered> entered_;
+  class Autocast;
+  std::unique_ptr<Autocast> autocast_;
+  PluginPointer custom_;  // the policy whose forward scope was entered
 };
 }  // namespace precision
 
