@@ -83,8 +83,6 @@ struct GroupHolder final : torch::CustomClassHolder {
   comm::Communicator group;
 };
 
-at::ScalarType wide(at::ScalarType dtype) { return dtype == at::kDouble ? at::kDouble : at::kFloat; }
-
 void update_running(const at::Tensor& running, const at::Tensor& now, double momentum) {
   if (!running.defined()) return;
   optim::scale_by(running, 1 - momentum);
@@ -99,7 +97,7 @@ class SyncNorm final : public torch::autograd::Function<SyncNorm> {
                             const at::Tensor* running_mean, const at::Tensor* running_var, double momentum, double eps,
                             const comm::Communicator* group) {
     const auto weight = given_weight.value_or(at::Tensor()), bias = given_bias.value_or(at::Tensor());
-    const auto x = input.to(wide(input.scalar_type()));
+    const auto x = input.to(input.scalar_type() == at::kDouble ? at::kDouble : at::kFloat);
     const auto now = all_ranks(*group, x);
     update_running(*running_mean, now.mean, momentum);
     update_running(*running_var, now.variance * now.count.unbiased, momentum);

@@ -18,7 +18,7 @@ int product(const std::vector<MeshDim>& dims) {
   return std::accumulate(dims.begin(), dims.end(), 1, [](int sum, const MeshDim& dim) { return sum * dim.size; });
 }
 
-void check_names(const std::vector<MeshDim>& dims) {
+std::vector<MeshDim> with_free_dim(std::vector<MeshDim> dims, int ranks) {
   std::set<std::string> names;
   bool fine = !dims.empty();
   for (const auto& dim : dims) fine = fine && !dim.name.empty() && dim.size >= 0 && names.insert(dim.name).second;
@@ -26,10 +26,6 @@ void check_names(const std::vector<MeshDim>& dims) {
     throw ConfigError("MU091",
                       "a mesh cannot have " + described(dims) +
                           ": it has at least one mesh dim, each with a name of its own and a size of at least 0");
-}
-
-std::vector<MeshDim> with_free_dim(std::vector<MeshDim> dims, int ranks) {
-  check_names(dims);
   const auto asked = described(dims);
   const auto is_free = [](const MeshDim& dim) { return dim.size == 0; };
   const auto free = std::find_if(dims.begin(), dims.end(), is_free);
