@@ -18,13 +18,10 @@ std::vector<Joinable*> joinable(const std::vector<std::shared_ptr<ManagedModel>>
   std::vector<Joinable*> all;
   for (const auto& model : models) {
     all.push_back(model->joinable());
-    if (!all.back())
-      throw UsageError(
-          "MU117",
-          "join_uneven_inputs was given a model that cannot be joined (" + model->describe() +
-              "), since its strategy does not say how other ranks take part in its communication: train with strategy "
-              "ddp or fsdp, or let even_batches make ranks equal");
-    if (const auto obstacle = all.back()->obstacle(); !obstacle.empty())
+    const auto obstacle = all.back() ? all.back()->obstacle()
+                                     : "its strategy does not say how other ranks take part in its communication: "
+                                       "train with strategy ddp or fsdp, or let even_batches make ranks equal";
+    if (!obstacle.empty())
       throw UsageError("MU117", "join_uneven_inputs was given a model that cannot be joined (" + model->describe() +
                                     "), since " + obstacle);
   }
