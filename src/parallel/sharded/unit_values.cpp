@@ -67,10 +67,6 @@ UnitValues::UnitValues(const UnitPlan& plan, const ShardLayout& layout, const Sh
       one_copy_(one_copy), used_dtype_(dtype_of_use(plan, settings)),
       memory_(watcher, owner_id, "unit '" + plan.name + "'", full_bytes(), plan.parameters.front().tensor.device()) {
   at::NoGradGuard no_grad;
-  allocate();
-}
-
-void UnitValues::allocate() {
   const auto kind = plan_.parameters.front().tensor.options().requires_grad(false);
   if (one_copy_) shared_copy_ = comm::try_shared_tensor(groups_.shards, layout_.shard_numel(), kind.dtype(used_dtype_));
   const bool stays = stays_unsharded() && used_dtype_ == built_dtype(plan_) && !has_one_copy();
@@ -84,8 +80,9 @@ void UnitValues::allocate() {
   }
   if (groups_.replicas.size() > 1) groups_.replicas.internal(label("values")).broadcast(whole);
   if (groups_.shards.size() > 1) groups_.shards.internal(label("values")).broadcast(whole);
-  if (has_one_copy()) return share(whole);
-  if (stays_unsharded()) {
+  if (has_one_copy()) {
+    share(whole);
+  } else if (stays_unsharded()) {
     unsharded_ = whole.to(used_dtype_);
     shard_ = used_dtype_ == whole.scalar_type() ? local_shard(unsharded_) : local_shard(whole).clone();
     fill_memory();

@@ -117,7 +117,6 @@ class UnitValues {
   bool full_params_open() const noexcept { return open_; }
 
  private:
-  void allocate();
   void share(const at::Tensor& whole);
   void begin_on_one_copy(bool main_only, bool writes);
   void fill_memory();
