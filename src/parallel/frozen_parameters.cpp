@@ -54,11 +54,7 @@ FreezingAgreement::FreezingAgreement(std::vector<NamedTensor> parameters)
   for (const auto& named : parameters_) trained_.push_back(static_cast<char>(is_trainable(named)));
 }
 
-bool FreezingAgreement::is_outdated() const {
-  for (size_t i = 0; i < parameters_.size(); ++i)
-    if (is_trainable(parameters_[i]) != static_cast<bool>(trained_[i])) return true;
-  return false;
-}
+bool FreezingAgreement::is_outdated() const { return !std::ranges::equal(parameters_, trained_, {}, is_trainable); }
 
 void FreezingAgreement::renew(const comm::Communicator& shards, const comm::Communicator& replicas) {
   // Within the shards first: the replicas of a rank that differs there must be told, or they would wait for it.
