@@ -33,10 +33,9 @@ ShardedUnit::ShardedUnit(UnitPlan plan, const ShardGroups& groups, const ShardSe
   at::NoGradGuard no_grad;
   for (size_t i = 0; i < size(); ++i) {
     trainable_[i] = parameter(i).tensor.requires_grad();
-    trainable_count_ += parameter(i).tensor.requires_grad();
     elements_ += parameter(i).tensor.numel();
   }
-  if (trainable_count_ > 0) allocate_gradients(/*on_all_ranks=*/true);
+  if (trainable_count() > 0) allocate_gradients(/*on_all_ranks=*/true);
   for (size_t i = 0; i < size(); ++i) {
     const auto& tensor = parameter(i).tensor;
     const auto mine = layout_.part(i, groups_.shards.rank());
@@ -59,11 +58,6 @@ void ShardedUnit::allocate_gradients(bool on_all_ranks) {
                              settings_.divisor_before(reduce, groups_.size()), on_all_ranks, streams_.reduce},
       buffers_);
   for (size_t i = 0; i < locals_.size(); ++i) locals_[i].gradient = gradients_->part(i);
-}
-
-void ShardedUnit::add_unfrozen(size_t i) {
-  trainable_[i] = true;
-  ++trainable_count_;
 }
 
 bool ShardedUnit::covers(const ShardedUnit& other) const {

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <algorithm>
+
 #include "hook/watched_storage.h"
 #include "muster/optim/flat_parameters.h"
 #include "muster/parallel/capabilities.h"
@@ -41,7 +43,7 @@ class ShardedUnit {
   TensorShard shard(size_t i, std::string name) const;
   /// Whether all ranks treat the parameter as trainable.
   bool trainable(size_t i) const { return trainable_[i]; }
-  size_t trainable_count() const noexcept { return trainable_count_; }
+  size_t trainable_count() const { return static_cast<size_t>(std::ranges::count(trainable_, 1)); }
   /// The name of a parameter that is no longer in the unit's memory; empty if all are.
   std::string misplaced() const;
   /// Number of trainable parameters that require a gradient now.
@@ -49,7 +51,7 @@ class ShardedUnit {
   /// Allocates gradients for all parameters of the unit, unless it has them. `on_all_ranks`: every rank does so now.
   void allocate_gradients(bool on_all_ranks = false);
   /// Makes the parameter trainable. Requires: allocate_gradients().
-  void add_unfrozen(size_t i);
+  void add_unfrozen(size_t i) { trainable_[i] = true; }
 
   /// Returns the memory that the unit does not keep permanently. Requires: nobody uses the unit any more.
   void release_memory();
@@ -100,7 +102,6 @@ class ShardedUnit {
   std::vector<at::Tensor> placeholders_;
   bool placeholders_shown_ = false;
   std::vector<char> trainable_;
-  size_t trainable_count_ = 0;
   int64_t elements_ = 0;
 };
 
