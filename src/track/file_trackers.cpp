@@ -1,8 +1,5 @@
 #include "track/file_trackers.h"
 
-#include <unistd.h>
-
-#include <array>
 #include <cctype>
 #include <cmath>
 #include <set>

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <bit>
-#include <map>
 
 #include "append_file.h"
 #include "muster/track/trackers.h"

@@ -6,8 +6,6 @@
 #include <array>
 #include <cerrno>
 #include <cstdio>
-#include <system_error>
-#include <utility>
 
 #include "base/text.h"
 #include "track/curl_library.h"

@@ -1,7 +1,6 @@
 #include "track/mlflow_delivery.h"
 
 #include <fstream>
-#include <initializer_list>
 
 #include "append_file.h"
 #include "base/log.h"
@@ -71,27 +70,17 @@ constexpr std::string_view kArtifactScheme = "mlflow-artifacts:/";
   throw MlflowError("it answers with what is not a reply of MLflow", status);
 }
 
-/// The value at this path in a reply.
-const json& part_of(const json& reply, std::initializer_list<const char*> path) {
-  const auto* part = &reply;
-  for (const auto* name : path) {
-    const auto found = part->find(name);
-    if (found == part->end()) refuse_reply(200);
-    part = &*found;
-  }
-  return *part;
+/// The text at this path in a reply, such as "/run/info/run_id".
+std::string text_in(const json& reply, const char* path) {
+  const json::json_pointer place(path);
+  if (!reply.contains(place) || !reply[place].is_string()) refuse_reply(200);
+  return reply[place].get<std::string>();
 }
 
-std::string text_in(const json& reply, std::initializer_list<const char*> path) {
-  const auto& text = part_of(reply, path);
-  if (!text.is_string()) refuse_reply(200);
-  return text.get<std::string>();
-}
-
-MlflowClient::Found run_in(const json& run) {
-  return {.artifact_uri = text_in(run, {"info", "artifact_uri"}),
-          .experiment_id = text_in(run, {"info", "experiment_id"}),
-          .run_id = text_in(run, {"info", "run_id"})};
+MlflowClient::Found run_in(const json& reply) {
+  return {.artifact_uri = text_in(reply, "/run/info/artifact_uri"),
+          .experiment_id = text_in(reply, "/run/info/experiment_id"),
+          .run_id = text_in(reply, "/run/info/run_id")};
 }
 
 std::string member(const json& body, const char* name) {
@@ -134,7 +123,7 @@ json MlflowClient::call(const char* method, const std::string& path, const json&
 std::string MlflowClient::experiment(const std::string& name) {
   const auto find = [&] {
     const auto path = "experiments/get-by-name?experiment_name=" + percent_encoded(name);
-    return text_in(call("GET", path, {}), {"experiment", "experiment_id"});
+    return text_in(call("GET", path, {}), "/experiment/experiment_id");
   };
   try {
     return find();
@@ -142,19 +131,19 @@ std::string MlflowClient::experiment(const std::string& name) {
     if (error.code != "RESOURCE_DOES_NOT_EXIST") throw;
   }
   try {
-    return text_in(call("POST", "experiments/create", {{"name", name}}), {"experiment_id"});
+    return text_in(call("POST", "experiments/create", {{"name", name}}), "/experiment_id");
   } catch (const MlflowError& error) {
     if (error.code != "RESOURCE_ALREADY_EXISTS") throw;
     return find();  // another program was faster
   }
 }
 
-MlflowClient::Found MlflowClient::create_run(const New& run) {
+MlflowClient::Found MlflowClient::create_run(const MlflowRun& run) {
   auto tags = json::array();
   for (const auto& [name, value] : run.tags) tags.push_back({{"key", name}, {"value", value}});
   const json body{
       {"experiment_id", run.experiment_id}, {"run_name", run.run_name}, {"start_time", run.start_time}, {"tags", tags}};
-  return run_in(part_of(call("POST", "runs/create", body), {"run"}));
+  return run_in(call("POST", "runs/create", body));
 }
 
 MlflowClient::Found MlflowClient::find_run(const std::string& experiment_id, const std::string& tag,
@@ -164,19 +153,19 @@ MlflowClient::Found MlflowClient::find_run(const std::string& experiment_id, con
                   {"max_results", 1}};
   const auto reply = call("POST", "runs/search", body);
   const auto runs = reply.find("runs");  // "runs" is missing if there is none
-  return runs == reply.end() || !runs->is_array() || runs->empty() ? Found() : run_in(runs->front());
+  return runs == reply.end() || !runs->is_array() || runs->empty() ? Found() : run_in({{"run", runs->front()}});
 }
 
 MlflowClient::Found MlflowClient::get_run(const std::string& run_id) {
-  return run_in(part_of(call("GET", "runs/get?run_id=" + percent_encoded(run_id), {}), {"run"}));
+  return run_in(call("GET", "runs/get?run_id=" + percent_encoded(run_id), {}));
 }
 
 bool MlflowClient::has_metric(const std::string& run_id, const json& metric) {
   const auto reply = call("GET", "runs/get?run_id=" + percent_encoded(run_id), {});
-  const auto& data = part_of(reply, {"run", "data"});
-  const auto latest = data.find("metrics");
-  if (latest == data.end() || !latest->is_array()) return false;
-  for (const auto& found : *latest) {
+  const json::json_pointer data("/run/data"), latest("/run/data/metrics");
+  if (!reply.contains(data)) refuse_reply(200);
+  if (!reply.contains(latest) || !reply[latest].is_array()) return false;
+  for (const auto& found : reply[latest]) {
     bool same = found.is_object() && found.value("key", json()) == metric.at("key");
     for (const auto* name : {"step", "timestamp", "value"})
       same = same && same_number(found.value(name, json()), metric.at(name));
@@ -254,11 +243,7 @@ void MlflowDelivery::open(bool is_running) {
     // A run may exist although its reply was lost.
     auto found = uncertain_ ? client_.find_run(run_.experiment_id, "muster.run", run_.key) : MlflowClient::Found();
     uncertain_ = true;
-    if (found.run_id.empty())
-      found = client_.create_run({.experiment_id = run_.experiment_id,
-                                  .run_name = run_.run_name,
-                                  .start_time = run_.start_time,
-                                  .tags = run_.tags});
+    if (found.run_id.empty()) found = client_.create_run(run_);
     set_run(found);
   } else {
     set_run(client_.get_run(run_.run_id));

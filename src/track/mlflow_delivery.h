@@ -2,7 +2,6 @@
 
 #include <set>
 #include <stdexcept>
-#include <utility>
 
 #include <nlohmann/json.hpp>
 
@@ -48,16 +47,12 @@ class MlflowClient {
   struct Found {
     std::string artifact_uri, experiment_id, run_id;
   };
-  struct New {
-    std::string experiment_id, run_name;
-    int64_t start_time;
-    const std::map<std::string, std::string>& tags;
-  };
 
   const HttpServer& server() const noexcept { return connection_.server(); }
   /// The id of the experiment of that name, which is created if it does not exist.
   std::string experiment(const std::string& name);
-  Found create_run(const New& run);
+  /// Creates a run in its experiment, with its name, start and tags.
+  Found create_run(const MlflowRun& run);
   /// The run with that tag, or a result without an id.
   Found find_run(const std::string& experiment_id, const std::string& tag, const std::string& value);
   Found get_run(const std::string& run_id);

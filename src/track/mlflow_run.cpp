@@ -1,7 +1,5 @@
 #include "track/mlflow_run.h"
 
-#include <unistd.h>
-
 #include <cctype>
 #include <cmath>
 #include <fstream>
@@ -72,6 +70,47 @@ std::vector<std::string> lines_of(const char* key, const json& items, std::size_
   return lines;
 }
 
+fs::path run_path(const fs::path& folder) { return folder / "mlflow.json"; }
+
+void add_tags(std::map<std::string, std::string>& tags, const Environment& variables) {
+  const auto text = variables.find("MLFLOW_TAGS");
+  if (!text) return;
+  const auto given = json::parse(*text, nullptr, false);
+  if (!given.is_object())
+    throw ConfigError("MU530", "MLFLOW_TAGS is not an object of JSON; give one, such as {\"team\": \"vision\"}");
+  for (const auto& [name, value] : given.items())
+    tags[mlflow_name(name)] = value.is_string() ? value.get<std::string>() : value.dump();
+}
+
+std::map<std::string, std::string> tags_of(const MlflowOptions& options, const Environment& variables) {
+  std::map<std::string, std::string> tags{{"mlflow.source.type", "LOCAL"}};
+  std::error_code error;
+  const auto program = fs::read_symlink("/proc/self/exe", error);
+  if (!error) tags["mlflow.source.name"] = program.string();  // without arguments, which may contain secrets
+  if (const auto user = variables.find("USER")) tags["mlflow.user"] = *user;
+  add_tags(tags, variables);
+  for (const auto& [name, value] : options.tags) tags[mlflow_name(name)] = value;
+  for (auto& [name, value] : tags) value = cut_text(value, kLongestTag);
+  return tags;
+}
+
+/// Calls f(name, field) for what mlflow.json holds.
+template <class Run, class F>
+void each_field(Run& run, F&& f) {
+  f("artifact_uri", run.artifact_uri);
+  f("ended", run.ended);
+  f("experiment_id", run.experiment_id);
+  f("experiment_name", run.experiment_name);
+  f("key", run.key);
+  f("run_id", run.run_id);
+  f("run_name", run.run_name);
+  f("sending", run.sending);
+  f("sent", run.sent);
+  f("start_time", run.start_time);
+  f("tags", run.tags);
+  f("tracking_uri", run.tracking_uri);
+}
+
 }  // namespace
 
 int64_t milliseconds_since_1970() {
@@ -130,51 +169,6 @@ std::string artifact_line(std::string_view name) { return line_of({{"artifact", 
 std::string status_line(std::string_view status) {
   return line_of({{"end_time", milliseconds_since_1970()}, {"status", status}});
 }
-
-namespace {
-
-fs::path run_path(const fs::path& folder) { return folder / "mlflow.json"; }
-
-void add_tags(std::map<std::string, std::string>& tags, const Environment& variables) {
-  const auto text = variables.find("MLFLOW_TAGS");
-  if (!text) return;
-  const auto given = json::parse(*text, nullptr, false);
-  if (!given.is_object())
-    throw ConfigError("MU530", "MLFLOW_TAGS is not an object of JSON; give one, such as {\"team\": \"vision\"}");
-  for (const auto& [name, value] : given.items())
-    tags[mlflow_name(name)] = value.is_string() ? value.get<std::string>() : value.dump();
-}
-
-std::map<std::string, std::string> tags_of(const MlflowOptions& options, const Environment& variables) {
-  std::map<std::string, std::string> tags{{"mlflow.source.type", "LOCAL"}};
-  std::error_code error;
-  const auto program = fs::read_symlink("/proc/self/exe", error);
-  if (!error) tags["mlflow.source.name"] = program.string();  // without arguments, which may contain secrets
-  if (const auto user = variables.find("USER")) tags["mlflow.user"] = *user;
-  add_tags(tags, variables);
-  for (const auto& [name, value] : options.tags) tags[mlflow_name(name)] = value;
-  for (auto& [name, value] : tags) value = cut_text(value, kLongestTag);
-  return tags;
-}
-
-/// Calls f(name, field) for what mlflow.json holds.
-template <class Run, class F>
-void each_field(Run& run, F&& f) {
-  f("artifact_uri", run.artifact_uri);
-  f("ended", run.ended);
-  f("experiment_id", run.experiment_id);
-  f("experiment_name", run.experiment_name);
-  f("key", run.key);
-  f("run_id", run.run_id);
-  f("run_name", run.run_name);
-  f("sending", run.sending);
-  f("sent", run.sent);
-  f("start_time", run.start_time);
-  f("tags", run.tags);
-  f("tracking_uri", run.tracking_uri);
-}
-
-}  // namespace
 
 fs::path waiting_lines_path(const fs::path& folder) { return folder / "mlflow.waiting.jsonl"; }
 

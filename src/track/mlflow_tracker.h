@@ -33,8 +33,6 @@ class MlflowTracker final : public Tracker {
   /// Throws: ConfigError (MU421, MU530, MU532); Error (MU537).
   MlflowTracker(const std::filesystem::path& folder, const TrackersOptions& options, const Environment& variables,
                 MlflowTimes times = {});
-  MlflowTracker(const MlflowTracker&) = delete;
-  MlflowTracker& operator=(const MlflowTracker&) = delete;
   ~MlflowTracker() override { stop(); }
 
   std::string name() const override { return "mlflow"; }

@@ -1,7 +1,6 @@
 #include "record.h"
 
 #include <fcntl.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -10,7 +9,6 @@
 #include <cmath>
 #include <cstring>
 #include <system_error>
-#include <utility>
 
 #include "append_file.h"
 #include "base/log.h"

@@ -1,7 +1,5 @@
 #include "run.h"
 
-#include <unistd.h>
-
 #include <array>
 #include <cstdlib>
 #include <exception>
@@ -66,12 +64,6 @@ void refuse_others(std::string_view name) {
                         "name(), log() and finish(), of which log_with takes an object");
 }
 
-track::MlflowTimes times_for(const TrackersOptions& options) {
-  track::MlflowTimes times;
-  times.at_end = std::min(times.at_end, options.timeout / 2);  // Run::finish() waits for all of it
-  return times;
-}
-
 }  // namespace
 
 fs::path make_run_folder(const TrackersOptions& options) {
@@ -106,7 +98,9 @@ std::shared_ptr<Tracker> make_tracker(std::string_view name, const std::filesyst
   if (name == "csv") return std::make_shared<track::CsvTracker>(folder);
   if (name == "jsonl") return std::make_shared<track::JsonLinesTracker>(folder);
   if (name == "tensorboard") return std::make_shared<track::TensorBoardTracker>(folder);
-  return std::make_shared<track::MlflowTracker>(folder, options, Environment::of_process(), times_for(options));
+  track::MlflowTimes times;
+  times.at_end = std::min(times.at_end, options.timeout / 2);  // Run::finish() waits for all of it
+  return std::make_shared<track::MlflowTracker>(folder, options, Environment::of_process(), times);
 }
 
 }  // namespace muster

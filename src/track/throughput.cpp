@@ -21,12 +21,13 @@ void Throughput::update(const ThroughputCounts& counts) {
     refuse(log::str(counts.samples, " samples in ", counts.batches, " batches are fewer than one a batch"));
   if (!window_.empty()) {
     const auto& last = window_.back();
-    if (counts.seconds <= last.seconds)
-      refuse(log::str("time went from ", last.seconds, " to ", counts.seconds, " seconds"));
-    if (counts.batches <= last.batches) refuse(log::str("batches went from ", last.batches, " to ", counts.batches));
-    if (counts.samples <= last.samples) refuse(log::str("samples went from ", last.samples, " to ", counts.samples));
-    if (counts.lengths && counts.lengths <= last.lengths)
-      refuse(log::str("lengths went from ", last.lengths, " to ", counts.lengths));
+    const auto require_growth = [&](const char* name, auto before, auto now, const char* unit = "") {
+      if (now <= before) refuse(log::str(name, " went from ", before, " to ", now, unit));
+    };
+    require_growth("time", last.seconds, counts.seconds, " seconds");
+    require_growth("batches", last.batches, counts.batches);
+    require_growth("samples", last.samples, counts.samples);
+    if (counts.lengths) require_growth("lengths", last.lengths, counts.lengths);
   }
   window_.push_back(counts);
   if (std::ssize(window_) > options_.window) window_.pop_front();
