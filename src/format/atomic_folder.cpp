@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include <sys/file.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <ctime>
@@ -20,6 +19,9 @@ namespace muster::format {
 namespace {
 
 namespace fs = std::filesystem;
+constexpr std::string_view kPartEnd = ".partial";
+constexpr std::string_view kFormerEnd = ".former";
+constexpr std::size_t kWordLetters = 8;  // length of the random part of a name
 
 /// Describes the owner to refused writers: "process 123 on host since 2026-01-31 12:00:00 UTC".
 std::string lock_owner() {
@@ -55,47 +57,6 @@ bool is_still_there(int descriptor, const fs::path& path) {
   return ::fstat(descriptor, &held) == 0 && ::stat(path.c_str(), &named) == 0 && held.st_ino == named.st_ino &&
          held.st_dev == named.st_dev;
 }
-
-}  // namespace
-
-FolderLock::FolderLock(const fs::path& path, std::chrono::milliseconds timeout)
-    : lock_path_(path.parent_path() / ("." + path.filename().string() + ".lock")) {
-  const auto deadline = std::chrono::steady_clock::now() + timeout;
-  for (;;) {
-    descriptor_ = Descriptor(::open(lock_path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666));
-    if (!descriptor_) refuse_lock(lock_path_, errno);
-    int refused = 0;
-    while (::flock(descriptor_.get(), LOCK_EX | LOCK_NB) != 0 && (refused = errno) == EINTR) refused = 0;
-    if (refused == EWOULDBLOCK) {
-      const std::string owner = owner_in(descriptor_.get());
-      descriptor_.close();
-      if (std::chrono::steady_clock::now() < deadline) {
-        std::this_thread::sleep_for(std::chrono::milliseconds(2));
-        continue;
-      }
-      throw CheckpointError("MU211", path.string() + " is being written by " + owner +
-                                         "; nothing was saved. Wait until that is done, or save to another folder");
-    }
-    if (refused != 0)
-      log::warning("the file system of ", path.string(), " has no locks (", std::generic_category().message(refused),
-                   "): make sure that no other process saves there");
-    if (is_still_there(descriptor_.get(), lock_path_)) break;
-    descriptor_.close();
-  }
-  const std::string owner = lock_owner();
-  // Without this text the lock still holds; only the message to others has less detail.
-  if (::ftruncate(descriptor_.get(), 0) != 0 || ::pwrite(descriptor_.get(), owner.data(), owner.size(), 0) < 0)
-    log::debug("the owner could not be written into ", lock_path_.string());
-}
-
-FolderLock::~FolderLock() { ::unlink(lock_path_.c_str()); }
-
-namespace {
-
-namespace fs = std::filesystem;
-constexpr std::string_view kPartEnd = ".partial";
-constexpr std::string_view kFormerEnd = ".former";
-constexpr std::size_t kWordLetters = 8;  // length of the random part of a name
 
 [[noreturn]] void refuse_folder(const fs::path& path, const std::string& what, int error) {
   throw CheckpointError("MU202", path.string() + " was not written: " + what + " (" +
@@ -184,6 +145,38 @@ fs::path replace_in_two_steps(const fs::path& part, const fs::path& path) {
 }
 
 }  // namespace
+
+FolderLock::FolderLock(const fs::path& path, std::chrono::milliseconds timeout)
+    : lock_path_(path.parent_path() / ("." + path.filename().string() + ".lock")) {
+  const auto deadline = std::chrono::steady_clock::now() + timeout;
+  for (;;) {
+    descriptor_ = Descriptor(::open(lock_path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666));
+    if (!descriptor_) refuse_lock(lock_path_, errno);
+    int refused = 0;
+    while (::flock(descriptor_.get(), LOCK_EX | LOCK_NB) != 0 && (refused = errno) == EINTR) refused = 0;
+    if (refused == EWOULDBLOCK) {
+      const std::string owner = owner_in(descriptor_.get());
+      descriptor_.close();
+      if (std::chrono::steady_clock::now() < deadline) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(2));
+        continue;
+      }
+      throw CheckpointError("MU211", path.string() + " is being written by " + owner +
+                                         "; nothing was saved. Wait until that is done, or save to another folder");
+    }
+    if (refused != 0)
+      log::warning("the file system of ", path.string(), " has no locks (", std::generic_category().message(refused),
+                   "): make sure that no other process saves there");
+    if (is_still_there(descriptor_.get(), lock_path_)) break;
+    descriptor_.close();
+  }
+  const std::string owner = lock_owner();
+  // Without this text the lock still holds; only the message to others has less detail.
+  if (::ftruncate(descriptor_.get(), 0) != 0 || ::pwrite(descriptor_.get(), owner.data(), owner.size(), 0) < 0)
+    log::debug("the owner could not be written into ", lock_path_.string());
+}
+
+FolderLock::~FolderLock() { ::unlink(lock_path_.c_str()); }
 
 AtomicFolder::AtomicFolder(const fs::path& path, Durability durability, bool (*is_own)(std::string_view))
     : path_(with_folders_above(path)), lock_(path_), durability_(durability) {

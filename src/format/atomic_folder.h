@@ -37,8 +37,6 @@ class AtomicFolder {
   /// path exists and is not such a folder.
   AtomicFolder(const std::filesystem::path& path, Durability durability, bool (*is_own)(std::string_view));
   ~AtomicFolder();
-  AtomicFolder(const AtomicFolder&) = delete;
-  AtomicFolder& operator=(const AtomicFolder&) = delete;
 
   const std::filesystem::path& path() const { return path_; }
   /// The partial folder to write into.

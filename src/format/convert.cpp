@@ -1,6 +1,5 @@
 #include "format/convert.h"
 
-#include <array>
 #include <tuple>
 
 #include "base/text.h"
@@ -34,11 +33,6 @@ WeightForm form_of_name(const fs::path& path) {
                    "the name " + path.string() +
                        " does not tell what to write: end it with .safetensors, .pt, .pth, .bin or .ckpt, give a " +
                        "folder, or say which form to write (torch, safetensors, folder, lightning)");
-}
-
-std::string joined_keys(const PythonValue& value) {
-  return listed(
-      value.entries, [](const auto& entry) { return shown(key_name(entry.first)); }, 400);
 }
 
 /// The value at a path. Since keys may contain "/", the whole rest of a path may be one key.
@@ -119,54 +113,36 @@ void strip_names(PythonValue& value, const std::string& front) {
     if (key.kind == Kind::text && key.text.starts_with(front)) key.text.erase(0, front.size());
 }
 
-/// The value with only the tensors and storages that it uses, renumbered.
-class Pruned {
- public:
-  explicit Pruned(const StoredContent& stored) : stored_(stored) {}
-
-  PythonFile make(const PythonValue& value) {
-    result_.value = value;
-    renumber(result_.value);
-    return std::move(result_);
-  }
-  std::size_t former_storage(std::size_t storage) const { return storages_[storage]; }
-
- private:
-  void renumber(PythonValue& value) {
-    if (value.kind == Kind::tensor)
-      value.integer = static_cast<std::int64_t>(tensor(static_cast<std::size_t>(value.integer)));
-    for (auto& [key, part] : value.entries) renumber(part);
-    for (auto& item : value.items) renumber(item);
-  }
-
-  std::size_t tensor(std::size_t former) {
-    const auto [found, fresh] = tensor_of_.emplace(former, result_.tensors.size());
-    if (!fresh) return found->second;
-    result_.tensors.push_back(stored_.content.tensors[former]);
-    const std::size_t storage = result_.tensors.back().storage;
-    const auto [place, fresh_storage] = storage_of_.emplace(storage, result_.storages.size());
+/// The value with only the tensors and storages that it uses, renumbered. `former_storages` gets the storages' numbers
+/// in the content.
+PythonFile pruned(const PythonFile& content, const PythonValue& value, std::vector<std::size_t>& former_storages) {
+  PythonFile result;
+  result.value = value;
+  std::map<std::size_t, std::size_t> tensor_of, storage_of;
+  each_tensor(result.value, [&](PythonValue& leaf) {
+    const auto former = static_cast<std::size_t>(leaf.integer);
+    const auto [number, fresh] = tensor_of.emplace(former, result.tensors.size());
+    leaf.integer = static_cast<std::int64_t>(number->second);
+    if (!fresh) return;
+    PythonTensor& tensor = result.tensors.emplace_back(content.tensors[former]);
+    const auto [place, fresh_storage] = storage_of.emplace(tensor.storage, result.storages.size());
     if (fresh_storage) {
-      result_.storages.push_back(stored_.content.storages[storage]);
-      storages_.push_back(storage);
+      result.storages.push_back(content.storages[tensor.storage]);
+      former_storages.push_back(tensor.storage);
     }
-    result_.tensors.back().storage = place->second;
-    return found->second;
-  }
-
-  const StoredContent& stored_;
-  PythonFile result_;
-  std::map<std::size_t, std::size_t> tensor_of_, storage_of_;
-  std::vector<std::size_t> storages_;
-};
+    tensor.storage = place->second;
+  });
+  return result;
+}
 
 void write_torch(const StoredContent& stored, const PythonValue& value, const fs::path& to,
                  const ConvertOptions& options, ConvertReport& report) {
-  Pruned pruned(stored);
-  const PythonFile content = pruned.make(value);
+  std::vector<std::size_t> storages;
+  const PythonFile content = pruned(stored.content, value, storages);
   ContentBytes bytes(stored);
   AtomicFile file(to, options.durability);
   write_python_file(file, content, to.stem().string(),
-                    [&](std::size_t storage) { return bytes.of_storage(pruned.former_storage(storage)); });
+                    [&](std::size_t storage) { return bytes.of_storage(storages[storage]); });
   file.publish();
   report.tensors = content.tensors.size();
   for (const PythonTensor& tensor : content.tensors) report.bytes += dense_bytes(tensor);
@@ -312,8 +288,10 @@ ConvertReport convert(const fs::path& from, const fs::path& to, const ConvertOpt
       may_search ? find_weights(stored.content.value, from.string(), report.left_out) : options.part;
   PythonValue* part = find_part(stored.content.value, place);
   if (!part)
-    refuse_conversion(from.string() + " has no part " + in_quotes(place) +
-                      "; it has: " + joined_keys(stored.content.value));
+    refuse_conversion(
+        from.string() + " has no part " + in_quotes(place) + "; it has: " +
+        listed(
+            stored.content.value.entries, [](const auto& entry) { return shown(key_name(entry.first)); }, 400));
   PythonValue value = *part;
   const bool is_module = value.kind == Kind::map && !value.text.empty();
   if (is_module && report.to != WeightForm::torch) keep_weights(value, report.left_out);

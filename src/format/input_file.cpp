@@ -4,15 +4,12 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
 #include <system_error>
-#include <utility>
-#include <vector>
 
 #include "muster/base/error.h"
 

@@ -12,6 +12,9 @@
 #include "muster/base/error.h"
 
 namespace muster::format {
+
+static_assert(std::endian::native == std::endian::little, "the format is little-endian and is read in place");
+
 namespace {
 
 struct Row {
@@ -91,18 +94,14 @@ constexpr std::array kScalarTypes{
     DtypeInfo{number(45), "float4_e2m1fn_x2", 1, "", Element::f4},
 };
 
-struct ScalarAlias {
-  std::string_view alias;
-  std::string_view name;
-};
-constexpr std::array<ScalarAlias, 8> kScalarAliases{{{"half", "float16"},
-                                                     {"float", "float32"},
-                                                     {"double", "float64"},
-                                                     {"short", "int16"},
-                                                     {"int", "int32"},
-                                                     {"long", "int64"},
-                                                     {"cfloat", "complex64"},
-                                                     {"cdouble", "complex128"}}};
+constexpr std::array<std::pair<std::string_view, std::string_view>, 8> kScalarAliases{{{"half", "float16"},
+                                                                                       {"float", "float32"},
+                                                                                       {"double", "float64"},
+                                                                                       {"short", "int16"},
+                                                                                       {"int", "int32"},
+                                                                                       {"long", "int64"},
+                                                                                       {"cfloat", "complex64"},
+                                                                                       {"cdouble", "complex128"}}};
 
 template <class Matches>
 const DtypeInfo* find_row(Matches matches) {
@@ -133,11 +132,6 @@ const DtypeInfo* find_scalar_type(ElementType element) {
 
 const DtypeInfo& dtype_info(ScalarType type) { return *find_scalar_type(type); }
 
-}  // namespace muster::format
-
-static_assert(std::endian::native == std::endian::little, "the format is little-endian and is read in place");
-
-namespace muster::format {
 namespace {
 
 [[noreturn]] void refuse_header(std::string_view file, const std::string& reason) {
@@ -159,8 +153,7 @@ class HeaderEvents : public nlohmann::json_sax<nlohmann::json> {
   }
 
   bool end_object() override {
-    if (place_ == Place::tensor && seen_ != kAllFields)
-      return fail("tensor " + in_quotes(tensors.back().name) + " lacks dtype, shape or data_offsets");
+    if (place_ == Place::tensor && seen_ != kAllFields) return fail_tensor("lacks dtype, shape or data_offsets");
     return enter(place_ == Place::root ? Place::end : Place::root);
   }
 
@@ -189,8 +182,7 @@ class HeaderEvents : public nlohmann::json_sax<nlohmann::json> {
     if (place_ != Place::tensor || field_ != dtype_field) return unexpected("a string");
     const auto type = element_type(text);
     if (!type)
-      return fail("tensor " + in_quotes(tensors.back().name) + " has the unknown dtype " + in_quotes(text) +
-                  "; the known ones are " + known_element_types());
+      return fail_tensor("has the unknown dtype " + in_quotes(text) + "; the known ones are " + known_element_types());
     tensors.back().type = *type;
     return true;
   }
@@ -198,7 +190,7 @@ class HeaderEvents : public nlohmann::json_sax<nlohmann::json> {
   bool number_unsigned(number_unsigned_t number) override {
     if (place_ != Place::array) return unexpected("a number");
     if (number > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max()))
-      return fail("tensor " + in_quotes(tensors.back().name) + " has a shape or offset beyond 63 bits");
+      return fail_tensor("has a shape or offset beyond 63 bits");
     if (field_ == shape_field) tensors.back().shape.push_back(static_cast<std::int64_t>(number));
     if (field_ == offsets_field) offsets_.push_back(number);
     return offsets_.size() <= 2 || fail("data_offsets of " + in_quotes(tensors.back().name) + " are not two numbers");
@@ -232,6 +224,8 @@ class HeaderEvents : public nlohmann::json_sax<nlohmann::json> {
     return false;
   }
 
+  bool fail_tensor(const std::string& what) { return fail("tensor " + in_quotes(tensors.back().name) + " " + what); }
+
   bool unexpected(const std::string& what) {
     switch (place_) {
       case Place::metadata: return fail("metadata " + in_quotes(metadata_key_) + " is " + what + ", not a string");
@@ -239,8 +233,7 @@ class HeaderEvents : public nlohmann::json_sax<nlohmann::json> {
         return fail((in_metadata_ ? "__metadata__" : "tensor " + in_quotes(tensors.back().name)) + " is " + what +
                     ", not an object");
       case Place::tensor:
-      case Place::array:
-        return fail("tensor " + in_quotes(tensors.back().name) + " has " + what + " in its " + field_name());
+      case Place::array: return fail_tensor("has " + what + " in its " + field_name());
       default: return fail("its header is " + what + ", not an object");
     }
   }
@@ -264,9 +257,8 @@ class HeaderEvents : public nlohmann::json_sax<nlohmann::json> {
              : name == "shape"        ? shape_field
              : name == "data_offsets" ? offsets_field
                                       : no_field;
-    if (field_ == no_field)
-      return fail("tensor " + in_quotes(tensors.back().name) + " has the unknown field " + in_quotes(name));
-    if (seen_ & field_) return fail("tensor " + in_quotes(tensors.back().name) + " has " + field_name() + " twice");
+    if (field_ == no_field) return fail_tensor("has the unknown field " + in_quotes(name));
+    if (seen_ & field_) return fail_tensor("has " + field_name() + " twice");
     seen_ |= field_;
     offsets_.clear();
     return true;
@@ -284,18 +276,21 @@ class HeaderEvents : public nlohmann::json_sax<nlohmann::json> {
 /// Converts the offsets to positions in the file, and checks that the tensors cover the data without gap or overlap.
 void check_ranges(std::vector<TensorEntry>& tensors, std::uint64_t data_offset, std::uint64_t file_bytes,
                   std::string_view file) {
+  const auto refuse = [&](const TensorEntry& tensor, const std::string& what) {
+    refuse_header(file, "tensor " + in_quotes(tensor.name) + " " + what);
+  };
+  const std::uint64_t data_bytes = file_bytes - data_offset;
   for (TensorEntry& tensor : tensors) {
     const std::uint64_t begin = tensor.offset, end = tensor.bytes;
     const auto expected = byte_count(tensor.type, tensor.shape);
     if (!expected)
       refuse_header(file, "the shape of tensor " + in_quotes(tensor.name) + " has no size in whole bytes below 2^60");
-    if (end < begin) refuse_header(file, "tensor " + in_quotes(tensor.name) + " ends before it begins");
-    if (end > file_bytes - data_offset)
-      refuse_header(file, "tensor " + in_quotes(tensor.name) + " ends at byte " + std::to_string(end) + " of " +
-                              std::to_string(file_bytes - data_offset) + " bytes of data: the file is truncated");
+    if (end < begin) refuse(tensor, "ends before it begins");
+    if (end > data_bytes)
+      refuse(tensor, "ends at byte " + std::to_string(end) + " of " + std::to_string(data_bytes) +
+                         " bytes of data: the file is truncated");
     if (end - begin != *expected)
-      refuse_header(file, "tensor " + in_quotes(tensor.name) + " has " + std::to_string(end - begin) +
-                              " bytes, its shape needs " + std::to_string(*expected));
+      refuse(tensor, "has " + std::to_string(end - begin) + " bytes, its shape needs " + std::to_string(*expected));
     tensor.bytes = end - begin;
     tensor.offset = data_offset + begin;
   }
@@ -304,7 +299,7 @@ void check_ranges(std::vector<TensorEntry>& tensors, std::uint64_t data_offset, 
   });
   std::uint64_t position = data_offset;
   for (const TensorEntry& tensor : tensors) {
-    if (tensor.offset < position) refuse_header(file, "tensor " + in_quotes(tensor.name) + " overlaps another");
+    if (tensor.offset < position) refuse(tensor, "overlaps another");
     if (tensor.offset > position) refuse_header(file, "there is a hole before tensor " + in_quotes(tensor.name));
     position += tensor.bytes;
   }

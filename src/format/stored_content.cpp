@@ -60,18 +60,13 @@ StoredContent open_torch_file(const std::shared_ptr<const InputFile>& input) {
   return stored;
 }
 
-void renumber(PythonValue& value, std::size_t first) {
-  if (value.kind == Kind::tensor) value.integer += static_cast<std::int64_t>(first);
-  for (auto& [key, part] : value.entries) renumber(part, first);
-  for (auto& item : value.items) renumber(item, first);
-}
-
 /// Appends the contents of another file; both must be dictionaries.
 void append(StoredContent& stored, StoredContent more) {
   const auto move_all = [](auto& from, auto& to) {
     to.insert(to.end(), std::make_move_iterator(from.begin()), std::make_move_iterator(from.end()));
   };
-  renumber(more.content.value, stored.content.tensors.size());
+  const auto first = static_cast<std::int64_t>(stored.content.tensors.size());
+  each_tensor(more.content.value, [&](PythonValue& tensor) { tensor.integer += first; });
   for (auto& tensor : more.content.tensors) tensor.storage += stored.content.storages.size();
   move_all(more.content.value.entries, stored.content.value.entries);
   move_all(more.content.tensors, stored.content.tensors);
@@ -120,6 +115,20 @@ void add_leaves(const PythonValue& value, const std::string& path, std::vector<C
                                          std::to_string(kMostPlaces) + " bytes; it is damaged, or no file of weights");
     leaves.push_back({path, &value});
   }
+}
+
+/// Copies the elements of a strided tensor, the first of which is at `from`, in row-major order: from this dimension
+/// on. Returns the end of the copy.
+char* gather(const PythonTensor& tensor, std::int64_t width, const char* from, char* to, std::size_t dimension = 0) {
+  const bool is_one = dimension == tensor.shape.size();
+  if (is_one || (dimension + 1 == tensor.shape.size() && tensor.strides[dimension] == 1)) {
+    const std::int64_t bytes = is_one ? width : tensor.shape[dimension] * width;
+    std::memcpy(to, from, static_cast<std::size_t>(bytes));
+    return to + bytes;
+  }
+  for (std::int64_t i = 0; i < tensor.shape[dimension]; ++i)
+    to = gather(tensor, width, from + i * tensor.strides[dimension] * width, to, dimension + 1);
+  return to;
 }
 
 }  // namespace
@@ -186,24 +195,6 @@ std::string to_text(const PythonValue& value, std::size_t limit) {
   }
   return text + (value.kind == Kind::list ? "]" : ")");
 }
-
-namespace {
-
-/// Copies the elements of a strided tensor, the first of which is at `from`, in row-major order: from this dimension
-/// on. Returns the end of the copy.
-char* gather(const PythonTensor& tensor, std::int64_t width, const char* from, char* to, std::size_t dimension = 0) {
-  const bool is_one = dimension == tensor.shape.size();
-  if (is_one || (dimension + 1 == tensor.shape.size() && tensor.strides[dimension] == 1)) {
-    const std::int64_t bytes = is_one ? width : tensor.shape[dimension] * width;
-    std::memcpy(to, from, static_cast<std::size_t>(bytes));
-    return to + bytes;
-  }
-  for (std::int64_t i = 0; i < tensor.shape[dimension]; ++i)
-    to = gather(tensor, width, from + i * tensor.strides[dimension] * width, to, dimension + 1);
-  return to;
-}
-
-}  // namespace
 
 std::uint64_t dense_bytes(const PythonTensor& tensor) {
   return static_cast<std::uint64_t>(element_count(tensor.shape)) * dtype_info(tensor.type).bytes;

@@ -67,6 +67,14 @@ void each_part(Value& value, F&& f) {
   for (std::size_t i = 0; i < value.items.size(); ++i) f(std::to_string(i), value.items[i]);
 }
 
+/// Calls f(value) for each tensor in the value.
+template <class F>
+void each_tensor(PythonValue& value, F&& f) {
+  if (value.kind == PythonValue::Kind::tensor) f(value);
+  for (auto& [key, part] : value.entries) each_tensor(part, f);
+  for (auto& item : value.items) each_tensor(item, f);
+}
+
 /// All leaves, sorted by path. Lists of plain values are leaves. Requires: the value outlives the result.
 std::vector<ContentLeaf> leaves_of(const PythonValue& value);
 

@@ -1,7 +1,5 @@
 #pragma once  // for other rooms
 
-#include <vector>
-
 #include "input_file.h"
 
 /// Zip archives as Python's torch.save writes them: uncompressed records, each aligned to 64 bytes.

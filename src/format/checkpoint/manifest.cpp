@@ -125,6 +125,47 @@ Json json_of(const ShardEntry& shard) {
   return Json::Map{{"name", shard.name}, {"shape", std::move(shape)}, {"begin", shard.begin}, {"tensor", shard.tensor}};
 }
 
+/// Throws: CheckpointError MU214 unless the shards of one tensor, sorted by begin, cover it exactly once.
+void check_cover(std::span<const ShardEntry> shards, std::string_view folder) {
+  const ShardEntry& first = shards.front();
+  const auto refuse = [&](const std::string& what) {
+    throw CheckpointError("MU214", std::string(folder) + ": the shards of tensor " + in_quotes(first.name) +
+                                       " do not fit together: " + what +
+                                       "; nothing was saved or loaded. Each element must be held by exactly one rank");
+  };
+  const auto refuse_shard = [&](const ShardEntry& shard, const std::string& what) {
+    refuse("on rank " + std::to_string(shard.rank) + " it " + what);
+  };
+  const auto range = [](std::int64_t begin, std::int64_t end) {
+    return "elements " + std::to_string(begin) + " to " + std::to_string(end);
+  };
+  const auto range_of = [&](const ShardEntry& shard) { return range(shard.begin, shard.begin + shard.count); };
+  const auto bytes = byte_count(ElementType::u8, first.shape);
+  if (!bytes) refuse_shard(first, "has the impossible shape " + shape_text(first.shape));
+  const auto elements = static_cast<std::int64_t>(*bytes);
+  std::int64_t covered = 0;
+  const auto require_covered_to = [&](std::int64_t begin) {
+    if (covered < begin) refuse("no rank holds " + range(covered, begin) + " of shape " + shape_text(first.shape));
+  };
+  const ShardEntry* last = nullptr;
+  for (const ShardEntry& shard : shards) {
+    if (shard.shape != first.shape || shard.dtype != first.dtype)
+      refuse_shard(shard, "has shape " + shape_text(shard.shape) + " and dtype " + shard.dtype + " there, but shape " +
+                              shape_text(first.shape) + " and dtype " + first.dtype + " on rank " +
+                              std::to_string(first.rank));
+    if (shard.begin < 0 || shard.count < 0 || shard.begin > elements || shard.count > elements - shard.begin)
+      refuse_shard(shard, "has " + range_of(shard) + " there, beyond its " + std::to_string(elements));
+    if (shard.count == 0) continue;
+    if (shard.begin < covered)
+      refuse_shard(shard, "has " + range_of(shard) + " there, which overlap " + range_of(*last) + " of rank " +
+                              std::to_string(last->rank));
+    require_covered_to(shard.begin);
+    covered = shard.begin + shard.count;
+    last = &shard;
+  }
+  require_covered_to(elements);
+}
+
 }  // namespace
 
 std::string rank_index_name(int rank) { return formatted("rank-{:05d}.json", rank); }
@@ -212,51 +253,6 @@ RankIndex parse_rank_index(std::string_view text, std::string_view file) {
   fields.expect_no_more();
   return index;
 }
-
-namespace {
-
-/// Throws: CheckpointError MU214 unless the shards of one tensor, sorted by begin, cover it exactly once.
-void check_cover(std::span<const ShardEntry> shards, std::string_view folder) {
-  const ShardEntry& first = shards.front();
-  const auto refuse = [&](const std::string& what) {
-    throw CheckpointError("MU214", std::string(folder) + ": the shards of tensor " + in_quotes(first.name) +
-                                       " do not fit together: " + what +
-                                       "; nothing was saved or loaded. Each element must be held by exactly one rank");
-  };
-  const auto refuse_shard = [&](const ShardEntry& shard, const std::string& what) {
-    refuse("on rank " + std::to_string(shard.rank) + " it " + what);
-  };
-  const auto range = [](std::int64_t begin, std::int64_t end) {
-    return "elements " + std::to_string(begin) + " to " + std::to_string(end);
-  };
-  const auto range_of = [&](const ShardEntry& shard) { return range(shard.begin, shard.begin + shard.count); };
-  const auto bytes = byte_count(ElementType::u8, first.shape);
-  if (!bytes) refuse_shard(first, "has the impossible shape " + shape_text(first.shape));
-  const auto elements = static_cast<std::int64_t>(*bytes);
-  std::int64_t covered = 0;
-  const auto require_covered_to = [&](std::int64_t begin) {
-    if (covered < begin) refuse("no rank holds " + range(covered, begin) + " of shape " + shape_text(first.shape));
-  };
-  const ShardEntry* last = nullptr;
-  for (const ShardEntry& shard : shards) {
-    if (shard.shape != first.shape || shard.dtype != first.dtype)
-      refuse_shard(shard, "has shape " + shape_text(shard.shape) + " and dtype " + shard.dtype + " there, but shape " +
-                              shape_text(first.shape) + " and dtype " + first.dtype + " on rank " +
-                              std::to_string(first.rank));
-    if (shard.begin < 0 || shard.count < 0 || shard.begin > elements || shard.count > elements - shard.begin)
-      refuse_shard(shard, "has " + range_of(shard) + " there, beyond its " + std::to_string(elements));
-    if (shard.count == 0) continue;
-    if (shard.begin < covered)
-      refuse_shard(shard, "has " + range_of(shard) + " there, which overlap " + range_of(*last) + " of rank " +
-                              std::to_string(last->rank));
-    require_covered_to(shard.begin);
-    covered = shard.begin + shard.count;
-    last = &shard;
-  }
-  require_covered_to(elements);
-}
-
-}  // namespace
 
 ShardEntry located(ShardEntry shard, const TensorEntry& values, std::int64_t count, int rank) {
   shard.dtype = name_of(values.type);

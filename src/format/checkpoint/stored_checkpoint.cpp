@@ -1,8 +1,6 @@
 #include "format/checkpoint/stored_checkpoint.h"
 
 #include <bit>
-#include <map>
-#include <span>
 
 #include "base/text.h"
 #include "format/checksum.h"
@@ -241,55 +239,46 @@ Job job_of(const PythonValue& shared) {
   return job;
 }
 
-/// Replaces each {"sliced": name, "order": dims} by the tensor, assembled from the shards of the ranks.
-class Whole {
- public:
-  explicit Whole(StoredContent& stored) : stored_(stored), sharded_(*stored.content.value.find("sliced")) {}
-
-  void operator()(PythonValue& value) {
-    const PythonValue* name = value.entries.size() == 2 ? value.find("sliced") : nullptr;
-    const PythonValue* order = name ? value.find("order") : nullptr;
-    if (order && name->kind == Made::text && order->kind == Made::list) {
-      value = tensor(name->text, order->items);
-      return;
-    }
-    for (auto& [key, part] : value.entries) (*this)(part);
-    for (auto& item : value.items) (*this)(item);
-  }
-
- private:
-  PythonValue tensor(const std::string& name, const std::vector<PythonValue>& order) {
-    const PythonValue* found = sharded_.find(name);
-    if (!found) refuse(name);
-    const PythonTensor in_memory = stored_.content.tensors[static_cast<std::size_t>(found->integer)];
-    PythonTensor view = in_memory;
-    std::vector<bool> taken(order.size());
-    if (order.size() != view.shape.size()) refuse(name);
-    for (std::size_t i = 0; i < order.size(); ++i) {
-      const auto to = static_cast<std::size_t>(order[i].integer);
-      if (order[i].kind != Made::integer || to >= order.size() || taken[to]) refuse(name);
-      taken[to] = true;
-      view.shape[to] = in_memory.shape[i];
-      view.strides[to] = in_memory.strides[i];
-    }
-    stored_.content.tensors.push_back(std::move(view));
-    return PythonValue::of_tensor(stored_.content.tensors.size() - 1);
-  }
-
-  [[noreturn]] void refuse(const std::string& name) const {
+/// The tensor of this name, assembled from the shards of the ranks, with its dims in this order.
+PythonValue whole_tensor(StoredContent& stored, const std::string& name, const std::vector<PythonValue>& order) {
+  const auto refuse = [&] {
     throw CheckpointError("MU213", "the checkpoint's state asks for the spread tensor " + in_quotes(name) +
                                        " in a way that cannot be; it was edited");
+  };
+  const PythonValue* found = stored.content.value.find("sliced")->find(name);
+  if (!found) refuse();
+  const PythonTensor in_memory = stored.content.tensors[static_cast<std::size_t>(found->integer)];
+  PythonTensor view = in_memory;
+  std::vector<bool> taken(order.size());
+  if (order.size() != view.shape.size()) refuse();
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    const auto to = static_cast<std::size_t>(order[i].integer);
+    if (order[i].kind != Made::integer || to >= order.size() || taken[to]) refuse();
+    taken[to] = true;
+    view.shape[to] = in_memory.shape[i];
+    view.strides[to] = in_memory.strides[i];
   }
+  stored.content.tensors.push_back(std::move(view));
+  return PythonValue::of_tensor(stored.content.tensors.size() - 1);
+}
 
-  StoredContent& stored_;
-  const PythonValue& sharded_;
-};
+/// Replaces each {"sliced": name, "order": dims} by the tensor.
+void make_whole(StoredContent& stored, PythonValue& value) {
+  const PythonValue* name = value.entries.size() == 2 ? value.find("sliced") : nullptr;
+  const PythonValue* order = name ? value.find("order") : nullptr;
+  if (order && name->kind == Made::text && order->kind == Made::list) {
+    value = whole_tensor(stored, name->text, order->items);
+    return;
+  }
+  for (auto& [key, part] : value.entries) make_whole(stored, part);
+  for (auto& item : value.items) make_whole(stored, item);
+}
 
 }  // namespace
 
 PythonValue exchanged_value(StoredContent& stored, WeightForm form, int model) {
   PythonValue* shared = const_cast<PythonValue*>(stored.content.value.find("shared"));
-  if (shared) Whole{stored}(*shared);
+  if (shared) make_whole(stored, *shared);
   Job job = shared ? job_of(*shared) : Job{};
   const auto refuse = [](const std::string& why) { throw CheckpointError("MU229", "nothing was converted: " + why); };
   const auto names = listed(job.models, [](const Named& one) { return shown(one.name); });

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <algorithm>
-#include <optional>
 #include <unordered_map>
 
 #include "format/python_file.h"

@@ -1,7 +1,5 @@
 #include "format/python_file.h"
 
-#include <map>
-
 #include "base/text.h"
 #include "format/little_endian.h"
 #include "format/python/pickle_graph.h"
@@ -96,20 +94,17 @@ class Records {
  public:
   explicit Records(const InputFile& source) : source_(source) {
     for (ZipEntry& entry : read_zip(source)) {
-      const auto slash = entry.name.find('/');
-      if (slash == std::string::npos) continue;
-      const std::string folder = entry.name.substr(0, slash);
-      std::string name = entry.name.substr(slash + 1);
-      if (name == "data.pkl") folder_ = folder;
-      entries_[folder].emplace(std::move(name), std::move(entry));
+      std::string name = entry.name;
+      const auto slash = name.find('/');
+      if (slash != std::string::npos && name.substr(slash) == "/data.pkl") folder_ = name.substr(0, slash + 1);
+      entries_.emplace(std::move(name), std::move(entry));
     }
-    if (!folder_) refuse_python(source.path().native(), "it is a zip archive without the record data.pkl");
+    if (folder_.empty()) refuse_python(source.path().native(), "it is a zip archive without the record data.pkl");
   }
 
   const ZipEntry* find(const std::string& name) const {
-    const auto& inside = entries_.at(*folder_);
-    const auto found = inside.find(name);
-    return found == inside.end() ? nullptr : &found->second;
+    const auto found = entries_.find(folder_ + name);
+    return found == entries_.end() ? nullptr : &found->second;
   }
   std::string text(const std::string& name, std::uint64_t limit) const {
     const ZipEntry* entry = find(name);
@@ -118,8 +113,8 @@ class Records {
 
  private:
   const InputFile& source_;
-  std::optional<std::string> folder_;
-  std::unordered_map<std::string, std::unordered_map<std::string, ZipEntry>> entries_;
+  std::string folder_;  // with the slash at its end
+  std::unordered_map<std::string, ZipEntry> entries_;
 };
 
 PythonFile read_zip_form(const InputFile& source) {

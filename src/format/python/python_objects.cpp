@@ -60,39 +60,6 @@ std::string key_text(const PickleNode& node) {
                                         : std::string(node.text.substr(0, kMaxPickleName + 1));
 }
 
-}  // namespace
-
-void refuse_python(std::string_view file, const std::string& reason) {
-  throw CheckpointError("MU225", std::string(file) + ": " + reason + "; the file is damaged, or no file of torch.save");
-}
-
-StorageName storage_name(const PickleGraph& graph, const PickleNode& node, std::string_view file) {
-  if (node.kind != NodeKind::persistent) refuse_python(file, "a tensor has no storage");
-  const PickleNode& words = graph.at(graph.items(node)[0]);
-  const auto& parts = graph.items(words);
-  if (words.kind != NodeKind::tuple || parts.size() < 5 || graph.at(parts[0]).text != "storage")
-    refuse_python(file, "a storage has no proper name");
-  StorageName name{.type = storage_class(graph.at(parts[1])),
-                   .key = key_text(graph.at(parts[2])),
-                   .location = std::string(graph.at(parts[3]).text.substr(0, kMaxPickleName + 1)),
-                   .count = graph.at(parts[4]).integer};
-  if (name.key.size() > kMaxPickleName || name.location.size() > kMaxPickleName)
-    refuse_python(file, "a storage has a name of more than " + std::to_string(kMaxPickleName) + " bytes");
-  if (!name.type)
-    refuse_python(file, "a storage is of the class " + in_quotes(graph.at(parts[1]).name) + ", which is not known");
-  if (graph.at(parts[4]).kind != NodeKind::integer || name.count < 0)
-    refuse_python(file, "a storage has no proper size");
-  if (parts.size() > 5 && graph.at(parts[5]).kind == NodeKind::tuple) {
-    const auto& view = graph.items(graph.at(parts[5]));
-    if (view.size() != 3 || graph.at(view[1]).kind != NodeKind::integer || graph.at(view[1]).integer < 0)
-      refuse_python(file, "a part of a storage has no proper place");
-    name.view_offset = graph.at(view[1]).integer;
-  }
-  return name;
-}
-
-namespace {
-
 /// Converts descriptions of objects to values, for classes and functions with known names.
 class PythonObjects {
  public:
@@ -426,6 +393,35 @@ class PythonObjects {
 };
 
 }  // namespace
+
+void refuse_python(std::string_view file, const std::string& reason) {
+  throw CheckpointError("MU225", std::string(file) + ": " + reason + "; the file is damaged, or no file of torch.save");
+}
+
+StorageName storage_name(const PickleGraph& graph, const PickleNode& node, std::string_view file) {
+  if (node.kind != NodeKind::persistent) refuse_python(file, "a tensor has no storage");
+  const PickleNode& words = graph.at(graph.items(node)[0]);
+  const auto& parts = graph.items(words);
+  if (words.kind != NodeKind::tuple || parts.size() < 5 || graph.at(parts[0]).text != "storage")
+    refuse_python(file, "a storage has no proper name");
+  StorageName name{.type = storage_class(graph.at(parts[1])),
+                   .key = key_text(graph.at(parts[2])),
+                   .location = std::string(graph.at(parts[3]).text.substr(0, kMaxPickleName + 1)),
+                   .count = graph.at(parts[4]).integer};
+  if (name.key.size() > kMaxPickleName || name.location.size() > kMaxPickleName)
+    refuse_python(file, "a storage has a name of more than " + std::to_string(kMaxPickleName) + " bytes");
+  if (!name.type)
+    refuse_python(file, "a storage is of the class " + in_quotes(graph.at(parts[1]).name) + ", which is not known");
+  if (graph.at(parts[4]).kind != NodeKind::integer || name.count < 0)
+    refuse_python(file, "a storage has no proper size");
+  if (parts.size() > 5 && graph.at(parts[5]).kind == NodeKind::tuple) {
+    const auto& view = graph.items(graph.at(parts[5]));
+    if (view.size() != 3 || graph.at(view[1]).kind != NodeKind::integer || graph.at(view[1]).integer < 0)
+      refuse_python(file, "a part of a storage has no proper place");
+    name.view_offset = graph.at(view[1]).integer;
+  }
+  return name;
+}
 
 void read_value(const PickleGraph& graph, std::uint32_t root, std::string_view file, const FindStorage& find_storage,
                 PythonFile& into) {

@@ -1,6 +1,4 @@
-#include <array>
 #include <bit>
-#include <map>
 
 #include "base/text.h"
 #include "format/little_endian.h"

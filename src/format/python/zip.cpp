@@ -17,6 +17,11 @@ constexpr std::uint64_t kAlignment = 64, kLimit32 = 0xFFFFFFFF;
 constexpr std::uint16_t kVersion = 20, kVersion64 = 45, kFirstDay = 0x21;  // kFirstDay: 1 January 1980
 constexpr std::string_view kPaddingId = "FB";
 
+constexpr std::uint32_t kLocalSign = 0x04034b50, kCentralSign = 0x02014b50, kEndSign = 0x06054b50,
+                        kEnd64Sign = 0x06064b50, kLocatorSign = 0x07064b50;
+constexpr std::uint64_t kEndBytes = 22, kEnd64Bytes = 56, kLocatorBytes = 20, kCentralBytes = 46, kLocalBytes = 30;
+constexpr std::uint64_t kMaxCommentBytes = 65535, kMaxDirectoryBytes = std::uint64_t{256} << 20;
+
 std::uint32_t in_32_bits(std::uint64_t value) { return static_cast<std::uint32_t>(std::min(value, kLimit32)); }
 
 /// The fields that local and central headers share, from the version on.
@@ -51,68 +56,6 @@ std::string padding_after(std::uint64_t before) {
   append_number(text, static_cast<std::uint16_t>(fill));
   return text.append(fill, 'Z');
 }
-
-}  // namespace
-
-std::string ZipLayout::begin(std::string_view name, std::uint64_t bytes, std::uint32_t crc) {
-  const bool large = bytes >= kLimit32;
-  std::string extra = large ? large_fields({bytes, bytes}) : "";
-  extra += padding_after(position_ + 30 + name.size() + extra.size());
-  std::string text;
-  append_number<std::uint32_t>(text, 0x04034b50);
-  text += shared_fields(large, crc, bytes, name.size(), extra.size());
-  text += name;
-  text += extra;
-  records_.push_back({std::string(name), bytes, position_, crc});
-  position_ += text.size() + bytes;
-  return text;
-}
-
-std::string ZipLayout::end() const {
-  std::string text;
-  for (const Record& record : records_) {
-    const bool large_size = record.bytes >= kLimit32, large_place = record.header >= kLimit32;
-    std::string extra;
-    if (large_size && large_place) extra = large_fields({record.bytes, record.bytes, record.header});
-    else if (large_size) extra = large_fields({record.bytes, record.bytes});
-    else if (large_place) extra = large_fields({record.header});
-    append_number<std::uint32_t>(text, 0x02014b50);
-    append_number<std::uint16_t>(text, kVersion64);
-    text += shared_fields(large_size || large_place, record.crc, record.bytes, record.name.size(), extra.size());
-    append_number<std::uint16_t>(text, 0);  // comment
-    append_number<std::uint16_t>(text, 0);  // disk
-    append_number<std::uint16_t>(text, 0);  // attributes
-    append_number<std::uint32_t>(text, 0);
-    append_number(text, in_32_bits(record.header));
-    text += record.name + extra;
-  }
-  const std::uint64_t bytes = text.size(), count = records_.size();
-  append_number<std::uint32_t>(text, 0x06064b50);  // end record in 64-bit form, always written: readers prefer it
-  append_number<std::uint64_t>(text, 44);
-  append_number(text, kVersion64);
-  append_number(text, kVersion64);
-  append_number<std::uint64_t>(text, 0);
-  for (const std::uint64_t value : {count, count, bytes, position_}) append_number(text, value);
-  append_number<std::uint32_t>(text, 0x07064b50);
-  append_number<std::uint32_t>(text, 0);
-  append_number(text, position_ + bytes);
-  append_number<std::uint32_t>(text, 1);
-  append_number<std::uint32_t>(text, 0x06054b50);
-  append_number<std::uint32_t>(text, 0);
-  for (int i = 0; i < 2; ++i) append_number(text, static_cast<std::uint16_t>(std::min<std::uint64_t>(count, 0xFFFF)));
-  append_number(text, in_32_bits(bytes));
-  append_number(text, in_32_bits(position_));
-  append_number<std::uint16_t>(text, 0);
-  return text;
-}
-
-namespace {
-
-constexpr std::uint32_t kLocalSign = 0x04034b50, kCentralSign = 0x02014b50, kEndSign = 0x06054b50,
-                        kEnd64Sign = 0x06064b50, kLocatorSign = 0x07064b50;
-constexpr std::uint64_t kEndBytes = 22, kEnd64Bytes = 56, kLocatorBytes = 20, kCentralBytes = 46, kLocalBytes = 30;
-constexpr std::uint64_t kMaxCommentBytes = 65535, kMaxDirectoryBytes = std::uint64_t{256} << 20;
-constexpr std::uint32_t kIn64 = 0xFFFFFFFF;
 
 [[noreturn]] void refuse_zip(const InputFile& source, const std::string& reason) {
   throw CheckpointError("MU225", source.path().native() + ": " + reason + "; the archive is damaged or cut off");
@@ -175,7 +118,7 @@ void read_large_fields(const InputFile& source, std::string_view extra, CentralR
     if (id != 1) continue;
     std::size_t next = 0;
     for (std::uint64_t* value : wanted) {
-      if (*value != kIn64) continue;
+      if (*value != kLimit32) continue;
       if (next + 8 > field.size()) refuse_zip(source, "a record's 64-bit fields are cut off");
       *value = number_at<std::uint64_t>(field, next);
       next += 8;
@@ -227,6 +170,58 @@ void refuse_overlap(const InputFile& source, std::vector<std::pair<std::uint64_t
 }
 
 }  // namespace
+
+std::string ZipLayout::begin(std::string_view name, std::uint64_t bytes, std::uint32_t crc) {
+  const bool large = bytes >= kLimit32;
+  std::string extra = large ? large_fields({bytes, bytes}) : "";
+  extra += padding_after(position_ + 30 + name.size() + extra.size());
+  std::string text;
+  append_number(text, kLocalSign);
+  text += shared_fields(large, crc, bytes, name.size(), extra.size());
+  text += name;
+  text += extra;
+  records_.push_back({std::string(name), bytes, position_, crc});
+  position_ += text.size() + bytes;
+  return text;
+}
+
+std::string ZipLayout::end() const {
+  std::string text;
+  for (const Record& record : records_) {
+    const bool large_size = record.bytes >= kLimit32, large_place = record.header >= kLimit32;
+    std::string extra;
+    if (large_size && large_place) extra = large_fields({record.bytes, record.bytes, record.header});
+    else if (large_size) extra = large_fields({record.bytes, record.bytes});
+    else if (large_place) extra = large_fields({record.header});
+    append_number(text, kCentralSign);
+    append_number<std::uint16_t>(text, kVersion64);
+    text += shared_fields(large_size || large_place, record.crc, record.bytes, record.name.size(), extra.size());
+    append_number<std::uint16_t>(text, 0);  // comment
+    append_number<std::uint16_t>(text, 0);  // disk
+    append_number<std::uint16_t>(text, 0);  // attributes
+    append_number<std::uint32_t>(text, 0);
+    append_number(text, in_32_bits(record.header));
+    text += record.name + extra;
+  }
+  const std::uint64_t bytes = text.size(), count = records_.size();
+  append_number(text, kEnd64Sign);  // end record in 64-bit form, always written: readers prefer it
+  append_number<std::uint64_t>(text, 44);
+  append_number(text, kVersion64);
+  append_number(text, kVersion64);
+  append_number<std::uint64_t>(text, 0);
+  for (const std::uint64_t value : {count, count, bytes, position_}) append_number(text, value);
+  append_number(text, kLocatorSign);
+  append_number<std::uint32_t>(text, 0);
+  append_number(text, position_ + bytes);
+  append_number<std::uint32_t>(text, 1);
+  append_number(text, kEndSign);
+  append_number<std::uint32_t>(text, 0);
+  for (int i = 0; i < 2; ++i) append_number(text, static_cast<std::uint16_t>(std::min<std::uint64_t>(count, 0xFFFF)));
+  append_number(text, in_32_bits(bytes));
+  append_number(text, in_32_bits(position_));
+  append_number<std::uint16_t>(text, 0);
+  return text;
+}
 
 bool is_zip(const InputFile& source) {
   return source.size() >= 4 && number_at<std::uint32_t>(source.text(0, 4), 0) == kLocalSign;

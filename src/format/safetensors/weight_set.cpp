@@ -2,7 +2,6 @@
 
 #include <sys/stat.h>
 
-#include <array>
 #include <regex>
 #include <set>
 #include <thread>
@@ -20,6 +19,11 @@
 namespace muster::format {
 namespace {
 
+namespace fs = std::filesystem;
+using Names = std::set<std::string>;
+constexpr std::uint64_t kMaxIndexBytes = 1'000'000'000;  // limit on an index in bytes
+constexpr auto kOtherWriter = std::chrono::minutes(1);   // longest wait for another writer
+
 [[noreturn]] void refuse_index(std::string_view file, const std::string& reason) {
   throw CheckpointError("MU205", std::string(file) + ": " + reason);
 }
@@ -34,65 +38,6 @@ std::string file_name(const Json& value, const std::string& tensor, std::string_
                            in_quotes(*name));
   return *name;
 }
-
-}  // namespace
-
-std::vector<std::vector<std::size_t>> split_into_shards(std::span<const std::uint64_t> tensor_bytes,
-                                                        std::uint64_t limit_bytes) {
-  std::vector<std::vector<std::size_t>> shards;
-  std::vector<std::size_t> current;
-  std::uint64_t filled = 0;
-  for (std::size_t i = 0; i < tensor_bytes.size(); ++i) {
-    if (tensor_bytes[i] > limit_bytes) {
-      shards.push_back({i});
-      continue;
-    }
-    if (tensor_bytes[i] > limit_bytes - filled) {
-      shards.push_back(std::exchange(current, {}));
-      filled = 0;
-    }
-    current.push_back(i);
-    filled += tensor_bytes[i];
-  }
-  if (!current.empty() || shards.empty()) shards.push_back(std::move(current));
-  return shards;
-}
-
-std::string shard_name(std::size_t index, std::size_t count) {
-  if (count == 1) return std::string(kWeightsName);
-  return formatted("model-{:05d}-of-{:05d}.safetensors", index + 1, count);
-}
-
-bool is_weight_file_name(std::string_view name) {
-  static const std::regex pattern(R"(model(-\d{5,}-of-\d{5,}(\.former\d*)?)?\.safetensors)");
-  return std::regex_match(name.begin(), name.end(), pattern);
-}
-
-std::string to_json(const WeightIndex& index) {
-  const nlohmann::json text = {{"metadata", {{"total_size", index.total_bytes}}}, {"weight_map", index.file_of}};
-  return text.dump(2) + "\n";
-}
-
-WeightIndex parse_index(std::string_view text, std::string_view file) {
-  const Json parsed = parse_json(text, file, "MU205");
-  const Json* map = parsed.find("weight_map");
-  const auto* entries = map ? map->get<Json::Map>() : nullptr;
-  if (!entries) refuse_index(file, "it has no table named weight_map");
-  WeightIndex index;
-  for (const auto& [tensor, value] : *entries) index.file_of[tensor] = file_name(value, tensor, file);
-  const Json* metadata = parsed.find("metadata");
-  const Json* total = metadata ? metadata->find("total_size") : nullptr;
-  const auto* bytes = total ? total->get<std::int64_t>() : nullptr;
-  if (bytes && *bytes > 0) index.total_bytes = static_cast<std::uint64_t>(*bytes);
-  return index;
-}
-
-namespace {
-
-namespace fs = std::filesystem;
-using Names = std::set<std::string>;
-constexpr std::uint64_t kMaxIndexBytes = 1'000'000'000;  // limit on an index in bytes
-constexpr auto kOtherWriter = std::chrono::minutes(1);   // longest wait for another writer
 
 /// Inodes are reused at once; the time of the last change distinguishes two files of one inode.
 std::string stamp_of(const fs::path& path) {
@@ -187,6 +132,56 @@ std::string other_weights(const fs::path& folder) {
 }
 
 }  // namespace
+
+std::vector<std::vector<std::size_t>> split_into_shards(std::span<const std::uint64_t> tensor_bytes,
+                                                        std::uint64_t limit_bytes) {
+  std::vector<std::vector<std::size_t>> shards;
+  std::vector<std::size_t> current;
+  std::uint64_t filled = 0;
+  for (std::size_t i = 0; i < tensor_bytes.size(); ++i) {
+    if (tensor_bytes[i] > limit_bytes) {
+      shards.push_back({i});
+      continue;
+    }
+    if (tensor_bytes[i] > limit_bytes - filled) {
+      shards.push_back(std::exchange(current, {}));
+      filled = 0;
+    }
+    current.push_back(i);
+    filled += tensor_bytes[i];
+  }
+  if (!current.empty() || shards.empty()) shards.push_back(std::move(current));
+  return shards;
+}
+
+std::string shard_name(std::size_t index, std::size_t count) {
+  if (count == 1) return std::string(kWeightsName);
+  return formatted("model-{:05d}-of-{:05d}.safetensors", index + 1, count);
+}
+
+bool is_weight_file_name(std::string_view name) {
+  static const std::regex pattern(R"(model(-\d{5,}-of-\d{5,}(\.former\d*)?)?\.safetensors)");
+  return std::regex_match(name.begin(), name.end(), pattern);
+}
+
+std::string to_json(const WeightIndex& index) {
+  const nlohmann::json text = {{"metadata", {{"total_size", index.total_bytes}}}, {"weight_map", index.file_of}};
+  return text.dump(2) + "\n";
+}
+
+WeightIndex parse_index(std::string_view text, std::string_view file) {
+  const Json parsed = parse_json(text, file, "MU205");
+  const Json* map = parsed.find("weight_map");
+  const auto* entries = map ? map->get<Json::Map>() : nullptr;
+  if (!entries) refuse_index(file, "it has no table named weight_map");
+  WeightIndex index;
+  for (const auto& [tensor, value] : *entries) index.file_of[tensor] = file_name(value, tensor, file);
+  const Json* metadata = parsed.find("metadata");
+  const Json* total = metadata ? metadata->find("total_size") : nullptr;
+  const auto* bytes = total ? total->get<std::int64_t>() : nullptr;
+  if (bytes && *bytes > 0) index.total_bytes = static_cast<std::uint64_t>(*bytes);
+  return index;
+}
 
 WeightSet find_weight_set(const fs::path& path) {
   if (path.extension() == ".json") return read_index(path);
