@@ -1,7 +1,5 @@
 #include "muster/checkpoint/python.h"
 
-#include <set>
-
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
@@ -18,12 +16,14 @@
 #include "format/zip.h"
 #include "muster/base/error.h"
 
-namespace muster {
+namespace muster::checkpoint {
 namespace {
 
 using format::PythonFile;
+using format::PythonStorage;
 using format::PythonTensor;
 using format::PythonValue;
+using Kind = PythonValue::Kind;
 
 /// A part of a LibTorch storage that is written to the file as one storage.
 struct StorageRange {
@@ -69,9 +69,9 @@ class PythonOfState {
   PythonValue of(const State& state, const std::string& place, bool tuple) {
     switch (state.kind()) {
       case State::Kind::none: return {};
-      case State::Kind::boolean: return {.kind = PythonValue::Kind::boolean, .integer = state.boolean()};
+      case State::Kind::boolean: return {.kind = Kind::boolean, .integer = state.boolean()};
       case State::Kind::integer: return PythonValue::of_integer(state.integer());
-      case State::Kind::number: return {.kind = PythonValue::Kind::number, .number = state.number()};
+      case State::Kind::number: return {.kind = Kind::number, .number = state.number()};
       case State::Kind::text: return PythonValue::of_text(state.text());
       case State::Kind::tensor: return of_tensor(state.tensor(), place);
       case State::Kind::list: return of_list(state.list(), place, tuple);
@@ -81,14 +81,14 @@ class PythonOfState {
   }
 
   PythonValue of_list(const State::List& list, const std::string& place, bool tuple) {
-    PythonValue value{.kind = tuple ? PythonValue::Kind::tuple : PythonValue::Kind::list};
+    PythonValue value{.kind = tuple ? Kind::tuple : Kind::list};
     for (std::size_t i = 0; i < list.size(); ++i)
       value.items.push_back(of(list[i], place + "/" + std::to_string(i), false));
     return value;
   }
 
   PythonValue of_map(const State& state, const std::string& place) {
-    PythonValue value{.kind = PythonValue::Kind::map};
+    PythonValue value{.kind = Kind::map};
     const auto& map = state.map();
     const bool integers = options_.integer_keys && std::all_of(map.begin(), map.end(), [](const auto& entry) {
                             return format::is_decimal_key(entry.first);
@@ -165,68 +165,30 @@ class PythonOfState {
   at::Tensor copy_;
 };
 
-}  // namespace
-
-void save_python(const State& state, const std::filesystem::path& path, const SavePythonOptions& options) {
-  PythonOfState maker(path, options);
-  const PythonFile content = maker.make(state);
-  format::AtomicFile file(path, options.durability);
-  format::write_python_file(file, content, path.stem().string(),
-                            [&](std::size_t storage) { return maker.bytes_of(storage); });
-  file.publish();
-}
-
-}  // namespace muster
-
-namespace muster::checkpoint {
-namespace {
-
-using format::PythonFile;
-using format::PythonStorage;
-using format::PythonTensor;
-using format::PythonValue;
-using Kind = PythonValue::Kind;
-
-/// The file's storages as LibTorch storages.
-class OpenStorages {
- public:
-  OpenStorages(const format::InputFile& file, const LoadPythonOptions& options) : file_(file), options_(options) {}
-
-  c10::Storage open(const PythonStorage& storage) {
-    std::byte* mapped = options_.map && storage.bytes > 0 ? place_in_mapping(storage) : nullptr;
-    const auto bytes = static_cast<int64_t>(storage.bytes);
-    at::Tensor memory;
-    if (mapped) {
+/// A storage of the file in LibTorch: a part of the mapping, which the first one makes, or memory.
+c10::Storage open_storage(const PythonStorage& storage, const format::InputFile& file, const LoadPythonOptions& options,
+                          std::shared_ptr<format::MappedFile>& mapping) {
+  constexpr std::size_t kWidestAlignment = 16;  // alignment of complex128 in bytes
+  const auto bytes = static_cast<int64_t>(storage.bytes);
+  const auto type = at::TensorOptions().dtype(at::kByte);
+  at::Tensor memory;
+  if (options.map && bytes > 0) {
+    if (!mapping) mapping = std::make_shared<format::MappedFile>(file, format::MappedFile::Access::copy_on_write);
+    std::byte* place = mapping->data() + storage.offset;
+    if (reinterpret_cast<std::uintptr_t>(place) % kWidestAlignment == 0)
       memory = at::from_blob(
-          mapped, {bytes}, [keep = mapping_](void*) mutable { keep.reset(); }, at::TensorOptions().dtype(at::kByte));
-    } else {
-      memory = at::empty({bytes}, at::TensorOptions().dtype(at::kByte));
-      if (bytes > 0) file_.read_at(storage.offset, memory.mutable_data_ptr(), storage.bytes);
-    }
-    verify(storage, memory);
-    return memory.storage();
+          place, {bytes}, [keep = mapping](void*) mutable { keep.reset(); }, type);
   }
-
- private:
-  /// nullptr if the elements would not be aligned there.
-  std::byte* place_in_mapping(const PythonStorage& storage) {
-    if (!mapping_) mapping_ = std::make_shared<format::MappedFile>(file_, format::MappedFile::Access::copy_on_write);
-    std::byte* place = mapping_->data() + storage.offset;
-    return reinterpret_cast<std::uintptr_t>(place) % kWidestAlignment == 0 ? place : nullptr;
+  if (!memory.defined()) {
+    memory = at::empty({bytes}, type);
+    if (bytes > 0) file.read_at(storage.offset, memory.mutable_data_ptr(), storage.bytes);
   }
-
-  void verify(const PythonStorage& storage, const at::Tensor& memory) const {
-    if (!options_.verify || !storage.has_crc || storage.bytes == 0) return;
-    if (format::crc32({static_cast<const char*>(memory.const_data_ptr()), storage.bytes}) != storage.crc)
-      throw CheckpointError("MU225", file_.path().string() + ": the checksum of the storage " + in_quotes(storage.key) +
-                                         " is wrong; the file is damaged");
-  }
-
-  static constexpr std::size_t kWidestAlignment = 16;  // alignment of complex128 in bytes
-  const format::InputFile& file_;
-  const LoadPythonOptions& options_;
-  std::shared_ptr<format::MappedFile> mapping_;
-};
+  if (options.verify && storage.has_crc && bytes > 0 &&
+      format::crc32({static_cast<const char*>(memory.const_data_ptr()), storage.bytes}) != storage.crc)
+    throw CheckpointError("MU225", file.path().string() + ": the checksum of the storage " + in_quotes(storage.key) +
+                                       " is wrong; the file is damaged");
+  return memory.storage();
+}
 
 void check_bool_bytes(const std::filesystem::path& path, const c10::Storage& storage) {
   const auto* bytes = static_cast<const unsigned char*>(storage.data());
@@ -322,9 +284,9 @@ class StateOfPython {
 PythonContent read_one(const std::filesystem::path& path, const LoadPythonOptions& options) {
   const format::InputFile input(path);
   const PythonFile file = format::read_python_file(input);
-  OpenStorages opener(input, options);
+  std::shared_ptr<format::MappedFile> mapping;
   std::vector<c10::Storage> storages;
-  for (const PythonStorage& storage : file.storages) storages.push_back(opener.open(storage));
+  for (const PythonStorage& storage : file.storages) storages.push_back(open_storage(storage, input, options, mapping));
   std::vector<at::Tensor> tensors;
   for (const PythonTensor& tensor : file.tensors) tensors.push_back(view_of(storages[tensor.storage], tensor, path));
   auto content = StateOfPython(std::move(tensors)).content_of(file.value);
@@ -370,6 +332,15 @@ std::string listed(const std::vector<LeftOut>& parts) { return muster::listed(pa
 }  // namespace muster::checkpoint
 
 namespace muster {
+
+void save_python(const State& state, const std::filesystem::path& path, const SavePythonOptions& options) {
+  checkpoint::PythonOfState maker(path, options);
+  const format::PythonFile content = maker.make(state);
+  format::AtomicFile file(path, options.durability);
+  format::write_python_file(file, content, path.stem().string(),
+                            [&](std::size_t storage) { return maker.bytes_of(storage); });
+  file.publish();
+}
 
 State load_python(const std::filesystem::path& path, const LoadPythonOptions& options) {
   auto content = checkpoint::read_python(path, options);
