@@ -1,7 +1,5 @@
 #include "muster/checkpoint/weights.h"
 
-#include <set>
-
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 
@@ -49,34 +47,6 @@ void check_names(const NamedTensors& tensors, const fs::path& path) {
       throw CheckpointError("MU203", path.string() + " was not written: two tensors are named " + in_quotes(name));
 }
 
-}  // namespace
-
-void save_file(const NamedTensors& tensors, const fs::path& path, const SaveFileOptions& options) {
-  check_names(tensors, path);
-  const checkpoint::UntiedTensors untied = checkpoint::drop_tied(tensors);
-  format::Metadata metadata = options.metadata;
-  metadata.insert(untied.kept_name_of.begin(), untied.kept_name_of.end());
-  format::write_weight_file(path, specs_of(untied.tensors, path), metadata, options.durability,
-                            values_of(untied.tensors, {}))
-      ->publish();
-}
-
-std::vector<fs::path> save_weights(const NamedTensors& tensors, const fs::path& folder,
-                                   const SaveWeightsOptions& options) {
-  return save_weights(tensors, folder, options, {});
-}
-
-std::vector<fs::path> save_weights(const NamedTensors& tensors, const fs::path& folder,
-                                   const SaveWeightsOptions& options, const ValueOf& value_of) {
-  check_names(tensors, folder);
-  const checkpoint::UntiedTensors untied = checkpoint::drop_tied(tensors);
-  return format::write_weight_set(folder, specs_of(untied.tensors, folder), options.metadata, untied.kept_name_of,
-                                  options.max_shard_size.bytes(), options.durability,
-                                  values_of(untied.tensors, value_of));
-}
-
-namespace {
-
 using checkpoint::StoredTensor;
 using checkpoint::Transfer;
 using checkpoint::WeightSource;
@@ -94,11 +64,6 @@ const StoredTensor* find_source(const WeightSource& source, const std::string& n
   if (kept_name == source.metadata.end()) return nullptr;
   const auto found = source.tensors.find(kept_name->second);
   return found == source.tensors.end() ? nullptr : &found->second;
-}
-
-bool is_filled_through_another(const at::Tensor& destination, const Matches& matches) {
-  return std::any_of(matches.pairs.begin(), matches.pairs.end(),
-                     [&](const auto& pair) { return checkpoint::are_tied(pair.second, destination); });
 }
 
 Matches match(const NamedTensors& destinations, const WeightSource& source) {
@@ -119,7 +84,10 @@ Matches match(const NamedTensors& destinations, const WeightSource& source) {
     else matches.pairs.emplace_back(stored, destination);
   }
   for (const auto& [name, destination] : unmatched)
-    if (!is_filled_through_another(destination, matches)) matches.report.missing_keys.push_back(name);
+    if (std::ranges::none_of(matches.pairs, [&tensor = destination](const auto& pair) {
+          return checkpoint::are_tied(pair.second, tensor);
+        }))
+      matches.report.missing_keys.push_back(name);
   for (const auto& [name, stored] : source.tensors)
     if (!used.contains(name)) matches.report.unexpected_keys.push_back(name);
   return matches;
@@ -164,6 +132,25 @@ void fill(const Matches& matches) {
 }
 
 }  // namespace
+
+void save_file(const NamedTensors& tensors, const fs::path& path, const SaveFileOptions& options) {
+  check_names(tensors, path);
+  const checkpoint::UntiedTensors untied = checkpoint::drop_tied(tensors);
+  format::Metadata metadata = options.metadata;
+  metadata.insert(untied.kept_name_of.begin(), untied.kept_name_of.end());
+  format::write_weight_file(path, specs_of(untied.tensors, path), metadata, options.durability,
+                            values_of(untied.tensors, {}))
+      ->publish();
+}
+
+std::vector<fs::path> save_weights(const NamedTensors& tensors, const fs::path& folder,
+                                   const SaveWeightsOptions& options, const ValueOf& value_of) {
+  check_names(tensors, folder);
+  const checkpoint::UntiedTensors untied = checkpoint::drop_tied(tensors);
+  return format::write_weight_set(folder, specs_of(untied.tensors, folder), options.metadata, untied.kept_name_of,
+                                  options.max_shard_size.bytes(), options.durability,
+                                  values_of(untied.tensors, value_of));
+}
 
 const at::Tensor& LoadedWeights::at(const std::string& name) const {
   const auto found =

@@ -59,21 +59,17 @@ LoadedWeights load_file(const std::filesystem::path& path, const LoadFileOptions
 IncompatibleKeys load_into(const NamedTensors& destinations, const std::filesystem::path& path,
                            const LoadIntoOptions& options = {});
 
+/// Returns the values of a tensor at the time when they are written.
+using ValueOf = std::function<at::Tensor(const at::Tensor&)>;
 /// Writes a folder of weights: model.safetensors, or, above the size limit, model-00001-of-0000N.safetensors and so on
 /// with model.safetensors.index.json. An earlier set of either kind stays valid until the new one is complete, and is
 /// then removed; other files are left alone. Writers of one folder take turns, and the set of the last one stays. The
 /// folder is created if needed. Tied tensors are handled as by save_file. Returns the paths of the weight files.
-/// Throws: CheckpointError MU202, MU203; MU211 if another writer takes longer than a minute to publish its set.
-/// Collective: none.
+/// With `value_of`, the values of the tensors need not exist yet: it is called for one tensor after another, and
+/// returns a tensor of that shape and dtype. Ties are those of the given tensors. Throws: CheckpointError MU202, MU203;
+/// MU211 if another writer takes longer than a minute to publish its set. Collective: none.
 std::vector<std::filesystem::path> save_weights(const NamedTensors& tensors, const std::filesystem::path& folder,
-                                                const SaveWeightsOptions& options = {});
-
-/// Returns the values of a tensor at the time when they are written.
-using ValueOf = std::function<at::Tensor(const at::Tensor&)>;
-/// Writes a folder of weights as save_weights() does, for tensors whose values need not exist yet. `value_of` is called
-/// for one tensor after another, and returns a tensor of that shape and dtype. Ties are those of the given tensors.
-std::vector<std::filesystem::path> save_weights(const NamedTensors& tensors, const std::filesystem::path& folder,
-                                                const SaveWeightsOptions& options, const ValueOf& value_of);
+                                                const SaveWeightsOptions& options = {}, const ValueOf& value_of = {});
 
 /// All defined parameters and buffers of a module and its children, by full name, in the order of Python's state_dict:
 /// a module's parameters, its buffers, then its children.
