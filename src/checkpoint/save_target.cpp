@@ -1,7 +1,5 @@
 #include "save_target.h"
 
-#include <set>
-
 #include "base/log.h"
 #include "base/text.h"
 #include "checkpoint_files.h"
@@ -58,24 +56,16 @@ void make_folder(const fs::path& folder) {
     throw CheckpointError("MU202", folder.string() + " cannot be made (" + error.message() + "); nothing was saved");
 }
 
-/// The numbers for which a killed writer may have left a lock, a partial checkpoint or a replaced one.
-std::set<std::int64_t> left_in(const fs::path& folder) {
-  std::set<std::int64_t> numbers;
-  std::error_code ignored;
-  for (fs::directory_iterator entry(folder, ignored), end; entry != end; entry.increment(ignored)) {
-    const std::string name = entry->path().filename().string();
-    if (!name.starts_with('.')) continue;
-    if (const auto number = number_in(std::string_view(name).substr(1, name.find('.', 1) - 1))) numbers.insert(*number);
-  }
-  return numbers;
-}
-
+/// Removes the lock, the partial checkpoint or the replaced one that a killed writer may have left of a number.
 void clear_numbered(const fs::path& folder) {
-  for (const std::int64_t number : left_in(folder)) try {
-      const fs::path path = folder / (std::string(kNumberedName) + std::to_string(number));
-      const format::FolderLock lock(path);
-      format::clear_left(path);
-    } catch (const CheckpointError&) {}  // another writer has that name
+  for (const fs::path& left : format::paths_in(folder)) {
+    const std::string name = left.filename().string();
+    const std::string checkpoint = name.starts_with('.') ? name.substr(1, name.find('.', 1) - 1) : "";
+    if (number_in(checkpoint)) try {
+        const format::FolderLock lock(folder / checkpoint);
+        format::clear_left(folder / checkpoint);
+      } catch (const CheckpointError&) {}  // another writer has that name
+  }
 }
 
 using NumberedPaths = std::map<std::int64_t, fs::path>;
@@ -83,9 +73,8 @@ using NumberedPaths = std::map<std::int64_t, fs::path>;
 /// All entries of a folder whose names are those of numbered checkpoints, by number, of any file type.
 NumberedPaths numbered_in(const fs::path& folder) {
   NumberedPaths found;
-  std::error_code ignored;
-  for (fs::directory_iterator entry(folder, ignored), end; entry != end; entry.increment(ignored))
-    if (const auto number = number_in(entry->path().filename().string())) found.emplace(*number, entry->path());
+  for (const fs::path& path : format::paths_in(folder))
+    if (const auto number = number_in(path.filename().string())) found.emplace(*number, path);
   return found;
 }
 

@@ -41,10 +41,9 @@ void remove_if_abandoned(const fs::path& part) {
 
 void remove_abandoned_parts(const fs::path& path) {
   const std::string prefix = "." + path.filename().string() + ".";
-  std::error_code ignored;
-  for (fs::directory_iterator entry(folder_of(path), ignored), end; entry != end; entry.increment(ignored)) {
-    const std::string name = entry->path().filename().string();
-    if (name.starts_with(prefix) && name.ends_with(kPartSuffix)) remove_if_abandoned(entry->path());
+  for (const fs::path& part : paths_in(folder_of(path))) {
+    const std::string name = part.filename().string();
+    if (name.starts_with(prefix) && name.ends_with(kPartSuffix)) remove_if_abandoned(part);
   }
 }
 
@@ -126,6 +125,14 @@ void AtomicFile::publish() {
   if (::rename(part_.c_str(), path_.c_str()) != 0) fail("it could not be renamed into place", errno);
   descriptor_.close();
   if (durability_ == Durability::full) sync_folder(folder_of(path_));
+}
+
+std::vector<fs::path> paths_in(const fs::path& folder) {
+  std::vector<fs::path> paths;
+  std::error_code ignored;
+  for (fs::directory_iterator entry(folder, ignored), end; entry != end; entry.increment(ignored))
+    paths.push_back(entry->path());
+  return paths;
 }
 
 void sync_folder(const fs::path& folder) {

@@ -71,6 +71,9 @@ class AtomicFile final : public OutputFile {
   bool finished_ = false;
 };
 
+/// The paths of what is in a folder; none if it cannot be read.
+std::vector<std::filesystem::path> paths_in(const std::filesystem::path& folder);
+
 /// Waits until the names in a folder are on the medium.
 /// Throws: CheckpointError MU202.
 void sync_folder(const std::filesystem::path& folder);

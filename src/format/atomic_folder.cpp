@@ -73,12 +73,12 @@ std::vector<fs::path> left_beside(const fs::path& path, std::string_view end) {
   const std::string start = "." + path.filename().string() + ".";
   std::vector<fs::path> found;
   std::error_code ignored;
-  for (fs::directory_iterator entry(path.parent_path(), ignored), last; entry != last; entry.increment(ignored)) {
-    const std::string name = entry->path().filename().string();
+  for (const fs::path& left : paths_in(path.parent_path())) {
+    const std::string name = left.filename().string();
     if (name.size() != start.size() + kWordLetters + end.size() || !name.starts_with(start) || !name.ends_with(end))
       continue;
     if (name.find('.', start.size()) != start.size() + kWordLetters) continue;
-    if (entry->symlink_status(ignored).type() == fs::file_type::directory) found.push_back(entry->path());
+    if (fs::symlink_status(left, ignored).type() == fs::file_type::directory) found.push_back(left);
   }
   return found;
 }

@@ -107,21 +107,18 @@ void set_former_aside(const fs::path& folder, const Names& replaced, Durability 
 void remove_former(const fs::path& folder, const Names& used, bool has_index) {
   std::error_code ignored;
   if (!has_index) fs::remove(folder / kWeightIndexName, ignored);
-  std::vector<fs::path> stale;
-  for (fs::directory_iterator entry(folder, ignored), end; entry != end; entry.increment(ignored)) {
-    const std::string name = entry->path().filename().string();
-    if (is_weight_file_name(name) && !used.contains(name)) stale.push_back(entry->path());
+  for (const fs::path& path : paths_in(folder)) {
+    const std::string name = path.filename().string();
+    if (is_weight_file_name(name) && !used.contains(name)) fs::remove(path, ignored);
   }
-  for (const fs::path& path : stale) fs::remove(path, ignored);
 }
 
 /// What the caller may have meant by a folder that has no weights under the standard names.
 std::string other_weights(const fs::path& folder) {
   Names names;
-  std::error_code ignored;
-  for (fs::directory_iterator entry(folder, ignored), end; entry != end; entry.increment(ignored))
+  for (const fs::path& path : paths_in(folder))
     for (const char* ending : {".safetensors", ".bin", ".pt", ".pth", ".ckpt"})
-      if (entry->path().extension() == ending) names.insert(entry->path().filename().string());
+      if (path.extension() == ending) names.insert(path.filename().string());
   return names.empty()
              ? ": nothing was saved there, or a save was cut off"
              : "; name one of what is there: " + listed(names, [](const std::string& name) { return shown(name); });
