@@ -67,12 +67,7 @@ class FilesInStorage : public CheckpointFiles {
   std::shared_ptr<format::InputFile> open(const std::string& name) const override {
     const base::Lock lock(mutex_);
     auto& file = files_[name];
-    if (!file) file = make(name);
-    return file;
-  }
-
- private:
-  std::shared_ptr<format::InputFile> make(const std::string& name) const {
+    if (file) return file;
     const std::string checkpoint = path_.generic_string();
     const auto size =
         call_storage("MU314", "size()", checkpoint + "/" + name, [&] { return storage_->size(checkpoint, name); });
@@ -82,9 +77,10 @@ class FilesInStorage : public CheckpointFiles {
         storage->read(checkpoint, name, offset, {to, bytes});
       });
     };
-    return std::make_shared<format::InputFile>(path_ / name, *size, read);
+    return file = std::make_shared<format::InputFile>(path_ / name, *size, read);
   }
 
+ private:
   fs::path path_;
   std::shared_ptr<CheckpointStorage> storage_;
   mutable std::map<std::string, std::shared_ptr<format::InputFile>> files_ MUSTER_GUARDED_BY(mutex_);

@@ -98,41 +98,23 @@ void check_kind(const std::string& on_rank_0, bool has_storage) {
                                        on_rank_0 + "; nothing was saved. Give all ranks the same storage");
 }
 
-/// State that only rank 0 has.
-struct Draft {
-  SaveTarget& target;
-  std::string id = {};
-
-  void open(const fs::path& path) {
-    std::random_device device;
-    id = format::to_hex(std::uint64_t{device()} << 32 | device());
-    target.open(path, id);
+/// Writes the manifest of what the ranks report, and publishes the checkpoint.
+void publish(SaveTarget& target, const std::string& id, const std::vector<std::string>& reports) {
+  format::Manifest manifest{.id = id, .indexes = {}};
+  std::vector<format::ShardEntry> shards;
+  for (std::size_t rank = 0; rank < reports.size(); ++rank) {
+    const Json report = parse_message(reports[rank]);
+    manifest.indexes.push_back({static_cast<std::uint64_t>(field<std::int64_t>(report, "bytes")), checksum_in(report)});
+    for (const Json& part : field<Json::List>(report, "slices"))
+      shards.push_back(shard_of(part, static_cast<int>(rank)));
   }
-
-  std::string place(bool has_storage) const {
-    return format::to_text(Json::Map{
-        {"part", target.part()}, {"path", target.path().string()}, {"id", id}, {"to", kind_of_place(has_storage)}});
-  }
-
-  void publish(const std::vector<std::string>& texts) {
-    std::vector<Json> reports;
-    for (const std::string& text : texts) reports.push_back(parse_message(text));
-    format::Manifest manifest{.id = id, .indexes = {}};
-    std::vector<format::ShardEntry> shards;
-    for (std::size_t rank = 0; rank < reports.size(); ++rank) {
-      manifest.indexes.push_back(
-          {static_cast<std::uint64_t>(field<std::int64_t>(reports[rank], "bytes")), checksum_in(reports[rank])});
-      for (const Json& part : field<Json::List>(reports[rank], "slices"))
-        shards.push_back(shard_of(part, static_cast<int>(rank)));
-    }
-    format::check_shards(std::move(shards), target.path().string());
-    const auto file = target.create(target.part(), std::string(format::kManifestName));
-    const std::string text = format::to_text(manifest);
-    file->write(std::array{std::string_view(text)});
-    file->publish();
-    target.publish();
-  }
-};
+  format::check_shards(std::move(shards), target.path().string());
+  const auto file = target.create(target.part(), std::string(format::kManifestName));
+  const std::string text = format::to_text(manifest);
+  file->write(std::array{std::string_view(text)});
+  file->publish();
+  target.publish();
+}
 
 /// Called by publish_together() on each rank: writes the rank's files, which `create` creates, marked with `id`, and
 /// returns the mark of its index.
@@ -147,7 +129,6 @@ fs::path publish_together(const fs::path& folder, const comm::Communicator& grou
                           const WriteCheckpointOptions& options, const WriteRank& write_rank,
                           const std::vector<format::ShardEntry>& shards) {
   const auto target = make_target(options);
-  Draft draft{*target};
   const auto lead = [&](const char* label, const auto& action) {
     const auto run = [&] {
       std::string said;
@@ -157,16 +138,21 @@ fs::path publish_together(const fs::path& folder, const comm::Communicator& grou
     return comm::broadcast_result(group, label, run, raise);
   };
   const Json start = parse_message(lead("where rank 0 saves a checkpoint", [&] {
-    draft.open(folder);
-    return draft.place(options.storage != nullptr);
+    std::random_device device;
+    const std::string id = format::to_hex(std::uint64_t{device()} << 32 | device());
+    target->open(folder, id);
+    return format::to_text(Json::Map{{"part", target->part()},
+                                     {"path", target->path().string()},
+                                     {"id", id},
+                                     {"to", kind_of_place(options.storage != nullptr)}});
   }));
+  const auto& id = field<std::string>(start, "id");
   format::FileMark mark;
   const auto write = [&] {
     as_checkpoint_error(group.size() > 1 ? "rank " + std::to_string(group.rank()) + ": " : "", [&] {
       check_kind(field<std::string>(start, "to"), options.storage != nullptr);
-      mark =
-          write_rank([&](const std::string& file) { return target->create(field<std::string>(start, "part"), file); },
-                     field<std::string>(start, "id"));
+      mark = write_rank(
+          [&](const std::string& file) { return target->create(field<std::string>(start, "part"), file); }, id);
     });
     return std::string();
   };
@@ -174,7 +160,7 @@ fs::path publish_together(const fs::path& folder, const comm::Communicator& grou
   const auto texts =
       group.internal("reports of a checkpoint's files").gather_bytes(format::to_text(report_of(mark, shards)));
   lead("whether rank 0 published a checkpoint", [&] {
-    draft.publish(texts);
+    publish(*target, id, texts);
     return std::string();
   });
   return field<std::string>(start, "path");

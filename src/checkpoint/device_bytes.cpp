@@ -62,11 +62,11 @@ at::Tensor pinned_bytes(std::size_t bytes) {
   return at::empty({static_cast<int64_t>(bytes)}, at::TensorOptions(at::kByte).pinned_memory(true));
 }
 
-at::Tensor part(const at::Tensor& bytes, std::size_t offset, std::size_t count) {
+}  // namespace
+
+at::Tensor part_of(const at::Tensor& bytes, std::size_t offset, std::size_t count) {
   return bytes.narrow(0, static_cast<int64_t>(offset), static_cast<int64_t>(count));
 }
-
-}  // namespace
 
 bool is_on_device(const at::Tensor& tensor) { return device::uses_pinned_memory(tensor.device()); }
 
@@ -132,7 +132,7 @@ void PinnedRing::append(const at::Tensor& tensor) {
   const at::Tensor bytes = bytes_of(tensor);
   for (std::size_t done = 0; done < bytes.nbytes();) {
     const at::Tensor to = room(bytes.nbytes() - done);
-    device::async_copy(kToHost, to, part(bytes, done, to.nbytes()));
+    device::async_copy(kToHost, to, part_of(bytes, done, to.nbytes()));
     open_.sources.push_back(tensor);
     done += to.nbytes();
   }
@@ -163,7 +163,7 @@ at::Tensor PinnedRing::room(std::size_t wanted) {
     free_.pop_back();
   }
   const auto count = std::min(wanted, kRingBytesEach - open_.filled);
-  const auto to = part(open_.memory, open_.filled, count);
+  const auto to = part_of(open_.memory, open_.filled, count);
   open_.filled += count;
   return to;
 }
@@ -229,7 +229,7 @@ void DeviceFiller::operator()(const at::Tensor& tensor, const Fill& fill) {
     if (!piece.memory.defined()) piece.memory = pinned_bytes(kRingBytesEach);
     const auto count = std::min(kRingBytesEach, bytes.nbytes() - done);
     fill(static_cast<char*>(piece.memory.mutable_data_ptr()), done, count);
-    device::async_copy(kToDevice, part(bytes, done, count), part(piece.memory, 0, count));
+    device::async_copy(kToDevice, part_of(bytes, done, count), part_of(piece.memory, 0, count));
     piece.done = device::record(tensor.device());
     done += count;
   }

@@ -46,6 +46,9 @@ bool is_on_device(const at::Tensor& tensor);
 /// elements count as bytes. Requires: the tensor has elements.
 at::Tensor bytes_of(const at::Tensor& tensor);
 
+/// A part of bytes, which share their memory.
+at::Tensor part_of(const at::Tensor& bytes, std::size_t offset, std::size_t count);
+
 /// Sizes of the pieces of pinned memory for `bytes` bytes: powers of two, since LibTorch's pinned allocators round up
 /// to them. Their sum is at most 1.05 times `bytes`, or a page more.
 std::vector<std::size_t> pinned_pieces(std::size_t bytes);

@@ -1,4 +1,3 @@
-
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
 #include <torch/nn/module.h>
@@ -95,6 +94,31 @@ void append(NamedTensors& weights, const torch::nn::Module& module, const std::s
   for (const auto& child : module.named_children()) append(weights, *child.value(), prefix + child.key() + ".");
 }
 
+/// Size in bytes from which copies bypass the caches. Smaller values may be in the caches already, or be used from
+/// there soon.
+constexpr std::size_t kBytesWorthStreaming = std::size_t{256} << 10;
+
+/// Whether a copy moves many bytes that the host has, without a change.
+bool moves_bytes(const at::Tensor& to, const at::Tensor& from) {
+  return to.nbytes() >= kBytesWorthStreaming && to.scalar_type() == from.scalar_type() && to.sizes() == from.sizes() &&
+         checkpoint::is_plain(from);
+}
+
+bool takes_bytes(const at::Tensor& to, const at::Tensor& from) {
+  return moves_bytes(to, from) && checkpoint::is_plain(to);
+}
+
+/// Whether a copy writes bytes that another one writes, or reads bytes that it writes itself.
+bool overlap(std::vector<checkpoint::ByteCopy> copies) {
+  std::sort(copies.begin(), copies.end(), [](const auto& a, const auto& b) { return a.to < b.to; });
+  for (std::size_t i = 0; i < copies.size(); ++i) {
+    const auto& [to, from, bytes] = copies[i];
+    if (i + 1 < copies.size() && to + bytes > copies[i + 1].to) return true;
+    if (from < to + bytes && to < from + bytes) return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 State state_dict(const torch::nn::Module& module) {
@@ -120,36 +144,6 @@ IncompatibleKeys load_state_dict(torch::nn::Module& module, const State& state, 
   return fitting.report;
 }
 
-namespace {
-
-/// Size in bytes from which copies bypass the caches. Smaller values may be in the caches already, or be used from
-/// there soon.
-constexpr std::size_t kBytesWorthStreaming = std::size_t{256} << 10;
-
-bool takes_bytes(const at::Tensor& to, const at::Tensor& from) {
-  return to.nbytes() >= kBytesWorthStreaming && to.scalar_type() == from.scalar_type() && to.sizes() == from.sizes() &&
-         checkpoint::is_plain(to) && checkpoint::is_plain(from);
-}
-
-/// Whether the values are copied to a device through pinned memory.
-bool goes_in_pieces(const at::Tensor& to, const at::Tensor& from) {
-  return to.nbytes() >= kBytesWorthStreaming && checkpoint::is_on_device(to) &&
-         to.scalar_type() == from.scalar_type() && to.sizes() == from.sizes() && checkpoint::is_plain(from);
-}
-
-/// Whether a copy writes bytes that another one writes, or reads bytes that it writes itself.
-bool overlap(std::vector<checkpoint::ByteCopy> copies) {
-  std::sort(copies.begin(), copies.end(), [](const auto& a, const auto& b) { return a.to < b.to; });
-  for (std::size_t i = 0; i < copies.size(); ++i) {
-    const auto& [to, from, bytes] = copies[i];
-    if (i + 1 < copies.size() && to + bytes > copies[i + 1].to) return true;
-    if (from < to + bytes && to < from + bytes) return true;
-  }
-  return false;
-}
-
-}  // namespace
-
 void copy_values(const std::vector<std::pair<at::Tensor, at::Tensor>>& pairs) {
   const at::NoGradGuard no_grad;
   std::vector<checkpoint::ByteCopy> copies;
@@ -161,7 +155,7 @@ void copy_values(const std::vector<std::pair<at::Tensor, at::Tensor>>& pairs) {
   if (by_bytes) checkpoint::copy_bytes(copies);
   checkpoint::DeviceFiller filler;
   for (const auto& [to, from] : pairs) {
-    if (goes_in_pieces(to, from)) {
+    if (checkpoint::is_on_device(to) && moves_bytes(to, from)) {  // through pinned memory
       filler(to, [place = static_cast<const char*>(from.const_data_ptr())](char* piece, std::size_t offset,
                                                                            std::size_t bytes) {
         checkpoint::copy_bytes({{piece, place + offset, bytes}});

@@ -19,27 +19,6 @@ namespace {
 /// Alignment in bytes, so that tensors in a mapped file are aligned for vectors and pages.
 constexpr std::uint64_t kHeadAlignment = 64;
 
-/// Gives each tensor of a state a name in the rank's file; tensors that share their memory get one name.
-class TensorNames {
- public:
-  explicit TensorNames(NamedTensors& tensors) : tensors_(tensors) {}
-
-  std::string operator()(const std::string& path, const at::Tensor& tensor) {
-    const void* place =
-        tensor.has_storage() && !tensor.is_meta() && tensor.numel() > 0 ? tensor.const_data_ptr() : nullptr;
-    const auto [first, last] = kept_at_.equal_range(place);
-    for (auto kept = first; place && kept != last; ++kept)
-      if (are_tied(tensors_[kept->second].second, tensor)) return tensors_[kept->second].first;
-    if (place) kept_at_.emplace(place, tensors_.size());
-    tensors_.emplace_back(path, tensor);
-    return path;
-  }
-
- private:
-  NamedTensors& tensors_;
-  std::unordered_multimap<const void*, std::size_t> kept_at_;
-};
-
 void add_shards(RankSavePlan& result, const std::vector<TensorShard>& shards, int rank, const std::string& folder) {
   for (const TensorShard& shard : shards) {
     const std::string name = "slice/" + escaped(shard.name, true) + "@" + std::to_string(shard.begin);
@@ -69,21 +48,8 @@ std::vector<format::TensorSpec> specs_of(const NamedTensors& tensors, const std:
   return specs;
 }
 
-/// The shards of which the file has elements.
-std::vector<format::ShardEntry> stored(std::vector<format::ShardEntry> shards) {
-  std::erase_if(shards, [](const format::ShardEntry& shard) { return shard.tensor.empty(); });
-  return shards;
-}
-
 constexpr device::SyncPoint kStaged{"asynchronous saves: from the device to pinned memory"};
 constexpr device::SyncPoint kWritten{"asynchronous saves: the thread reads pinned memory after the copies"};
-
-/// The device of the first tensor whose bytes are transferred through pinned memory.
-std::optional<at::Device> device_of(const NamedTensors& tensors) {
-  const auto found =
-      std::find_if(tensors.begin(), tensors.end(), [](const auto& entry) { return is_on_device(entry.second); });
-  return found == tensors.end() ? std::nullopt : std::optional(found->second.device());
-}
 
 /// Copies values of other layouts and devices with copy_().
 void convert_to(char* to, const at::Tensor& tensor) {
@@ -96,8 +62,18 @@ void convert_to(char* to, const at::Tensor& tensor) {
 
 RankSavePlan plan_rank(const CheckpointContents& contents, int rank, const std::filesystem::path& folder) {
   RankSavePlan result;
-  TensorNames names(result.tensors);
-  const StoreTensor store = [&](const std::string& path, const at::Tensor& tensor) { return names(path, tensor); };
+  std::unordered_multimap<const void*, std::size_t> kept_at;
+  // Gives each tensor of a state a name in the rank's file; tensors that share their memory get one name.
+  const StoreTensor store = [&](const std::string& path, const at::Tensor& tensor) {
+    const void* place =
+        tensor.has_storage() && !tensor.is_meta() && tensor.numel() > 0 ? tensor.const_data_ptr() : nullptr;
+    const auto [first, last] = kept_at.equal_range(place);
+    for (auto kept = first; place && kept != last; ++kept)
+      if (const auto& [name, other] = result.tensors[kept->second]; are_tied(other, tensor)) return name;
+    if (place) kept_at.emplace(place, result.tensors.size());
+    result.tensors.emplace_back(path, tensor);
+    return path;
+  };
   result.own = json_of(contents.per_rank, store, "own");
   if (rank == 0) result.shared = json_of(contents.shared, store, "shared");
   add_shards(result, contents.shards, rank, folder.string());
@@ -107,8 +83,10 @@ RankSavePlan plan_rank(const CheckpointContents& contents, int rank, const std::
 
 void HostBuffer::take(RankSavePlan& plan) {
   filled_ = plan.layout.file_bytes - plan.layout.head.size();
-  if (const auto device = device_of(plan.tensors)) {
-    take_from(*device, plan);
+  const auto on_device =
+      std::ranges::find_if(plan.tensors, [](const auto& entry) { return is_on_device(entry.second); });
+  if (on_device != plan.tensors.end()) {
+    take_from(on_device->second.device(), plan);
     plan.tensors.clear();
     return;
   }
@@ -144,10 +122,7 @@ void HostBuffer::take_from(at::Device device, const RankSavePlan& plan) {
     for (std::size_t done = 0; done < bytes.nbytes();) {
       if (at == size(memory_[piece])) ++piece, at = 0;
       const auto count = std::min(bytes.nbytes() - done, size(memory_[piece]) - at);
-      const auto part = [&](const at::Tensor& whole, std::size_t offset) {
-        return whole.narrow(0, static_cast<int64_t>(offset), static_cast<int64_t>(count));
-      };
-      device::async_copy(kStaged, part(memory_[piece], at), part(bytes, done));
+      device::async_copy(kStaged, part_of(memory_[piece], at, count), part_of(bytes, done, count));
       at += count;
       done += count;
     }
@@ -199,9 +174,10 @@ format::FileMark write_rank(const RankSavePlan& plan, const HostBuffer* taken, c
                           .file_bytes = plan.layout.file_bytes,
                           .block_bytes = format::kBlockBytes,
                           .checksums = file.publish(),
-                          .shards = stored(plan.shards),
+                          .shards = plan.shards,
                           .own = plan.own,
                           .shared = plan.shared};
+  std::erase_if(index.shards, [](const format::ShardEntry& shard) { return shard.tensor.empty(); });
   const std::string text = format::to_text(index);
   const auto index_file = create(format::rank_index_name(rank));
   index_file->write(std::array{std::string_view(text)});

@@ -1,5 +1,5 @@
-
 #include <ATen/ops/empty.h>
+#include <c10/util/accumulate.h>
 
 #include "base/text.h"
 #include "checkpoint/checkpoint_files.h"
@@ -55,10 +55,10 @@ class Checkpoint::Files {
     }
     try {
       collect_shards();
-      for (int rank = 0; rank < ranks; ++rank) check_state(rank);
+      for (const auto& source : sources_) check_state(*source);
     } catch (const CheckpointError&) {
       if (options.check == CheckpointCheck::share)  // the damage may be in another rank's share
-        for (const auto& source : sources_) source->check_blocks(0, source->blocks());
+        for (const auto& source : sources_) source->check_blocks(0, source->index().checksums.size());
       throw;
     }
   }
@@ -110,9 +110,7 @@ class Checkpoint::Files {
     const auto refuse = [&](const std::string& what) {
       throw CheckpointError("MU215", path().string() + ": sharded tensor " + in_quotes(name) + " " + what);
     };
-    if (begin < 0 || end > tensor.numel())
-      refuse("has " + std::to_string(tensor.numel()) + " elements; " + std::to_string(begin) + " to " +
-             std::to_string(end) + " were asked for");
+    check_range(tensor, begin, end);
     if (to.scalar_type() != tensor.dtype)
       refuse(std::string("has dtype ") + c10::toString(tensor.dtype) + ", it was to be read as " +
              c10::toString(to.scalar_type()));
@@ -131,6 +129,13 @@ class Checkpoint::Files {
     read_elements(tensor, begin, end, static_cast<char*>(to.mutable_data_ptr()));
     // The bytes were written behind autograd's back, and a graph that saved the tensor must detect the change.
     if (!to.is_inference()) to.unsafeGetTensorImpl()->bump_version();
+  }
+
+  void check_range(const ShardedTensorMetadata& tensor, std::int64_t begin, std::int64_t end) const {
+    if (begin < 0 || end < begin || end > tensor.numel())
+      throw CheckpointError("MU215", path().string() + ": sharded tensor " + in_quotes(tensor.name) + " has " +
+                                         std::to_string(tensor.numel()) + " elements; " + std::to_string(begin) +
+                                         " to " + std::to_string(end) + " were asked for");
   }
 
   std::uint64_t bytes_read() const { return bytes_read_; }
@@ -213,8 +218,7 @@ class Checkpoint::Files {
   }
 
   /// Checks a state before anything is handed out.
-  void check_state(int rank) const {
-    const RankSource& source = *sources_[static_cast<std::size_t>(rank)];
+  void check_state(const RankSource& source) const {
     const auto only_look = [&](const std::string& name) {
       source.entry(name);
       return at::Tensor();
@@ -232,11 +236,7 @@ class Checkpoint::Files {
   std::atomic<std::uint64_t> bytes_read_{0};
 };
 
-std::int64_t ShardedTensorMetadata::numel() const {
-  std::int64_t count = 1;
-  for (const std::int64_t size : shape) count *= size;
-  return count;
-}
+std::int64_t ShardedTensorMetadata::numel() const { return c10::multiply_integers(shape); }
 
 Checkpoint::Checkpoint(const fs::path& folder, const ReadCheckpointOptions& options)
     : files_(std::make_shared<Files>(folder, options)) {}
@@ -256,10 +256,7 @@ std::uint64_t Checkpoint::bytes_read() const { return files_->bytes_read(); }
 
 at::Tensor Checkpoint::read(std::string_view name, std::int64_t begin, std::int64_t end) const {
   const ShardedTensorMetadata& tensor = sharded(name);
-  if (begin < 0 || end < begin || end > tensor.numel())
-    throw CheckpointError("MU215", path().string() + ": sharded tensor " + in_quotes(tensor.name) + " has " +
-                                       std::to_string(tensor.numel()) + " elements; " + std::to_string(begin) + " to " +
-                                       std::to_string(end) + " were asked for");
+  files_->check_range(tensor, begin, end);
   at::Tensor values = at::empty({end - begin}, at::TensorOptions().dtype(tensor.dtype));
   read(name, begin, values);
   return values;

@@ -13,53 +13,37 @@ namespace {
 using format::Json;
 constexpr int kMaxStateDepth = 64;  // limit on the nesting of a state
 
-class StateWriter {
- public:
-  explicit StateWriter(const StoreTensor& store) : store_(store) {}
+Json tagged(const char* tag, Json value) { return Json::Map{{tag, std::move(value)}}; }
 
-  Json operator()(const State& state, const std::string& path, int depth) const {
-    if (depth > kMaxStateDepth)
-      throw CheckpointError("MU203",
-                            "a state is nested more than " + std::to_string(kMaxStateDepth) + " deep at " + path);
-    switch (state.kind()) {
-      case State::Kind::none: return {};
-      case State::Kind::boolean: return state.boolean();
-      case State::Kind::integer: return state.integer();
-      case State::Kind::number: return number(state.number());
-      case State::Kind::text:
-        return is_utf8(state.text()) ? Json(state.text()) : tagged("bytes", hex_text(state.text()));
-      case State::Kind::tensor:
-        return tagged("tensor", state.tensor().defined() ? Json(store_(path, state.tensor())) : Json());
-      case State::Kind::list: return list(state.list(), path, depth);
-      case State::Kind::map: return map(state.map(), path, depth);
+Json json_at(const State& state, const StoreTensor& store, const std::string& path, int depth) {
+  if (depth > kMaxStateDepth)
+    throw CheckpointError("MU203",
+                          "a state is nested more than " + std::to_string(kMaxStateDepth) + " deep at " + path);
+  switch (state.kind()) {
+    case State::Kind::none: return {};
+    case State::Kind::boolean: return state.boolean();
+    case State::Kind::integer: return state.integer();
+    case State::Kind::number:
+      if (std::isfinite(state.number())) return state.number();
+      return tagged("number", format::to_hex(std::bit_cast<std::uint64_t>(state.number())));
+    case State::Kind::text: return is_utf8(state.text()) ? Json(state.text()) : tagged("bytes", hex_text(state.text()));
+    case State::Kind::tensor:
+      return tagged("tensor", state.tensor().defined() ? Json(store(path, state.tensor())) : Json());
+    case State::Kind::list: {
+      Json::List result;
+      for (std::size_t i = 0; i < state.list().size(); ++i)
+        result.push_back(json_at(state.list()[i], store, path + "/" + std::to_string(i), depth + 1));
+      return result;
     }
-    return {};
+    case State::Kind::map: {
+      Json::Map result;
+      for (const auto& [name, part] : state.map())
+        result.emplace_back(escaped(name, false), json_at(part, store, path + "/" + escaped(name, true), depth + 1));
+      return tagged("map", std::move(result));
+    }
   }
-
- private:
-  static Json tagged(const char* tag, Json value) { return Json::Map{{tag, std::move(value)}}; }
-
-  static Json number(double value) {
-    if (std::isfinite(value)) return value;
-    return tagged("number", format::to_hex(std::bit_cast<std::uint64_t>(value)));
-  }
-
-  Json list(const State::List& states, const std::string& path, int depth) const {
-    Json::List result;
-    for (std::size_t i = 0; i < states.size(); ++i)
-      result.push_back((*this)(states[i], path + "/" + std::to_string(i), depth + 1));
-    return result;
-  }
-
-  Json map(const State::Map& states, const std::string& path, int depth) const {
-    Json::Map result;
-    for (const auto& [name, state] : states)
-      result.emplace_back(escaped(name, false), (*this)(state, path + "/" + escaped(name, true), depth + 1));
-    return tagged("map", std::move(result));
-  }
-
-  const StoreTensor& store_;
-};
+  return {};
+}
 
 class StateReader {
  public:
@@ -136,7 +120,7 @@ std::string escaped(std::string_view text, bool in_path) {
 }
 
 Json json_of(const State& state, const StoreTensor& store, const std::string& root) {
-  return StateWriter(store)(state, root, 0);
+  return json_at(state, store, root, 0);
 }
 
 State state_of(const Json& json, const FindTensor& find, std::string_view file) {

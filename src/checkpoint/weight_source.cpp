@@ -19,21 +19,6 @@ constexpr std::uint64_t kBytesPerCall = std::uint64_t{8} << 20;  // bytes that o
 
 constexpr std::uint64_t kBytesWorthMapping = std::uint64_t{256} << 10;  // size from which a mapping is faster, in bytes
 
-struct Piece {
-  const format::InputFile* file;
-  const format::MappedFile* mapping;
-  std::uint64_t offset;
-  char* to;
-  std::size_t bytes;
-};
-
-/// Copies large pieces that are in the page cache from a mapping of the file, which is faster than read().
-void read_piece(const Piece& piece) {
-  const bool mapped = piece.mapping && piece.bytes >= kBytesWorthMapping;
-  if (!mapped || !piece.mapping->copy_to(*piece.file, piece.to, piece.offset, piece.bytes))
-    piece.file->read_at(piece.offset, piece.to, piece.bytes);
-}
-
 void add_file(WeightSource& source, const std::filesystem::path& path) {
   auto file = std::make_shared<format::InputFile>(path);
   format::Header header = format::read_header(*file);
@@ -90,18 +75,24 @@ Transfer whole(const StoredTensor& tensor, void* to) {
 
 void read_all(const std::vector<Transfer>& transfers) {
   std::map<const format::InputFile*, std::unique_ptr<format::MappedFile>> mappings;
-  std::vector<Piece> pieces;
+  std::vector<std::pair<Transfer, const format::MappedFile*>> pieces;
   for (const Transfer& transfer : transfers) {
     auto& mapping = mappings[transfer.file.get()];
     if (!mapping && transfer.bytes >= kBytesWorthMapping && transfer.file->can_be_mapped())
       mapping = std::make_unique<format::MappedFile>(*transfer.file, format::MappedFile::Access::read);
     for (std::uint64_t done = 0; done < transfer.bytes; done += kBytesPerCall)
-      pieces.push_back({transfer.file.get(), mapping.get(), transfer.offset + done,
-                        static_cast<char*>(transfer.to) + done,
-                        static_cast<std::size_t>(std::min(kBytesPerCall, transfer.bytes - done))});
+      pieces.push_back({{transfer.file, transfer.offset + done, static_cast<char*>(transfer.to) + done,
+                         std::min(kBytesPerCall, transfer.bytes - done)},
+                        mapping.get()});
   }
   at::parallel_for(0, static_cast<int64_t>(pieces.size()), 1, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) read_piece(pieces[static_cast<std::size_t>(i)]);
+    for (int64_t i = begin; i < end; ++i) {
+      const auto& [piece, mapping] = pieces[static_cast<std::size_t>(i)];
+      // Copying large pieces that are in the page cache from a mapping of the file is faster than read().
+      const bool is_mapped = mapping && piece.bytes >= kBytesWorthMapping;
+      if (!is_mapped || !mapping->copy_to(*piece.file, piece.to, piece.offset, piece.bytes))
+        piece.file->read_at(piece.offset, piece.to, piece.bytes);
+    }
   });
 }
 
@@ -185,13 +176,11 @@ std::shared_ptr<format::InputFile> RankSource::open() const {
 
 void RankSource::read_checked_head() {
   const auto file = open();
-  std::string start(std::min<std::uint64_t>(file->size(), format::kLengthBytes), '\0');
-  if (!start.empty()) {
-    if (file->can_be_mapped())
-      mapping_ = std::make_shared<format::MappedFile>(*file, format::MappedFile::Access::copy_on_write);
-    check(*file, mapping_.get(), 0, start.size());
-    file->read_at(0, start.data(), start.size());
-  }
+  const auto length_bytes = std::min<std::uint64_t>(file->size(), format::kLengthBytes);
+  if (length_bytes > 0 && file->can_be_mapped())
+    mapping_ = std::make_shared<format::MappedFile>(*file, format::MappedFile::Access::copy_on_write);
+  check(*file, mapping_.get(), 0, length_bytes);
+  const std::string start = file->text(0, length_bytes);
   check(*file, mapping_.get(), 0,
         format::kLengthBytes + format::header_length(start, file->size(), file->path().string()));
   read_head();
@@ -226,11 +215,10 @@ void RankSource::compare(std::size_t block, std::uint64_t checksum) const {
   for (const auto& [name, entry] : entries_)
     if (entry.offset < end && entry.offset + entry.bytes > begin) names.push_back(name);
   std::sort(names.begin(), names.end());
-  std::string list;
-  for (std::size_t i = 0; i < std::min<std::size_t>(names.size(), 3); ++i) list += (i ? ", '" : " '") + names[i] + "'";
+  std::string list = joined(std::span(names).first(std::min<std::size_t>(names.size(), 3)), quoted);
   if (names.size() > 3) list += " and " + std::to_string(names.size() - 3) + " more";
   refuse(data_name_, "has not the bytes that were saved between byte " + std::to_string(begin) + " and " +
-                         std::to_string(end) + (list.empty() ? "" : ", in tensor" + list));
+                         std::to_string(end) + (list.empty() ? "" : ", in tensor " + list));
 }
 
 std::shared_ptr<format::MappedFile> RankSource::take_mapping(const format::InputFile& file) const {

@@ -88,7 +88,6 @@ class RankSource {
   /// Checks all blocks that are not checked yet. Throws: CheckpointError MU213 with the names of the tensors in a
   /// damaged block, MU200.
   void check();
-  std::size_t blocks() const { return index_.checksums.size(); }
   /// Checks the blocks [first, last), reading each of their bytes once.
   void check_blocks(std::size_t first, std::size_t last) const;
   /// As check(), for the blocks of a part of the file. Bytes resident in `mapping`, which may be null, are not read.
