@@ -245,11 +245,6 @@ void write_safetensors(const StoredContent& stored, const PythonValue& value, co
   report.files.push_back(to);
 }
 
-/// Whether a Trainer's checkpoint goes to a file with Lightning's extension, without other options.
-bool is_for_lightning(const StoredContent& stored, const fs::path& to, const ConvertOptions& options) {
-  return !options.to && options.part.empty() && to.extension() == ".ckpt" && is_trainers(stored);
-}
-
 PythonValue in_lightnings_layout(PythonValue weights, LightningParts parts) {
   if (!is_state_dict(weights))
     refuse_conversion(
@@ -278,7 +273,9 @@ ConvertReport convert(const fs::path& from, const fs::path& to, const ConvertOpt
   // A TorchScript module's attributes are among its weights, and Python's state_dict has only the weights.
   const bool is_archive = stored.content.form == PythonFile::Form::archive;
   options.leave_out |= is_archive;
-  if (is_for_lightning(stored, to, options)) report.to = WeightForm::lightning;
+  // A Trainer's checkpoint goes to a file with Lightning's extension.
+  if (!options.to && options.part.empty() && to.extension() == ".ckpt" && is_trainers(stored))
+    report.to = WeightForm::lightning;
   auto parts = report.to == WeightForm::lightning ? lightning_parts(stored) : LightningParts();
   if (stored.is_checkpoint && options.part.empty())
     stored.content.value = exchanged_value(stored, report.to, options.model);

@@ -80,19 +80,6 @@ void MlflowTracker::finish(RunStatus status) {
   }
   const bool sent = wait_until_sent();
   stop();
-  report_end(sent);
-}
-
-bool MlflowTracker::has_sent_all() const { return sent_end_ == file_.size(); }
-
-bool MlflowTracker::wait_until_sent() {
-  base::Lock lock(mutex_);
-  hurry_ = true;
-  changed_.notify_all();
-  return sent_.wait_for(lock, times_.at_end, [this]() MUSTER_REQUIRES(mutex_) { return has_sent_all(); });
-}
-
-void MlflowTracker::report_end(bool sent) {
   const auto waiting = waiting_lines_path(folder_);
   std::error_code ignored;
   if (sent) std::filesystem::remove(waiting, ignored);
@@ -104,6 +91,15 @@ void MlflowTracker::report_end(bool sent) {
   if (delivery_.refused() > 1)
     log::warning("MU535", ": MLflow did not take ", delivery_.refused(), " values and files of the run in ",
                  folder_.string());
+}
+
+bool MlflowTracker::has_sent_all() const { return sent_end_ == file_.size(); }
+
+bool MlflowTracker::wait_until_sent() {
+  base::Lock lock(mutex_);
+  hurry_ = true;
+  changed_.notify_all();
+  return sent_.wait_for(lock, times_.at_end, [this]() MUSTER_REQUIRES(mutex_) { return has_sent_all(); });
 }
 
 void MlflowTracker::stop() {

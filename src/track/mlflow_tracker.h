@@ -50,7 +50,6 @@ class MlflowTracker final : public Tracker {
   bool has_sent_all() const MUSTER_REQUIRES(mutex_);
   bool wait_until_sent();
   void report_failure(const std::string& reason) MUSTER_REQUIRES(mutex_);
-  void report_end(bool sent);
   Notice notice();
   void clear_what_is_sent() MUSTER_REQUIRES(mutex_);
   void stop();

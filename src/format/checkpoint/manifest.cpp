@@ -79,21 +79,15 @@ void check_version(Fields& fields, std::string_view wanted, std::string_view fil
   if (version < 1) fields.refuse("has version " + std::to_string(version));
 }
 
-std::vector<std::int64_t> read_shape(const Json::List& list, const Fields& fields) {
-  std::vector<std::int64_t> shape;
-  for (const Json& size : list) {
-    const auto* number = size.get<std::int64_t>();
-    if (!number || *number < 0) fields.refuse("has a shape that is not a list of sizes");
-    shape.push_back(*number);
-  }
-  return shape;
-}
-
 ShardEntry read_shard(const Json& value, std::string_view file) {
   Fields fields(value, "a shard", file, "MU213");
   ShardEntry shard;
   shard.name = fields.text("name");
-  shard.shape = read_shape(fields.list("shape"), fields);
+  for (const Json& size : fields.list("shape")) {
+    const auto* number = size.get<std::int64_t>();
+    if (!number || *number < 0) fields.refuse("has a shape that is not a list of sizes");
+    shard.shape.push_back(*number);
+  }
   shard.begin = fields.count("begin");
   shard.tensor = fields.text("tensor");
   fields.expect_no_more();

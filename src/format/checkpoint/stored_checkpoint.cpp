@@ -150,58 +150,6 @@ PythonValue sharded_tensors(StoredContent& stored, const std::vector<RankContent
   return made;
 }
 
-}  // namespace
-
-void check_checkpoint_values(const fs::path& folder) {
-  const Manifest manifest = manifest_of(folder);
-  std::vector<char> piece(1 << 20);
-  for (int rank = 0; rank < static_cast<int>(manifest.indexes.size()); ++rank) {
-    const fs::path index_path = folder / rank_index_name(rank);
-    const RankIndex index = parse_rank_index(InputFile(index_path).read_text(kMaxIndexText), index_path.string());
-    const InputFile file(folder / rank_file_name(rank));
-    if (file.size() != index.file_bytes) refuse_part(file.path(), "has another size than its index knows");
-    Checksum sum;
-    for (std::uint64_t at = 0, block = 0; at < index.file_bytes; ++block, sum.reset()) {
-      const std::uint64_t end = std::min(at + index.block_bytes, index.file_bytes);
-      for (; at < end; at += std::min<std::uint64_t>(piece.size(), end - at)) {
-        const auto bytes = static_cast<std::size_t>(std::min<std::uint64_t>(piece.size(), end - at));
-        file.read_at(at, piece.data(), bytes);
-        sum.update(piece.data(), bytes);
-      }
-      if (sum.value() != index.checksums[block])
-        refuse_part(file.path(), "has values that are not those that were saved, before byte " + std::to_string(end));
-    }
-  }
-}
-
-StoredContent open_checkpoint(const fs::path& folder) {
-  const Manifest manifest = manifest_of(folder);
-  StoredContent stored;
-  stored.kind = "checkpoint folder of " + std::to_string(manifest.indexes.size()) +
-                (manifest.indexes.size() == 1 ? " rank" : " ranks");
-  stored.is_checkpoint = true;
-  std::vector<RankContent> ranks;
-  for (std::size_t rank = 0; rank < manifest.indexes.size(); ++rank)
-    ranks.emplace_back(stored, folder, manifest, static_cast<int>(rank));
-  PythonValue own{.kind = Made::list}, all{.kind = Made::map};
-  PythonValue shared = ranks.empty() ? PythonValue() : ranks.front().value(ranks.front().index.shared);
-  for (RankContent& rank : ranks) own.items.push_back(rank.value(rank.index.own));
-  PythonValue sliced = sharded_tensors(stored, ranks, folder);
-  all.add("shared", std::move(shared));
-  all.add("own", std::move(own));
-  all.add("sliced", std::move(sliced));
-  stored.content.value = std::move(all);
-  return stored;
-}
-
-bool is_state_dict(const PythonValue& value) {
-  return value.kind == Made::map && !value.entries.empty() &&
-         std::all_of(value.entries.begin(), value.entries.end(),
-                     [](const auto& entry) { return entry.second.kind == Made::tensor; });
-}
-
-namespace {
-
 struct Named {
   std::string name;
   PythonValue value;
@@ -274,31 +222,6 @@ void make_whole(StoredContent& stored, PythonValue& value) {
   for (auto& item : value.items) make_whole(stored, item);
 }
 
-}  // namespace
-
-PythonValue exchanged_value(StoredContent& stored, WeightForm form, int model) {
-  PythonValue* shared = const_cast<PythonValue*>(stored.content.value.find("shared"));
-  if (shared) make_whole(stored, *shared);
-  Job job = shared ? job_of(*shared) : Job{};
-  const auto refuse = [](const std::string& why) { throw CheckpointError("MU229", "nothing was converted: " + why); };
-  const auto names = listed(job.models, [](const Named& one) { return shown(one.name); });
-  if (model >= static_cast<int>(job.models.size()))
-    refuse("the checkpoint has no model " + std::to_string(model) + "; it has: " + names);
-  if (form != WeightForm::torch) {
-    if (job.models.empty()) refuse("the checkpoint has no model's weights by themselves; name the part to convert");
-    if (job.models.size() > 1 && model < 0)
-      refuse("the checkpoint has several models, choose one by its number from 0: " + names);
-    return std::move(job.models[static_cast<std::size_t>(std::max(model, 0))].value);
-  }
-  if (model >= 0) return std::move(job.models[static_cast<std::size_t>(model)].value);
-  PythonValue all{.kind = Made::map};
-  for (auto* part : {&job.models, &job.others})
-    for (Named& one : *part) all.add(one.name, std::move(one.value));
-  return all;
-}
-
-namespace {
-
 /// The oldest version of Lightning with this layout: an older Lightning warns about a newer version in a file.
 constexpr const char* kLayout = "2.0.0";
 
@@ -348,6 +271,75 @@ PythonValue fit_loop(const LightningParts& parts) {
 }
 
 }  // namespace
+
+void check_checkpoint_values(const fs::path& folder) {
+  const Manifest manifest = manifest_of(folder);
+  std::vector<char> piece(1 << 20);
+  for (int rank = 0; rank < static_cast<int>(manifest.indexes.size()); ++rank) {
+    const fs::path index_path = folder / rank_index_name(rank);
+    const RankIndex index = parse_rank_index(InputFile(index_path).read_text(kMaxIndexText), index_path.string());
+    const InputFile file(folder / rank_file_name(rank));
+    if (file.size() != index.file_bytes) refuse_part(file.path(), "has another size than its index knows");
+    Checksum sum;
+    for (std::uint64_t at = 0, block = 0; at < index.file_bytes; ++block, sum.reset()) {
+      const std::uint64_t end = std::min(at + index.block_bytes, index.file_bytes);
+      for (; at < end; at += std::min<std::uint64_t>(piece.size(), end - at)) {
+        const auto bytes = static_cast<std::size_t>(std::min<std::uint64_t>(piece.size(), end - at));
+        file.read_at(at, piece.data(), bytes);
+        sum.update(piece.data(), bytes);
+      }
+      if (sum.value() != index.checksums[block])
+        refuse_part(file.path(), "has values that are not those that were saved, before byte " + std::to_string(end));
+    }
+  }
+}
+
+StoredContent open_checkpoint(const fs::path& folder) {
+  const Manifest manifest = manifest_of(folder);
+  StoredContent stored;
+  stored.kind = "checkpoint folder of " + std::to_string(manifest.indexes.size()) +
+                (manifest.indexes.size() == 1 ? " rank" : " ranks");
+  stored.is_checkpoint = true;
+  std::vector<RankContent> ranks;
+  for (std::size_t rank = 0; rank < manifest.indexes.size(); ++rank)
+    ranks.emplace_back(stored, folder, manifest, static_cast<int>(rank));
+  PythonValue own{.kind = Made::list}, all{.kind = Made::map};
+  PythonValue shared = ranks.empty() ? PythonValue() : ranks.front().value(ranks.front().index.shared);
+  for (RankContent& rank : ranks) own.items.push_back(rank.value(rank.index.own));
+  PythonValue sliced = sharded_tensors(stored, ranks, folder);
+  all.add("shared", std::move(shared));
+  all.add("own", std::move(own));
+  all.add("sliced", std::move(sliced));
+  stored.content.value = std::move(all);
+  return stored;
+}
+
+bool is_state_dict(const PythonValue& value) {
+  return value.kind == Made::map && !value.entries.empty() &&
+         std::all_of(value.entries.begin(), value.entries.end(),
+                     [](const auto& entry) { return entry.second.kind == Made::tensor; });
+}
+
+PythonValue exchanged_value(StoredContent& stored, WeightForm form, int model) {
+  PythonValue* shared = const_cast<PythonValue*>(stored.content.value.find("shared"));
+  if (shared) make_whole(stored, *shared);
+  Job job = shared ? job_of(*shared) : Job{};
+  const auto refuse = [](const std::string& why) { throw CheckpointError("MU229", "nothing was converted: " + why); };
+  const auto names = listed(job.models, [](const Named& one) { return shown(one.name); });
+  if (model >= static_cast<int>(job.models.size()))
+    refuse("the checkpoint has no model " + std::to_string(model) + "; it has: " + names);
+  if (form != WeightForm::torch) {
+    if (job.models.empty()) refuse("the checkpoint has no model's weights by themselves; name the part to convert");
+    if (job.models.size() > 1 && model < 0)
+      refuse("the checkpoint has several models, choose one by its number from 0: " + names);
+    return std::move(job.models[static_cast<std::size_t>(std::max(model, 0))].value);
+  }
+  if (model >= 0) return std::move(job.models[static_cast<std::size_t>(model)].value);
+  PythonValue all{.kind = Made::map};
+  for (auto* part : {&job.models, &job.others})
+    for (Named& one : *part) all.add(one.name, std::move(one.value));
+  return all;
+}
 
 bool is_trainers(const StoredContent& stored) { return trainer_entry(stored) != nullptr; }
 
