@@ -164,21 +164,20 @@ class Checkpoint::Files {
     const format::TensorEntry& entry = source.entry(name);
     const checkpoint::StoredTensor stored{entry, file, checkpoint::shape_of(entry, path().string()),
                                           *checkpoint::scalar_type(entry.type)};
-    if (!file->can_be_mapped()) return load_unmapped(source, stored);
-    source.check(*file, mapping, entry.offset, entry.bytes);
-    checkpoint::check_booleans(stored);
-    if (options_.map) return mappings.tensor(stored);
+    const bool is_mapped = file->can_be_mapped();
+    if (is_mapped) {
+      source.check(*file, mapping, entry.offset, entry.bytes);
+      checkpoint::check_booleans(stored);
+      if (options_.map) return mappings.tensor(stored);
+    }
     at::Tensor tensor = at::empty(stored.shape, at::TensorOptions().dtype(stored.type));
-    checkpoint::read_all({checkpoint::whole(stored, tensor.mutable_data_ptr())});
-    return tensor;
-  }
-
-  /// Reads each byte once, and checks it at the same time.
-  at::Tensor load_unmapped(const RankSource& source, const checkpoint::StoredTensor& stored) const {
-    at::Tensor tensor = at::empty(stored.shape, at::TensorOptions().dtype(stored.type));
-    source.read(stored.entry.offset, tensor.mutable_data_ptr(), stored.entry.bytes);
+    if (is_mapped) {
+      checkpoint::read_all({checkpoint::whole(stored, tensor.mutable_data_ptr())});
+      return tensor;
+    }
+    source.read(entry.offset, tensor.mutable_data_ptr(), entry.bytes);  // reads each byte once, and checks it
     const auto* bytes = static_cast<const char*>(tensor.const_data_ptr());
-    if (stored.type == at::kBool) check_booleans(bytes, bytes + tensor.numel(), stored.entry.name, path());
+    if (stored.type == at::kBool) check_booleans(bytes, bytes + tensor.numel(), entry.name, path());
     return tensor;
   }
 

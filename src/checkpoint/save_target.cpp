@@ -194,7 +194,7 @@ class StorageTarget : public SaveTarget {
 
   void open(const fs::path& path, const std::string& id) override {
     folder_ = storage_name(path);
-    save_ = {.name = options_.numbered ? next_name() : folder_, .id = id};
+    save_ = {.name = options_.numbered ? next_numbered(folder_, numbered()).generic_string() : folder_, .id = id};
     if (save_.name.empty())
       throw CheckpointError("MU317", "a checkpoint in the program's storage needs a name; nothing was saved");
     is_open_ = true;
@@ -222,8 +222,6 @@ class StorageTarget : public SaveTarget {
 
  private:
   NumberedPaths numbered() const { return numbered_in_storage(kId, folder_, storage_); }
-
-  std::string next_name() const { return next_numbered(folder_, numbered()).generic_string(); }
 
   void remove_beyond_the_limit() const {
     const auto reason = [&](const fs::path& path) { return reason_to_keep_in_storage(path, options_.storage); };

@@ -22,11 +22,8 @@ std::string field(std::string_view text) {
 }
 
 std::string cell(const LoggedValue& value) {
-  return std::visit(
-      Overloaded{[](double number) { return number_text(number); }, [](int64_t number) { return number_text(number); },
-                 [](bool flag) { return std::string(flag ? "True" : "False"); },  // spelling that pandas reads
-                 [](std::string_view text) { return field(text); }, [](const auto&) { return std::string(); }},
-      value.data);
+  return plain_text(
+      value, [](double number) { return number_text(number); }, field, "True", "False");  // as pandas reads them
 }
 
 std::string csv_line(const std::vector<std::string>& fields) { return joined_by(",", fields, field) + '\n'; }
@@ -138,13 +135,8 @@ std::string json_histogram(const Histogram& of) {
 
 /// Appends "name":value, with a comma before it unless it is the first; nothing for an image.
 void append(std::string& line, const LoggedValue& value) {
-  const auto text = std::visit(
-      Overloaded{[](double number) { return json_number(number); }, [](int64_t number) { return number_text(number); },
-                 [](bool flag) { return std::string(flag ? "true" : "false"); },
-                 [](std::string_view words) { return json_text(words); },
-                 [](const Histogram* histogram) { return json_histogram(*histogram); },
-                 [](const PngImage&) { return std::string(); }},
-      value.data);
+  const auto* histogram = std::get_if<const Histogram*>(&value.data);
+  const auto text = histogram ? json_histogram(**histogram) : plain_text(value, json_number, json_text);
   if (text.empty()) return;
   if (line.back() != '{') line += ',';
   line += json_text(value.name) + ':' + text;
@@ -319,12 +311,8 @@ std::string yaml_name(std::string_view name) {
 }
 
 std::string yaml_value(const LoggedValue& value) {
-  return std::visit(
-      Overloaded{[](double number) { return yaml_number(number); }, [](int64_t number) { return number_text(number); },
-                 [](bool flag) { return std::string(flag ? "true" : "false"); },
-                 [](std::string_view text) { return yaml_text(text); },
-                 [](const auto&) { return std::string("null"); }},
-      value.data);
+  const auto text = plain_text(value, yaml_number, yaml_text);
+  return text.empty() ? "null" : text;
 }
 
 }  // namespace

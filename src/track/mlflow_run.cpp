@@ -48,11 +48,8 @@ std::string name_with_notice(std::string_view name, const Notice& notice) {
 }
 
 std::string param_text(const LoggedValue& value, const Notice& notice) {
-  auto text = std::visit(
-      Overloaded{[](double number) { return number_text(number); }, [](int64_t number) { return number_text(number); },
-                 [](bool flag) { return std::string(flag ? "true" : "false"); },
-                 [](std::string_view words) { return std::string(words); }, [](const auto&) { return std::string(); }},
-      value.data);
+  auto text = plain_text(
+      value, [](double number) { return number_text(number); }, std::identity());
   if (text.size() <= kLongestParam) return text;
   notice("param", "MLflow takes " + std::to_string(kLongestParam) + " bytes of a parameter, and " +
                       in_quotes(value.name) + " has " + std::to_string(text.size()) + "; the rest is cut off");

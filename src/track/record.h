@@ -30,6 +30,18 @@ struct Overloaded : F... {
 template <class... F>
 Overloaded(F...) -> Overloaded<F...>;
 
+/// The text of a number, a boolean or a text; empty for other values. `number` writes a double, `text` a text.
+template <class Number, class Text>
+std::string plain_text(const LoggedValue& value, Number&& number, Text&& text, std::string_view yes = "true",
+                       std::string_view no = "false") {
+  return std::visit(Overloaded{[&](double plain) { return std::string(number(plain)); },
+                               [](int64_t plain) { return number_text(plain); },
+                               [&](bool flag) { return std::string(flag ? yes : no); },
+                               [&](std::string_view words) { return std::string(text(words)); },
+                               [](const auto&) { return std::string(); }},
+                    value.data);
+}
+
 /// The values of one call, encoded as bytes for the queue and its file; the bytes begin with their count.
 struct Record {
   enum class Kind : uint8_t { artifact, hyperparams, values };
