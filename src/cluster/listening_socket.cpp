@@ -5,7 +5,6 @@
 #include <net/if.h>
 #include <netdb.h>
 #include <netinet/in.h>
-#include <sys/socket.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -14,7 +13,6 @@
 #include <fstream>
 #include <memory>
 #include <system_error>
-#include <vector>
 
 #include "base/log.h"
 #include "muster/base/error.h"

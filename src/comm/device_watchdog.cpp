@@ -1,7 +1,6 @@
 #include "comm/device_watchdog.h"
 
 #include <algorithm>
-#include <exception>
 
 #include <c10/core/DeviceGuard.h>
 

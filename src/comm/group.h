@@ -1,8 +1,5 @@
 #pragma once
 
-#include <exception>
-#include <utility>
-
 #include "base/mutex.h"
 #include "cluster/report.h"
 #include "comm/collectives.h"

@@ -6,7 +6,6 @@
 #include <map>
 #include <random>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include "base/mutex.h"

@@ -8,7 +8,6 @@
 #include "comm/agreement.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
-#include "muster/comm/communicator.h"
 #include "muster/runtime/padding.h"
 #include "muster/runtime/split.h"
 

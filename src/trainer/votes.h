@@ -1,7 +1,5 @@
 #pragma once
 
-#include <optional>
-
 #include "muster/runtime.h"
 #include "muster/runtime/loop_access.h"
 

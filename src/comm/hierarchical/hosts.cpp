@@ -1,6 +1,5 @@
 #include "comm/hierarchical/hosts.h"
 
-#include <algorithm>
 #include <map>
 
 #include "muster/base/format.h"

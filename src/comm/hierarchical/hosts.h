@@ -1,8 +1,6 @@
 #pragma once
 
-#include <algorithm>
 #include <type_traits>
-#include <utility>
 
 #include <ATen/core/Tensor.h>
 

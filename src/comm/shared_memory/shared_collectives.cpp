@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstring>
 #include <deque>
-#include <span>
 
 #include "comm/shared_memory/cores.h"
 #include "comm/shared_memory/reduction.h"

@@ -7,7 +7,6 @@
 
 #include "base/log.h"
 #include "base/text.h"
-#include "cluster/listening_socket.h"
 #include "launcher/job.h"
 #include "launcher/restarts.h"
 #include "muster/base/error.h"

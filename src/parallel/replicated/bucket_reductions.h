@@ -1,7 +1,5 @@
 #pragma once
 
-#include <map>
-
 #include <ATen/core/Tensor.h>
 
 #include "device/order.h"

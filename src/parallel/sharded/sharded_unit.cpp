@@ -1,6 +1,5 @@
 #include "parallel/sharded/sharded_unit.h"
 
-#include <algorithm>
 #include <cstddef>
 #include <utility>
 

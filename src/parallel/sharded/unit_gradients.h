@@ -65,6 +65,7 @@ class UnitGradients {
   void receive_flags(const float* sums);
   /// Whether any rank has reported a `freezing_change` since the last call.
   bool take_freezing_change() noexcept { return std::exchange(freezing_change_, false); }
+  bool in_flight() const { return flight_.has_value(); }
   /// Waits for the sum over the shards, and starts the sum over the replicas.
   void finish_scatter();
   /// Adds the sums to the shards.
