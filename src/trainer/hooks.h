@@ -1,7 +1,5 @@
 #pragma once
 
-#include <source_location>
-
 #include <c10/util/ScopeExit.h>
 
 #include "muster/trainer/callback.h"
@@ -79,47 +77,85 @@ enum class Hook : std::uint8_t {
   teardown,
 };
 
-/// What log() may do in a hook that belongs to a step of training, to a step of an evaluation, or to no batch; in other
-/// hooks nothing is logged.
-constexpr LogLevel log_level(Hook hook) {
-  using enum Hook;
-  const auto is_one_of = [hook](std::initializer_list<Hook> hooks) {
-    return std::ranges::find(hooks, hook) != hooks.end();
-  };
-  if (is_one_of({on_train_batch_start, optimizer_step, training_step, on_before_zero_grad, optimizer_zero_grad,
-                 on_before_backward, backward, on_after_backward, on_before_optimizer_step, configure_gradient_clipping,
-                 on_train_batch_end}))
-    return LogLevel::step;
-  if (is_one_of({on_validation_batch_start, validation_step, on_validation_batch_end, on_test_batch_start, test_step,
-                 on_test_batch_end}))
-    return LogLevel::epoch;
-  if (is_one_of({on_train_start, on_train_epoch_start, on_validation_start, on_validation_epoch_start,
-                 on_validation_epoch_end, on_test_start, on_test_epoch_start, on_test_epoch_end, on_train_epoch_end}))
-    return LogLevel::epoch_only;
-  return LogLevel::none;
-}
-
-/// The enumerator's name, which the compiler supplies.
-template <Hook H>
-consteval std::string_view hook_name() {
-  if (H == Hook::none) return "no hook";
-  const std::string_view function = std::source_location::current().function_name();
-  const auto name = function.substr(function.rfind("Hook::") + 6);
-  return name.substr(0, name.find_first_of(";]"));
-}
-
 struct HookInfo {
+  Hook hook;
   std::string_view name;
-  LogLevel log;
+  LogLevel log = LogLevel::none;
 };
 
-/// By Hook.
-inline constexpr auto kHooks = []<std::size_t... I>(std::index_sequence<I...>) {
-  return std::array{HookInfo{hook_name<static_cast<Hook>(I)>(), log_level(static_cast<Hook>(I))}...};
-}(std::make_index_sequence<static_cast<std::size_t>(Hook::teardown) + 1>());
+/// One row per hook, in the order of the enumeration.
+inline constexpr std::array kHooks = {
+    HookInfo{Hook::none, "no hook"},
+    HookInfo{Hook::configure_callbacks, "configure_callbacks"},
+    HookInfo{Hook::prepare_data, "prepare_data"},
+    HookInfo{Hook::setup, "setup"},
+    HookInfo{Hook::configure_model, "configure_model"},
+    HookInfo{Hook::on_load_checkpoint, "on_load_checkpoint"},
+    HookInfo{Hook::configure_optimizers, "configure_optimizers"},
+    HookInfo{Hook::on_fit_start, "on_fit_start"},
+    HookInfo{Hook::on_sanity_check_start, "on_sanity_check_start"},
+    HookInfo{Hook::on_sanity_check_end, "on_sanity_check_end"},
+    HookInfo{Hook::train_dataloader, "train_dataloader"},
+    HookInfo{Hook::val_dataloader, "val_dataloader"},
+    HookInfo{Hook::test_dataloader, "test_dataloader"},
+    HookInfo{Hook::predict_dataloader, "predict_dataloader"},
+    HookInfo{Hook::on_train_start, "on_train_start", LogLevel::epoch_only},
+    HookInfo{Hook::on_train_epoch_start, "on_train_epoch_start", LogLevel::epoch_only},
+    HookInfo{Hook::on_batch_transfer, "on_batch_transfer"},
+    HookInfo{Hook::on_train_batch_start, "on_train_batch_start", LogLevel::step},
+    HookInfo{Hook::optimizer_step, "optimizer_step", LogLevel::step},
+    HookInfo{Hook::training_step, "training_step", LogLevel::step},
+    HookInfo{Hook::on_before_zero_grad, "on_before_zero_grad", LogLevel::step},
+    HookInfo{Hook::optimizer_zero_grad, "optimizer_zero_grad", LogLevel::step},
+    HookInfo{Hook::on_before_backward, "on_before_backward", LogLevel::step},
+    HookInfo{Hook::backward, "backward", LogLevel::step},
+    HookInfo{Hook::on_after_backward, "on_after_backward", LogLevel::step},
+    HookInfo{Hook::on_before_optimizer_step, "on_before_optimizer_step", LogLevel::step},
+    HookInfo{Hook::configure_gradient_clipping, "configure_gradient_clipping", LogLevel::step},
+    HookInfo{Hook::lr_scheduler_step, "lr_scheduler_step"},
+    HookInfo{Hook::on_train_batch_end, "on_train_batch_end", LogLevel::step},
+    HookInfo{Hook::on_validation_model_zero_grad, "on_validation_model_zero_grad"},
+    HookInfo{Hook::on_validation_model_eval, "on_validation_model_eval"},
+    HookInfo{Hook::on_validation_start, "on_validation_start", LogLevel::epoch_only},
+    HookInfo{Hook::on_validation_epoch_start, "on_validation_epoch_start", LogLevel::epoch_only},
+    HookInfo{Hook::on_validation_batch_start, "on_validation_batch_start", LogLevel::epoch},
+    HookInfo{Hook::validation_step, "validation_step", LogLevel::epoch},
+    HookInfo{Hook::on_validation_batch_end, "on_validation_batch_end", LogLevel::epoch},
+    HookInfo{Hook::on_validation_epoch_end, "on_validation_epoch_end", LogLevel::epoch_only},
+    HookInfo{Hook::on_validation_end, "on_validation_end"},
+    HookInfo{Hook::on_validation_model_train, "on_validation_model_train"},
+    HookInfo{Hook::on_test_model_eval, "on_test_model_eval"},
+    HookInfo{Hook::on_test_start, "on_test_start", LogLevel::epoch_only},
+    HookInfo{Hook::on_test_epoch_start, "on_test_epoch_start", LogLevel::epoch_only},
+    HookInfo{Hook::on_test_batch_start, "on_test_batch_start", LogLevel::epoch},
+    HookInfo{Hook::test_step, "test_step", LogLevel::epoch},
+    HookInfo{Hook::on_test_batch_end, "on_test_batch_end", LogLevel::epoch},
+    HookInfo{Hook::on_test_epoch_end, "on_test_epoch_end", LogLevel::epoch_only},
+    HookInfo{Hook::on_test_end, "on_test_end"},
+    HookInfo{Hook::on_test_model_train, "on_test_model_train"},
+    HookInfo{Hook::on_predict_model_eval, "on_predict_model_eval"},
+    HookInfo{Hook::on_predict_start, "on_predict_start"},
+    HookInfo{Hook::on_predict_epoch_start, "on_predict_epoch_start"},
+    HookInfo{Hook::on_predict_batch_start, "on_predict_batch_start"},
+    HookInfo{Hook::predict_step, "predict_step"},
+    HookInfo{Hook::on_predict_batch_end, "on_predict_batch_end"},
+    HookInfo{Hook::on_predict_epoch_end, "on_predict_epoch_end"},
+    HookInfo{Hook::on_predict_end, "on_predict_end"},
+    HookInfo{Hook::on_predict_model_train, "on_predict_model_train"},
+    HookInfo{Hook::on_train_epoch_end, "on_train_epoch_end", LogLevel::epoch_only},
+    HookInfo{Hook::on_save_checkpoint, "on_save_checkpoint"},
+    HookInfo{Hook::on_train_end, "on_train_end"},
+    HookInfo{Hook::on_fit_end, "on_fit_end"},
+    HookInfo{Hook::on_exception, "on_exception"},
+    HookInfo{Hook::teardown, "teardown"},
+};
 
 constexpr const HookInfo& info(Hook hook) { return kHooks[static_cast<std::size_t>(hook)]; }
-static_assert(info(Hook::setup).name == "setup" && info(Hook::teardown).name == "teardown");
+static_assert([] {
+  for (std::size_t i = 0; i < kHooks.size(); ++i)
+    if (kHooks[i].hook != static_cast<Hook>(i)) return false;
+  return kHooks.size() == static_cast<std::size_t>(Hook::teardown) + 1;
+}());
 
 /// Calls hooks and records which one is running, since log() depends on it. No other code calls hooks that take no
 /// batch.

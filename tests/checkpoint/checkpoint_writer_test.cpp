@@ -1,8 +1,9 @@
+#include "checkpoint/checkpoint_writer.h"
+
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include "checkpoint/checkpoint_cases.h"
-#include "checkpoint/rank_save_plan.h"
 #include "comm/thread_world.h"
 #include "format/checks.h"
 #include "muster/testing/gtest.h"

@@ -44,11 +44,9 @@ Logged logged(Hook hook, const LogOptions& how) {
 }
 
 TEST(LogRights, AreThoseOfTheTable) {  // MU441
-  for (std::size_t index = 0; index < kHooks.size(); ++index) {
-    const auto hook = static_cast<Hook>(index);
-    const auto name = kHooks[index].name;
+  for (const auto& [hook, name, level] : kHooks) {
     const auto refused = [&](const LogOptions& how) {
-      return testing::thrown_id([&] { logged(hook, how); }) == "MU441";
+      return testing::thrown_id([&, one = hook] { logged(one, how); }) == "MU441";
     };
     const bool steps = kSteps.contains(hook), evaluates = kEvaluations.contains(hook), epochs = kEpochs.contains(hook);
     if (!steps && !evaluates && !epochs) {
