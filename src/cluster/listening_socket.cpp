@@ -30,14 +30,14 @@ constexpr unsigned int kListens = 0x0A;  // state LISTEN in /proc/net/tcp
 }
 
 /// A socket bound to a numeric address; that of "::" serves both families. Empty, with the reason in errno, if that
-/// fails: EAFNOSUPPORT if the host has no sockets of the family, or does not allow them.
+/// fails: EAFNOSUPPORT also if the host does not allow sockets of the family.
 Descriptor bound_to(int port, const std::string& address) {
   const auto places = resolve(address, port, AI_NUMERICHOST);
   errno = EADDRNOTAVAIL;
   if (places.empty()) return Descriptor();
   const auto& place = places.front();
   Descriptor one(socket(place.bytes.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  if (!one) errno = EAFNOSUPPORT;
+  if (!one && (errno == EACCES || errno == EPERM)) errno = EAFNOSUPPORT;
   if (!one) return one;
   // A fixed port may still be in TIME_WAIT from an earlier job. A free port is never shared, so it does not get
   // SO_REUSEADDR: with it, two sockets could be bound to one port until one listens.

@@ -8,11 +8,11 @@
 namespace muster::comm {
 
 bool is_ready(int descriptor, short events, TimePoint deadline) {
-  while (TimePoint::clock::now() < deadline) {
+  for (;;) {
     pollfd waits{descriptor, events, 0};
     if (::poll(&waits, 1, poll_time(deadline)) > 0) return true;
+    if (TimePoint::clock::now() >= deadline) return false;
   }
-  return false;
 }
 
 Reminder::Reminder(std::function<std::string(double)> words)

@@ -30,7 +30,7 @@ inline int poll_time(TimePoint deadline) {
 }
 
 /// Waits until the descriptor is ready for these events of poll(). Returns false at the deadline, also if signals
-/// interrupt every wait.
+/// interrupt every wait. It looks at least once.
 bool is_ready(int descriptor, short events, TimePoint deadline);
 
 /// Divides a timeout into parts. After each part the waiting code may report that it waits.

@@ -82,7 +82,7 @@ void add_tied(State::Map& weights, const LoadedWeights& loaded, const torch::nn:
     const auto kept = loaded.metadata.find(prefix + name);
     if (kept == loaded.metadata.end()) continue;
     const auto find = [&](const std::string& wanted) {
-      return std::ranges::find(loaded.tensors, wanted, [](const auto& entry) { return entry.first; });
+      return std::ranges::find(loaded.tensors, wanted, [](const auto& entry) -> const auto& { return entry.first; });
     };
     const auto value = find(kept->second);
     if (find(prefix + name) == loaded.tensors.end() && value != loaded.tensors.end())

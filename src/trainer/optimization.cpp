@@ -62,7 +62,12 @@ State WindowBegin::state_dict() const {
 void WindowBegin::load_state_dict(const State& state, LatestMetrics& latest) {
   batches = state.at("batches").integer();
   total_batches = state.at("total_batches").integer();
-  tree::load_fields(loaders, state.at("loaders"));
+  loaders.clear();
+  for (const auto& one : state.at("loaders").list())
+    loaders.push_back({.dataset = one.at("dataset").text(),
+                       .epoch = one.at("epoch").integer(),
+                       .samples = one.at("samples").integer(),
+                       .seed = one.at("seed").as<uint64_t>()});
   book.emplace(latest);
   book->add_state_dict(state.at("training"));
   book->metrics().add_state_dict(state.at("metric_objects"));

@@ -100,6 +100,19 @@ TEST(Split, AsTheReferenceDoes) {
   }
 }
 
+/// A struct that lists only what travels to a device.
+struct Named {
+  torch::Tensor x;
+  std::vector<std::string> names;
+  friend auto tensors_of(Named& one) { return std::tie(one.x); }
+};
+
+TEST(Split, TakesEveryFieldOfAStructAlsoThoseThatTensorsOfLeavesOut) {
+  const auto part = split_between_processes(1, 2, Named{torch::arange(4), {"a", "b", "c", "d"}}, {});
+  EXPECT_EQ(part.names, (std::vector<std::string>{"c", "d"}));
+  EXPECT_TRUE(torch::equal(part.x, torch::arange(2, 4)));
+}
+
 TEST(Split, OfUnequalListsIsRefused) {
   const std::tuple<std::vector<int>, torch::Tensor> unequal{{1, 2}, torch::ones({3})};
   for (int world : {1, 2})

@@ -10,6 +10,7 @@
 
 #include "launcher/process.h"
 #include "options/program_options.h"
+#include "options/runtime_fields.h"
 #include "options/trainer_fields.h"
 #include "trainer/called_program.h"
 
@@ -347,9 +348,13 @@ TEST(MainCall, AModuleMayHaveTheLoadersAndNoOptions) {
 
 TEST(MainCall, OptionsOfTheRuntimeAreThoseOfItsTable) {
   const auto arguments = trainer_arguments({});  // of the names that it takes, those that the table has
-  for (const std::string name :
-       {"accelerator", "accumulate_grad_batches", "devices", "gradient_accumulation.weighting", "strategy"})
-    EXPECT_NE(options::find_option(arguments, "trainer." + name), nullptr) << name;
+  std::vector<std::string> names{"accumulate_grad_batches", "gradient_accumulation.weighting"};
+  runtime::visit_options([&](const std::string& name, auto get, const auto& description) {
+    constexpr bool in_both = requires(RuntimeOptions& to, const TrainerOptions& from) { get(to) = get(from); };
+    if (in_both && !description.code_only) names.push_back(name);
+  });
+  EXPECT_GT(names.size(), 10u);
+  for (const auto& name : names) EXPECT_NE(options::find_option(arguments, "trainer." + name), nullptr) << name;
 }
 
 }  // namespace

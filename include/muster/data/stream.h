@@ -154,6 +154,10 @@ class StreamReaderOf final : public StreamReader {
 
 template <class S, class Batch>
 class StreamBatchMaker final : public BatchMaker {
+  static_assert(tree::sendable<Batch>,
+                "muster cannot send batches of this type, and a stream may be read by one rank for all: add to it "
+                "`friend auto tensors_of(T& t) { return std::tie(t.x, t.y); }`; texts are std::string");
+
  public:
   explicit StreamBatchMaker(std::shared_ptr<S> stream)
       : StreamBatchMaker(stream, std::make_shared<StreamReaderOf<S>>(stream)) {}

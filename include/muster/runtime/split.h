@@ -43,8 +43,10 @@ void visit_lists(T& value, F&& f) {
     for (auto& entry : value) visit_lists(entry.second, f);
   } else if constexpr (tree::list_like<V>) {
     f(value);
-  } else if constexpr (tree::tuple_like<V> || tree::aggregate<V>) {
-    auto parts = tree::parts_of(value);
+  } else if constexpr (tree::tuple_like<V>) {
+    std::apply([&](auto&... part) { (visit_lists(part, f), ...); }, value);
+  } else if constexpr (tree::aggregate<V>) {
+    auto parts = tree::fields(value);  // all of them, also those that tensors_of() leaves out
     std::apply([&](auto&... part) { (visit_lists(part, f), ...); }, parts);
   } else {
     static_assert(tree::aggregate<V>, "muster splits lists, tensors, and maps, tuples and structs of them");
