@@ -1,7 +1,5 @@
 #include "muster/comm/communicator.h"
 
-#include <array>
-
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>

@@ -1,7 +1,5 @@
 #pragma once  // for other rooms
 
-#include <chrono>
-
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 

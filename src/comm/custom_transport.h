@@ -1,8 +1,5 @@
 #pragma once
 
-#include <chrono>
-#include <functional>
-
 #include "cluster/secret.h"
 #include "comm/collectives.h"
 #include "muster/comm/transport.h"

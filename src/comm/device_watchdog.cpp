@@ -1,7 +1,5 @@
 #include "comm/device_watchdog.h"
 
-#include <algorithm>
-
 #include <c10/core/DeviceGuard.h>
 
 #include "base/log.h"

@@ -1,7 +1,5 @@
 #pragma once
 
-#include <chrono>
-#include <memory>
 #include <thread>
 
 #include <c10/core/Device.h>

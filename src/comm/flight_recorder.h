@@ -1,9 +1,6 @@
 #pragma once
 
 #include <deque>
-#include <map>
-#include <optional>
-#include <vector>
 
 #include "base/mutex.h"
 #include "comm/header.h"

@@ -4,7 +4,6 @@
 #include <signal.h>
 
 #include <ctime>
-#include <limits>
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>

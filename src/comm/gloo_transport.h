@@ -1,8 +1,5 @@
 #pragma once
 
-#include <chrono>
-#include <functional>
-#include <map>
 #include <thread>
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>

@@ -1,8 +1,5 @@
 #include "comm/group.h"
 
-#include <span>
-#include <thread>
-
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 

@@ -1,6 +1,5 @@
 #include "comm/handshake.h"
 
-#include <algorithm>
 #include <cstring>
 
 #include "base/random_word.h"

@@ -3,9 +3,7 @@
 // Why: docs/decisions/0151-a-backend-of-a-device-is-an-object.md.
 #include <stdlib.h>
 
-#include <chrono>
 #include <numeric>
-#include <utility>
 
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/cuda/CUDAFunctions.h>

@@ -1,8 +1,5 @@
 #pragma once
 
-#include <optional>
-#include <utility>
-
 #include <ATen/core/Tensor.h>
 
 #include "comm/collectives.h"

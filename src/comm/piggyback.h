@@ -1,7 +1,6 @@
 #pragma once  // for other rooms
 
 #include <atomic>
-#include <cstddef>
 
 #include "base/mutex.h"
 #include "comm/operation.h"

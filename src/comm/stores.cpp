@@ -7,7 +7,6 @@
 
 #include <cerrno>
 #include <exception>
-#include <span>
 #include <system_error>
 #include <thread>
 

@@ -1,11 +1,8 @@
 #pragma once
 
 #include <chrono>
-#include <functional>
 #include <memory>
-#include <optional>
 #include <type_traits>
-#include <vector>
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
 

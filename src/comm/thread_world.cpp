@@ -1,9 +1,5 @@
 #include "comm/thread_world.h"
 
-#include <algorithm>
-#include <cstring>
-#include <thread>
-
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
 #include "comm/group.h"

@@ -1,8 +1,6 @@
 #include "batch_order.h"
 
-#include <algorithm>
 #include <numeric>
-#include <utility>
 
 #include "muster/base/error.h"
 

@@ -1,7 +1,5 @@
 #include "pass.h"
 
-#include <exception>
-
 #include "base/log.h"
 #include "muster/base/error.h"
 #include "muster/data/dataset.h"

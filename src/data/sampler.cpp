@@ -1,6 +1,5 @@
 #include "muster/data/sampler.h"
 
-#include <algorithm>
 #include <cmath>
 #include <numeric>
 

@@ -3,9 +3,7 @@
 #include <dlfcn.h>
 #include <pthread.h>
 
-#include <atomic>
 #include <cstdio>
-#include <cstdlib>
 
 #include <ATen/Parallel.h>
 

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <chrono>
 #include <thread>
 
 #include <ATen/core/LegacyTypeDispatch.h>

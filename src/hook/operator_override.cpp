@@ -1,6 +1,5 @@
 #include "hook/operator_override.h"
 
-#include <string>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <functional>
-#include <memory>
 #include <unordered_map>
 
 #include <ATen/core/dispatch/Dispatcher.h>

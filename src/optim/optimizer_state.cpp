@@ -1,12 +1,9 @@
 #include "muster/optim/optimizer_state.h"
 
 #include <algorithm>
-#include <concepts>
 #include <deque>
 #include <span>
 #include <sstream>
-#include <tuple>
-#include <type_traits>
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>

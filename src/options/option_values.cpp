@@ -1,4 +1,3 @@
-#include <array>
 
 #include "base/text.h"
 #include "muster/base/error.h"

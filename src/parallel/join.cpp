@@ -1,7 +1,5 @@
 #include "parallel/join.h"
 
-#include <algorithm>
-
 #include <ATen/ops/empty.h>
 #include <ATen/ops/tensor.h>
 #include <c10/util/ScopeExit.h>

@@ -1,7 +1,6 @@
 #include "parallel/module_buffers.h"
 
 #include <algorithm>
-#include <utility>
 
 #include <ATen/ops/empty.h>
 #include <c10/core/Storage.h>

@@ -1,7 +1,5 @@
 #include "runtime/accumulation.h"
 
-#include <array>
-
 #include "base/log.h"
 #include "comm/agreement.h"
 #include "muster/base/error.h"

@@ -1,7 +1,5 @@
 #include "runtime/gradients.h"
 
-#include <algorithm>
-#include <cmath>
 #include <ranges>
 
 #include <ATen/core/grad_mode.h>

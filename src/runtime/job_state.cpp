@@ -1,6 +1,5 @@
 #include "job_state.h"
 
-#include <algorithm>
 #include <cstring>
 
 #include <ATen/core/grad_mode.h>

@@ -1,7 +1,5 @@
 #include "loaders_in_use.h"
 
-#include <algorithm>
-
 #include "muster/data/sample_split.h"
 
 namespace muster::runtime {

@@ -1,7 +1,5 @@
 #include "muster/runtime/loop_access.h"
 
-#include <exception>
-
 #include "base/log.h"
 #include "random_state.h"
 #include "rank_votes.h"

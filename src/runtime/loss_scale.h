@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <optional>
-#include <utility>
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/full.h>

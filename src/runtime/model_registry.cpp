@@ -1,8 +1,6 @@
 #include "model_registry.h"
 
-#include <algorithm>
 #include <exception>
-#include <map>
 #include <ranges>
 
 #include <c10/util/ScopeExit.h>

@@ -1,7 +1,5 @@
 #include "muster/runtime/opened_checkpoint.h"
 
-#include <cstdlib>
-
 #include "base/log.h"
 #include "base/text.h"
 #include "base/variables.h"

@@ -1,7 +1,5 @@
 #include "runtime/prepared_model.h"
 
-#include <exception>
-
 #include <ATen/core/grad_mode.h>
 
 #include "base/log.h"

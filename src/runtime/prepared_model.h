@@ -1,7 +1,5 @@
 #pragma once  // for other rooms
 
-#include <functional>
-
 #include <c10/util/Exception.h>
 #include <torch/nn/module.h>
 

@@ -1,7 +1,5 @@
 #include "prepared_optimizer.h"
 
-#include <algorithm>
-
 #include <ATen/core/grad_mode.h>
 #include <c10/util/ScopeExit.h>
 #include <torch/optim/lbfgs.h>

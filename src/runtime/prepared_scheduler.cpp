@@ -1,6 +1,3 @@
-#include <algorithm>
-#include <exception>
-#include <typeinfo>
 
 #include <c10/util/Type.h>
 #include <torch/types.h>

@@ -2,8 +2,6 @@
 
 #include <unistd.h>
 
-#include <array>
-
 #include <ATen/record_function.h>
 #include <c10/util/ScopeExit.h>
 

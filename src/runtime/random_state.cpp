@@ -1,7 +1,6 @@
 #include "runtime/random_state.h"
 
 #include <algorithm>
-#include <mutex>
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>

@@ -1,8 +1,5 @@
 #include "muster/runtime.h"
 
-#include <algorithm>
-#include <cstdio>
-
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/tensor.h>

@@ -1,7 +1,5 @@
 #include "muster/trainer/callback.h"
 
-#include <typeinfo>
-
 #include <c10/util/Type.h>
 
 #include "muster/base/error.h"

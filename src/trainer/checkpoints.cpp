@@ -1,8 +1,5 @@
 #include "checkpoints.h"
 
-#include <initializer_list>
-#include <tuple>
-
 #include <c10/util/ScopeExit.h>
 
 #include "base/log.h"

@@ -1,8 +1,5 @@
 #include "core.h"
 
-#include <set>
-#include <typeinfo>
-
 #include <c10/util/ScopeExit.h>
 
 #include "base/log.h"

@@ -1,7 +1,5 @@
 #pragma once
 
-#include <exception>
-
 #include "checkpoints.h"
 #include "loops.h"
 #include "optimization.h"

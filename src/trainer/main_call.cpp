@@ -1,8 +1,5 @@
 #include "muster/trainer/detail/main_call.h"
 
-#include <cstdio>
-#include <cstdlib>
-
 #include <torch/utils.h>
 
 #include "base/options_text.h"

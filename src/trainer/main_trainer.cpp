@@ -1,4 +1,3 @@
-#include <utility>
 
 #include "base/options_text.h"
 #include "limits.h"

@@ -1,8 +1,5 @@
 #include "optimization.h"
 
-#include <typeinfo>
-#include <variant>
-
 #include <ATen/core/grad_mode.h>
 #include <c10/util/Type.h>
 

@@ -1,6 +1,4 @@
-#include <algorithm>
 #include <charconv>
-#include <typeinfo>
 #include <unordered_set>
 
 #include <c10/util/Type.h>

@@ -1,7 +1,5 @@
 #include "preparation.h"
 
-#include <algorithm>
-
 #include "muster/base/error.h"
 #include "muster/runtime/loop_access.h"
 #include "optimization.h"

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <array>
 #include <set>
 
 #include "muster/trainer/detail/combined_loader.h"

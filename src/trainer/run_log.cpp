@@ -1,7 +1,5 @@
 #include "run_log.h"
 
-#include <algorithm>
-
 #include "base/log.h"
 #include "muster/base/error.h"
 #include "muster/runtime/init_trackers.h"

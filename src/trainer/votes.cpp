@@ -1,8 +1,6 @@
 #include "votes.h"
 
 #include <csignal>
-#include <cstdlib>
-#include <exception>
 
 #include "base/log.h"
 #include "checkpoints.h"

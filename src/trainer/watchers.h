@@ -1,7 +1,5 @@
 #pragma once
 
-#include <set>
-
 #include <c10/util/FunctionRef.h>
 
 #include "hooks.h"

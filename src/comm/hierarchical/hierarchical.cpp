@@ -1,6 +1,5 @@
 #include "comm/hierarchical/hierarchical.h"
 
-#include <cstring>
 #include <deque>
 
 #include <ATen/core/Tensor.h>

@@ -1,7 +1,5 @@
 #pragma once
 
-#include <chrono>
-
 #include "comm/hierarchical/hosts.h"
 #include "comm/pairwise.h"
 #include "comm/shared_tensor.h"

@@ -1,7 +1,5 @@
 #include "comm/hierarchical/hosts.h"
 
-#include <map>
-
 #include "muster/base/format.h"
 
 namespace muster::comm {

@@ -1,7 +1,5 @@
 #include <unistd.h>
 
-#include <array>
-
 #include "base/random_word.h"
 #include "base/text.h"
 #include "cluster/listening_socket.h"

@@ -2,8 +2,6 @@
 
 #include <sched.h>
 
-#include <algorithm>
-#include <array>
 #include <cstring>
 #include <deque>
 #include <thread>

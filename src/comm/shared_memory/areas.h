@@ -2,9 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <cstring>
-#include <functional>
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
 

@@ -6,7 +6,6 @@
 #include <charconv>
 #include <deque>
 #include <system_error>
-#include <thread>
 
 #include <ATen/Parallel.h>
 

@@ -10,7 +10,6 @@
 #include <cerrno>
 #include <cstring>
 #include <optional>
-#include <stdexcept>
 #include <system_error>
 
 #include "comm/fork_check.h"

@@ -1,7 +1,5 @@
 #include "comm/shared_memory/shared_collectives.h"
 
-#include <algorithm>
-#include <cstring>
 #include <deque>
 
 #include "comm/shared_memory/cores.h"

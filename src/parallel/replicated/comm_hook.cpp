@@ -1,7 +1,5 @@
 #include "muster/parallel/comm_hook.h"
 
-#include <utility>
-
 #include <c10/util/Exception.h>
 
 #include "muster/base/error.h"

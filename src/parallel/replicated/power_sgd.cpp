@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <map>
-#include <utility>
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ops/empty.h>

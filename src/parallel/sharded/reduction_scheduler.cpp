@@ -1,7 +1,5 @@
 #include "parallel/sharded/reduction_scheduler.h"
 
-#include <algorithm>
-
 #include <ATen/ops/empty.h>
 
 #include "parallel/sharded/unit_gradients.h"

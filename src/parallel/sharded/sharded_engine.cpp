@@ -1,8 +1,6 @@
 #include "parallel/sharded/sharded_engine.h"
 
-#include <array>
 #include <exception>
-#include <set>
 #include <sstream>
 
 #include <ATen/core/grad_mode.h>

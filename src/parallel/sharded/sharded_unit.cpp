@@ -1,8 +1,5 @@
 #include "parallel/sharded/sharded_unit.h"
 
-#include <cstddef>
-#include <utility>
-
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 

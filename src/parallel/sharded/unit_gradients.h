@@ -1,7 +1,5 @@
 #pragma once
 
-#include <utility>
-
 #include <ATen/core/Tensor.h>
 
 #include "muster/comm/communicator.h"

@@ -1,8 +1,6 @@
 #include "parallel/sharded/unit_values.h"
 
 #include <array>
-#include <cstddef>
-#include <utility>
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>

@@ -1,8 +1,6 @@
 #include "parallel/sharded/unshard_scheduler.h"
 
-#include <algorithm>
 #include <limits>
-#include <utility>
 
 #include <c10/util/ScopeExit.h>
 

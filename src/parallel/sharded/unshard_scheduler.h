@@ -1,8 +1,6 @@
 #pragma once
 
 #include <array>
-#include <cstddef>
-#include <functional>
 
 #include "parallel/sharded/sharded_settings.h"
 #include "parallel/sharded/sharded_unit.h"
