@@ -69,44 +69,6 @@ GradNorm grad_norm_of(const PreparedModel& model) { return model.grad_norm(); }
 void convert_input(const PreparedModel& model, at::Tensor& tensor) { model.policy.convert_input(tensor); }
 void convert_output(const PreparedModel& model, at::Tensor& tensor) { model.policy.convert_output(tensor); }
 
-}  // namespace muster::runtime
-
-namespace muster {
-namespace {
-
-// train() also sets all descendants: parents go first, then each child gets its own mode back.
-void restore(const std::vector<std::pair<std::shared_ptr<torch::nn::Module>, bool>>& modes) {
-  for (const auto& [module, training] : modes)
-    if (module->is_training() != training) module->train(training);
-}
-
-}  // namespace
-
-EvaluationScope::EvaluationScope(const std::vector<std::shared_ptr<torch::nn::Module>>& modules) {
-  for (const auto& module : modules) {
-    const auto children = module->modules(/*include_self=*/false);
-    before_.emplace_back(module, module->is_training());
-    for (const auto& child : children) before_.emplace_back(child, child->is_training());
-  }
-  try {
-    for (const auto& module : modules) module->eval();
-  } catch (...) {
-    restore(before_);
-    throw;
-  }
-}
-
-EvaluationScope::~EvaluationScope() {
-  try {
-    restore(before_);
-  } catch (const std::exception& error) {
-    log::warning("the end of an evaluation could not restore the mode of a module: ", error.what());
-  }
-}
-
-}  // namespace muster
-
-namespace muster::runtime {
 namespace {
 
 using Values = std::vector<std::pair<std::string, at::Tensor>>;
@@ -152,3 +114,38 @@ void prepare_for_archive(const torch::nn::Module& module) {
 }
 
 }  // namespace muster::runtime
+
+namespace muster {
+namespace {
+
+// train() also sets all descendants: parents go first, then each child gets its own mode back.
+void restore(const std::vector<std::pair<std::shared_ptr<torch::nn::Module>, bool>>& modes) {
+  for (const auto& [module, training] : modes)
+    if (module->is_training() != training) module->train(training);
+}
+
+}  // namespace
+
+EvaluationScope::EvaluationScope(const std::vector<std::shared_ptr<torch::nn::Module>>& modules) {
+  for (const auto& module : modules) {
+    const auto children = module->modules(/*include_self=*/false);
+    before_.emplace_back(module, module->is_training());
+    for (const auto& child : children) before_.emplace_back(child, child->is_training());
+  }
+  try {
+    for (const auto& module : modules) module->eval();
+  } catch (...) {
+    restore(before_);
+    throw;
+  }
+}
+
+EvaluationScope::~EvaluationScope() {
+  try {
+    restore(before_);
+  } catch (const std::exception& error) {
+    log::warning("the end of an evaluation could not restore the mode of a module: ", error.what());
+  }
+}
+
+}  // namespace muster

@@ -103,9 +103,7 @@ std::shared_ptr<Tracker> make_tracker(std::string_view name, const std::filesyst
   return std::make_shared<track::MlflowTracker>(folder, options, Environment::of_process(), times);
 }
 
-}  // namespace muster
-
-namespace muster::track {
+namespace track {
 
 std::filesystem::path copy_artifact(const std::filesystem::path& file, const std::filesystem::path& folder,
                                     const std::string& name) {
@@ -337,9 +335,7 @@ void finish_at_exit(const std::shared_ptr<Run>& run) {
 }
 
 }  // namespace
-}  // namespace muster::track
-
-namespace muster {
+}  // namespace track
 
 Trackers::Trackers(const TrackersOptions& options) : run_(std::make_shared<track::Run>(options)) {
   track::finish_at_exit(run_);

@@ -4,17 +4,12 @@
 #include <memory>
 #include <string>
 
-namespace muster::comm {
-
-using TimePoint = std::chrono::steady_clock::time_point;
-
-}  // namespace muster::comm
-
 namespace muster {
 
 namespace comm {
+using TimePoint = std::chrono::steady_clock::time_point;
 struct BackendEntry;
-}
+}  // namespace comm
 
 /// How the ranks of a job form a group.
 struct GroupOptions {

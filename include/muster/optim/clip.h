@@ -49,13 +49,9 @@ inline FormatValue format_value(const GradNorm& norm) {
 }
 }  // namespace base
 
-}  // namespace muster
-
 // Clipping of gradients that are whole in grad(). For a prepared model, call the Accelerator's or Fabric's functions,
 // which know where the strategy keeps gradients and use the arithmetic of these functions. A tensor that is listed
 // twice counts once: LibTorch's parameters() lists tied weights twice.
-
-namespace muster {
 
 namespace optim {
 

@@ -134,9 +134,7 @@ class ConfusionMatrix final : public Metric {
   int64_t classes_;
 };
 
-}  // namespace muster
-
-namespace muster::runtime {
+namespace runtime {
 
 /// Concatenates along the first dimension. Returns an undefined tensor if any of them is undefined.
 at::Tensor join_rows(const std::vector<at::Tensor>& parts);
@@ -194,9 +192,7 @@ struct NothingGathered {
   }
 };
 
-}  // namespace muster::runtime
-
-namespace muster {
+}  // namespace runtime
 
 /// Collects values of an epoch on every rank and gathers them once. Each sample counts once, in the order of the data,
 /// even if ranks have different numbers of batches.

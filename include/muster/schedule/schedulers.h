@@ -144,9 +144,7 @@ class WarmupLR final : public LRScheduler {
   WarmupLROptions options_;
 };
 
-}  // namespace muster
-
-namespace muster::schedule {
+namespace schedule {
 
 /// A scheduler that may set momentum with the rate: `momentum` of SGD and RMSprop, the first beta of Adam and AdamW.
 class MomentumSchedule : public LRScheduler {
@@ -166,9 +164,7 @@ class MomentumSchedule : public LRScheduler {
   std::vector<double> base_momenta_, max_momenta_;  // by group; empty: momentum stays
 };
 
-}  // namespace muster::schedule
-
-namespace muster {
+}  // namespace schedule
 
 /// Cycles between base_lr and max_lr, and the momentum in the opposite direction (Smith 2015).
 class CyclicLR final : public schedule::MomentumSchedule {

@@ -14,6 +14,10 @@
 #include "muster/tree/detail/pack.h"
 #include "muster/tree/detail/visit.h"
 
+namespace muster::parallel {
+class ManagedModel;
+}
+
 /// Values that are sent as bytes: strings, numbers, tensors and structures of them; see tree/detail/pack.h.
 namespace muster::runtime {
 
@@ -78,14 +82,6 @@ T each_leaf(const comm::Communicator& group, std::string_view operation, const T
   operations.finish();
   return result;
 }
-
-}  // namespace muster::runtime
-
-namespace muster::parallel {
-class ManagedModel;
-}
-
-namespace muster::runtime {
 
 /// Keeps gradients of some models local while it lives; its destructor restores the earlier setting.
 class [[nodiscard("name the scope: auto quiet = ...")]] NoSyncScope {
