@@ -1,4 +1,3 @@
-
 #include "base/text.h"
 #include "muster/base/error.h"
 #include "muster/parallel/options.h"

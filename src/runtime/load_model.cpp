@@ -1,4 +1,3 @@
-
 #include "base/log.h"
 #include "base/text.h"
 #include "checkpoint/python_content.h"

@@ -1,4 +1,3 @@
-
 #include <c10/util/Type.h>
 #include <torch/types.h>
 

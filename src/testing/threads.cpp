@@ -1,4 +1,3 @@
-
 #include "base/mutex.h"
 #include "base/text.h"
 #include "comm/thread_world.h"

@@ -6,8 +6,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/crc.h"
 #include "base/text.h"
-#include "crc32c.h"
 #include "muster/base/format.h"
 #include "record.h"
 

@@ -6,12 +6,12 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/crc.h"
 #include "base/random_word.h"
 #include "base/text.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
 #include "track/append_file.h"
-#include "track/crc32c.h"
 #include "track/record.h"
 
 namespace muster::track {

@@ -1,4 +1,3 @@
-
 #include <c10/core/GradMode.h>
 #include <c10/core/InferenceMode.h>
 #include <c10/util/ScopeExit.h>

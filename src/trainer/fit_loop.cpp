@@ -1,4 +1,3 @@
-
 #include <torch/csrc/autograd/anomaly_mode.h>
 
 #include "base/log.h"

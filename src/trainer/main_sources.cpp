@@ -1,4 +1,3 @@
-
 #include "base/options_text.h"
 #include "base/text.h"
 #include "main_program.h"

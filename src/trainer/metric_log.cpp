@@ -1,4 +1,3 @@
-
 #include "base/text.h"
 #include "log_book.h"
 #include "muster/base/error.h"

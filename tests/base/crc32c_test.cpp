@@ -1,10 +1,10 @@
-#include "track/crc32c.h"
-
 #include <string>
 
 #include <gtest/gtest.h>
 
-namespace muster::track {
+#include "base/crc.h"
+
+namespace muster {
 namespace {
 
 // Source: RFC 3720, appendix B.4.
@@ -28,4 +28,4 @@ TEST(Crc32c, IsMaskedAsTensorFlowDoes) {
 }
 
 }  // namespace
-}  // namespace muster::track
+}  // namespace muster
