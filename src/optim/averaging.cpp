@@ -13,7 +13,7 @@
 #include "hook/watched_storage.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
-#include "optim/parameter_owner.h"
+#include "optim/flat.h"
 
 namespace muster {
 namespace {

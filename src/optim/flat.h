@@ -1,8 +1,8 @@
-#pragma once
-
-#include <cstdint>
+#pragma once  // for other rooms
 
 #include <ATen/core/Tensor.h>
+
+#include "muster/optim/flat_parameters.h"
 
 namespace muster::optim {
 
@@ -18,5 +18,12 @@ bool is_dense(const at::Tensor& tensor);
 bool same_layout(const at::Tensor& a, const at::Tensor& b);
 /// Whether `b` begins where `a` ends, in the same storage.
 bool follows(const at::Tensor& a, const at::Tensor& b);
+
+/// A second base class of the watcher of a sharded parameter's storage: it leads from the parameter to its values.
+class ParameterOwner {
+ public:
+  virtual ~ParameterOwner() = default;
+  virtual FlatParameters& flat_parameters() noexcept = 0;
+};
 
 }  // namespace muster::optim

@@ -19,11 +19,13 @@
 #include "muster/data/random.h"
 #include "muster/tree/detail/collate.h"
 
+namespace muster {
+
 /// How a DataLoader keeps its dataset, so that no reference dangles. It moves a temporary, copies a named object, and
 /// shares the target of a shared_ptr or of a class made by TORCH_MODULE. std::ref() borrows: use it for a dataset that
 /// outlives the loader and is too large to copy, or is changed later. (A view, such as std::span, is kept without its
 /// elements, which belong to their owner.)
-namespace muster::data {
+namespace data {
 
 /// The target of ptr(), in classes made by TORCH_MODULE and other holders of a shared_ptr.
 template <class H>
@@ -73,9 +75,7 @@ std::shared_ptr<dataset_in_t<D>> keep_dataset(D&& dataset) {
   }
 }
 
-}  // namespace muster::data
-
-namespace muster {
+}  // namespace data
 
 /// Thrown when a dataset throws (MU102). The message contains the text of the cause; the cause itself is nested
 /// (std::rethrow_if_nested).
@@ -89,8 +89,6 @@ class DatasetError : public Error {
   int64_t index_;
 };
 
-}  // namespace muster
-
 /// The interfaces of a map-style dataset, in the order in which they are tried:
 ///   void get_batch(std::span<const int64_t> indices, Batch& out [, const EpochRandom&])   writes the batch in place
 ///   Batch get_batch(indices)                                    returns it; indices: span<int64_t> or ArrayRef<size_t>
@@ -98,7 +96,7 @@ class DatasetError : public Error {
 ///   std::vector<Sample> get_batch(indices)                      samples, collated
 ///   operator[](index) of a random-access range                  one sample, collated
 /// together with size(). A torch::data dataset, mapped or not, is one of these.
-namespace muster::data {
+namespace data {
 
 using Indices = std::span<const int64_t>;
 
@@ -249,10 +247,10 @@ concept dataset_function =
     !dataset_holder<F> && !sized_dataset<F> &&
     (std::invocable<F&, int64_t> || std::invocable<F&, int64_t, SampleRandom&> || std::invocable<F&, Indices>);
 
-}  // namespace muster::data
+}  // namespace data
 
-namespace muster {
 /// The batch type of a DataLoader over a dataset of type D.
 template <class D>
 using batch_of_t = typename data::BatchOf<data::dataset_in_t<D>>::type;
+
 }  // namespace muster

@@ -2,7 +2,7 @@
 
 #include "base/mutex.h"
 #include "hook/watched_storage.h"
-#include "optim/parameter_owner.h"
+#include "optim/flat.h"
 #include "parallel/backward_watch.h"
 #include "parallel/frozen_parameters.h"
 #include "parallel/join.h"
