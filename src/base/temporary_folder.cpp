@@ -7,7 +7,7 @@
 #include <cstdlib>
 #include <system_error>
 
-#include "base/random_word.h"
+#include "base/text.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
 

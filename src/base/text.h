@@ -17,7 +17,7 @@
 #include <utility>
 #include <vector>
 
-/// Text that people read and write. In messages: lists, names from outside, quantities.
+/// Text that people read and write, and random text. In messages: lists, names from outside, quantities.
 namespace muster {
 
 /// Length at which a message cuts a list of names that come from outside, in bytes.
@@ -130,6 +130,13 @@ std::vector<std::string> split_text(std::string_view text, char mark);
 std::string hex_text(std::string_view bytes);
 /// The bytes that these digits stand for; nullopt for other text.
 std::optional<std::string> bytes_of_hex(std::string_view digits);
+
+/// `bytes` bytes from the system's random generator, as twice as many hexadecimal digits. They are unpredictable.
+/// Throws: std::system_error if the system has no generator.
+std::string random_hex(std::size_t bytes);
+
+/// A word of lowercase letters and digits for the name of a file, a folder or a job. Throws: as random_hex().
+std::string random_word(std::size_t letters = 8);
 
 /// The number that the whole text is, without blanks or a plus sign; nullopt for any other text.
 template <class T>

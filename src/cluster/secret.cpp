@@ -12,7 +12,6 @@
 
 #include "base/descriptor.h"
 #include "base/log.h"
-#include "base/random_word.h"
 #include "base/text.h"
 #include "base/variables.h"
 #include "muster/base/error.h"

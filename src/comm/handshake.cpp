@@ -2,7 +2,7 @@
 
 #include <cstring>
 
-#include "base/random_word.h"
+#include "base/text.h"
 
 namespace muster::comm {
 namespace {

@@ -10,7 +10,7 @@
 #include <cerrno>
 #include <system_error>
 
-#include "base/random_word.h"
+#include "base/text.h"
 #include "muster/base/error.h"
 
 namespace muster::format {

@@ -11,7 +11,6 @@
 
 #include "atomic_file.h"
 #include "base/log.h"
-#include "base/random_word.h"
 #include "base/text.h"
 #include "muster/base/error.h"
 

@@ -18,7 +18,7 @@
 
 #include "base/deadline.h"
 #include "base/log.h"
-#include "base/random_word.h"
+#include "base/text.h"
 #include "base/variables.h"
 #include "cluster/report.h"
 #include "fork_protocol.h"

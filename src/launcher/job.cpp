@@ -6,7 +6,7 @@
 
 #include "base/log.h"
 #include "base/options_text.h"
-#include "base/random_word.h"
+#include "base/text.h"
 #include "base/variables.h"
 #include "muster/base/error.h"
 

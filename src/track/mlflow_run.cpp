@@ -7,7 +7,6 @@
 #include <nlohmann/json.hpp>
 
 #include "base/crc.h"
-#include "base/random_word.h"
 #include "base/text.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"

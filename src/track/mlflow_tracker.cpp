@@ -1,10 +1,10 @@
 #include "mlflow_tracker.h"
 
 #include "base/log.h"
+#include "base/signals.h"
 #include "base/text.h"
 #include "mlflow_server.h"
 #include "muster/base/error.h"
-#include "quiet_thread.h"
 
 namespace muster::track {
 namespace {

@@ -8,12 +8,12 @@
 #include "append_file.h"
 #include "base/log.h"
 #include "base/mutex.h"
+#include "base/signals.h"
 #include "base/text.h"
 #include "file_trackers.h"
 #include "mlflow_tracker.h"
 #include "muster/base/environment.h"
 #include "muster/base/error.h"
-#include "quiet_thread.h"
 #include "record.h"
 
 namespace muster {

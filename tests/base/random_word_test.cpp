@@ -1,8 +1,8 @@
-#include "base/random_word.h"
-
 #include <set>
 
 #include <gtest/gtest.h>
+
+#include "base/text.h"
 
 namespace muster {
 namespace {

@@ -1,6 +1,5 @@
 #include <unistd.h>
 
-#include "base/random_word.h"
 #include "base/text.h"
 #include "cluster/listening_socket.h"
 #include "comm/group.h"

@@ -19,7 +19,7 @@
 #include <system_error>
 
 #include "base/fnv.h"
-#include "base/random_word.h"
+#include "base/text.h"
 #include "muster/base/format.h"
 #include "muster/base/temporary_folder.h"
 

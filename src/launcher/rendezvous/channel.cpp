@@ -10,7 +10,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "base/random_word.h"
+#include "base/text.h"
 
 namespace muster::launcher {
 
