@@ -88,14 +88,11 @@ auto module_pointer(T&& object) {
   }
 }
 
-}  // namespace muster::runtime
-
-/// Functions among the arguments of prepare(). The type of a function's parameter determines what it makes. With
-/// torch::optim::Optimizer& it makes a scheduler of the nearest optimizer before it; with a module's class (NetImpl&,
-/// Net) an optimizer of the nearest such module before it; with any other type, or a generic one, an optimizer of the
-/// nearest module before it, and it is called with that module's parameters. See
-/// docs/decisions/0081-functions-handles-and-batches.md.
-namespace muster::runtime {
+// Functions among the arguments of prepare(). The type of a function's parameter determines what it makes. With
+// torch::optim::Optimizer& it makes a scheduler of the nearest optimizer before it; with a module's class (NetImpl&,
+// Net) an optimizer of the nearest such module before it; with any other type, or a generic one, an optimizer of the
+// nearest module before it, and it is called with that module's parameters. See
+// docs/decisions/0081-functions-handles-and-batches.md.
 
 struct OptimizerFromFunction : Optimizer {};  ///< made by a function for the nearest module before it
 
