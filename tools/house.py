@@ -98,11 +98,13 @@ def figures(texts, others):
     lines = [line for text in texts.values() for line in text.splitlines()]
     headers = [path for path in texts if path.parts[0] == "include"]
     several = sorted(name for (_, name), sources in sources_of_classes(texts).items() if len(sources) > 1)
-    one_user = [path for path, count in users(texts, others).items() if count == 1 and ("detail" in path.parts or path.parts[0] == "src")]
+    # A class has a header and a source of its own, even if one other class holds it; a header without a source is a part of its user.
+    one_user = [path for path, count in users(texts, others).items()
+                if count == 1 and ("detail" in path.parts or path.parts[0] == "src") and path.with_suffix(".cpp") not in texts]
     found = {"files in include and src": len(texts), "lines": len(lines), "mean lines of a file": round(len(lines) / len(texts)),
              "installed headers": len(headers), "of these in detail": sum("detail" in path.parts for path in headers),
              "types of namespace muster defined in detail": types_in_detail(texts),
-             "classes in several sources": len(several), "private headers with one user": len(one_user),
+             "classes in several sources": len(several), "private headers with one user and no source": len(one_user),
              "includes and namespaces, percent of lines": round(100 * sum(bool(FRAME.match(line)) for line in lines) / len(lines), 1)}
     return found, several
 
