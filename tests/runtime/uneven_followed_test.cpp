@@ -113,8 +113,9 @@ TEST(UnevenFollowed, ParametersThatTheLoopFreezes) {
       {.step = [](Accelerator& accelerator, Followed& net, Model<FollowedImpl>& model, Optimizer& optimizer, int step) {
         if (step == 2)
           for (auto& parameter : net->blocks[0]->parameters()) parameter.requires_grad_(false);
-        if (accelerator.process_index() == 0 && step == 3)
+        if (accelerator.process_index() == 0 && step == 3) {
           EXPECT_FALSE(net->blocks[0]->parameters()[0].requires_grad());
+        }
         plain_step(accelerator, model, optimizer, step);
       }});
 }
@@ -219,8 +220,8 @@ TEST(UnevenFollowed, WhatCannotBeFollowedIsRefused) {  // MU585
       EXPECT_EQ(refused([&, optimizer = optimizer]() mutable { optimizer.step([] { return torch::ones({}); }); }),
                 "MU585");
       EXPECT_EQ(refused([&] { average.update(); }), "MU585");
-      EXPECT_EQ(refused([&, model = model] { accelerator.accumulate(model); }, {.divide_by_initial_world_size = false}),
-                "MU585");
+      const auto accumulates = [&, model = model] { const auto scope = accelerator.accumulate(model); };
+      EXPECT_EQ(refused(accumulates, {.divide_by_initial_world_size = false}), "MU585");
       average.update();
       EXPECT_EQ(average.n_averaged(), 1);
     }

@@ -295,14 +295,18 @@ TEST(UnevenSharded, RanksAgreeOnOverflowsThatOnlyTheOthersSaw) {
           optimizer.zero_grad();
           accelerator.backward(model(torch::ones({2, 3})).sum() *
                                (step == 2 ? std::numeric_limits<float>::infinity() : 1.0f));
-          if (step == 1) EXPECT_GT(static_cast<double>(model.grad_norm()), 0);
+          if (step == 1) {
+            EXPECT_GT(static_cast<double>(model.grad_norm()), 0);
+          }
           accelerator.clip_grad_norm_(model, 10.0);
           optimizer.step();
           scheduler.step();
           skipped.push_back(accelerator.optimizer_step_was_skipped());
         }
       });
-      if (rank == 0) EXPECT_EQ(skipped, (std::vector{false, false, true, false}));
+      if (rank == 0) {
+        EXPECT_EQ(skipped, (std::vector{false, false, true, false}));
+      }
       EXPECT_EQ(*optimizer.scaler_state(), (GradScalerState{1, 512}));
       EXPECT_EQ(scheduler.inner()->last_epoch(), 3);
       EXPECT_DOUBLE_EQ(adam.param_groups()[0].options().get_lr(), 0.00125);
