@@ -25,23 +25,15 @@ std::vector<std::vector<at::Tensor>> distinct_groups(const torch::optim::Optimiz
   return groups;
 }
 
-/// Requires: no parameter is repeated.
-std::vector<at::Tensor> gradients_of(const std::vector<at::Tensor>& parameters) {
-  std::vector<at::Tensor> gradients;
-  for (const auto& parameter : parameters)
-    if (parameter.grad().defined()) gradients.push_back(parameter.grad());
-  return gradients;
-}
-
 double norm_of(const std::vector<at::Tensor>& parameters, double p) {
-  return optim::norm_from_power_sum(optim::power_sum(gradients_of(parameters), p), p);
+  return optim::norm_from_power_sum(optim::power_sum(optim::gradients_of(parameters), p), p);
 }
 
 /// Clips without making the host wait; nullopt if that is not possible.
 std::optional<GradNorm> clip_on_device(const std::vector<at::Tensor>& parameters, double max_norm,
                                        const ClipNormOptions& options) {
   if (options.non_finite != NonFinite::pass) return std::nullopt;
-  const auto gradients = gradients_of(parameters);
+  const auto gradients = optim::gradients_of(parameters);
   const auto device = optim::single_device_of(gradients);
   if (!device) return std::nullopt;
   const at::NoGradGuard no_grad;

@@ -28,6 +28,14 @@ inline std::vector<at::Tensor> distinct_tensors(const std::vector<at::Tensor>& t
   return distinct;
 }
 
+/// The gradients of those parameters that have one. Requires: no parameter is repeated.
+inline std::vector<at::Tensor> gradients_of(const std::vector<at::Tensor>& parameters) {
+  std::vector<at::Tensor> gradients;
+  for (const auto& parameter : parameters)
+    if (parameter.grad().defined()) gradients.push_back(parameter.grad());
+  return gradients;
+}
+
 /// Removes repeated tensors from the optimizer's groups; returns the number of removed entries. A group may be left
 /// empty.
 inline int64_t remove_repeated(torch::optim::Optimizer& optimizer) {

@@ -10,12 +10,14 @@
 
 namespace muster::parallel {
 
+double ManagedModel::gradient_power_sum(const std::vector<at::Tensor>& parameters, double p) {
+  return optim::power_sum(gradients_of(*this, parameters), p);
+}
+
 at::Tensor ManagedModel::device_gradient_power_sum(const std::vector<at::Tensor>& parameters, double p,
                                                    at::Device device) {
   if (sharded()) return at::full({}, gradient_power_sum(parameters, p), at::TensorOptions(at::kDouble).device(device));
-  std::vector<at::Tensor> gradients;
-  for_each_gradient(parameters, [&](const at::Tensor& gradient) { gradients.push_back(gradient); });
-  return optim::device_power_sum(gradients, device, p);
+  return optim::device_power_sum(gradients_of(*this, parameters), device, p);
 }
 
 GradientParts ManagedModel::gradient_parts(const at::Tensor& parameter) {

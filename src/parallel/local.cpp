@@ -7,6 +7,7 @@
 #include "comm/operation.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
+#include "muster/parallel/managed_model.h"
 
 namespace muster::parallel {
 namespace {
@@ -47,6 +48,12 @@ void each_local_gradient(const std::vector<at::Tensor>& parameters, const std::f
     auto* impl = parameter.unsafeGetTensorImpl();
     if (impl->grad().defined() && seen.insert(impl).second) f(impl->grad());
   }
+}
+
+std::vector<at::Tensor> gradients_of(ManagedModel& model, const std::vector<at::Tensor>& parameters) {
+  std::vector<at::Tensor> gradients;
+  model.for_each_gradient(parameters, [&](const at::Tensor& gradient) { gradients.push_back(gradient); });
+  return gradients;
 }
 
 void zero_local_gradient(const at::Tensor& parameter, bool set_to_none) {

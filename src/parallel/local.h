@@ -11,6 +11,8 @@
 /// Functions that need no other rank: for modules, and for gradients that are complete on this rank.
 namespace muster::parallel {
 
+class ManagedModel;
+
 struct NamedTensor {
   std::string name;
   at::Tensor tensor;
@@ -25,6 +27,8 @@ std::vector<at::Tensor> tensors_in(const std::vector<NamedTensor>& all);
 
 /// Calls f once for each gradient of these parameters.
 void each_local_gradient(const std::vector<at::Tensor>& parameters, const std::function<void(const at::Tensor&)>& f);
+/// What the model's for_each_gradient() calls f with.
+std::vector<at::Tensor> gradients_of(ManagedModel& model, const std::vector<at::Tensor>& parameters);
 void zero_local_gradient(const at::Tensor& parameter, bool set_to_none);
 /// Throws: UsageError (MU151), because a backward saw only gradients of forwards outside of every scope.
 [[noreturn]] void refuse_bypass();

@@ -44,21 +44,13 @@ void by_model(const ModelRegistry& registry, const std::vector<at::Tensor>& para
   if (!rest.empty()) f(nullptr, rest);
 }
 
-/// Gradients of parameters that no model holds.
-std::vector<at::Tensor> gradients_of(const std::vector<at::Tensor>& parameters) {
-  std::vector<at::Tensor> gradients;
-  for (const auto& parameter : parameters)
-    if (parameter.grad().defined()) gradients.push_back(parameter.grad());
-  return gradients;
-}
-
 /// The p-norm of gradients on this device; the result stays there.
 at::Tensor device_gradient_norm(const ModelRegistry& registry, const std::vector<at::Tensor>& parameters,
                                 at::Device device, double p) {
   at::Tensor total;
   by_model(registry, parameters, [&](parallel::ManagedModel* model, const std::vector<at::Tensor>& part) {
     const auto sum = model ? model->device_gradient_power_sum(part, p, device)
-                           : optim::device_power_sum(gradients_of(part), device, p);
+                           : optim::device_power_sum(optim::gradients_of(part), device, p);
     total = total.defined() ? optim::added_power_sums(total, sum, p) : sum;
   });
   return optim::norm_from_power_sum(total, p);
@@ -85,7 +77,7 @@ void for_each_gradient(const ModelRegistry& registry, const std::vector<at::Tens
                        const std::function<void(const at::Tensor&)>& f) {
   by_model(registry, parameters, [&](parallel::ManagedModel* model, const std::vector<at::Tensor>& part) {
     if (model) return model->for_each_gradient(part, f);
-    for (const auto& gradient : gradients_of(part)) f(gradient);
+    for (const auto& gradient : optim::gradients_of(part)) f(gradient);
   });
 }
 
@@ -93,14 +85,14 @@ void scale_gradients(const ModelRegistry& registry, const std::vector<at::Tensor
   const at::NoGradGuard no_grad;
   by_model(registry, parameters, [&](parallel::ManagedModel* model, const std::vector<at::Tensor>& part) {
     if (model) return model->scale_gradients(part, factor);
-    for (const auto& gradient : gradients_of(part)) optim::scale_by(gradient, factor);
+    for (const auto& gradient : optim::gradients_of(part)) optim::scale_by(gradient, factor);
   });
 }
 
 double gradient_norm(const ModelRegistry& registry, const std::vector<at::Tensor>& parameters, double p) {
   double total = 0;
   by_model(registry, parameters, [&](parallel::ManagedModel* model, const std::vector<at::Tensor>& part) {
-    const double sum = model ? model->gradient_power_sum(part, p) : optim::power_sum(gradients_of(part), p);
+    const double sum = model ? model->gradient_power_sum(part, p) : optim::power_sum(optim::gradients_of(part), p);
     total = std::isinf(p) && !std::isnan(sum) ? std::max(total, sum) : total + sum;
   });
   return optim::norm_from_power_sum(total, p);

@@ -55,11 +55,7 @@ class ManagedModel : public optim::FlatParameters {
   /// The sum over this rank's distinct gradient elements of |g|^p (the maximum for p = infinity) of these parameters,
   /// over all ranks if they are sharded; bit-identical for every sharding (see optim::power_sum). Throws: ConfigError
   /// (MU144) unless p > 0. By default for gradients that are not sharded.
-  virtual double gradient_power_sum(const std::vector<at::Tensor>& parameters, double p) {
-    std::vector<at::Tensor> gradients;
-    for_each_gradient(parameters, [&](const at::Tensor& gradient) { gradients.push_back(gradient); });
-    return optim::power_sum(gradients, p);
-  }
+  virtual double gradient_power_sum(const std::vector<at::Tensor>& parameters, double p);
   /// gradient_power_sum() of gradients on this device, as a 0-dim float64 tensor that stays there, with identical bits.
   /// By default the device sums gradients that are not sharded; for others the host computes gradient_power_sum().
   virtual at::Tensor device_gradient_power_sum(const std::vector<at::Tensor>& parameters, double p, at::Device device);

@@ -35,12 +35,6 @@ void warn_of_lost_marks() {
                  "module that is registered, and before the model is prepared");
 }
 
-std::vector<at::Tensor> gradients_of(ManagedModel& model, const std::vector<at::Tensor>& parameters) {
-  std::vector<at::Tensor> gradients;
-  model.for_each_gradient(parameters, [&](const at::Tensor& gradient) { gradients.push_back(gradient); });
-  return gradients;
-}
-
 /// Adds up, in place, an unrounded power sum over the ranks.
 void add_over(const comm::Communicator& shards, const at::Tensor& sum, double p) {
   if (shards.size() == 1) return;
