@@ -3,6 +3,7 @@
 #include <poll.h>
 #include <sched.h>
 
+#include "base/deadline.h"
 #include "base/log.h"
 
 namespace muster::comm {
@@ -10,7 +11,7 @@ namespace muster::comm {
 bool is_ready(int descriptor, short events, TimePoint deadline) {
   for (;;) {
     pollfd waits{descriptor, events, 0};
-    if (::poll(&waits, 1, poll_time(deadline)) > 0) return true;
+    if (::poll(&waits, 1, milliseconds_until(deadline)) > 0) return true;
     if (TimePoint::clock::now() >= deadline) return false;
   }
 }

@@ -24,11 +24,6 @@ inline std::chrono::milliseconds left_until(TimePoint deadline) {
                   std::chrono::milliseconds(1));
 }
 
-/// What is left until the deadline in milliseconds, for poll(), which takes an int: a long wait is cut.
-inline int poll_time(TimePoint deadline) {
-  return static_cast<int>(std::min<int64_t>(left_until(deadline).count(), 1'000'000));
-}
-
 /// Waits until the descriptor is ready for these events of poll(). Returns false at the deadline, also if signals
 /// interrupt every wait. It looks at least once.
 bool is_ready(int descriptor, short events, TimePoint deadline);

@@ -275,20 +275,20 @@ struct Child {
 }
 
 Child start(const Lines& arguments, const Lines& environment) {
-  int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) fail("no pipe for a test rank", errno);
-  pid_t pid = fork_from_server(arguments, environment, ends[1]).value_or(-1);
+  auto pipe = make_pipe();
+  if (!pipe.reading) fail("no pipe for a test rank", errno);
+  pid_t pid = fork_from_server(arguments, environment, pipe.writing.get()).value_or(-1);
   if (pid < 0) {
     const std::string program = std::filesystem::read_symlink("/proc/self/exe").string();
     const pid_t parent = ::getpid();
     pid = ::fork();
-    if (pid == 0) start_program_again(arguments, environment, program, parent, ends[1]);
+    if (pid == 0) start_program_again(arguments, environment, program, parent, pipe.writing.get());
   }
   const int error = errno;
-  ::close(ends[1]);
-  Child child{pid, Descriptor(ends[0]), {}, true};
+  pipe.writing.close();
+  Child child{pid, std::move(pipe.reading), {}, true};
   if (pid < 0) fail("a test rank could not be started", error);
-  ::fcntl(ends[0], F_SETFL, O_NONBLOCK);
+  ::fcntl(child.output.get(), F_SETFL, O_NONBLOCK);
   child.end = Descriptor(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
   return child;
 }

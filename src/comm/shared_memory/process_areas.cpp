@@ -9,6 +9,7 @@
 
 #include <ATen/Parallel.h>
 
+#include "base/deadline.h"
 #include "base/mutex.h"
 #include "comm/collectives.h"
 #include "comm/error_text.h"
@@ -244,7 +245,7 @@ class ProcessAreas final : public SharedAreas {
       for (const int descriptor : {peers_[peer].link.descriptor(), peers_[peer].process->get()})
         if (descriptor >= 0) polled.push_back({descriptor, POLLIN, 0}), whose.push_back(peer);
     }
-    if (::poll(polled.data(), polled.size(), poll_time(deadline)) <= 0) return;
+    if (::poll(polled.data(), polled.size(), milliseconds_until(deadline)) <= 0) return;
     for (std::size_t i = 1; i < polled.size(); ++i) {
       if (polled[i].revents == 0) continue;
       Neighbour& peer = peers_[whose[i]];
