@@ -49,6 +49,16 @@ bool has_name(const NamedTensors& tensors, const std::string& name) {
   return std::any_of(tensors.begin(), tensors.end(), [&](const auto& entry) { return entry.first == name; });
 }
 
+void add_shards(const PreparedModel& model, ShardMap& held) {
+  for (auto& shard : model.managed->shards()) held[shard.parameter.unsafeGetTensorImpl()] = shard;
+}
+
+ShardMap shards_of(const PreparedModel& model) {
+  ShardMap held;
+  add_shards(model, held);
+  return held;
+}
+
 /// Copies values in through write_parameters(), which all code except optimizers must use.
 std::function<void()> writing(const PreparedModel& model, std::vector<std::pair<at::Tensor, at::Tensor>> copies,
                               std::vector<at::Tensor> written) {
@@ -142,8 +152,7 @@ std::function<void()> prepare_weights(const PreparedModel& model, const State& w
   std::vector<std::pair<at::Tensor, at::Tensor>> copies;
   std::vector<at::Tensor> written;
   const auto own = weights_of(*model.module);
-  ShardMap held;
-  for (auto& shard : model.managed->shards()) held[shard.parameter.unsafeGetTensorImpl()] = shard;
+  const auto held = shards_of(model);
   for (const auto& [name, tensor] : own) {
     const auto* found = weights.find(name);
     const auto shard = held.find(tensor.unsafeGetTensorImpl());
@@ -171,8 +180,7 @@ std::function<void()> prepare_weights(const PreparedModel& model, const State& w
 
 std::function<void()> prepare_values(const PreparedModel& model,
                                      const std::vector<std::pair<at::Tensor, at::Tensor>>& pairs) {
-  ShardMap held;
-  for (auto& shard : model.managed->shards()) held[shard.parameter.unsafeGetTensorImpl()] = shard;
+  const auto held = shards_of(model);
   std::vector<std::pair<at::Tensor, at::Tensor>> copies;
   std::vector<at::Tensor> written;
   for (const auto& [tensor, value] : pairs) {
@@ -186,8 +194,7 @@ std::function<void()> prepare_values(const PreparedModel& model,
 
 ShardMap shards_of(const std::vector<std::shared_ptr<PreparedModel>>& models) {
   ShardMap held;
-  for (const auto& model : models)
-    for (auto& shard : model->managed->shards()) held[shard.parameter.unsafeGetTensorImpl()] = shard;
+  for (const auto& model : models) add_shards(*model, held);
   return held;
 }
 

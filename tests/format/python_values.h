@@ -3,7 +3,7 @@
 #include <memory>
 #include <string>
 
-#include "format/input_file.h"
+#include "format/memory_file.h"
 #include "format/python_file.h"
 
 namespace muster::checks {
@@ -47,12 +47,6 @@ inline std::string described(const format::PythonValue& value, const format::Pyt
 
 inline std::filesystem::path python_file(const std::string& name) {
   return std::filesystem::path(MUSTER_SOURCE_DIR) / "tests/format/python_files" / name;
-}
-
-/// A file in memory. Requires: the bytes outlive it.
-inline format::InputFile in_memory(std::string_view bytes, std::filesystem::path name) {
-  return {std::move(name), bytes.size(),
-          [bytes](std::uint64_t offset, char* to, std::size_t count) { bytes.copy(to, count, offset); }};
 }
 
 }  // namespace muster::checks

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string_view>
 
-#include "format/input_file.h"
+#include "format/memory_file.h"
 #include "muster/base/error.h"
 
 namespace muster::fuzz {
@@ -14,12 +14,6 @@ inline void check_message(std::string_view message) {
   if (message.size() > 4096) __builtin_trap();
   for (const char c : message)
     if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) __builtin_trap();
-}
-
-/// A file in memory. Requires: `bytes` outlive it.
-inline format::InputFile file_of(std::string_view bytes) {
-  return {"file", bytes.size(),
-          [bytes](std::uint64_t offset, char* to, std::size_t count) { bytes.copy(to, count, offset); }};
 }
 
 /// Reads; what is refused by name is as good as what is read. Anything else ends the program, and the fuzzer keeps the

@@ -16,7 +16,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     for (int i = 0; i < 10; ++i) add("data/" + std::to_string(i), std::string(64, '\1'));
     if (pickle.size() % 2) add("constants.pkl", "");
     bytes += layout.end();
-    const PythonFile file = read_python_file(muster::fuzz::file_of(bytes));
+    const PythonFile file = read_python_file(muster::checks::in_memory(bytes, "file"));
     for (const PythonTensor& tensor : file.tensors) {
       std::uint64_t last = static_cast<std::uint64_t>(tensor.offset) + 1;
       for (std::size_t i = 0; i < tensor.shape.size(); ++i) {
