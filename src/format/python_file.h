@@ -23,7 +23,8 @@ struct PythonValue {
     tensor,   ///< `integer` is the index among the file's tensors
     foreign,  ///< object of an unknown class; `text` is the class
   };
-  struct Entry;
+  /// A key and its value. A std::pair, because clang needs a complete type for the initializer of `entries`.
+  using Entry = std::pair<PythonValue, PythonValue>;
 
   Kind kind = Kind::none;
   std::int64_t integer = 0;  ///< value of an integer or boolean (0 or 1)
@@ -39,11 +40,6 @@ struct PythonValue {
   void add(std::string key, PythonValue value);
   /// The value under a text key, or nullptr.
   const PythonValue* find(std::string_view key) const;
-};
-
-/// A key and its value.
-struct PythonValue::Entry {
-  PythonValue first, second;
 };
 
 /// Memory that tensors are views of.

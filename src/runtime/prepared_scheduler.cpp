@@ -16,6 +16,10 @@ struct PreparedScheduler {
   /// Warns once, naming the schedule, if training has another number of steps than it was made for. The schedule may be
   /// up to `last` - 1 steps shorter.
   void compare_with(int64_t steps, int64_t last = 1);
+  std::string class_name() const {
+    const auto& scheduler = *inner;
+    return c10::demangle(typeid(scheduler).name());
+  }
   std::optional<int64_t> total_steps() const { return inner ? inner->total_steps() : std::nullopt; }
 
   std::function<void()> step;
@@ -126,7 +130,7 @@ void PreparedScheduler::compare_with(int64_t steps, int64_t last) {
   if (std::exchange(compared, true)) return;
   const auto total = total_steps();
   if (total && (*total > steps || *total <= steps - last) && rank == 0)
-    log::warning(c10::demangle(typeid(*inner).name()), " was made for ", *total, " steps, and this training has ",
+    log::warning(class_name(), " was made for ", *total, " steps, and this training has ",
                  steps, kHowToCount);
 }
 
@@ -135,7 +139,7 @@ PreparedScheduler::~PreparedScheduler() {
   const auto made = inner ? inner->last_epoch() : 0;
   if (compared || !total || made <= 0 || made >= *total || rank != 0 || std::uncaught_exceptions() > 0) return;
   if (world_size > 1 && (*total + made / 2) / made == world_size)
-    log::warning(c10::demangle(typeid(*inner).name()), " was made for ", *total, " steps and made ", made, kHowToCount);
+    log::warning(class_name(), " was made for ", *total, " steps and made ", made, kHowToCount);
 }
 
 Scheduler prepare_scheduler(RuntimeState& state, std::shared_ptr<torch::optim::LRScheduler> scheduler) {
