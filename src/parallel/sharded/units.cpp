@@ -1,23 +1,20 @@
 #include "parallel/sharded/units.h"
 
-#include <regex>
 #include <thread>
 #include <tuple>
-#include <typeinfo>
 #include <unordered_map>
 
-#include <c10/util/Type.h>
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/container/moduledict.h>
 #include <torch/nn/modules/container/modulelist.h>
-#include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/instancenorm.h>
 
 #include "base/mutex.h"
 #include "base/text.h"
 #include "muster/base/error.h"
 #include "muster/parallel/wrap.h"
+#include "tree/submodules.h"
 
 namespace muster::parallel {
 namespace {
@@ -88,96 +85,8 @@ std::vector<std::string> take_lost_marks() {
 
 namespace {
 
-/// "prefix.name", or the name alone if the prefix is empty.
-std::string qualified(const std::string& prefix, const std::string& name) {
-  return prefix.empty() ? name : prefix + "." + name;
-}
-
 using torch::nn::Module;
-using Boundaries = std::map<const Module*, std::string>;
-
-/// One occurrence of a submodule; a reused module has several.
-struct ModulePlace {
-  std::string name;
-  std::shared_ptr<Module> module;
-};
-
-/// Collects places, outer ones first. Module::named_modules would throw for a module that no shared_ptr owns.
-void collect_places(const Module& module, const std::string& prefix, std::vector<ModulePlace>& places) {
-  for (const auto& child : module.named_children()) {
-    const auto name = qualified(prefix, child.key());
-    places.push_back({name, child.value()});
-    collect_places(*child.value(), name, places);
-  }
-}
-
-std::vector<ModulePlace> places_of(const Module& root) {
-  std::vector<ModulePlace> places;
-  collect_places(root, "", places);
-  return places;
-}
-
-/// The class without its namespace: "BlockImpl" for "(anonymous namespace)::BlockImpl".
-std::string bare_class(const Module& module) {
-  const auto& name = module.name();
-  const auto scope = name.rfind("::");
-  return scope == std::string::npos ? name : name.substr(scope + 2);
-}
-
-bool has_class(const Module& module, const std::string& wanted) {
-  const auto name = bare_class(module);
-  return name == wanted || name == wanted + "Impl";
-}
-
-/// Calls f(place) for every submodule that is meant by a name or class in an option.
-/// Throws: ConfigError (MU148) if there is none.
-template <class Meant, class F>
-void each_meant(const Module& root, const std::vector<ModulePlace>& places, const std::string& option,
-                const std::string& name, bool by_class, Meant&& meant, F&& f) {
-  bool found = false;
-  for (const auto& place : places) {
-    if (!meant(place)) continue;
-    found = true;
-    f(place);
-  }
-  if (found) return;
-  std::set<std::string> known;
-  for (const auto& place : places) known.insert(by_class ? bare_class(*place.module) : place.name);
-  throw ConfigError("MU148", "no submodule of " + root.name() + (by_class ? " is of class '" : " is named '") + name +
-                                 "', which the option " + option + " names; there are " + listed(known));
-}
-
-/// Calls f(place) for every submodule that one of these names or regular expressions matches.
-template <class F>
-void each_named(const Module& root, const std::vector<ModulePlace>& places, const std::string& option,
-                const std::vector<std::string>& names, F&& f) {
-  for (const auto& name : names) {
-    std::function<bool(const ModulePlace&)> meant = [&](const ModulePlace& place) { return place.name == name; };
-    if (std::ranges::none_of(places, meant)) {
-      try {
-        meant = [pattern = std::regex(name)](const ModulePlace& place) {
-          return std::regex_match(place.name, pattern);
-        };
-      } catch (const std::regex_error&) {  // a name then, which nothing has
-      }
-    }
-    each_meant(root, places, option, name, /*by_class=*/false, meant, f);
-  }
-}
-
-void add_classes(const Module& root, const std::vector<ModulePlace>& places, const ShardedOptions& options,
-                 Boundaries& units) {
-  const auto add = [&](const std::string& option, const std::string& name, auto&& is_of) {
-    each_meant(
-        root, places, option, name, /*by_class=*/true, [&](const ModulePlace& place) { return is_of(*place.module); },
-        [&](const ModulePlace& place) { units.emplace(place.module.get(), place.name); });
-  };
-  for (const auto& name : options.unit_classes)
-    add("unit_classes", name, [&](const Module& module) { return has_class(module, name); });
-  for (const auto& type : options.unit_types)
-    add("unit_types", c10::demangle(type.name()),
-        [&](const Module& module) { return std::type_index(typeid(module)) == type; });
-}
+using Boundaries = tree::NamedModules;
 
 /// Draws boundaries by size, from the inside out.
 class BySize {
@@ -191,7 +100,7 @@ class BySize {
       if (seen_.insert(parameter.unsafeGetTensorImpl()).second) elements += parameter.numel();
     const bool leaf = dynamic_cast<const torch::nn::MultiheadAttentionImpl*>(&module) != nullptr;
     for (const auto& child : module.named_children()) {
-      const auto name = qualified(prefix, child.key());
+      const auto name = tree::qualified(prefix, child.key());
       const auto within = rest(*child.value(), name);
       if (units_.contains(child.value().get())) continue;
       if (!leaf && within >= least_ && !is_list(*child.value())) units_.emplace(child.value().get(), name);
@@ -211,24 +120,6 @@ class BySize {
   std::set<const c10::TensorImpl*> seen_;
 };
 
-/// Finds repeated blocks. Does not look for blocks within blocks.
-void find_repeated(const Module& parent, const std::string& prefix, Boundaries& units) {
-  const bool container = dynamic_cast<const torch::nn::SequentialImpl*>(&parent) ||
-                         dynamic_cast<const torch::nn::ModuleListImpl*>(&parent);
-  const auto candidate = [&](const Module& child) {
-    return !child.parameters().empty() && (container || !child.children().empty());
-  };
-  std::map<std::type_index, std::set<const Module*>> of_type;
-  const auto children = parent.named_children();
-  for (const auto& child : children)
-    if (const Module& module = *child.value(); candidate(module)) of_type[typeid(module)].insert(&module);
-  for (const auto& child : children) {
-    const Module& module = *child.value();
-    if (candidate(module) && of_type[typeid(module)].size() > 1) units.emplace(&module, qualified(prefix, child.key()));
-    else find_repeated(module, qualified(prefix, child.key()), units);
-  }
-}
-
 int64_t elements_of(const Module& module) {
   int64_t elements = 0;
   for (const auto& parameter : module.parameters()) elements += parameter.numel();
@@ -237,7 +128,7 @@ int64_t elements_of(const Module& module) {
 
 /// Makes large layers units. In the root, the table of an embedding and the head would wait for each other, although
 /// one is used first and the other last.
-void add_large_layers(const std::vector<ModulePlace>& places, Boundaries& units) {
+void add_large_layers(const std::vector<tree::Submodule>& places, Boundaries& units) {
   std::set<const Module*> within;
   int64_t least = std::numeric_limits<int64_t>::max();
   for (const auto& [unit, name] : units) {
@@ -257,18 +148,19 @@ bool has_policy(const ShardedOptions& options) {
 }  // namespace
 
 std::map<const Module*, std::string> unit_boundaries(const Module& root, const ShardedOptions& options) {
-  const auto places = places_of(root);
+  const auto places = tree::submodules_of(root);
   Boundaries units;
+  const auto add = [&](const tree::Submodule& place) { units.emplace(place.module.get(), place.name); };
   claim_mark(root);
   for (const auto& place : places)
     if (claim_mark(*place.module) || (options.unit_predicate && options.unit_predicate(place.name, *place.module)))
-      units.emplace(place.module.get(), place.name);
-  each_named(root, places, "unit_names", options.unit_names,
-             [&](const ModulePlace& place) { units.emplace(place.module.get(), place.name); });
-  add_classes(root, places, options, units);
+      add(place);
+  for (const auto& name : options.unit_names) tree::each_named(root, places, "unit_names", name, add);
+  for (const auto& name : options.unit_classes) tree::each_of_class(root, places, "unit_classes", name, add);
+  for (const auto& type : options.unit_types) tree::each_of_type(root, places, "unit_types", type, add);
   if (options.unit_min_elements > 0) BySize(options.unit_min_elements, units).rest(root, "");
   if (units.empty() && !has_policy(options) && options.auto_wrap) {
-    find_repeated(root, "", units);
+    units = tree::repeated_modules(root);
     add_large_layers(places, units);
   }
   return units;
@@ -276,8 +168,10 @@ std::map<const Module*, std::string> unit_boundaries(const Module& root, const S
 
 std::set<const Module*> ignored_modules(const Module& root, const ShardedOptions& options) {
   std::set<const Module*> ignored;
-  each_named(root, places_of(root), "ignored_modules", options.ignored_modules,
-             [&](const ModulePlace& place) { ignored.insert(place.module.get()); });
+  const auto places = tree::submodules_of(root);
+  for (const auto& name : options.ignored_modules)
+    tree::each_named(root, places, "ignored_modules", name,
+                     [&](const tree::Submodule& place) { ignored.insert(place.module.get()); });
   return ignored;
 }
 
@@ -317,8 +211,9 @@ class ParameterUses {
       if (left_alone_.contains(parameter.value().unsafeGetTensorImpl())) continue;
       auto [place, fresh] = index_.emplace(parameter.value().unsafeGetTensorImpl(), uses_.size());
       if (fresh)
-        uses_.push_back(
-            {{qualified(prefix, parameter.key()), parameter.value()}, round, casts_ && has_running_statistics(module)});
+        uses_.push_back({{tree::qualified(prefix, parameter.key()), parameter.value()},
+                         round,
+                         casts_ && has_running_statistics(module)});
       else
         std::erase_if(uses_[place->second].units,
                       [&](const Module* unit) { return std::find(round.begin(), round.end(), unit) == round.end(); });
@@ -327,7 +222,7 @@ class ParameterUses {
       if (ignored_.contains(child.value().get())) continue;
       auto within = round;
       if (units_.contains(child.value().get())) within.push_back(child.value().get());
-      collect(*child.value(), qualified(prefix, child.key()), within);
+      collect(*child.value(), tree::qualified(prefix, child.key()), within);
     }
   }
   const std::vector<ParameterUse>& all() const { return uses_; }
