@@ -152,11 +152,13 @@ class Registry {
 // How the switches of a thread change its dispatch keys.
 enum Key : uint32_t { named_included = 1, every_included = 2, every_excluded = 4 };
 
-uint32_t keys_of(uint32_t priorities) {
+uint32_t keys_of(uint32_t switched, uint32_t there) {
+  const auto priorities = switched & there;
   uint32_t keys = 0;
   if (priorities & kNamedOnThread) keys |= named_included;
   if (priorities & kEveryOnThread) keys |= every_included;
-  if (!(priorities & kEvery)) keys |= every_excluded;
+  // Only where something was switched off: a thread that has none yet may get one, and must see it.
+  if ((there & kEveryOnTensor) && !(priorities & kEvery)) keys |= every_excluded;
   return keys;
 }
 
@@ -206,9 +208,9 @@ InterceptorGuard::InterceptorGuard(Priorities which, bool on) noexcept : before_
   const auto there = installed.priorities.load(std::memory_order_acquire);
   const auto chosen = which.bits & there;
   switched_on = on ? before_ | chosen : before_ & ~chosen;
-  const auto keys = keys_of(switched_on & there);
+  const auto keys = keys_of(switched_on, there);
   // Stored now, because an interceptor installed in the meantime would change the result.
-  keys_before_ = keys_of(before_ & there);
+  keys_before_ = keys_of(before_, there);
   keys_changed_ = keys_before_ ^ keys;
   if (keys_changed_) set_keys(keys_changed_, keys);
 }

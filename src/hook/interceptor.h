@@ -1,4 +1,4 @@
-#pragma once
+#pragma once  // for other rooms
 
 #include <cstdint>
 #include <span>
@@ -36,6 +36,7 @@ inline constexpr c10::DispatchKey kEveryOperatorKey = c10::DispatchKey::Deferred
 /// Why: docs/decisions/0078-one-order-of-interceptors.md.
 enum class Priority : uint8_t {
   random_generator = 0,    ///< random_scope.h
+  recorder = 8,            ///< graph/recording.h: after random_generator, whose generator it replays
   operator_override = 16,  ///< operator_override.h: before storage_access, since a replaced operator reads no storage
   storage_access = 17,     ///< watched_storage.h
   half_lstm = 24,          ///< half_lstm.h: LSTM of float16 under autocast on a CPU
@@ -57,7 +58,10 @@ class Call {
   Call(const Call&) = delete;
   Call& operator=(const Call&) = delete;
 
+  const c10::OperatorHandle& op() const noexcept { return op_; }
   const c10::FunctionSchema& schema() const;
+  /// The keys of LibTorch's kernels that may run for these arguments on this thread.
+  c10::DispatchKeySet keys() const noexcept { return below_; }
   torch::jit::Stack& stack() const noexcept { return stack_; }
   /// The arguments in the order of the schema, on top of the stack. They may be replaced.
   std::span<c10::IValue> arguments() const;

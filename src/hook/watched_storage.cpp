@@ -1,5 +1,6 @@
 #include "hook/watched_storage.h"
 
+#include <atomic>
 #include <utility>
 
 #include <ATen/core/function_schema.h>
@@ -37,6 +38,8 @@ class StorageRelay final : public c10::Allocator {
 
 namespace {
 
+thread_local int64_t current_replay = 0;
+
 const StorageRelay* relay_of(const at::Tensor& tensor) {
   if (!tensor.defined() || !tensor.has_storage()) return nullptr;
   // Bypasses storage(), whose checks would run for every argument of every operator.
@@ -60,7 +63,7 @@ class Accesses {
     if (!relay) return;
     auto watcher = relay->watcher();
     begun_.reserve(begun_.size() + 1);
-    watcher->before_access({op, tensor, relay->owner_id(), writes});
+    watcher->before_access({op, tensor, relay->owner_id(), writes, current_replay});
     begun_.emplace_back(std::move(watcher), relay->owner_id());
   }
 
@@ -120,6 +123,13 @@ void allow_pointers([[maybe_unused]] Storage& storage) {
 }
 
 }  // namespace
+
+ReplayScope::ReplayScope() noexcept : outer_(current_replay) {
+  static std::atomic<int64_t> last{0};
+  current_replay = ++last;
+}
+
+ReplayScope::~ReplayScope() { current_replay = outer_; }
 
 std::shared_ptr<StorageWatcher> watcher_of(const at::Tensor& tensor) {
   const auto* relay = relay_of(tensor);

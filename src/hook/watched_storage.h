@@ -29,6 +29,20 @@ struct StorageAccess {
   const at::Tensor& tensor;  ///< the watched tensor among its arguments, maybe a view
   int64_t owner_id = 0;      ///< the id that the storage's owner gave it
   bool writes = false;       ///< whether the operator writes this argument
+  int64_t replay = 0;        ///< the ReplayScope that it runs in; 0: none
+};
+
+/// Operators that run on this thread while it exists repeat those of a forward, so that the backward that follows can
+/// use what they make. Scopes may be nested.
+class ReplayScope {
+ public:
+  ReplayScope() noexcept;
+  ~ReplayScope();
+  ReplayScope(const ReplayScope&) = delete;
+  ReplayScope& operator=(const ReplayScope&) = delete;
+
+ private:
+  int64_t outer_;
 };
 
 /// Receives a notification of each operator that uses its storages. Operators that only look at sizes (views,

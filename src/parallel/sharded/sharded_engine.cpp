@@ -220,7 +220,8 @@ void ShardedEngine::before_access(const hook::StorageAccess& access) {
   if (backward && sync) reductions_->on_backward_reached(static_cast<size_t>(access.owner_id));
   units[access.owner_id]->values().keep_post_forward_shard(!backward && at::GradMode::is_enabled());
   unshard_scheduler_->use(access.owner_id, backward ? Pass::backward : Pass::forward,
-                          settings.keeps_after_forward && (backward || at::GradMode::is_enabled()));
+                          settings.keeps_after_forward && (backward || at::GradMode::is_enabled()),
+                          backward ? access.replay : 0);
 }
 
 void ShardedEngine::after_access(int64_t owner_id) noexcept {

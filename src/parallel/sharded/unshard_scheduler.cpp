@@ -44,7 +44,7 @@ constexpr size_t kFarthest = 64;  // number of places of the order to look ahead
 UnshardScheduler::UnshardScheduler(const Units& units, const ShardSettings& settings,
                                    std::function<void(size_t unit)> before_gather)
     : units_(units), settings_(settings), before_gather_(std::move(before_gather)), in_use_(units.size()),
-      latest_(kNoUnit) {
+      replayed_by_(units.size()), latest_(kNoUnit) {
   recount();
 }
 
@@ -67,13 +67,15 @@ void UnshardScheduler::handle(size_t unit, UnitEvent event) {
 
 void UnshardScheduler::begin(Pass pass, bool prefetches) {
   latest_ = kNoUnit;
+  replay_ = 0;
   auto& order = orders_[static_cast<size_t>(pass)];
   order.begin();
   if (!prefetches || settings_.keeps_params_unsharded()) return;
   for (const auto u : coming_units(order, kNoUnit)) handle(u, UnitEvent::prefetch);
 }
 
-void UnshardScheduler::use(size_t unit, Pass pass, bool keeps) {
+void UnshardScheduler::use(size_t unit, Pass pass, bool keeps, int64_t replay) {
+  if (replay > 0) replayed_by_[unit] = replay_ = replay;
   const bool moved = unit != latest_ && !units_[unit]->values().stays_unsharded();
   if (moved) {
     latest_ = unit;
@@ -119,7 +121,8 @@ void UnshardScheduler::make_room(size_t current, const std::vector<size_t>& comi
   for (size_t u = 0; u < units_.size(); ++u) {
     const bool whole = units_[u]->values().state() == UnitState::unsharded;
     if (u == current || in_use_[u] > 0 || std::find(coming.begin(), coming.end(), u) != coming.end()) continue;
-    if (whole && (keeps || units_[u]->covers(*units_[current]))) continue;
+    const bool awaits_backward = replay_ > 0 && replayed_by_[u] == replay_;
+    if (whole && (keeps || awaits_backward || units_[u]->covers(*units_[current]))) continue;
     handle(u, UnitEvent::reshard);
   }
 }

@@ -46,8 +46,9 @@ class UnshardScheduler {
   void begin(Pass pass, bool prefetches = false);
   void end(Pass pass) { orders_[static_cast<size_t>(pass)].end(); }
   /// When this returns, the unit is unsharded, and it stays so until leave(). `keeps`: other units stay unsharded, too.
-  /// Collective if the unit was not unsharded.
-  void use(size_t unit, Pass pass, bool keeps);
+  /// `replay`: see hook::StorageAccess; the units of the last replay stay unsharded for the backward that follows it,
+  /// until they are resharded or another replay begins. Collective if the unit was not unsharded.
+  void use(size_t unit, Pass pass, bool keeps, int64_t replay = 0);
   void leave(size_t unit) noexcept { --in_use_[unit]; }
   /// Marks the unit as in use until leave(), by the current stream. Requires: it is unsharded.
   void hold(size_t unit);
@@ -80,7 +81,9 @@ class UnshardScheduler {
   const std::function<void(size_t unit)> before_gather_;
   std::array<ExecutionOrder, 2> orders_;
   std::vector<int> in_use_;
-  size_t latest_;  // the unit used last in this pass
+  int64_t replay_ = 0;                // the last one of this pass
+  std::vector<int64_t> replayed_by_;  // by unit: the last replay that used it
+  size_t latest_;                     // the unit used last in this pass
   int64_t live_ = 0, peak_ = 0, gathers_ = 0;
 };
 

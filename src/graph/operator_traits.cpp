@@ -1,0 +1,109 @@
+#include "graph/operator_traits.h"
+
+#include <unordered_map>
+#include <unordered_set>
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/function_schema.h>
+
+#include "hook/operator_override.h"
+
+namespace muster::graph {
+namespace {
+
+using Names = std::unordered_set<std::string>;
+
+bool is_uninitialized(const std::string& name) {
+  static const Names names = {
+      "aten::empty",           "aten::empty_like", "aten::empty_permuted",    "aten::empty_strided",
+      "aten::empty_quantized", "aten::new_empty",  "aten::new_empty_strided", "aten::_empty_affine_quantized"};
+  return names.contains(name);
+}
+
+/// In-place operators that do not read what they write. Those with an `out` argument do not, either.
+bool overwrites_self(const std::string& name) {
+  static const Names names = {"aten::copy_",      "aten::fill_",      "aten::zero_",        "aten::normal_",
+                              "aten::uniform_",   "aten::random_",    "aten::exponential_", "aten::cauchy_",
+                              "aten::bernoulli_", "aten::geometric_", "aten::log_normal_",  "aten::eye_"};
+  return names.contains(name);
+}
+
+/// Return memory for their own backward, of which they leave parts unwritten.
+bool has_workspace(const std::string& name) {
+  static const Names names = {"aten::mkldnn_rnn_layer", "aten::_ctc_loss", "aten::_cudnn_rnn", "aten::miopen_rnn",
+                              "aten::_cudnn_ctc_loss"};
+  return names.contains(name);
+}
+
+/// Change which memory a tensor has, so that what lies in it no longer tells what the operators before have made.
+bool moves_memory(const std::string& name) {
+  static const Names names = {"aten::resize_",        "aten::resize_as_",      "aten::set_",
+                              "aten::resize_output_", "aten::_resize_output_", "aten::set_data"};
+  return names.contains(name);
+}
+
+/// A batch normalization updates running statistics in training. Not all schemas declare it.
+void read_statistics(const c10::FunctionSchema& schema, OperatorTraits& traits) {
+  static const Names names = {"aten::native_batch_norm",
+                              "aten::cudnn_batch_norm",
+                              "aten::miopen_batch_norm",
+                              "aten::_batch_norm_with_update",
+                              "aten::_batch_norm_with_update_functional",
+                              "aten::_native_batch_norm_legit",
+                              "aten::_native_batch_norm_legit_functional",
+                              "aten::batch_norm_update_stats",
+                              "aten::batch_norm_gather_stats",
+                              "aten::batch_norm_gather_stats_with_counts"};
+  if (!names.contains(schema.name())) return;
+  const auto& arguments = schema.arguments();
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    if (arguments[i].name() == "running_mean" || arguments[i].name() == "running_var")
+      traits.statistics |= uint64_t{1} << i;
+    if (arguments[i].name() == "training") traits.training = static_cast<int>(i);
+  }
+}
+
+OperatorTraits read_traits(const c10::OperatorHandle& op) {
+  const auto& schema = op.schema();
+  const auto& use = hook::use_of(schema);
+  OperatorTraits traits;
+  using enum c10::DispatchKey;
+  // aten::linear and matmul also have a kernel for Autograd, which dense tensors do not reach.
+  traits.composite = op.hasKernelForDispatchKey(CompositeImplicitAutograd);
+  for (const auto key : {CPU, CUDA, PrivateUse1, CompositeExplicitAutograd, AutogradCPU, AutogradCUDA})
+    traits.composite &= !op.hasKernelForDispatchKey(key);
+  traits.has_autocast = op.hasKernelForAnyDispatchKey(c10::autocast_dispatch_keyset);
+  traits.autograd_only = true;
+  for (const auto key : {c10::DispatchKey::CPU, c10::DispatchKey::CUDA, c10::DispatchKey::PrivateUse1})
+    traits.autograd_only &= !op.hasComputedKernelForDispatchKey(key);
+  traits.view = use.view;
+  traits.needs_data = use.needs_data;
+  traits.written = use.written;
+  traits.uninitialized = is_uninitialized(schema.name());
+  const auto& arguments = schema.arguments();
+  bool out = false;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    static const auto generator = c10::OptionalType::create(c10::GeneratorType::get());
+    if (arguments[i].type()->isSubtypeOf(*generator)) traits.generator = static_cast<int>(i);
+    out |= arguments[i].is_out();
+  }
+  traits.overwrites = out || overwrites_self(schema.name());
+  traits.random = traits.generator >= 0 || op.hasTag(at::Tag::nondeterministic_seeded);
+  const auto space = op.operator_name().getNamespace().value_or("");
+  traits.keeps_results = space == "c10d" || space == "_c10d_functional" || moves_memory(schema.name());
+  traits.workspace = has_workspace(schema.name());
+  read_statistics(schema, traits);
+  return traits;
+}
+
+}  // namespace
+
+const OperatorTraits& traits_of(const c10::OperatorHandle& op) {
+  // By schema: an operator's handle is made again at each lookup. A library that is unloaded takes its schema with it,
+  // and a later one may get the same address, but LibTorch unloads no library of operators.
+  thread_local std::unordered_map<const c10::FunctionSchema*, OperatorTraits> cache;
+  auto found = cache.find(&op.schema());
+  return found != cache.end() ? found->second : cache.emplace(&op.schema(), read_traits(op)).first->second;
+}
+
+}  // namespace muster::graph

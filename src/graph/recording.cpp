@@ -1,0 +1,522 @@
+#include "graph/recording.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include <ATen/Context.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/core/jit_type.h>
+#include <c10/util/ScopeExit.h>
+#include <c10/util/SmallVector.h>
+#include <c10/util/flat_hash_map.h>
+#include <torch/csrc/autograd/saved_variable_hooks.h>
+
+#include "graph/digest.h"
+#include "graph/operator_traits.h"
+#include "hook/gradient_hooks.h"
+#include "muster/base/error.h"
+
+namespace muster::graph {
+namespace {
+
+thread_local Recording* current_recording = nullptr;
+
+/// Bypasses storage(), which refuses tensors whose memory is freed.
+c10::StorageImpl* storage_of(const at::Tensor& tensor) {
+  return tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
+}
+
+/// What autograd holds in place of a saved tensor.
+class SavedInRegion final : public torch::autograd::SavedVariableHooks {
+ public:
+  SavedInRegion(Recording& recording, std::shared_ptr<Region> region)
+      : recording_(&recording), region_(std::move(region)) {}
+  ~SavedInRegion() override {
+    if (!recording_) region_->forget(number_);
+  }
+
+  void call_pack_hook(const at::Tensor& tensor) override { number_ = std::exchange(recording_, nullptr)->save(tensor); }
+  at::Tensor call_unpack_hook() override { return Region::unpack(region_, number_); }
+
+ private:
+  Recording* recording_;  // until the tensor is packed
+  std::shared_ptr<Region> region_;
+  size_t number_ = 0;
+};
+
+thread_local OperatorLimit* current_limit = nullptr;
+
+void record_operator(hook::Call& call) {
+  if (current_recording) current_recording->run(call);
+  else if (current_limit) current_limit->run(call);
+  else call.proceed();
+}
+
+constexpr hook::Interceptor kRecorder{.name = "recorder",
+                                      .priority = hook::Priority::recorder,
+                                      .takes = nullptr,
+                                      .run = record_operator,
+                                      .disabled_by = kRecorderSwitch};
+
+/// An operator draws on the device of its first tensor, or of its argument.
+at::Device device_of(std::span<const c10::IValue> arguments) {
+  for (const auto& argument : arguments) {
+    if (argument.isTensor() && argument.toTensor().defined()) return argument.toTensor().device();
+    if (argument.isDevice()) return argument.toDevice();
+  }
+  return at::kCPU;
+}
+
+/// Which counter counts the tensor's version. LibTorch keeps the pointer private.
+const void* counter_of(const at::Tensor& tensor) {
+  static_assert(sizeof(c10::VariableVersion) == sizeof(void*), "VariableVersion is one pointer to its counter");
+  const void* counter = nullptr;
+  std::memcpy(&counter, &tensor.unsafeGetTensorImpl()->version_counter(), sizeof counter);
+  return counter;
+}
+
+constexpr uint32_t kNoParameter = 0xffffffff;
+
+/// The regions whose backward has not come, and the memory that they hold. A memory may stand here that no region holds
+/// any more.
+struct LiveRegions {
+  std::vector<std::weak_ptr<Region>> regions;
+  ska::flat_hash_set<const c10::StorageImpl*> held;
+
+  void add(const std::shared_ptr<Region>& region) {
+    std::erase_if(regions, [](const auto& one) { return one.expired(); });
+    if (regions.empty()) held.clear();
+    regions.push_back(region);
+  }
+  void before_write(const c10::StorageImpl* memory) {
+    if (held.erase(memory) == 0) return;
+    for (const auto& weak : regions)
+      if (const auto region = weak.lock()) region->keep_copy_of(memory);
+  }
+};
+thread_local LiveRegions live_regions;
+
+/// The tensor without its graph, which would hold the region in turn; the tensor itself where it has none.
+at::Tensor held_form_of(const at::Tensor& tensor) {
+  if (!tensor.requires_grad() || tensor.is_leaf()) return tensor;
+  return tensor.has_storage() ? alias_of(tensor) : tensor.detach();
+}
+
+bool is_recordable(const at::Tensor& tensor) {
+  return tensor.defined() && tensor.layout() == at::kStrided && !tensor.is_nested() && tensor.has_storage() &&
+         !tensor.unsafeGetTensorImpl()->is_wrapped_number();
+}
+
+/// The inputs that an operator does not write by its schema, to be compared when it has run.
+class UnchangedInputs {
+ public:
+  UnchangedInputs(const hook::Call& call, const OperatorTraits& traits) : op_(call.op()) {
+    const auto arguments = call.arguments();
+    for (uint32_t i = 0; i < arguments.size() && i < 64; ++i)
+      if (!((traits.written | traits.statistics) >> i & 1))
+        each_tensor(arguments[i], [&](int32_t, const at::Tensor& tensor) {
+          if (const auto digest = digest_of(tensor)) inputs_.push_back({i, tensor, *digest});
+        });
+  }
+  void check(const std::string& block) const {
+    for (const auto& [argument, tensor, digest] : inputs_)
+      if (digest_of(tensor) != digest)
+        throw UsageError("MU588",
+                         op_.schema().name() + " in block '" + block + "' changed its argument '" +
+                             op_.schema().arguments()[argument].name() +
+                             "' without saying so in its schema, so it cannot be replayed for backward: declare "
+                             "the write there as Tensor(a!), or leave the block out of recompute.blocks");
+  }
+
+ private:
+  struct Watched {
+    uint32_t argument;
+    at::Tensor tensor;
+    uint64_t digest;
+  };
+  c10::OperatorHandle op_;
+  std::vector<Watched> inputs_;
+};
+
+}  // namespace
+
+void install_recorder() {
+  static const std::string refusal = hook::install(kRecorder);
+  if (!refusal.empty()) throw UsageError("MU587", "recompute needs the recorder of operators, but " + refusal);
+  install_engine();
+}
+
+OperatorLimit::OperatorLimit() : outer_(current_limit), on_(hook::Priority::recorder, true) { current_limit = this; }
+OperatorLimit::~OperatorLimit() { current_limit = outer_; }
+OperatorLimit* OperatorLimit::current() noexcept { return current_limit; }
+
+void OperatorLimit::run(hook::Call& call) {
+  if (reached_ && depth_ == 0) throw Reached();
+  ++depth_;
+  const auto ends = c10::make_scope_exit([&] { --depth_; });
+  call.proceed();
+}
+
+/// What record() learns of an operator before it runs.
+struct Recording::Noted {
+  Noted(const c10::OperatorHandle& op, const OperatorTraits& traits, std::span<const c10::IValue> arguments)
+      : operation(op), traits(traits), arguments(arguments) {}
+  Operation operation;
+  const OperatorTraits& traits;
+  std::span<const c10::IValue> arguments;
+  c10::SmallVector<const c10::StorageImpl*, 8> memory;  // of all inputs
+  struct Write {
+    at::Tensor tensor;
+    ContentsId before;
+  };
+  c10::SmallVector<Write, 2> writes;
+  int64_t copied_list = -1;       // the argument whose list was copied last
+  bool writes_elsewhere = false;  // into memory that no recorded operator made
+  bool reads_parameters = false, reads_others = false;
+};
+
+std::unique_ptr<Recording::Tables>& Recording::spare() {
+  thread_local std::unique_ptr<Tables> tables;
+  return tables;
+}
+
+Recording::Recording(const Blocks& blocks)
+    : blocks_(blocks), tables_(spare() ? std::move(spare()) : std::make_unique<Tables>()), outer_(current_recording),
+      on_(hook::Priority::recorder, true) {
+  for (size_t i = 0; i < blocks.all().size(); ++i)
+    for (const auto& parameter : blocks.all()[i].parameters) add_parameter(parameter, static_cast<int32_t>(i));
+  for (const auto& parameter : blocks.others()) add_parameter(parameter, -1);
+  current_recording = this;
+}
+
+Recording::~Recording() {
+  current_recording = outer_;
+  end_region();
+  for (const auto block : seen_) blocks_.note_seen(block);
+  tables_->parameters.clear();
+  tables_->places.clear();
+  tables_->made_of_parameters.clear();
+  // A recording within this one has given back its own before.
+  spare() = std::move(tables_);
+}
+
+Recording* Recording::current() noexcept { return current_recording; }
+
+void Recording::add_parameter(const at::Tensor& parameter, int32_t block) {
+  if (!parameter.defined() || !parameter.has_storage()) return;
+  const auto item = static_cast<int64_t>(parameter.itemsize()), begin = parameter.storage_offset() * item;
+  auto& parameters = tables_->parameters;
+  const auto number = static_cast<uint32_t>(parameters.size());
+  auto [place, first] = tables_->places.emplace(storage_of(parameter), number);
+  parameters.push_back({begin, begin + parameter.numel() * item, block, first ? kNoParameter : place->second});
+  place->second = number;
+}
+
+std::unique_ptr<torch::autograd::SavedVariableHooks> Recording::hooks() {
+  return region_ && hook::current_backward() < 0 ? std::make_unique<SavedInRegion>(*this, region_) : nullptr;
+}
+
+size_t Recording::save(const at::Tensor& tensor) {
+  SavedTensor saved;
+  if (region_->checked()) saved.digest = digest_of(tensor);
+  const auto* made = find(tensor);
+  if (made && !made->unwritten) {
+    saved.contents = made->contents;
+    saved.layout = Layout(tensor);
+    return region_->add(std::move(saved));
+  }
+  saved.held = held_form_of(tensor);
+  saved.version = version_of(tensor);
+  const auto number = region_->add(std::move(saved));
+  if (is_recordable(tensor)) tables_->pending.push_back(number);
+  return number;
+}
+
+void Recording::run(hook::Call& call) {
+  const auto& traits = traits_of(call.op());
+  // A backward that runs inside a forward does not belong to its blocks.
+  if (traits.view || hook::current_backward() >= 0) return call.proceed();
+  ++operation_number_;
+  if (traits.needs_data)
+    for (const auto& argument : call.arguments()) access(argument);
+  const bool casts = traits.has_autocast && !(call.keys() & c10::autocast_dispatch_keyset).empty();
+  if (!traits.composite && !casts && (traits.written | traits.statistics) != 0) before_writes(call, traits);
+  if (!region_ || traits.composite || casts) {
+    struct Deeper {
+      explicit Deeper(int& depth) : depth(depth) { ++depth; }
+      ~Deeper() { --depth; }
+      int& depth;
+    } const deeper(depth_);
+    return call.proceed();
+  }
+  record(call);
+}
+
+/// What regions hold of memory that the operator is about to write. Memory that operators of this region have made is
+/// not held.
+void Recording::before_writes(const hook::Call& call, const OperatorTraits& traits) {
+  const auto arguments = call.arguments();
+  for (size_t i = 0; i < arguments.size() && i < 64; ++i)
+    if ((traits.written | traits.statistics) >> i & 1)
+      each_tensor(arguments[i], [&](int32_t, const at::Tensor& tensor) {
+        if (is_recordable(tensor)) live_regions.before_write(storage_of(tensor));
+      });
+}
+
+void Recording::access(const c10::IValue& argument) {
+  each_tensor(argument, [&](int32_t, const at::Tensor& tensor) {
+    if (tensor.defined() && tensor.has_storage()) access(tensor);
+  });
+}
+
+void Recording::access(const at::Tensor& tensor) {
+  const auto found = tables_->places.find(storage_of(tensor));
+  if (found == tables_->places.end()) return;
+  const auto at = tensor.storage_offset() * static_cast<int64_t>(tensor.itemsize());
+  for (auto i = found->second; i != kNoParameter; i = tables_->parameters[i].next) {
+    auto& parameter = tables_->parameters[i];
+    if (at < parameter.begin || at >= parameter.end) continue;
+    // Used by an earlier operator of this region: the block is called again.
+    const bool again = depth_ == 0 && parameter.region == region_number_ && parameter.operation != operation_number_;
+    if (parameter.block != block_ || (block_ >= 0 && again)) begin_region(parameter.block);
+    if (depth_ == 0) {
+      parameter.region = region_number_;
+      parameter.operation = operation_number_;
+    }
+    return;
+  }
+}
+
+void Recording::begin_region(int32_t block) {
+  end_region();
+  block_ = block;
+  if (block < 0) return;
+  const auto index = static_cast<size_t>(block);
+  region_ = std::make_shared<Region>(blocks_.all()[index].name, of_parameters_, blocks_.is_checked(index),
+                                     blocks_.expected_size(index));
+  live_regions.add(region_);
+  ++region_number_;
+}
+
+void Recording::end_region() {
+  tables_->pending.clear();
+  tables_->made.clear();
+  if (!region_) return;
+  const auto block = static_cast<size_t>(block_);
+  blocks_.note_size(block, region_->close());
+  region_.reset();
+  seen_.insert(block);
+}
+
+Recording::Made* Recording::find(const at::Tensor& tensor) {
+  if (!is_recordable(tensor)) return nullptr;
+  for (auto* made : {&tables_->made, &tables_->made_of_parameters})
+    if (const auto found = made->find(storage_of(tensor)); found != made->end())
+      return found->second.knows(tensor) ? &found->second : nullptr;
+  return nullptr;
+}
+
+void Recording::forget(const at::Tensor& tensor) {
+  tables_->made.erase(storage_of(tensor));
+  tables_->made_of_parameters.erase(storage_of(tensor));
+}
+
+bool Recording::Made::knows(const at::Tensor& tensor) {
+  const auto* counter = counter_of(tensor);
+  for (const auto& [known, version] : versions)
+    if (known == counter) return version == version_of(tensor);
+  versions.emplace_back(counter, version_of(tensor));
+  return true;
+}
+
+void Recording::Made::written_by(const at::Tensor& tensor) {
+  const auto* counter = counter_of(tensor);
+  for (auto& [known, version] : versions)
+    if (known == counter) version = version_of(tensor);
+}
+
+void Recording::record(hook::Call& call) {
+  const auto& traits = traits_of(call.op());
+  const auto arguments = call.arguments();
+  // What lies within would be held with its graph: its results are kept.
+  if (std::ranges::any_of(arguments, [](const c10::IValue& value) {
+        return value.isGenericDict() || value.isTuple() || value.isObject() || value.isCustomClass();
+      })) {
+    const hook::InterceptorGuard once(hook::Priority::recorder, false);
+    call.proceed();
+    return resolve_pending();
+  }
+  Noted noted(call.op(), traits, arguments);
+  noted.operation.grad_mode = at::GradMode::is_enabled();
+  // Into the region's own list, whatever becomes of the operator: see finish().
+  auto& recorded = region_->recorded();
+  noted.operation.first_argument = static_cast<uint32_t>(recorded.arguments.size());
+  noted.operation.argument_count = static_cast<uint32_t>(arguments.size());
+  noted.operation.first_input = static_cast<uint32_t>(recorded.inputs.size());
+  recorded.arguments.insert(recorded.arguments.end(), arguments.begin(), arguments.end());
+  for (uint32_t i = 0; i < arguments.size(); ++i)
+    each_tensor(arguments[i],
+                [&](int32_t element, const at::Tensor& tensor) { note_input(noted, i, element, tensor); });
+  noted.operation.input_count = static_cast<uint32_t>(recorded.inputs.size()) - noted.operation.first_input;
+  if (traits.random) {
+    const auto& given = traits.generator >= 0 ? arguments[static_cast<size_t>(traits.generator)] : c10::IValue();
+    noted.operation.generator =
+        (given.isGenerator() ? given.toGenerator() : at::globalContext().defaultGenerator(device_of(arguments)))
+            .clone();
+  }
+  std::optional<UnchangedInputs> unchanged;
+  if (region_->checked()) unchanged.emplace(call, traits);
+  bool recorded_it = false;
+  const auto take_back = c10::make_scope_exit(
+      [&, arguments_end = noted.operation.first_argument, inputs_end = noted.operation.first_input] {
+        if (recorded_it) return;
+        recorded.arguments.erase(recorded.arguments.begin() + arguments_end, recorded.arguments.end());
+        recorded.inputs.erase(recorded.inputs.begin() + inputs_end, recorded.inputs.end());
+      });
+  {
+    const hook::InterceptorGuard once(hook::Priority::recorder, false);
+    call.proceed();
+  }
+  if (unchanged) unchanged->check(region_->block());
+  recorded_it = finish(noted, call.stack());
+  resolve_pending();
+}
+
+void Recording::note_input(Noted& noted, uint32_t argument, int32_t element, const at::Tensor& tensor) {
+  if (!tensor.defined()) return;
+  const auto& traits = noted.traits;
+  auto& operation = noted.operation;
+  auto& recorded = region_->recorded();
+  const bool written = argument < 64 && (traits.written >> argument & 1);
+  auto* made = find(tensor);
+  if (made && made->unwritten) {
+    const bool whole = tensor.nbytes() == storage_of(tensor)->nbytes();
+    if (written && traits.overwrites && whole) {
+      made->unwritten = false;
+    } else {  // values may come by a pointer
+      forget(tensor);
+      made = nullptr;
+    }
+  }
+  if (tensor.has_storage()) noted.memory.push_back(storage_of(tensor));
+  auto& value = recorded.arguments[operation.first_argument + argument];
+  const auto replace = [&](at::Tensor by) {
+    if (element < 0) {
+      value = std::move(by);
+      return;
+    }
+    // The program's list is left alone: the first element that is replaced makes a copy.
+    if (std::exchange(noted.copied_list, int64_t{argument}) != int64_t{argument}) value = value.toList().copy();
+    value.toList().set(static_cast<size_t>(element), std::move(by));
+  };
+  if (made && argument < 64 && (traits.statistics >> argument & 1)) {  // written, whatever the schema says
+    forget(tensor);
+    made = nullptr;
+  }
+  if (made) {
+    (made->contents.of_parameters ? noted.reads_parameters : noted.reads_others) = true;
+    if (written) noted.writes.push_back({tensor, made->contents});
+    recorded.inputs.push_back({argument, element, made->contents, 0, Layout(tensor)});
+    if (element < 0) value = c10::IValue();
+    else replace(at::Tensor());
+    return;
+  }
+  const bool parameter = tensor.has_storage() && tables_->places.find(storage_of(tensor)) != tables_->places.end();
+  (parameter ? noted.reads_parameters : noted.reads_others) = true;
+  const bool statistic = argument < 64 && (traits.statistics >> argument & 1) &&
+                         (traits.training < 0 || noted.arguments[static_cast<size_t>(traits.training)].toBool());
+  noted.writes_elsewhere |= written;
+  if ((written || statistic) && argument < 64) operation.copied |= uint64_t{1} << argument;
+  replace(held_form_of(tensor));
+  if (is_recordable(tensor)) live_regions.held.insert(storage_of(tensor));
+  recorded.inputs.push_back({argument, element, ContentsId(), version_of(tensor), {}});
+}
+
+bool Recording::finish(Noted& noted, const torch::jit::Stack& stack) {
+  const auto& traits = noted.traits;
+  auto& operation = noted.operation;
+  // An operator with a state of its own would find another one in a replay.
+  if (traits.keeps_results || noted.writes_elsewhere) {
+    for (const auto& write : noted.writes) forget(write.tensor);
+    return false;
+  }
+  const bool of_parameters = noted.reads_parameters && !noted.reads_others && !traits.random && noted.writes.empty();
+  auto& into = of_parameters ? *of_parameters_ : region_->recorded();
+  const auto number = static_cast<uint32_t>(into.operations.size());
+  operation.first_contents = static_cast<uint32_t>(into.contents.size());
+  const bool kept = blocks_.keeps_results_of(operation.op.schema().name());
+  uint32_t output = 0;
+  for (const auto& value : torch::jit::last(stack, operation.op.schema().returns().size()))
+    each_tensor(value, [&](int32_t, const at::Tensor& tensor) {
+      const auto position = output++;
+      if (!is_recordable(tensor)) return;
+      auto* storage = storage_of(tensor);
+      if (std::find(noted.memory.begin(), noted.memory.end(), storage) != noted.memory.end()) return;
+      if (tables_->made.count(storage) || tables_->made_of_parameters.count(storage)) return;  // two in one memory
+      Contents contents{number, position, 0, ContentsId::kNone};
+      if (kept) {
+        contents.kept = alias_of(tensor);
+        contents.kept_version = version_of(tensor);
+      }
+      const auto id = add_contents(of_parameters, std::move(contents));
+      auto weak =
+          c10::weak_intrusive_ptr<c10::StorageImpl>(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(storage));
+      (of_parameters ? tables_->made_of_parameters : tables_->made)
+          .emplace(
+              storage,
+              Made{std::move(weak), id, traits.uninitialized, {std::pair(counter_of(tensor), version_of(tensor))}});
+    });
+  for (const auto& write : noted.writes) {
+    // Memory of parameters' casts: what it holds now is held.
+    if (write.before.of_parameters) {
+      forget(write.tensor);
+      continue;
+    }
+    const auto memory = into.contents[write.before.index].memory;
+    into.contents[memory].kept.reset();  // the memory holds something else now, so the operator is replayed after all
+    auto& made = tables_->made.at(storage_of(write.tensor));
+    made.contents = add_contents(/*of_parameters=*/false, {number, 0, memory, write.before.index});
+    made.written_by(write.tensor);
+  }
+  if (traits.workspace)
+    for (const auto saved : tables_->pending) region_->saved(saved).digest.reset();
+  operation.contents_count = static_cast<uint32_t>(into.contents.size()) - operation.first_contents;
+  if (operation.contents_count == 0) return false;
+  if (of_parameters) move_to_parameters(operation);
+  into.operations.push_back(operation);
+  return !of_parameters;
+}
+
+ContentsId Recording::add_contents(bool of_parameters, Contents contents) {
+  auto& all = (of_parameters ? *of_parameters_ : region_->recorded()).contents;
+  ContentsId id;
+  id.index = static_cast<uint32_t>(all.size());
+  id.of_parameters = of_parameters;
+  if (contents.before == ContentsId::kNone) contents.memory = id.index;
+  all.push_back(std::move(contents));
+  return id;
+}
+
+void Recording::move_to_parameters(Operation& operation) {
+  const auto& own = region_->recorded();
+  const auto arguments = own.arguments_of(operation);
+  const auto inputs = own.inputs_of(operation);
+  operation.first_argument = static_cast<uint32_t>(of_parameters_->arguments.size());
+  operation.first_input = static_cast<uint32_t>(of_parameters_->inputs.size());
+  of_parameters_->arguments.insert(of_parameters_->arguments.end(), arguments.begin(), arguments.end());
+  of_parameters_->inputs.insert(of_parameters_->inputs.end(), inputs.begin(), inputs.end());
+}
+
+void Recording::resolve_pending() {
+  for (const auto number : tables_->pending) {
+    auto& saved = region_->saved(number);
+    const auto* made = find(saved.held);
+    if (!made || made->unwritten) continue;
+    saved.contents = made->contents;
+    saved.layout = Layout(saved.held);
+    saved.held.reset();
+  }
+  tables_->pending.clear();
+}
+
+}  // namespace muster::graph

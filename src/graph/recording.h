@@ -1,0 +1,136 @@
+#pragma once  // for other rooms
+
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Storage.h>
+#include <c10/util/flat_hash_map.h>
+
+#include "graph/blocks.h"
+#include "graph/region.h"
+#include "graph/saved_tensors.h"
+#include "hook/interceptor.h"
+
+namespace muster::graph {
+
+struct OperatorTraits;
+
+/// Installs the recorder and its autograd engine, once per process, on the first call.
+/// Throws: as install_engine(), and if another library holds the dispatch key.
+/// Thread-safe.
+void install_recorder();
+
+/// Ends a function between two of its operators: once reach() was called, the next operator of this thread, unless it
+/// is part of another one, throws Reached. The innermost limit counts.
+/// Requires: install_recorder() was called.
+/// Thread safety: made, used and destroyed by one thread.
+class OperatorLimit {
+ public:
+  /// Not derived from std::exception, so that a handler in the function does not take it for an error.
+  struct Reached {};
+
+  OperatorLimit();
+  ~OperatorLimit();
+  OperatorLimit(const OperatorLimit&) = delete;
+  OperatorLimit& operator=(const OperatorLimit&) = delete;
+
+  void reach() noexcept { reached_ = true; }
+  static OperatorLimit* current() noexcept;
+  /// Sees one operator.
+  void run(hook::Call& call);
+
+ private:
+  bool reached_ = false;
+  int depth_ = 0;
+  OperatorLimit* const outer_;
+  const hook::InterceptorGuard on_;
+};
+
+/// While this object exists, what autograd saves on this thread inside a block is not kept: it is made again in
+/// backward from what went into the block. A block begins where an operator first uses one of its parameters, and ends
+/// where the next one begins or a parameter of no block is used. Recordings nest: the inner one records.
+/// Nothing is recorded outside of blocks.
+/// Requires: install_recorder() was called.
+/// Thread safety: made, used and destroyed by one thread.
+class Recording final : private SavedTensorScope {
+ public:
+  /// `blocks`: borrowed.
+  explicit Recording(const Blocks& blocks);
+  ~Recording() override;
+
+  /// The innermost recording of this thread, or nullptr.
+  static Recording* current() noexcept;
+  bool in_block() const noexcept { return region_ != nullptr; }
+  /// Sees one operator.
+  void run(hook::Call& call);
+  /// Notes what autograd saves, and returns its number in the region.
+  size_t save(const at::Tensor& tensor);
+
+ private:
+  /// Where a parameter lies, and when it was last used.
+  struct Parameter {
+    int64_t begin, end;  // bytes of its memory
+    int32_t block;       // -1: of none
+    uint32_t next;       // another one in the same memory
+    uint64_t region = 0, operation = 0;
+  };
+  /// The memory of a recorded tensor.
+  struct Made {
+    c10::weak_intrusive_ptr<c10::StorageImpl> storage;  // keeps the address from being used again
+    ContentsId contents;
+    bool unwritten;  // since it was made without values
+    /// Where a tensor's version differs, somebody has written without an operator that we saw. Tensors in one memory
+    /// may have several counters, as those of unsafe_chunk have.
+    c10::SmallVector<std::pair<const void*, uint32_t>, 2> versions;
+
+    /// Whether the tensor was written by recorded operators only.
+    bool knows(const at::Tensor& tensor);
+    void written_by(const at::Tensor& tensor);
+  };
+  /// What record() notes of an operator before it runs.
+  struct Noted;
+
+  std::unique_ptr<torch::autograd::SavedVariableHooks> hooks() override;
+  void add_parameter(const at::Tensor& parameter, int32_t block);
+  static void before_writes(const hook::Call& call, const OperatorTraits& traits);
+  void access(const c10::IValue& argument);
+  void access(const at::Tensor& tensor);
+  void begin_region(int32_t block);
+  void end_region();
+  Made* find(const at::Tensor& tensor);
+  void forget(const at::Tensor& tensor);
+  void record(hook::Call& call);
+  void note_input(Noted& noted, uint32_t argument, int32_t element, const at::Tensor& tensor);
+  bool finish(Noted& noted, const torch::jit::Stack& stack);
+  ContentsId add_contents(bool of_parameters, Contents contents);
+  /// Its arguments and inputs, from those of the region.
+  void move_to_parameters(Operation& operation);
+  void resolve_pending();
+
+  const Blocks& blocks_;
+  /// The memory of this object, which the next recording of the thread takes over: new memory would lie between the
+  /// tensors of the forward.
+  struct Tables {
+    std::vector<Parameter> parameters;
+    ska::flat_hash_map<const c10::StorageImpl*, uint32_t> places;  // of the first parameter in a memory
+    ska::flat_hash_map<const c10::StorageImpl*, Made> made, made_of_parameters;
+    std::vector<size_t> pending;  // numbers of what was saved inside the operator that runs, by tensors not known yet
+  };
+  static std::unique_ptr<Tables>& spare();
+
+  std::unique_ptr<Tables> tables_;
+  std::shared_ptr<Operations> of_parameters_ = std::make_shared<Operations>();
+  std::shared_ptr<Region> region_;  // nullptr outside of blocks
+  int32_t block_ = -1;
+  std::set<size_t> seen_;  // blocks that have had a region
+  uint64_t region_number_ = 0, operation_number_ = 0;
+  int depth_ = 0;  // of composite operators
+  Recording* const outer_;
+  const hook::InterceptorGuard on_;
+};
+
+}  // namespace muster::graph

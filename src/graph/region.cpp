@@ -1,0 +1,420 @@
+#include "graph/region.h"
+
+#include <algorithm>
+#include <atomic>
+#include <memory>
+#include <utility>
+
+#include <ATen/Context.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
+#include "graph/digest.h"
+#include "graph/operator_traits.h"
+#include "hook/gradient_hooks.h"
+#include "hook/interceptor.h"
+#include "hook/watched_storage.h"
+#include "muster/base/error.h"
+
+namespace muster::graph {
+namespace {
+
+std::atomic<int64_t> recorded_operators{0}, replayed_operators{0}, replays{0};
+
+/// The region whose replayed tensors this thread has, and for which backward. Weak: regions belong to the graphs that
+/// they were recorded for.
+thread_local std::weak_ptr<Region> replayed_here;
+thread_local int64_t replayed_for = -1;
+
+/// Runs an operator that draws from its device's default generator and does not take another. Nothing else may draw
+/// meanwhile; the state of the generator is put back.
+void run_random(const Operation& operation, torch::jit::Stack& stack) {
+  static base::Mutex one_at_a_time;
+  const base::Lock lock(one_at_a_time);
+  auto generator = at::globalContext().defaultGenerator(operation.generator.device());
+  const auto today = generator.get_state();
+  const auto put_back = [&] { generator.set_state(today); };
+  generator.set_state(operation.generator.get_state());
+  try {
+    operation.op.callBoxed(&stack);
+  } catch (...) {
+    put_back();
+    throw;
+  }
+  put_back();
+}
+
+}  // namespace
+
+ReplayCounts replay_counts() noexcept { return {recorded_operators, replayed_operators, replays}; }
+void count_recorded(int64_t operators) noexcept { recorded_operators.fetch_add(operators, std::memory_order_relaxed); }
+
+Layout::Layout(const at::Tensor& tensor)
+    : offset(tensor.storage_offset()), sizes(tensor.sizes()), strides(tensor.strides()), dtype(tensor.scalar_type()),
+      conjugate(tensor.is_conj()), negative(tensor.is_neg()) {}
+
+at::Tensor Layout::in_memory_of(const at::Tensor& base) const {
+  const auto impl = base.unsafeGetTensorImpl()->shallow_copy_and_detach(c10::VariableVersion(0), true);
+  if (base.scalar_type() != dtype) impl->set_storage_and_dtype(impl->storage(), c10::scalarTypeToTypeMeta(dtype));
+  impl->set_sizes_and_strides(sizes, strides, offset);
+  if (conjugate || impl->is_conj()) impl->_set_conj(conjugate);
+  if (negative || impl->is_neg()) impl->_set_neg(negative);
+  return at::Tensor(impl);
+}
+
+at::Tensor alias_of(const at::Tensor& tensor) {
+  auto* impl = tensor.unsafeGetTensorImpl();
+  return at::Tensor(impl->shallow_copy_and_detach(impl->version_counter(), true));
+}
+
+uint32_t version_of(const at::Tensor& tensor) noexcept {
+  return tensor.is_inference() ? 0 : tensor.unsafeGetTensorImpl()->version_counter().current_version();
+}
+
+/// One replay: which operators run, and what they have made so far.
+class Region::Replay {
+ public:
+  explicit Replay(Region& region) : region_(region), parts_(take_spare()) {
+    own().start(region.recorded_);
+    of_parameters().start(*region.of_parameters_);
+    next_.assign(region.saved_.size(), kNone);
+    for (uint32_t i = 0; i < region.saved_.size(); ++i) {
+      const auto& saved = region.saved_[i];
+      if (saved.gone || !saved.contents.known() || saved.replayed.defined()) continue;
+      auto& waiting = part_of(saved.contents).waiting[saved.contents.index];
+      next_[i] = std::exchange(waiting, i);
+      need(saved.contents);
+    }
+    while (!to_visit_.empty()) {
+      const auto contents = to_visit_.back();
+      to_visit_.pop_back();
+      need_operation(contents);
+    }
+  }
+  ~Replay() { give_back(std::move(parts_)); }
+  Replay(const Replay&) = delete;
+  Replay& operator=(const Replay&) = delete;
+
+  bool needs_contents(size_t i) { return own().contents_needed[i]; }
+  bool needs_operation(size_t i) { return own().operation_needed[i]; }
+
+  void run() {
+    const hook::ReplayScope replay;
+    const hook::InterceptorGuard unrecorded(hook::Priority::recorder, false);
+    // Operators were recorded below autocast, with their casts.
+    const c10::impl::ExcludeDispatchKeyGuard uncast(c10::autocast_dispatch_keyset);
+    for (auto* part : {&of_parameters(), &own()}) start_from_kept(*part);
+    for (auto* part : {&of_parameters(), &own()})
+      for (size_t i = 0; i < part->operation_needed.size(); ++i)
+        if (part->operation_needed[i]) run(*part, part->recorded->operations[i]);
+  }
+
+ private:
+  static constexpr uint32_t kNone = ContentsId::kNone;
+
+  struct Part {
+    const Operations* recorded = nullptr;
+    std::vector<char> operation_needed, contents_needed;
+    std::vector<uint32_t> waiting;  // by contents: the last saved tensor that waits for them
+    // By index of a memory's first contents:
+    std::vector<uint32_t> last_contents;  // the last ones that are needed
+    std::vector<uint32_t> uses;           // operators and saved tensors that still need this memory
+    std::vector<at::Tensor> made;
+
+    void start(const Operations& operations) {
+      recorded = &operations;
+      operation_needed.assign(operations.operations.size(), 0);
+      contents_needed.assign(operations.contents.size(), 0);
+      waiting.assign(operations.contents.size(), kNone);
+      last_contents.assign(operations.contents.size(), 0);
+      uses.assign(operations.contents.size(), 0);
+      made.assign(operations.contents.size(), {});
+    }
+  };
+  struct Parts {
+    Part own, of_parameters;
+  };
+
+  // The vectors of the last replay, because new ones would lie between the tensors of backward. A replay within a
+  // replay, as of an operator that runs a backward, finds none.
+  static std::unique_ptr<Parts>& spare() {
+    thread_local std::unique_ptr<Parts> parts;
+    return parts;
+  }
+  static std::unique_ptr<Parts> take_spare() {
+    auto parts = std::move(spare());
+    return parts ? std::move(parts) : std::make_unique<Parts>();
+  }
+  static void give_back(std::unique_ptr<Parts> parts) {
+    for (auto* part : {&parts->own, &parts->of_parameters}) part->made.clear();
+    spare() = std::move(parts);
+  }
+
+  Part& own() { return parts_->own; }
+  Part& of_parameters() { return parts_->of_parameters; }
+  Part& part_of(ContentsId contents) { return contents.of_parameters ? of_parameters() : own(); }
+
+  void need(ContentsId contents) {
+    auto& part = part_of(contents);
+    const auto memory = part.recorded->contents[contents.index].memory;
+    ++part.uses[memory];
+    if (part.contents_needed[contents.index]) return;
+    part.contents_needed[contents.index] = 1;
+    part.last_contents[memory] = std::max<uint32_t>(part.last_contents[memory], contents.index);
+    to_visit_.push_back(contents);
+  }
+
+  void need_operation(ContentsId by) {
+    auto& part = part_of(by);
+    const auto& contents = part.recorded->contents[by.index];
+    if (contents.kept.defined() || part.operation_needed[contents.operation]) return;
+    part.operation_needed[contents.operation] = 1;
+    const auto& operation = part.recorded->operations[contents.operation];
+    for (const auto& input : part.recorded->inputs_of(operation))
+      if (input.contents.known()) need(input.contents);
+    // All that an operator writes advances together.
+    for (uint32_t i = 0; i < operation.contents_count; ++i) {
+      by.index = operation.first_contents + i;
+      if (part.recorded->contents[by.index].before != kNone) need(by);
+    }
+  }
+
+  void start_from_kept(Part& part) {
+    const auto& all = part.recorded->contents;
+    for (uint32_t i = 0; i < all.size(); ++i)
+      if (part.contents_needed[i] && all[i].kept.defined()) {
+        region_.check_version(all[i].kept, all[i].kept_version, &part.recorded->operations[all[i].operation]);
+        part.made[i] = all[i].kept;
+        hand_over(part, i);
+      }
+  }
+
+  void run(Part& part, const Operation& operation) {
+    try {
+      auto stack = arguments(part, operation);
+      // Below autograd, so that nothing is saved, with the grad mode of the first run: kernels look at it, such as
+      // oneDNN's of LSTMs, which keeps a workspace for backward.
+      const auto& traits = traits_of(operation.op);
+      const at::AutoGradMode grad_mode(operation.grad_mode && !traits.autograd_only);
+      const c10::impl::ExcludeDispatchKeyGuard below(
+          traits.autograd_only ? c10::DispatchKeySet() : c10::autograd_dispatch_keyset_with_ADInplaceOrView);
+      if (!operation.generator.defined()) {
+        operation.op.callBoxed(&stack);
+      } else if (const auto at = traits.generator; at >= 0) {
+        stack[static_cast<size_t>(at)] = operation.generator.clone();
+        operation.op.callBoxed(&stack);
+      } else {
+        run_random(operation, stack);
+      }
+      replayed_operators.fetch_add(1, std::memory_order_relaxed);
+      take(part, operation, stack);
+    } catch (c10::Error& error) {
+      error.add_context("in " + operation.op.schema().name() + ", replayed to make activations of block '" +
+                        region_.block_ + "' again for backward");
+      throw;
+    }
+  }
+
+  torch::jit::Stack arguments(const Part& part, const Operation& operation) {
+    const auto recorded = part.recorded->arguments_of(operation);
+    torch::jit::Stack stack(recorded.begin(), recorded.end());
+    for (const auto& input : part.recorded->inputs_of(operation)) {
+      auto& argument = stack[input.argument];
+      const auto set = [&](at::Tensor tensor) {
+        if (input.element < 0) {
+          argument = std::move(tensor);
+          return;
+        }
+        if (argument.is(recorded[input.argument])) argument = argument.toList().copy();
+        argument.toList().set(static_cast<size_t>(input.element), std::move(tensor));
+      };
+      if (input.contents.known()) {
+        const auto& from = part_of(input.contents);
+        set(input.layout.in_memory_of(from.made[from.recorded->contents[input.contents.index].memory]));
+        continue;
+      }
+      const auto held =
+          input.element < 0 ? argument.toTensor() : argument.toListRef()[static_cast<size_t>(input.element)].toTensor();
+      if (operation.copied >> input.argument & 1) set(held.clone());
+      else region_.check_version(held, input.version, &operation);
+    }
+    return stack;
+  }
+
+  void take(Part& part, const Operation& operation, const torch::jit::Stack& results) {
+    uint32_t output = 0, next = operation.first_contents;
+    const auto end = operation.first_contents + operation.contents_count;
+    const auto& all = part.recorded->contents;
+    for (const auto& value : results)
+      each_tensor(value, [&](int32_t, const at::Tensor& tensor) {
+        if (next < end && all[next].before == kNone && all[next].output == output) {
+          const auto& contents = all[next];
+          if (!contents.kept.defined() && part.uses[contents.memory] > 0) part.made[contents.memory] = tensor;
+          ++next;
+        }
+        ++output;
+      });
+    for (auto index = operation.first_contents; index < end; ++index) {
+      if (all[index].kept.defined()) continue;
+      hand_over(part, index);
+      if (all[index].before != kNone) release(part, all[index].memory);
+    }
+    for (const auto& input : part.recorded->inputs_of(operation))
+      if (input.contents.known()) {
+        auto& from = part_of(input.contents);
+        release(from, from.recorded->contents[input.contents.index].memory);
+      }
+  }
+
+  /// Gives these contents to the saved tensors that wait for them.
+  void hand_over(Part& part, uint32_t index) {
+    const auto memory = part.recorded->contents[index].memory;
+    for (auto i = part.waiting[index]; i != kNone; i = next_[i]) {
+      auto& saved = region_.saved_[i];
+      auto tensor = saved.layout.in_memory_of(part.made[memory]);
+      if (saved.digest && digest_of(tensor) != saved.digest)
+        throw UsageError("MU588",
+                         part.recorded->operations[part.recorded->contents[index].operation].op.schema().name() +
+                             " in block '" + region_.block_ +
+                             "' gave other values when it was replayed for backward: it depends on more than "
+                             "its arguments, or they were changed without an operator. Name it in "
+                             "recompute.keep, or leave the block out of recompute.blocks");
+      // A later operator of this replay writes over it.
+      saved.replayed = part.last_contents[memory] == index ? std::move(tensor) : tensor.clone();
+      release(part, memory);
+    }
+  }
+
+  static void release(Part& part, uint32_t memory) {
+    if (--part.uses[memory] == 0) part.made[memory].reset();
+  }
+
+  Region& region_;
+  std::unique_ptr<Parts> parts_;
+  std::vector<uint32_t> next_;  // by saved tensor: another one that waits for the same contents
+  std::vector<ContentsId> to_visit_;
+};
+
+Region::Region(std::string block, std::shared_ptr<Operations> parameters, bool checked, const RegionSize& expected)
+    : block_(std::move(block)), checked_(checked), of_parameters_(std::move(parameters)) {
+  recorded_.operations.reserve(expected.operations);
+  recorded_.arguments.reserve(expected.arguments);
+  recorded_.inputs.reserve(expected.inputs);
+  recorded_.contents.reserve(expected.contents);
+  saved_.reserve(expected.saved);
+}
+
+size_t Region::add(SavedTensor saved) {
+  const base::Lock lock(mutex_);
+  saved_.push_back(std::move(saved));
+  return saved_.size() - 1;
+}
+
+void Region::forget(size_t number) {
+  at::Tensor held, replayed;  // freed after the lock is released
+  const base::Lock lock(mutex_);
+  auto& saved = saved_[number];
+  saved.gone = true;
+  held = std::move(saved.held);
+  replayed = std::move(saved.replayed);
+}
+
+void Region::keep_copy_of(const c10::StorageImpl* memory) {
+  const base::Lock lock(mutex_);
+  at::Storage copy;  // of the whole memory, so that all strides hold
+  const auto moved = [&](const at::Tensor& held) {
+    if (!copy) {
+      const auto bytes = static_cast<int64_t>(memory->nbytes());
+      const auto all = at::empty({0}, held.options().dtype(at::kByte)).set_(held.storage(), 0, {bytes}, {1});
+      copy = all.clone().storage();
+    }
+    const auto impl = held.unsafeGetTensorImpl()->shallow_copy_and_detach(c10::VariableVersion(0), true);
+    impl->set_storage_keep_dtype(copy);
+    return at::Tensor(impl);
+  };
+  const auto lies_there = [&](const at::Tensor& tensor) {
+    return tensor.defined() && tensor.layout() == at::kStrided && !hook::has_key(tensor) && tensor.has_storage() &&
+           tensor.storage().unsafeGetStorageImpl() == memory;
+  };
+  const at::NoGradGuard no_grad;
+  const hook::InterceptorGuard unrecorded(hook::Priority::recorder, false);
+  for (const auto& operation : recorded_.operations)
+    for (uint32_t i = 0; i < operation.input_count; ++i) {
+      auto& input = recorded_.inputs[operation.first_input + i];
+      auto& argument = recorded_.arguments[operation.first_argument + input.argument];
+      if (input.contents.known() || argument.isNone() || operation.copied >> input.argument & 1) continue;
+      const auto element = static_cast<size_t>(std::max(input.element, 0));
+      const auto held = input.element < 0 ? argument.toTensor() : argument.toListRef()[element].toTensor();
+      if (!lies_there(held) || version_of(held) != input.version) continue;
+      if (input.element < 0) argument = moved(held);
+      else argument.toList().set(element, moved(held));
+      input.version = 0;
+    }
+  for (auto& contents : recorded_.contents)
+    if (lies_there(contents.kept) && version_of(contents.kept) == contents.kept_version) {
+      contents.kept = moved(contents.kept);
+      contents.kept_version = 0;
+    }
+}
+
+RegionSize Region::close() {
+  const base::Lock lock(mutex_);
+  Replay replay(*this);
+  auto& [operations, arguments, inputs, contents] = recorded_;
+  for (size_t i = 0; i < contents.size(); ++i)
+    if (!replay.needs_contents(i)) contents[i].kept.reset();
+  for (size_t i = 0; i < operations.size(); ++i) {
+    if (replay.needs_operation(i)) continue;
+    for (auto& argument : recorded_.arguments_of(operations[i])) argument = {};
+    operations[i].generator = {};
+  }
+  count_recorded(static_cast<int64_t>(operations.size()));
+  return {operations.size(), arguments.size(), inputs.size(), contents.size(), saved_.size()};
+}
+
+at::Tensor Region::unpack(const std::shared_ptr<Region>& region, size_t number) {
+  const auto before = replayed_here.lock();
+  const auto backward = hook::current_backward();
+  if (before != region || backward != replayed_for) {
+    if (before && before != region) before->leave();
+    replayed_here = region;
+    replayed_for = backward;
+    if (backward >= 0)
+      hook::at_end_of_backward([last = std::weak_ptr(region)] {
+        if (const auto left = last.lock()) left->leave();
+      });
+  }
+  return region->unpack(number);
+}
+
+at::Tensor Region::unpack(size_t number) {
+  const base::Lock lock(mutex_);
+  auto& saved = saved_[number];
+  if (saved.held.defined()) {
+    check_version(saved.held, saved.version, nullptr);
+    return saved.held;
+  }
+  if (!saved.replayed.defined()) {
+    Replay(*this).run();
+    replays.fetch_add(1, std::memory_order_relaxed);
+  }
+  return saved.replayed;
+}
+
+void Region::leave() {
+  const base::Lock lock(mutex_);
+  for (auto& saved : saved_) saved.replayed.reset();
+}
+
+void Region::check_version(const at::Tensor& held, uint32_t version, const Operation* reader) const {
+  const auto now = version_of(held);
+  if (now == version) return;
+  throw UsageError("MU586", "a tensor that block '" + block_ + "' " +
+                                (reader ? "gave to " + reader->op.schema().name() : std::string("saved for backward")) +
+                                " was changed in place before backward: it has version " + std::to_string(now) +
+                                " and had " + std::to_string(version) +
+                                "; change a copy of it, or leave this block out of recompute");
+}
+
+}  // namespace muster::graph

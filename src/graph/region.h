@@ -1,0 +1,187 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Generator.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/ivalue.h>
+#include <c10/core/Storage.h>
+#include <c10/util/SmallVector.h>
+
+#include "base/mutex.h"
+
+namespace muster::graph {
+
+/// How a tensor lies in its memory.
+struct Layout {
+  Layout() = default;
+  explicit Layout(const at::Tensor& tensor);
+  /// A tensor in the memory of `base`. It shares neither version nor graph with it.
+  at::Tensor in_memory_of(const at::Tensor& base) const;
+
+  int64_t offset = 0;  // elements from the begin of the memory
+  c10::SmallVector<int64_t, 5> sizes, strides;
+  at::ScalarType dtype = at::kFloat;
+  bool conjugate = false, negative = false;
+};
+
+/// Calls f(element, tensor) for the tensor that the value is (element -1), or for those in the list that it is.
+template <class F>
+void each_tensor(const c10::IValue& value, F&& f) {
+  if (value.isTensor()) {
+    f(-1, value.toTensor());
+  } else if (value.isTensorList() || value.isOptionalTensorList()) {
+    int32_t i = 0;
+    for (const auto& element : value.toListRef()) {
+      if (element.isTensor()) f(i, element.toTensor());
+      ++i;
+    }
+  }
+}
+
+/// The same tensor without its graph. It shares memory and version counter.
+at::Tensor alias_of(const at::Tensor& tensor);
+/// 0 for tensors of inference mode, which have no version.
+uint32_t version_of(const at::Tensor& tensor) noexcept;
+
+/// A number for the contents that a recorded operator gave to a piece of memory: by making it, or by writing it.
+struct ContentsId {
+  static constexpr uint32_t kNone = 0x7fffffff;
+  uint32_t index : 31 = kNone;
+  uint32_t of_parameters : 1 = 0;  ///< in Region::parameters(), not in the region
+  bool known() const noexcept { return index != kNone; }
+  friend bool operator==(ContentsId, ContentsId) = default;
+};
+
+struct Contents {
+  uint32_t operation;  ///< which made or wrote it
+  uint32_t output;  ///< number of the tensor among the operator's results, lists unrolled; unused if `before` is known
+  uint32_t memory;  ///< index of the first contents of this memory
+  uint32_t before;  ///< contents that the operator wrote over; ContentsId::kNone if it made the memory
+  at::Tensor kept = {};  ///< the result of an operator whose results are kept
+  uint32_t kept_version = 0;
+};
+
+/// A tensor among the arguments of a recorded operator.
+struct Input {
+  uint32_t argument;
+  int32_t element;      ///< of a list; -1 if the argument is the tensor itself
+  ContentsId contents;  ///< unknown: the tensor itself is among the operation's arguments
+  uint32_t version;     ///< of such a tensor, when the operator ran
+  Layout layout;        ///< of the others
+};
+
+/// One recorded operator. Its arguments and inputs are ranges of what Operations has of all operators: a small block of
+/// memory for each would lie between the large ones of tensors, and keep them apart when they are freed.
+struct Operation {
+  explicit Operation(const c10::OperatorHandle& op) : op(op) {}
+
+  c10::OperatorHandle op;
+  at::Generator generator;  ///< of a random operator: a copy from before it ran
+  uint64_t copied = 0;      ///< bit i: argument i is written, and a replay gives the operator a copy
+  uint32_t first_argument = 0, argument_count = 0;
+  uint32_t first_input = 0, input_count = 0;
+  uint32_t first_contents = 0, contents_count = 0;
+  bool grad_mode = true;  ///< whether gradients were on when it ran
+};
+
+/// Operators in the order in which they ran.
+struct Operations {
+  std::vector<Operation> operations;
+  std::vector<c10::IValue> arguments;  ///< tensors that other operations made are left out
+  std::vector<Input> inputs;
+  std::vector<Contents> contents;
+
+  std::span<c10::IValue> arguments_of(const Operation& operation) {
+    return std::span(arguments).subspan(operation.first_argument, operation.argument_count);
+  }
+  std::span<const c10::IValue> arguments_of(const Operation& operation) const {
+    return std::span(arguments).subspan(operation.first_argument, operation.argument_count);
+  }
+  std::span<const Input> inputs_of(const Operation& operation) const {
+    return std::span(inputs).subspan(operation.first_input, operation.input_count);
+  }
+};
+
+/// A tensor that autograd saved in a region.
+struct SavedTensor {
+  at::Tensor held;                 ///< undefined if a replay makes it again
+  std::optional<uint64_t> digest;  ///< of its values, if the replay is to be checked
+  uint32_t version = 0;            ///< of `held` when it was saved
+  bool gone = false;               ///< autograd needs it no more
+  ContentsId contents;
+  Layout layout;
+  at::Tensor replayed;  ///< while backward is in this region
+};
+
+/// How much a region has recorded; what the next one of its block will need.
+struct RegionSize {
+  size_t operations = 0, arguments = 0, inputs = 0, contents = 0, saved = 0;
+};
+
+/// What happened between the first touch of one block's parameters and of the next one's: the operators, and what
+/// autograd saved of them. The first tensor that backward asks for replays all operators that saved tensors of this
+/// region need, in their order; it stops at the last one of these.
+/// Thread safety: a region is recorded by one thread, and replayed by any.
+class Region {
+ public:
+  /// `checked`: whether operators are to do the same in a replay.
+  Region(std::string block, std::shared_ptr<Operations> parameters, bool checked, const RegionSize& expected);
+  Region(const Region&) = delete;
+  Region& operator=(const Region&) = delete;
+
+  const std::string& block() const noexcept { return block_; }
+  bool checked() const noexcept { return checked_; }
+  Operations& recorded() noexcept { return recorded_; }
+  /// Operators that read parameters only, such as casts, of all regions of a forward. They are replayed wherever a
+  /// region needs them.
+  Operations& of_parameters() noexcept { return *of_parameters_; }
+
+  /// Adds a tensor that autograd saves, and returns its number.
+  size_t add(SavedTensor saved);
+  /// Only while the region is recorded.
+  SavedTensor& saved(size_t number) { return saved_[number]; }
+  /// Autograd needs the tensor no more.
+  void forget(size_t number);
+  /// Somebody is about to write into this memory: what the region holds of it moves to a copy. What autograd saved
+  /// stays, since it would be an error without recompute, too.
+  void keep_copy_of(const c10::StorageImpl* memory);
+  /// Forgets operators that no saved tensor needs, with the inputs that they hold. Nothing is recorded after it.
+  RegionSize close();
+
+  /// The values that were saved. What this thread has replayed of another region is freed, unless autograd holds it.
+  /// Throws: UsageError (MU586) if a tensor that the region holds was changed in place, (MU588) if an operator gave
+  /// other values than before.
+  static at::Tensor unpack(const std::shared_ptr<Region>& region, size_t number);
+
+ private:
+  class Replay;
+  at::Tensor unpack(size_t number);
+  void leave();
+  void check_version(const at::Tensor& held, uint32_t version, const Operation* reader) const;
+
+  const std::string block_;
+  const bool checked_;
+  const std::shared_ptr<Operations> of_parameters_;
+  base::Mutex mutex_;
+  Operations recorded_;             // not guarded: written by the thread that records, read afterwards
+  std::vector<SavedTensor> saved_;  // the same, but for what replays and autograd change under the mutex
+};
+
+/// What has been recorded and replayed in this process. Thread-safe.
+struct ReplayCounts {
+  int64_t recorded = 0;  ///< operators
+  int64_t replayed = 0;  ///< operators
+  int64_t replays = 0;   ///< how often a region was replayed
+};
+ReplayCounts replay_counts() noexcept;
+/// Adds operators to `recorded`.
+void count_recorded(int64_t operators) noexcept;
+
+}  // namespace muster::graph
