@@ -16,6 +16,7 @@
 #include "comm/object_file.h"
 #include "device/device.h"
 #include "device/memory.h"
+#include "graph/saved_tensors.h"
 #include "hook/half_lstm.h"
 #include "hook/random_scope.h"
 #include "hook/watched_storage.h"
@@ -80,6 +81,7 @@ std::vector<std::string> entries() {
   return {entry("forked ranks", forked, "before main, under muster run", std::string(cluster::kForkRanks) + "=0"),
           interceptor("key fallback", hook::kStorageInterceptorsSwitch, "from the first sharded model on"),
           interceptor("random key", hook::kRandomKeySwitch, "from the first data loader on"),
+          interceptor("recorder", graph::kRecorderSwitch, "with an autograd engine, from the first recompute on"),
           interceptor("half LSTM", hook::kHalfLstmSwitch, "from the first 16-mixed on a CPU on"),
           entry("kept memory", device::choose_kept_memory("auto", true, variables).kept,
                 "from the first model prepared on a CPU on", "MUSTER_KEEP_MEMORY=0 or malloc's own variables")};

@@ -34,11 +34,11 @@ bool is_known(const std::string& name, const std::string& text) {
 /// Every variable of Muster, as listed in docs/howto/environment.md.
 std::vector<std::string> own_variables() {
   std::vector<std::string> names{
-      options::kLineVariable, cluster::kJob,          cluster::kStoreFd,       cluster::kReportFd,
-      cluster::kDeviceIndex,  cluster::kSecret,       cluster::kSecretFile,    cluster::kLog,
-      cluster::kRestartCount, cluster::kJobStart,     cluster::kForkServer,    "MUSTER_CONFIG",
-      "MUSTER_BACKEND_PATH",  "MUSTER_HOST",          "MUSTER_KEEP_MEMORY",    "MUSTER_TERMINAL",
-      "MUSTER_NO_HALF_LSTM",  "MUSTER_NO_RANDOM_KEY", "MUSTER_NO_KEY_FALLBACK"};
+      options::kLineVariable, cluster::kJob,          cluster::kStoreFd,        cluster::kReportFd,
+      cluster::kDeviceIndex,  cluster::kSecret,       cluster::kSecretFile,     cluster::kLog,
+      cluster::kRestartCount, cluster::kJobStart,     cluster::kForkServer,     "MUSTER_CONFIG",
+      "MUSTER_BACKEND_PATH",  "MUSTER_HOST",          "MUSTER_KEEP_MEMORY",     "MUSTER_TERMINAL",
+      "MUSTER_NO_HALF_LSTM",  "MUSTER_NO_RANDOM_KEY", "MUSTER_NO_KEY_FALLBACK", "MUSTER_NO_RECOMPUTE"};
   for (const auto& options : {program_options(), run_option_table().descriptions()})
     for (const auto& option : options)
       if (!option.variable.empty()) names.push_back(option.variable);

@@ -103,6 +103,20 @@ void visit_training_options(Visit&& visit) {
         "Weighting.SumAddsUpAndFixedDividesByTheNumberOfSteps");
   visit(MUSTER_FIELD(precision), "precision of parameters and computation, such as bf16-mixed",
         "Launcher.ARequestFillsADefaultAndMustNotContradict", {.aliases = {"mixed_precision"}});
+  visit(
+      MUSTER_FIELD(recompute.blocks),
+      "blocks whose activations backward makes again: classes or names of submodules, or auto for the units of sharded "
+      "training and repeated blocks",
+      "RecomputeWorld.EveryStrategyGetsTheSameBits", {.aliases = {"recompute"}});
+  visit(MUSTER_FIELD(recompute.check),
+        "compare what is made again with what it was made from, in the first step of each block",
+        "Recompute.AnOperatorThatWritesInSecretIsNamed");
+  visit(MUSTER_FIELD(recompute.every), "make the activations of every n-th block again", "Recompute.EveryNthBlock");
+  visit(MUSTER_FIELD(recompute.keep),
+        "operators whose results are kept in blocks: matmul, attention, convolution, or an operator's name",
+        "Recompute.KeepsTheResultsOfNamedOperators");
+  visit(MUSTER_FIELD(recompute.types), "classes whose modules are blocks", "Recompute.BlocksAreChosenByType",
+        {.code_only = true});
   visit(MUSTER_FIELD(step_scheduler_with_optimizer), "a scheduler steps only if its optimizer has stepped",
         "Options.SchedulesInMicroBatches");
   visit(MUSTER_FIELD(strategy), "strategy of training, such as ddp or fsdp; its options begin with ddp. and fsdp.",

@@ -49,6 +49,26 @@ struct options::Value<parallel::ReshardAfterForward> {
   }
 };
 
+template <>
+struct options::Value<ActivationCheckpointing> {
+  static constexpr const char* kType = "true, false, or classes of blocks";
+  static std::string read(const std::string& text, ActivationCheckpointing& value) {
+    if (const auto on = read_bool(text)) {
+      value = *on;
+      return "";
+    }
+    std::vector<std::string> blocks;
+    auto unreadable = Value<std::vector<std::string>>::read(text, blocks);
+    value = std::move(blocks);
+    return unreadable;
+  }
+  static std::string write(const ActivationCheckpointing& value) {
+    const auto& blocks = value.options().blocks;
+    if (blocks.empty() || blocks == std::vector<std::string>{"auto"}) return Value<bool>::write(!blocks.empty());
+    return Value<std::vector<std::string>>::write(blocks);
+  }
+};
+
 namespace strategy {
 namespace {
 
@@ -67,6 +87,9 @@ void require(options::OptionsOf<parallel::DdpOptions>& made, bool (*check)(const
 const options::Table<parallel::ShardedOptions>& sharded_table() {
   static const options::Table<parallel::ShardedOptions> table = [] {
     options::OptionsOf<parallel::ShardedOptions> made{.prefix = "fsdp."};
+    made.add(MUSTER_FIELD(activation_checkpointing),
+             "backward makes the activations of the units, or of blocks of these classes, again",
+             "RecomputeSharding.TheStrategyMaySayIt");
     made.add(MUSTER_FIELD(auto_wrap),
              "if nothing else defines units: make units of the repeated blocks and of layers as large as one",
              "Units.FindsTheLayersOfAnEncoderAndLeavesTheRestToTheRoot");

@@ -71,8 +71,11 @@ constexpr ForeignWord kStrategiesOfFairscale[] = {
 
 constexpr std::string_view kNoOffload =
     "parameters and states stay on the device; shard them over more ranks, or over smaller batches";
-constexpr std::string_view kNoActivationCheckpointing =
-    "activations are kept for backward; train on smaller batches and accumulate gradients";
+constexpr std::string_view kNoActivationOffload =
+    "activations stay on the device; the option recompute makes those of blocks again";
+constexpr std::string_view kWholeActivations =
+    "each rank has the activations of its own samples, and replays are ordered by the device; the option recompute "
+    "makes activations again";
 constexpr std::string_view kByTheRuntime =
     "it is chosen for the whole program: give timeout among the options of the object that prepares; the backend "
     "follows from the device";
@@ -86,8 +89,8 @@ constexpr std::string_view kStaysThere =
 constexpr std::string_view kOff = "false none";
 
 constexpr ForeignWord kFieldsOfAccelerate[] = {
-    {"activation_checkpointing", refused, kNoActivationCheckpointing, kOff, false, "FSDP_ACTIVATION_CHECKPOINTING"},
-    {"activation_checkpointing_offload", refused, kNoActivationCheckpointing, kOff, false,
+    {"activation_checkpointing", option, "activation_checkpointing", "", false, "FSDP_ACTIVATION_CHECKPOINTING"},
+    {"activation_checkpointing_offload", refused, kNoActivationOffload, kOff, false,
      "FSDP_ACTIVATION_CHECKPOINTING_OFFLOAD"},
     {"cp_size", refused, kNoLayerCuts, "1", false, "PARALLELISM_CONFIG_CP_SIZE"},
     {"cpu_ram_efficient_loading", ignored, kWholeModel, "", false, "FSDP_CPU_RAM_EFFICIENT_LOADING"},
@@ -109,7 +112,7 @@ constexpr ForeignWord kFieldsOfAccelerate[] = {
 };
 
 constexpr ForeignWord kFieldsOfLightning[] = {
-    {"activation_checkpointing_policy", refused, kNoActivationCheckpointing},
+    {"activation_checkpointing_policy", option, "activation_checkpointing"},
     {"process_group_backend timeout", refused, kByTheRuntime},
 };
 
@@ -499,12 +502,11 @@ constexpr ForeignWord kKeysOfTraining[] = {
 };
 
 constexpr ForeignWord kKeysOfModels[] = {
-    {"activation_checkpointing.partition_activations activation_checkpointing.cpu_checkpointing "
-     "activation_checkpointing.contiguous_memory_optimization",
-     refused, kNoActivationCheckpointing, "false"},
-    {"activation_checkpointing.number_checkpoints", refused, kNoActivationCheckpointing, "none"},
-    {"activation_checkpointing.synchronize_checkpoint_boundary activation_checkpointing.profile", refused,
-     kNoActivationCheckpointing, "false"},
+    {"activation_checkpointing.partition_activations activation_checkpointing.cpu_checkpointing", refused,
+     kNoActivationOffload, "false"},
+    {"activation_checkpointing.contiguous_memory_optimization activation_checkpointing.number_checkpoints "
+     "activation_checkpointing.synchronize_checkpoint_boundary activation_checkpointing.profile",
+     ignored, kWholeActivations},
     {"moe.", refused, kNoExperts},
     {"moe", refused, kNoExperts, "false"},
     {"expert_parallel.", refused, kNoExperts},

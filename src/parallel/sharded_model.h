@@ -113,6 +113,7 @@ class ShardedModel final : public ManagedModel, public GradientReductions, publi
   std::vector<std::pair<std::string, at::Tensor>> full_state(bool main_only) override;
   std::vector<TensorShard> shards() override;
   at::ScalarType stored_dtype(const at::Tensor& tensor) const override;
+  std::vector<std::string> unit_names() const override;
   precision::ForwardCasts forward_casts() const override;
   /// Throws: UsageError (MU169) inside a forward, backward or another such scope; (MU190) from an operator that writes
   /// a parameter without writeback; (MU191) on the other ranks, with nothing written, if f failed on one.

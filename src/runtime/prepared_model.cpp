@@ -25,6 +25,8 @@ void ForwardScope::open() const {
   try {
     cast_.emplace(model_.policy.precision(), model_.device);
     model_.managed->enter_forward();
+    if (model_.recomputed && model_.scopes.empty() && at::GradMode::is_enabled())
+      recording_.emplace(*model_.recomputed);
   } catch (...) {
     cast_.reset();
     span_.reset();
@@ -35,6 +37,7 @@ void ForwardScope::open() const {
 
 void ForwardScope::close() const noexcept {
   model_.scopes.pop_back();
+  recording_.reset();
   model_.managed->leave_forward();
   cast_.reset();
   span_.reset();

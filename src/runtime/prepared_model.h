@@ -3,6 +3,7 @@
 #include <c10/util/Exception.h>
 #include <torch/nn/module.h>
 
+#include "graph/recording.h"
 #include "muster/optim/clip.h"
 #include "muster/precision/policy.h"
 #include "muster/runtime/model.h"
@@ -22,6 +23,7 @@ struct PreparedModel {
   std::function<GradNorm()> grad_norm = {};                 ///< implementation of Model::grad_norm()
   std::function<void(c10::Error&)> add_error_context = {};  ///< handler of LibTorch's errors in a forward
   std::vector<const ForwardScope*> scopes = {};             ///< open scopes, from the outermost on
+  std::shared_ptr<const graph::Blocks> recomputed = {};     ///< blocks whose activations are made again, if any
 };
 
 /// One forward of the model: autocast is on, and parameters are in place. Scopes nest.
@@ -40,6 +42,7 @@ class [[nodiscard]] ForwardScope {
   PreparedModel& model_;
   mutable std::optional<TraceScope> span_;  // trace of the forward; empty while the scope is closed
   mutable std::optional<precision::AutocastScope> cast_;
+  mutable std::optional<graph::Recording> recording_;  // last, since it ends before parameters are freed
 };
 
 /// Closes the open forward scopes of a model until resume(). Without resume(), as after an exception, they stay closed.

@@ -130,8 +130,7 @@ void PreparedScheduler::compare_with(int64_t steps, int64_t last) {
   if (std::exchange(compared, true)) return;
   const auto total = total_steps();
   if (total && (*total > steps || *total <= steps - last) && rank == 0)
-    log::warning(class_name(), " was made for ", *total, " steps, and this training has ",
-                 steps, kHowToCount);
+    log::warning(class_name(), " was made for ", *total, " steps, and this training has ", steps, kHowToCount);
 }
 
 PreparedScheduler::~PreparedScheduler() {

@@ -14,6 +14,7 @@
 #include "device/device.h"
 #include "device/memory.h"
 #include "device/processor.h"
+#include "graph/blocks.h"
 #include "memory_owners.h"
 #include "muster/base/environment.h"
 #include "muster/base/error.h"
@@ -22,6 +23,7 @@
 #include "muster/data/sample_split.h"
 #include "muster/parallel/capabilities.h"
 #include "muster/parallel/managed_model.h"
+#include "muster/parallel/wrap.h"
 #include "muster/precision/options.h"
 #include "muster/precision/plugin.h"
 #include "muster/runtime/batch_size_search.h"
@@ -31,12 +33,44 @@
 #include "parallel/join.h"
 #include "param_groups.h"
 #include "runtime/saved_tensors.h"
+#include "tree/submodules.h"
 
 namespace muster::runtime {
 namespace {
 
 // The runtime's part of a custom precision policy; these functions do nothing for a built-in precision.
 // Why: docs/decisions/0086-a-precision-policy-of-the-programs-own.md.
+
+/// What "auto" stands for among the blocks to recompute: the units of sharded training; else modules marked by wrap(),
+/// or repeated ones.
+tree::NamedModules automatic_blocks(const torch::nn::Module& module, parallel::ManagedModel& managed) {
+  const auto* sharded = managed.sharded_parameters();
+  const auto units = sharded ? sharded->unit_names() : std::vector<std::string>();
+  tree::NamedModules blocks;
+  for (const auto& place : tree::submodules_of(module))
+    if (sharded ? std::ranges::find(units, place.name) != units.end() : parallel::is_unit(*place.module))
+      blocks.emplace(place.module.get(), place.name);
+  return blocks.empty() ? tree::repeated_modules(module) : blocks;
+}
+
+/// nullptr if nothing is recomputed. Collective.
+std::shared_ptr<const graph::Blocks> recomputed_blocks(const torch::nn::Module& module, parallel::ManagedModel& managed,
+                                                       const RecomputeOptions& options,
+                                                       const comm::Communicator& group) {
+  std::shared_ptr<const graph::Blocks> blocks;
+  std::vector<std::string> lines{"nothing"};
+  if (options.on()) {
+    graph::install_recorder();
+    blocks = std::make_shared<graph::Blocks>(module, options, automatic_blocks(module, managed));
+    lines = {blocks->describe()};
+    for (const auto& block : blocks->all()) lines.push_back("block " + block.name);
+  }
+  // A rank that makes other activations again would gather other units in backward.
+  comm::require_same_lines(group, lines,
+                           {.remedy = "give every rank the same option recompute",
+                            .what = "ranks have prepared a model with different blocks to recompute"});
+  return blocks;
+}
 
 [[noreturn]] void refuse_dtype(const PrecisionPlugin& custom, at::ScalarType dtype, const Strategy& strategy,
                                const std::string& why) {
@@ -252,9 +286,15 @@ std::shared_ptr<PreparedModel> RuntimeState::prepare_model(const std::shared_ptr
   auto model = std::make_shared<PreparedModel>(PreparedModel{module, std::move(managed), policy,
                                                              device_type_of(*module, placement_.device()), trace_,
                                                              grad_norm_of(*module, weak_from_this()), error_context()});
+  const auto* sharding = options_.strategy.sharding();
+  const bool by_strategy = sharding && !options_.recompute.on();
+  model->recomputed = recomputed_blocks(*module, *model->managed,
+                                        by_strategy ? sharding->activation_checkpointing.options() : options_.recompute,
+                                        placement_.group());
   registry_->add(model);
   gradient_processing_->for_each_optimizer([](PreparedOptimizer& optimizer) { optimizer.bind_models(); });
   notes_.push_back("model " + module->name() + ": " + model->managed->describe());
+  if (model->recomputed) notes_.push_back("model " + module->name() + ": " + model->recomputed->describe());
   const auto memory = device::describe_memory(placement_.device());
   if (placement_.cluster().is_main() && (model->managed->sharded() || !memory.empty()))
     log::info(notes_.back(), memory.empty() ? "" : "; ", memory);

@@ -225,8 +225,8 @@ TEST(ConfigFile, KeysOfDeepSpeedThatWouldBeAnotherTrainingAreRefused) {
   for (const auto& [key, json] :
        {std::pair{"activation_checkpointing.partition_activations",
                   R"({"activation_checkpointing": {"partition_activations": true}})"},
-        std::pair{"activation_checkpointing.number_checkpoints",
-                  R"({"activation_checkpointing": {"number_checkpoints": 4}})"},
+        std::pair{"activation_checkpointing.cpu_checkpointing",
+                  R"({"activation_checkpointing": {"cpu_checkpointing": true}})"},
         std::pair{"zero_optimization.zero_quantized_weights",
                   R"({"zero_optimization": {"stage": 3, "zero_quantized_weights": true}})"},
         std::pair{"zero_optimization.cpu_offload", R"({"zero_optimization": {"stage": 2, "cpu_offload": true}})"},

@@ -158,7 +158,7 @@ TEST(LaunchFlags, VariablesAreJudgedAsTheNamesThatTheyStandFor) {
   };
   for (const auto* variable :
        {"PARALLELISM_CONFIG_TP_SIZE=2", "PARALLELISM_CONFIG_CP_SIZE=4", "PARALLELISM_CONFIG_SP_SIZE=2",
-        "FSDP_OFFLOAD_PARAMS=True", "FSDP_ACTIVATION_CHECKPOINTING=yes", "FSDP_BACKWARD_PREFETCH=NO_PREFETCH"})
+        "FSDP_OFFLOAD_PARAMS=True", "FSDP_ACTIVATION_CHECKPOINTING_OFFLOAD=yes", "FSDP_BACKWARD_PREFETCH=NO_PREFETCH"})
     refused(variable, "MU197");
   for (const auto* variable :
        {"ACCELERATE_USE_TP=true", "ACCELERATE_USE_MEGATRON_LM=1", "ACCELERATE_DEEPSPEED_CONFIG_FILE=ds.json",
@@ -195,8 +195,8 @@ TEST(LaunchFlags, DurationsAreReadAlike) {
 
 TEST(LaunchFlags, WhatIsNotSupportedInAnyFormIsSaidToBe) {
   const UserFolders user;
-  for (const auto& words : {Words{"--strategy", "fsdp", "--fsdp", "activation_checkpointing=Block"},
-                            Words{"--strategy", "fsdp", "--options", "fsdp.activation_checkpointing=Block"}}) {
+  for (const auto& words : {Words{"--strategy", "fsdp", "--fsdp", "offload_policy=Block"},
+                            Words{"--strategy", "fsdp", "--options", "fsdp.offload_policy=Block"}}) {
     auto call = words;
     call.insert(call.begin(), "run");
     call.emplace_back("true");

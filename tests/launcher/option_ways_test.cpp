@@ -46,6 +46,10 @@ const Values kRuntime{{"accelerator", "cpu"},
                       {"project.automatic_checkpoint_naming", "true"},
                       {"project.directory", "out"},
                       {"project.total_limit", "3"},
+                      {"recompute.blocks", "Block,Head"},
+                      {"recompute.check", "false"},
+                      {"recompute.every", "2"},
+                      {"recompute.keep", "matmul,aten::gelu"},
                       {"split_batches", "true"},
                       {"step_scheduler_with_optimizer", "false"},
                       {"synced_generators.cpu", "true"},
@@ -65,7 +69,8 @@ const Values kReplicated{{"ddp.broadcast_buffers", "false"},
                          {"ddp.power_sgd.warm_start", "false"},
                          {"ddp.static_graph", "true"},
                          {"strategy", "ddp"}};
-const Values kSharded{{"fsdp.auto_wrap", "false"},
+const Values kSharded{{"fsdp.activation_checkpointing", "Block,Head"},
+                      {"fsdp.auto_wrap", "false"},
                       {"fsdp.buffer_dtype", "bf16"},
                       {"fsdp.cast_forward_inputs", "false"},
                       {"fsdp.ignored_modules", "head,tail"},
@@ -179,12 +184,12 @@ TEST(OptionWays, TheTableHasEveryFieldOfTheRuntime) {
   [[maybe_unused]] const auto& [accelerator, affinity, backend, benchmark, callbacks, cluster_reader, deterministic,
                                 device_backend, devices, dispatch_batches, even_batches, fp32_modules, grad_scaler,
                                 gradient_accumulation, keep_memory, matmul_precision, num_nodes, precision, project,
-                                split_batches, step_scheduler_with_optimizer, strategy, synced_generators, timeout,
-                                two_level_sums] = RuntimeOptions();
+                                recompute, split_batches, step_scheduler_with_optimizer, strategy, synced_generators,
+                                timeout, two_level_sums] = RuntimeOptions();
   std::set<std::string> fields;
   for (const auto& option : runtime::runtime_option_table().options)
     fields.insert(option.description.name.substr(0, option.description.name.find('.')));
-  EXPECT_EQ(fields.size(), 25u);
+  EXPECT_EQ(fields.size(), 26u);
 }
 
 TEST(OptionWays, TheApisShareDefaultsWithTheRuntime) {
@@ -198,17 +203,17 @@ TEST(OptionWays, TheApisShareDefaultsWithTheRuntime) {
 TEST(OptionWays, TheTableHasEveryFieldThatTheApisShareWithTheRuntime) {
   // A field that is added to one of the structs breaks its line: give it a line in runtime_fields.h, too.
   [[maybe_unused]] const auto& [a1, a2, a3, a4, a5, a6, a7, a8, a9, a10, a11, a12, a13, a14, a15, a16, a17, a18, a19,
-                                a20, a21, a22, a23, a24, a25, a26] = AcceleratorOptions();
+                                a20, a21, a22, a23, a24, a25, a26, a27] = AcceleratorOptions();
   [[maybe_unused]] const auto& [f1, f2, f3, f4, f5, f6, f7, f8, f9, f10, f11, f12, f13, f14, f15, f16, f17, f18, f19,
-                                f20, f21, f22] = FabricOptions();
+                                f20, f21, f22, f23] = FabricOptions();
   std::set<std::string> accelerator, fabric;
   runtime::visit_options([&](const char* name, auto get, const options::Description&) {
     const std::string path(name), field = path.substr(0, path.find('.'));
     if constexpr (requires(AcceleratorOptions& options) { get(options); }) accelerator.insert(field);
     if constexpr (requires(FabricOptions& options) { get(options); }) fabric.insert(field);
   });
-  EXPECT_EQ(accelerator.size(), 23u) << "apart from cpu, gradient_accumulation_steps and mixed_precision";
-  EXPECT_EQ(fabric.size(), 22u);
+  EXPECT_EQ(accelerator.size(), 24u) << "apart from cpu, gradient_accumulation_steps and mixed_precision";
+  EXPECT_EQ(fabric.size(), 23u);
 }
 
 TEST(OptionWays, EveryOptionNamesAnExistingTestOfItsEffect) {

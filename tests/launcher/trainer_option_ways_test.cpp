@@ -176,9 +176,9 @@ TEST(TrainerOptionWays, TheTableHasEveryFieldThatTheRuntimeHasNot) {
                                 limit_predict_batches, limit_test_batches, limit_train_batches, limit_val_batches,
                                 log_every_n_steps, logger, matmul_precision, max_epochs, max_steps, max_time,
                                 min_epochs, min_steps, num_nodes, num_sanity_val_steps, overfit_batches, precision,
-                                reload_dataloaders_every_n_epochs, requeue, strategy, sync_batchnorm, timeout,
-                                two_level_sums, val_check_interval] = TrainerOptions();
-  constexpr size_t kFields = 46, kNotInTheTable = 17;
+                                recompute, reload_dataloaders_every_n_epochs, requeue, strategy, sync_batchnorm,
+                                timeout, two_level_sums, val_check_interval] = TrainerOptions();
+  constexpr size_t kFields = 47, kNotInTheTable = 18;
   EXPECT_EQ(trainer::option_table().options.size(), kFields - kNotInTheTable);
 }
 

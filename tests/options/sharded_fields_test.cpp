@@ -66,13 +66,21 @@ TEST(PythonFields, OfFairscaleBecomeOurs) {
       EXPECT_EQ(field.write(of_python(text)), field.description.default_text) << text;
 }
 
+TEST(PythonFields, OfActivationCheckpointingAreBlocksToRecompute) {
+  using Blocks = std::vector<std::string>;
+  const auto blocks = [](const char* text) { return of_python(text).activation_checkpointing.options().blocks; };
+  EXPECT_EQ(blocks("activation_checkpointing=true"), Blocks{"auto"});
+  EXPECT_EQ(blocks("activation_checkpointing=Block"), Blocks{"Block"});
+  EXPECT_EQ(blocks("activation_checkpointing_policy=Block,Head"), (Blocks{"Block", "Head"}));
+  EXPECT_EQ(blocks("activation_checkpointing=n"), Blocks());
+}
+
 TEST(PythonFields, WithoutACounterpartAreRefusedByName) {
-  for (const char* text : {"cpu_offload=true", "offload_params=true", "activation_checkpointing=true",
-                           "activation_checkpointing_offload=1", "activation_checkpointing_policy=Block",
-                           "backward_prefetch=BACKWARD_POST", "state_dict_type=LOCAL_STATE_DICT", "param_init_fn=f",
-                           "process_group=g", "process_group_backend=gloo", "timeout=60", "ignored_states=w",
-                           "shard_placement_fn=f", "offload_policy=CPUOffloadPolicy", "activation_checkpointing=Block",
-                           "cpu_offload=CPUOffload(offload_params=True)", "move_params_to_cpu=Y"})
+  for (const char* text :
+       {"cpu_offload=true", "offload_params=true", "activation_checkpointing_offload=1",
+        "backward_prefetch=BACKWARD_POST", "state_dict_type=LOCAL_STATE_DICT", "param_init_fn=f", "process_group=g",
+        "process_group_backend=gloo", "timeout=60", "ignored_states=w", "shard_placement_fn=f",
+        "offload_policy=CPUOffloadPolicy", "cpu_offload=CPUOffload(offload_params=True)", "move_params_to_cpu=Y"})
     EXPECT_EQ(thrown_id([&] { of_python(text); }), "MU197") << text;
   for (const char* text :
        {"fp32_reduce_scatter=perhaps", "sharding_strategy=6", "auto_wrap_policy=ANY", "state_dict_type=ANY",

@@ -22,7 +22,7 @@ REFUSED = {
     "xpu": "MULTI_XPU", "hpu": "MULTI_HPU", "npu": "MULTI_NPU", "mlu": "MULTI_MLU", "sdaa": "MULTI_SDAA", "musa": "MULTI_MUSA", "neuron": "MULTI_NEURON",
     "zero2_clipping": "gradient_clipping", "zero2_offload": "offload_optimizer_device", "zero3_nvme": "offload_param_device", "zero_file": "ds.json",
     "zero_moe": "deepspeed_moe_layer_cls_names", "zero_pdsh": "deepspeed_hostfile", "fsdp1_offload": "fsdp_offload_params", "fsdp1_backward_post": "fsdp_backward_prefetch",
-    "fsdp1_local_state": "fsdp_state_dict_type", "fsdp1_activations": "fsdp_activation_checkpointing", "fsdp2_tensor": "parallelism_config_tp_size",
+    "fsdp1_local_state": "fsdp_state_dict_type", "fsdp2_tensor": "parallelism_config_tp_size",
     "fsdp2_context": "parallelism_config_cp_size", "sagemaker": "compute_environment", "sagemaker_data": "compute_environment",
 }
 ALONE = ["--devices", "1", "--nodes", "1", "--node-rank", "0", "--accelerator", "cpu", "--no-prefix"]

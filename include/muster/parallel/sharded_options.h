@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "muster/graph/options.h"
 #include "muster/precision/options.h"
 
 namespace muster {
@@ -62,6 +63,9 @@ class ReshardAfterForward {
 /// Options of sharded training. wrap() and all unit_* fields together define the units; a submodule that several of
 /// them select is one unit.
 struct ShardedOptions {
+  /// Activations that backward makes again: true (those of the units), or classes. RecomputeOptions says more, and
+  /// counts where the program gives them.
+  ActivationCheckpointing activation_checkpointing = false;
   /// If nothing else defines units: the repeated blocks found in the module become units, and so do layers outside of
   /// them that have at least as many elements as the smallest block. Off: the whole module is one unit.
   bool auto_wrap = true;

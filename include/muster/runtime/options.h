@@ -14,6 +14,7 @@
 #include "muster/data/options.h"
 #include "muster/device/options.h"
 #include "muster/format/options.h"
+#include "muster/graph/options.h"
 #include "muster/precision/options.h"
 #include "muster/strategy/options.h"
 
@@ -148,6 +149,8 @@ struct AcceleratorOptions {
   Precision mixed_precision = "no";
   int num_nodes = 1;
   ProjectOptions project = {};
+  /// Activations that backward makes again instead of keeping them: {.blocks = {"TransformerEncoderLayer"}}.
+  RecomputeOptions recompute = {};
   /// A loader's batch_size counts all ranks together: each batch is split into one part per rank.
   bool split_batches = false;
   bool step_scheduler_with_optimizer = true;  ///< off: step() of a scheduler always steps, whatever the optimizer does
@@ -204,6 +207,7 @@ struct FabricOptions {
   int num_nodes = 1;
   Precision precision = "32-true";
   ProjectOptions project = {};
+  RecomputeOptions recompute = {};  ///< as in AcceleratorOptions
   Strategy strategy = "auto";
   SyncedGenerators synced_generators = {};
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
@@ -241,6 +245,7 @@ struct RuntimeOptions {
   int num_nodes = 1;
   Precision precision = "32-true";
   ProjectOptions project = {};
+  RecomputeOptions recompute = {};
   bool split_batches = false;
   bool step_scheduler_with_optimizer = true;
   Strategy strategy = "auto";

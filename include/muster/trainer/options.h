@@ -132,6 +132,7 @@ struct TrainerOptions {
   /// Train and validate only on these first batches, in the order of the data; 0.0: off. Replaces both limits.
   BatchLimit overfit_batches = 0.0;
   Precision precision = "32-true";
+  RecomputeOptions recompute = {};                ///< as in AcceleratorOptions
   int64_t reload_dataloaders_every_n_epochs = 0;  ///< 0: the loaders are made once
   /// Called on the main rank after SIGUSR1, with the saved checkpoint, to requeue the job. Unset: under SLURM `scontrol
   /// requeue` is called.

@@ -209,6 +209,13 @@ at::ScalarType ShardedModel::stored_dtype(const at::Tensor& tensor) const {
   return engine_->module_buffers.built_dtype(tensor);
 }
 
+std::vector<std::string> ShardedModel::unit_names() const {
+  std::vector<std::string> names;
+  for (const auto& unit : engine_->units)
+    if (std::ranges::find(names, unit->name()) == names.end()) names.push_back(unit->name());
+  return names;
+}
+
 precision::ForwardCasts ShardedModel::forward_casts() const {
   const auto& settings = engine_->settings;
   return {.inputs = settings.cast_forward_inputs ? settings.param_dtype : std::nullopt,
