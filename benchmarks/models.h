@@ -13,7 +13,7 @@ struct GPTShape {
   bool tied = false;  ///< the head has the weights of the tokens' embedding
 };
 inline constexpr GPTShape kGPT9M{8192, 256, 256, 6, 8}, kGPT124M{50304, 1024, 768, 12, 12, true},
-    kTinyGPT{512, 32, 64, 2, 4, true};
+    kGPT512{8192, 256, 512, 6, 8}, kTinyGPT{512, 32, 64, 2, 4, true};
 
 struct BlockImpl : torch::nn::Module {
   explicit BlockImpl(const GPTShape& shape) : heads(shape.heads) {

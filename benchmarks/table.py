@@ -156,6 +156,26 @@ def memory_cases(programs):
                    {"muster": ours, "formula": dataclasses.replace(ours, case=f"formula {strategy}")}, ranks=2, rounds=1, shown=False)
 
 
+def recompute_cases(programs):
+    """Blocks whose activations are made again, beside torch.utils.checkpoint with and without the states of generators, and what that costs."""
+    for strategy, rival, ranks in (("no", "checkpoint", 1), ("fsdp", "checkpoint under fully_shard", 2)):
+        ours = lambda model: Contender([str(programs / "recompute_bench"), "auto" if strategy == "no" else strategy, model])
+        theirs = lambda model: Contender(peer("recompute_peer", "alone" if ranks == 1 else "fully_shard", model))
+        for model in ("gpt-9m", "gpt-512"):
+            for measure, unit in (("step", "ms/step"), ("memory", "MiB")):
+                name = f"{strategy} {model} {measure}"
+                yield Case("recompute", name, unit,
+                           {"muster": dataclasses.replace(ours(model), case=f"{measure} {model}"),
+                            rival: dataclasses.replace(theirs(model), variants=(f"{measure} rng", f"{measure} no-rng"))},
+                           ranks=ranks, rounds=5 if measure == "step" else 1, settings=BOTH, floors={rival: 1.0}, goals={rival: 1.1} if measure == "step" else {},
+                           shown=model == "gpt-9m")
+    for model in ("gpt-9m", "gpt-512"):
+        ours = Contender([str(programs / "recompute_bench"), "auto", model])
+        yield Case("recompute", f"what it adds to {model}", "ms/step",
+                   {"muster": dataclasses.replace(ours, case=f"step {model}"), "all kept": dataclasses.replace(ours, case=f"kept {model}")},
+                   settings=("equal",), shown=False)
+
+
 def hooks_cases(programs):
     """Hooks change gradients a little, so losses agree only roughly.
 
@@ -314,6 +334,6 @@ def muster_of(programs):
 
 def cases(build):
     programs = build / "benchmarks"
-    groups = (step_cases, trainer_cases, tracking_cases, ddp_cases, fsdp_cases, zero1_cases, synchronisation_cases, crowded_cases, memory_cases, hooks_cases,
-              accumulate_cases, collectives_cases, launch_cases, restart_cases, optim_cases, data_cases, resume_cases, safetensors_cases, checkpoint_cases, compile_cases)
+    groups = (step_cases, trainer_cases, tracking_cases, ddp_cases, fsdp_cases, zero1_cases, synchronisation_cases, crowded_cases, memory_cases, recompute_cases,
+              hooks_cases, accumulate_cases, collectives_cases, launch_cases, restart_cases, optim_cases, data_cases, resume_cases, safetensors_cases, checkpoint_cases, compile_cases)
     return [case for group in groups for case in group(programs)]

@@ -17,6 +17,7 @@ class GPTShape:
 
 
 GPT_9M, GPT_124M, TINY_GPT = GPTShape(8192, 256, 256, 6, 8), GPTShape(50304, 1024, 768, 12, 12, True), GPTShape(512, 32, 64, 2, 4, True)
+GPT_512 = GPTShape(8192, 256, 512, 6, 8)
 
 
 class Block(nn.Module):

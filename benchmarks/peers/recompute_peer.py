@@ -1,0 +1,88 @@
+"""Steps of a GPT whose blocks run again in backward: torch.utils.checkpoint, non-reentrant, per block. Arguments: "alone" or fully_shard; a
+model. A case is a measure and, last, "rng" (the generators' states are kept, as checkpoint does unless told otherwise) or "no-rng"."""
+import functools
+import sys
+import time
+
+import torch
+from torch import distributed
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.utils.checkpoint import checkpoint
+
+from models import GPT, GPT_512, GPT_9M, make_text
+from protocol import serve
+
+MIB = 1 << 20
+STEPS, WARM_UP = 2, 2
+
+
+def status_bytes(field):
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) * 1024 for line in status if line.startswith(field + ":"))
+
+
+def reset_peak():
+    with open("/proc/self/clear_refs", "w") as file:
+        file.write("5")
+
+
+kind, name = sys.argv[1:3]
+shape = {"gpt-9m": GPT_9M, "gpt-512": GPT_512}[name]
+rank = 0
+if kind == "fully_shard":
+    distributed.init_process_group("gloo")
+    mesh, rank = init_device_mesh("cpu", (distributed.get_world_size(),)), distributed.get_rank()
+before = status_bytes("VmRSS")
+
+
+class Recomputed(torch.nn.Module):
+    def __init__(self, block, rng):
+        super().__init__()
+        self.block, self.rng = block, rng
+
+    def forward(self, x):
+        return checkpoint(self.block, x, use_reentrant=False, preserve_rng_state=self.rng)
+
+
+@functools.lru_cache(1)
+def stepper(kept, rng):
+    torch.manual_seed(0)
+    model = GPT(shape)
+    if not kept:
+        model.blocks = torch.nn.ModuleList(Recomputed(block, rng) for block in model.blocks)
+    if kind == "fully_shard":
+        for block in model.blocks:
+            fully_shard(block, mesh=mesh)
+        fully_shard(model, mesh=mesh)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
+    torch.manual_seed(100 + rank)
+    batch = make_text(shape, 4)
+
+    def step():
+        optimizer.zero_grad()
+        loss = model(batch)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    for _ in range(WARM_UP):
+        step()
+    return step
+
+
+def measure(case):
+    words = case.split()
+    step = stepper(words[0] == "kept", words[-1] != "no-rng")
+    if kind == "fully_shard":
+        distributed.barrier()
+    reset_peak()
+    start = time.perf_counter()
+    for _ in range(STEPS):
+        loss = step()
+    milliseconds = (time.perf_counter() - start) / STEPS * 1e3
+    value = (status_bytes("VmHWM") - before) / MIB if words[0] == "memory" else milliseconds
+    return value, float(loss.detach())
+
+
+serve(measure)
