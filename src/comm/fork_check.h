@@ -21,17 +21,17 @@ class ForkCheck {
   }
 
  private:
-  static int forks() noexcept { return forks_before_this_process_.load(std::memory_order_relaxed); }
+  static int forks() noexcept { return forks_before_this_process.load(std::memory_order_relaxed); }
   [[noreturn]] static void refuse(const char* what, std::string_view name) {
     throw CommError("MU571", formatted("{}{} belongs to the process from which this one was forked. Use groups in that "
                                        "process only, or connect() again in this one",
                                        what, name));
   }
 
-  static inline std::atomic<int> forks_before_this_process_ = 0;
+  static inline std::atomic<int> forks_before_this_process = 0;
   // Registered before main(), so that no group exists without the handler.
   [[maybe_unused]] static inline const int registered =
-      ::pthread_atfork(nullptr, nullptr, [] { ++forks_before_this_process_; });
+      ::pthread_atfork(nullptr, nullptr, [] { ++forks_before_this_process; });
 
   int forks_;
 };
