@@ -80,6 +80,8 @@ OperatorTraits read_traits(const c10::OperatorHandle& op) {
   traits.needs_data = use.needs_data;
   traits.written = use.written;
   traits.uninitialized = is_uninitialized(schema.name());
+  traits.zeros =
+      schema.name() == "aten::zeros" || schema.name() == "aten::zeros_like" || schema.name() == "aten::new_zeros";
   const auto& arguments = schema.arguments();
   bool out = false;
   for (size_t i = 0; i < arguments.size(); ++i) {

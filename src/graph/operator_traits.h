@@ -21,6 +21,7 @@ struct OperatorTraits {
   bool autograd_only = false;  ///< its only kernel is one of autograd: an operator of a user
   bool uninitialized = false;  ///< returns memory that nobody has written
   bool workspace = false;      ///< results after the first are for its own backward, and not written in full
+  bool zeros = false;          ///< returns memory full of zeros, which programs like to fill by a pointer
   bool overwrites = false;     ///< replaces what it writes, and does not read it
   /// Its results depend on other processes, or it changes what the recorder cannot follow: it is never replayed.
   bool keeps_results = false;

@@ -77,6 +77,13 @@ const void* counter_of(const at::Tensor& tensor) {
 
 constexpr uint32_t kNoParameter = 0xffffffff;
 
+/// True elsewhere than on a host, where programs do not write by pointers.
+bool is_zero(const c10::StorageImpl& memory) {
+  const auto* bytes = static_cast<const char*>(memory.data());
+  if (!memory.device().is_cpu() || memory.nbytes() == 0 || !bytes) return true;
+  return bytes[0] == 0 && std::memcmp(bytes, bytes + 1, memory.nbytes() - 1) == 0;
+}
+
 /// The regions whose backward has not come, and the memory that they hold. A memory may stand here that no region holds
 /// any more.
 struct LiveRegions {
@@ -220,7 +227,7 @@ size_t Recording::save(const at::Tensor& tensor) {
   SavedTensor saved;
   if (region_->checked()) saved.digest = digest_of(tensor);
   const auto* made = find(tensor);
-  if (made && !made->unwritten) {
+  if (made && !made->unwritten && !(made->zeros && !is_zero(*storage_of(tensor)))) {
     saved.contents = made->contents;
     saved.layout = Layout(tensor);
     return region_->add(std::move(saved));
@@ -409,6 +416,10 @@ void Recording::note_input(Noted& noted, uint32_t argument, int32_t element, con
     if (std::exchange(noted.copied_list, int64_t{argument}) != int64_t{argument}) value = value.toList().copy();
     value.toList().set(static_cast<size_t>(element), std::move(by));
   };
+  if (made && made->zeros && !is_zero(*storage_of(tensor))) {  // filled by a pointer
+    forget(tensor);
+    made = nullptr;
+  }
   if (made && argument < 64 && (traits.statistics >> argument & 1)) {  // written, whatever the schema says
     forget(tensor);
     made = nullptr;
@@ -462,9 +473,11 @@ bool Recording::finish(Noted& noted, const torch::jit::Stack& stack) {
       auto weak =
           c10::weak_intrusive_ptr<c10::StorageImpl>(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(storage));
       (of_parameters ? tables_->made_of_parameters : tables_->made)
-          .emplace(
-              storage,
-              Made{std::move(weak), id, traits.uninitialized, {std::pair(counter_of(tensor), version_of(tensor))}});
+          .emplace(storage, Made{std::move(weak),
+                                 id,
+                                 traits.uninitialized,
+                                 traits.zeros,
+                                 {std::pair(counter_of(tensor), version_of(tensor))}});
     });
   for (const auto& write : noted.writes) {
     // Memory of parameters' casts: what it holds now is held.
@@ -475,6 +488,7 @@ bool Recording::finish(Noted& noted, const torch::jit::Stack& stack) {
     const auto memory = into.contents[write.before.index].memory;
     into.contents[memory].kept.reset();  // the memory holds something else now, so the operator is replayed after all
     auto& made = tables_->made.at(storage_of(write.tensor));
+    made.zeros = false;
     made.contents = add_contents(/*of_parameters=*/false, {number, 0, memory, write.before.index});
     made.written_by(write.tensor);
   }

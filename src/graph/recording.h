@@ -83,6 +83,7 @@ class Recording final : private SavedTensorScope {
     c10::weak_intrusive_ptr<c10::StorageImpl> storage;  // keeps the address from being used again
     ContentsId contents;
     bool unwritten;  // since it was made without values
+    bool zeros;      // and no operator has written since it was made full of them
     /// Where a tensor's version differs, somebody has written without an operator that we saw. Tensors in one memory
     /// may have several counters, as those of unsafe_chunk have.
     c10::SmallVector<std::pair<const void*, uint32_t>, 2> versions;

@@ -87,7 +87,15 @@ TEST(RecomputeStates, LayoutsAreKept) {
   });
 }
 
-TEST(RecomputeStates, MemoryMayBeFilledInPart) {
+TEST(RecomputeStates, MemoryMayBeFilledByAPointer) {
+  expect_same("zeros, from the third step on", [] {
+    auto step = std::make_shared<int>(0);
+    return function_case([step](FunctionNetImpl& n, at::Tensor x) {
+      auto mask = torch::zeros({8});
+      if (++*step > 2) mask.data_ptr<float>()[3] = 2;
+      return n.b((n.a(x) + mask * 3).tanh() * mask.exp());
+    });
+  });
   expect_same("half by a pointer, half by an operator", [] {
     return function_case([](FunctionNetImpl& n, at::Tensor x) {
       const auto y = n.a(x).tanh();
