@@ -158,6 +158,31 @@ TEST(RecomputeSharding, TheStrategyMaySayIt) {
   });
 }
 
+TEST(RecomputeRanks, SynchronisedStatisticsAreUpdatedOnce) {
+  testing::as_ranks(2, [] {
+    at::set_num_threads(1);
+    std::vector<at::Tensor> left[2];
+    for (const bool recompute : {false, true}) {
+      torch::manual_seed(3);
+      testing::ConvNet net;
+      Accelerator accelerator(
+          {.recompute = {.blocks = recompute ? std::vector<std::string>{"ConvBlock"} : std::vector<std::string>()}});
+      auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 0.1));
+      EXPECT_EQ(accelerator.convert_sync_batchnorm(model), 3);
+      for (int i = 0; i < 3; ++i) {
+        torch::manual_seed(10 * i + accelerator.process_index());
+        accelerator.backward(model(torch::randn({4, 3, 5, 5})).pow(2).mean());
+        optimizer.step();
+        optimizer.zero_grad();
+      }
+      for (const auto& value : net->parameters()) left[recompute].push_back(value.detach().clone());
+      for (const auto& value : net->buffers()) left[recompute].push_back(value.clone());
+    }
+    for (size_t i = 0; i < left[0].size(); ++i)
+      EXPECT_EQ(testing::difference_in_bits(left[1].at(i), left[0][i]), "") << "value " << i;
+  });
+}
+
 TEST(RecomputeRanks, MustChooseTheSameBlocks) {  // MU150
   testing::as_ranks(2, [] {
     Accelerator accelerator;
