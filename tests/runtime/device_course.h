@@ -42,6 +42,7 @@ struct Course {
   std::string optimizer = "sgd";
   std::string precision = "no";
   bool clips = false;
+  bool recompute = false;  ///< of all layers but the last, on the device
   int steps = 4;
   int64_t width = 19;
 };
@@ -70,6 +71,8 @@ inline Weights train(const Course& course, bool on_cpu) {
   Accelerator accelerator({.cpu = on_cpu,
                            .device_backend = course.backend ? collectives_of_device() : nullptr,
                            .mixed_precision = Precision::parse(course.precision),
+                           .recompute = course.recompute && !on_cpu ? RecomputeOptions{.blocks = {"inner|middle|norm"}}
+                                                                    : RecomputeOptions(),
                            .strategy = course.strategy});
   EXPECT_EQ(accelerator.device(), on_cpu ? at::Device(at::kCPU) : test_device(accelerator.local_process_index()));
   if (!on_cpu) {
@@ -86,7 +89,9 @@ inline Weights train(const Course& course, bool on_cpu) {
 /// measure there.
 inline void expect_bits_of_cpu(const Course& course, int seeds = 3) {
   set_order(0);
-  const auto expected = train(course, /*on_cpu=*/course.precision == "no");
+  auto kept = course;
+  kept.recompute = false;
+  const auto expected = train(kept, /*on_cpu=*/course.precision == "no");
   for (int seed = 0; seed < seeds; ++seed) {
     set_order(static_cast<uint64_t>(seed));
     const auto trained = train(course, /*on_cpu=*/false);

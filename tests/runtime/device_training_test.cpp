@@ -44,5 +44,16 @@ TEST(DeviceTraining, HasTheSameBitsInBfloat16UnderAnyOrder) {
   });
 }
 
+TEST(DeviceTraining, RecomputesWithTheSameBits) {
+  as_device_ranks(1, [] { expect_bits_of_cpu({.recompute = true, .width = 64}); });
+  as_device_ranks(2, [] {
+    for (const Strategy& strategy :
+         {Strategy("ddp"), Strategy("zero1"), Strategy("zero2"), Strategy(FSDP{.unit_min_elements = 60})}) {
+      expect_bits_of_cpu({.strategy = strategy, .recompute = true});
+      expect_bits_of_cpu({.strategy = strategy, .precision = "bf16", .recompute = true});
+    }
+  });
+}
+
 }  // namespace
 }  // namespace muster
