@@ -66,7 +66,8 @@ int main(int, char** argv) {
       for (int i = 0; i < kSteps; ++i) loss = training->step();
     });
     const double check = loss.item<double>();
-    if (asked.find("memory") != std::string::npos) return {.value = (bench::peak_bytes() - before) / kMiB, .check = check};
+    if (asked.find("memory") != std::string::npos)
+      return {.value = (bench::peak_bytes() - before) / kMiB, .check = check};
     return {.value = seconds / kSteps * 1e3, .check = check};
   });
 }
