@@ -227,7 +227,11 @@ size_t Recording::save(const at::Tensor& tensor) {
   SavedTensor saved;
   if (region_->checked()) saved.digest = digest_of(tensor);
   const auto* made = find(tensor);
-  if (made && !made->unwritten && !(made->zeros && !is_zero(*storage_of(tensor)))) {
+  if (made && made->zeros && !is_zero(*storage_of(tensor))) {  // filled by a pointer
+    forget(tensor);
+    made = nullptr;
+  }
+  if (made && !made->unwritten) {
     saved.contents = made->contents;
     saved.layout = Layout(tensor);
     return region_->add(std::move(saved));

@@ -87,7 +87,28 @@ TEST(RecomputeStates, LayoutsAreKept) {
   });
 }
 
+/// x in forward and x times the mask in backward: no operator reads the mask before it is saved.
+struct Masked : torch::autograd::Function<Masked> {
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x, const at::Tensor& mask) {
+    context->save_for_backward({mask});
+    return x.clone();
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 torch::autograd::variable_list gradients) {
+    return {gradients[0] * context->get_saved_variables()[0], at::Tensor()};
+  }
+};
+
 TEST(RecomputeStates, MemoryMayBeFilledByAPointer) {
+  expect_same("zeros that only a custom Function saves", [] {
+    return function_case([](FunctionNetImpl& n, at::Tensor x) {
+      auto mask = torch::zeros({8});
+      const auto y = n.a(x).tanh();
+      mask = torch::zeros({8});
+      mask.data_ptr<float>()[3] = 2;
+      return n.b(Masked::apply(y, mask).exp());
+    });
+  });
   expect_same("zeros, from the third step on", [] {
     auto step = std::make_shared<int>(0);
     return function_case([step](FunctionNetImpl& n, at::Tensor x) {
