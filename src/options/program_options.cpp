@@ -249,7 +249,7 @@ const options::Table<RuntimeOptions>& runtime_option_table() {
     visit_options([&](const char* name, auto get, Description description) {
       description.name = name;
       description.other_tools = options::foreign_variables(description);
-      if (!is_the_launchers(name)) description.variable = options::variable_of(name);
+      if (!is_the_launchers(name) && description.variable.empty()) description.variable = options::variable_of(name);
       made.options.push_back(options::option_at<RuntimeOptions>(name, get, std::move(description)));
     });
     std::ranges::sort(made.options, {}, [](const auto& option) { return option.description.name; });

@@ -107,7 +107,7 @@ void visit_training_options(Visit&& visit) {
       MUSTER_FIELD(recompute.blocks),
       "blocks whose activations backward makes again: classes or names of submodules, or auto for the units of sharded "
       "training and repeated blocks",
-      "RecomputeWorld.EveryStrategyGetsTheSameBits", {.aliases = {"recompute"}});
+      "RecomputeWorld.EveryStrategyGetsTheSameBits", {.variable = "MUSTER_RECOMPUTE", .aliases = {"recompute"}});
   visit(MUSTER_FIELD(recompute.check),
         "compare what is made again with what it was made from, in the first step of each block",
         "Recompute.AnOperatorThatWritesInSecretIsNamed");
