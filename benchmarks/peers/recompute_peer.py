@@ -1,5 +1,6 @@
 """Steps of a GPT whose blocks run again in backward: torch.utils.checkpoint, non-reentrant, per block. Arguments: "alone" or fully_shard; a
-model. A case is a measure and, last, "rng" (the generators' states are kept, as checkpoint does unless told otherwise) or "no-rng"."""
+model. A case is a measure and, last, "rng" (the generators' states are kept, as checkpoint does unless told otherwise) or "no-rng", each
+with a model of its own."""
 import functools
 import sys
 import time
@@ -10,22 +11,11 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.utils.checkpoint import checkpoint
 
+from memory import MIB, reset_peak, status_bytes
 from models import GPT, GPT_512, GPT_9M, make_text
 from protocol import serve
 
-MIB = 1 << 20
 STEPS, WARM_UP = 2, 2
-
-
-def status_bytes(field):
-    with open("/proc/self/status") as status:
-        return next(int(line.split()[1]) * 1024 for line in status if line.startswith(field + ":"))
-
-
-def reset_peak():
-    with open("/proc/self/clear_refs", "w") as file:
-        file.write("5")
-
 
 kind, name = sys.argv[1:3]
 shape = {"gpt-9m": GPT_9M, "gpt-512": GPT_512}[name]
@@ -45,7 +35,7 @@ class Recomputed(torch.nn.Module):
         return checkpoint(self.block, x, use_reentrant=False, preserve_rng_state=self.rng)
 
 
-@functools.lru_cache(1)
+@functools.lru_cache(None)
 def stepper(kept, rng):
     torch.manual_seed(0)
     model = GPT(shape)

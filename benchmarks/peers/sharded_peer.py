@@ -12,21 +12,9 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
+from memory import MIB, reset_peak, status_bytes
 from models import model_and_input
 from protocol import serve
-
-MIB = 1 << 20
-
-
-def status_bytes(field):
-    with open("/proc/self/status") as status:
-        return next(int(line.split()[1]) * 1024 for line in status if line.startswith(field + ":"))
-
-
-def reset_peak():
-    with open("/proc/self/clear_refs", "w") as file:
-        file.write("5")
-
 
 kind, name = sys.argv[1:3]
 steps, warm_up = {"gpt-9m": (2, 2), "wide-mlp": (4, 3), "deep-mlp": (2, 2)}[name]
