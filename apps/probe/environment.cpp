@@ -16,7 +16,7 @@
 #include "comm/object_file.h"
 #include "device/device.h"
 #include "device/memory.h"
-#include "graph/saved_tensors.h"
+#include "graph/recording.h"
 #include "hook/half_lstm.h"
 #include "hook/random_scope.h"
 #include "hook/watched_storage.h"

@@ -79,7 +79,7 @@ std::vector<std::string> operators_of(const std::string& word) {
 }  // namespace
 
 Blocks::Blocks(const Module& root, const RecomputeOptions& options, const tree::NamedModules& automatic, bool warns)
-    : options_(options) {
+    : check_(options.check) {
   if (options.every < 1)
     throw ConfigError("MU589", "recompute.every is " + std::to_string(options.every) +
                                    ": give 1 for every block, or a larger number for every n-th");

@@ -33,12 +33,9 @@ class Blocks {
   const std::vector<Block>& all() const noexcept { return blocks_; }
   /// Parameters of the module that are in no block.
   const std::vector<at::Tensor>& others() const noexcept { return others_; }
-  const RecomputeOptions& options() const noexcept { return options_; }
   bool keeps_results_of(const std::string& op) const { return !kept_.empty() && kept_.contains(op); }
   /// Whether replays of this block are to be checked: in the first forward that has used it.
-  bool is_checked(size_t block) const noexcept {
-    return options_.check && !seen_[block].load(std::memory_order_relaxed);
-  }
+  bool is_checked(size_t block) const noexcept { return check_ && !seen_[block].load(std::memory_order_relaxed); }
   void note_seen(size_t block) const noexcept { seen_[block].store(true, std::memory_order_relaxed); }
   /// How much a region of this block recorded last.
   RegionSize expected_size(size_t block) const {
@@ -53,7 +50,7 @@ class Blocks {
   std::string describe() const;
 
  private:
-  RecomputeOptions options_;
+  bool check_;
   std::vector<Block> blocks_;
   std::vector<at::Tensor> others_;
   std::unordered_set<std::string> kept_;

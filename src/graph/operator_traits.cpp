@@ -7,6 +7,7 @@
 #include <ATen/core/function_schema.h>
 
 #include "hook/operator_override.h"
+#include "hook/random_scope.h"
 
 namespace muster::graph {
 namespace {
@@ -63,38 +64,55 @@ void read_statistics(const c10::FunctionSchema& schema, OperatorTraits& traits) 
   }
 }
 
+bool returns_zeros(const std::string& name) {
+  static const Names names = {"aten::new_zeros", "aten::zeros", "aten::zeros_like"};
+  return names.contains(name);
+}
+
+/// Whether LibTorch replaces it by its parts. aten::linear and matmul also have a kernel for Autograd, which dense
+/// tensors do not reach.
+bool is_composite(const c10::OperatorHandle& op) {
+  using enum c10::DispatchKey;
+  bool composite = op.hasKernelForDispatchKey(CompositeImplicitAutograd);
+  for (const auto key : {CPU, CUDA, PrivateUse1, CompositeExplicitAutograd, AutogradCPU, AutogradCUDA})
+    composite &= !op.hasKernelForDispatchKey(key);
+  return composite;
+}
+
+bool has_kernel_below_autograd(const c10::OperatorHandle& op) {
+  using enum c10::DispatchKey;
+  bool found = false;
+  for (const auto key : {CPU, CUDA, PrivateUse1}) found |= op.hasComputedKernelForDispatchKey(key);
+  return found;
+}
+
 OperatorTraits read_traits(const c10::OperatorHandle& op) {
   const auto& schema = op.schema();
+  const auto& name = schema.name();
   const auto& use = hook::use_of(schema);
-  OperatorTraits traits;
-  using enum c10::DispatchKey;
-  // aten::linear and matmul also have a kernel for Autograd, which dense tensors do not reach.
-  traits.composite = op.hasKernelForDispatchKey(CompositeImplicitAutograd);
-  for (const auto key : {CPU, CUDA, PrivateUse1, CompositeExplicitAutograd, AutogradCPU, AutogradCUDA})
-    traits.composite &= !op.hasKernelForDispatchKey(key);
-  traits.has_autocast = op.hasKernelForAnyDispatchKey(c10::autocast_dispatch_keyset);
-  traits.autograd_only = true;
-  for (const auto key : {c10::DispatchKey::CPU, c10::DispatchKey::CUDA, c10::DispatchKey::PrivateUse1})
-    traits.autograd_only &= !op.hasComputedKernelForDispatchKey(key);
-  traits.view = use.view;
-  traits.needs_data = use.needs_data;
-  traits.written = use.written;
-  traits.uninitialized = is_uninitialized(schema.name());
-  traits.zeros =
-      schema.name() == "aten::zeros" || schema.name() == "aten::zeros_like" || schema.name() == "aten::new_zeros";
-  const auto& arguments = schema.arguments();
+  OperatorTraits traits{.written = use.written};
   bool out = false;
-  for (size_t i = 0; i < arguments.size(); ++i) {
-    static const auto generator = c10::OptionalType::create(c10::GeneratorType::get());
-    if (arguments[i].type()->isSubtypeOf(*generator)) traits.generator = static_cast<int>(i);
-    out |= arguments[i].is_out();
+  for (size_t i = 0; i < schema.arguments().size(); ++i) {
+    const auto& argument = schema.arguments()[i];
+    if (hook::is_generator(argument)) traits.generator = static_cast<int>(i);
+    out |= argument.is_out();
   }
-  traits.overwrites = out || overwrites_self(schema.name());
-  traits.random = traits.generator >= 0 || op.hasTag(at::Tag::nondeterministic_seeded);
-  const auto space = op.operator_name().getNamespace().value_or("");
-  traits.keeps_results = space == "c10d" || space == "_c10d_functional" || moves_memory(schema.name());
-  traits.workspace = has_workspace(schema.name());
   read_statistics(schema, traits);
+  const auto space = op.operator_name().getNamespace().value_or("");
+  const auto set = [&](Trait trait, bool on) {
+    if (on) traits.traits |= static_cast<uint16_t>(trait);
+  };
+  set(Trait::autograd_only, !has_kernel_below_autograd(op));
+  set(Trait::autocast, op.hasKernelForAnyDispatchKey(c10::autocast_dispatch_keyset));
+  set(Trait::composite, is_composite(op));
+  set(Trait::keeps_results, space == "c10d" || space == "_c10d_functional" || moves_memory(name));
+  set(Trait::overwrites, out || overwrites_self(name));
+  set(Trait::random, traits.generator >= 0 || op.hasTag(at::Tag::nondeterministic_seeded));
+  set(Trait::sizes_only, !use.needs_data);
+  set(Trait::uninitialized, is_uninitialized(name));
+  set(Trait::view, use.view);
+  set(Trait::workspace, has_workspace(name));
+  set(Trait::zeros, returns_zeros(name));
   return traits;
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include <ATen/core/stack.h>
@@ -11,24 +12,32 @@ class OperatorHandle;
 
 namespace muster::graph {
 
+enum class Trait : uint16_t {
+  autograd_only = 1 << 0,  ///< its only kernel is one of autograd: an operator of a user
+  autocast = 1 << 1,       ///< casts its arguments under autocast, then calls itself
+  composite = 1 << 2,      ///< made of other operators above autograd, which are recorded in its place
+  /// Its results depend on other processes, or it changes what the recorder cannot follow: it is never replayed.
+  keeps_results = 1 << 3,
+  overwrites = 1 << 4,     ///< replaces what it writes, and does not read it
+  random = 1 << 5,         ///< draws from a generator
+  sizes_only = 1 << 6,     ///< does not read values, as zeros_like does not
+  uninitialized = 1 << 7,  ///< returns memory that nobody has written
+  view = 1 << 8,           ///< makes no memory
+  workspace = 1 << 9,      ///< results after the first are for its own backward, and not written in full
+  zeros = 1 << 10,         ///< returns memory full of zeros, which programs like to fill by a pointer
+};
+
 /// What the recorder has to know of an operator. Most of it follows from its schema.
 struct OperatorTraits {
-  bool composite = false;     ///< made of other operators above autograd, which are recorded in its place
-  bool has_autocast = false;  ///< casts its arguments under autocast, then calls itself
-  bool view = false;          ///< makes no memory
-  bool needs_data = true;     ///< off: looks at sizes only, as zeros_like does
-  bool random = false;
-  bool autograd_only = false;  ///< its only kernel is one of autograd: an operator of a user
-  bool uninitialized = false;  ///< returns memory that nobody has written
-  bool workspace = false;      ///< results after the first are for its own backward, and not written in full
-  bool zeros = false;          ///< returns memory full of zeros, which programs like to fill by a pointer
-  bool overwrites = false;     ///< replaces what it writes, and does not read it
-  /// Its results depend on other processes, or it changes what the recorder cannot follow: it is never replayed.
-  bool keeps_results = false;
+  uint16_t traits = 0;
   int generator = -1;       ///< the argument that is a generator
+  int training = -1;        ///< the argument that says whether statistics are written
   uint64_t written = 0;     ///< bit i: writes argument i, by its schema
   uint64_t statistics = 0;  ///< bit i: argument i is a running statistic, written in training whatever the schema says
-  int training = -1;        ///< the argument that says whether statistics are written
+
+  bool is(Trait trait) const noexcept { return traits & static_cast<uint16_t>(trait); }
+  bool writes(size_t argument) const noexcept { return argument < 64 && (written >> argument & 1); }
+  bool is_statistic(size_t argument) const noexcept { return argument < 64 && (statistics >> argument & 1); }
 };
 
 /// Thread-safe. The reference is valid as long as this thread runs.

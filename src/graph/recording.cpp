@@ -14,6 +14,7 @@
 #include "graph/digest.h"
 #include "graph/operator_traits.h"
 #include "hook/gradient_hooks.h"
+#include "hook/watched_storage.h"
 #include "muster/base/error.h"
 
 namespace muster::graph {
@@ -21,10 +22,7 @@ namespace {
 
 thread_local Recording* current_recording = nullptr;
 
-/// Bypasses storage(), which refuses tensors whose memory is freed.
-c10::StorageImpl* storage_of(const at::Tensor& tensor) {
-  return tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
-}
+using hook::storage_of;
 
 /// What autograd holds in place of a saved tensor.
 class SavedInRegion final : public torch::autograd::SavedVariableHooks {
@@ -114,13 +112,19 @@ bool is_recordable(const at::Tensor& tensor) {
          !tensor.unsafeGetTensorImpl()->is_wrapped_number();
 }
 
+/// Runs the operator without seeing the operators that it calls.
+void run_unseen(hook::Call& call) {
+  const hook::InterceptorGuard unseen(hook::Priority::recorder, false);
+  call.proceed();
+}
+
 /// The inputs that an operator does not write by its schema, to be compared when it has run.
 class UnchangedInputs {
  public:
   UnchangedInputs(const hook::Call& call, const OperatorTraits& traits) : op_(call.op()) {
     const auto arguments = call.arguments();
-    for (uint32_t i = 0; i < arguments.size() && i < 64; ++i)
-      if (!((traits.written | traits.statistics) >> i & 1))
+    for (uint32_t i = 0; i < arguments.size(); ++i)
+      if (!traits.writes(i) && !traits.is_statistic(i))
         each_tensor(arguments[i], [&](int32_t, const at::Tensor& tensor) {
           if (const auto digest = digest_of(tensor)) inputs_.push_back({i, tensor, *digest});
         });
@@ -155,7 +159,6 @@ void install_recorder() {
 
 OperatorLimit::OperatorLimit() : outer_(current_limit), on_(hook::Priority::recorder, true) { current_limit = this; }
 OperatorLimit::~OperatorLimit() { current_limit = outer_; }
-OperatorLimit* OperatorLimit::current() noexcept { return current_limit; }
 
 void OperatorLimit::run(hook::Call& call) {
   if (reached_ && depth_ == 0) throw Reached();
@@ -182,14 +185,8 @@ struct Recording::Noted {
   bool reads_parameters = false, reads_others = false;
 };
 
-std::unique_ptr<Recording::Tables>& Recording::spare() {
-  thread_local std::unique_ptr<Tables> tables;
-  return tables;
-}
-
 Recording::Recording(const Blocks& blocks)
-    : blocks_(blocks), tables_(spare() ? std::move(spare()) : std::make_unique<Tables>()), outer_(current_recording),
-      on_(hook::Priority::recorder, true) {
+    : blocks_(blocks), outer_(current_recording), on_(hook::Priority::recorder, true) {
   for (size_t i = 0; i < blocks.all().size(); ++i)
     for (const auto& parameter : blocks.all()[i].parameters) add_parameter(parameter, static_cast<int32_t>(i));
   for (const auto& parameter : blocks.others()) add_parameter(parameter, -1);
@@ -200,11 +197,6 @@ Recording::~Recording() {
   current_recording = outer_;
   end_region();
   for (const auto block : seen_) blocks_.note_seen(block);
-  tables_->parameters.clear();
-  tables_->places.clear();
-  tables_->made_of_parameters.clear();
-  // A recording within this one has given back its own before.
-  spare() = std::move(tables_);
 }
 
 Recording* Recording::current() noexcept { return current_recording; }
@@ -226,12 +218,7 @@ std::unique_ptr<torch::autograd::SavedVariableHooks> Recording::hooks() {
 size_t Recording::save(const at::Tensor& tensor) {
   SavedTensor saved;
   if (region_->checked()) saved.digest = digest_of(tensor);
-  const auto* made = find(tensor);
-  if (made && made->zeros && !is_zero(*storage_of(tensor))) {  // filled by a pointer
-    forget(tensor);
-    made = nullptr;
-  }
-  if (made && !made->unwritten) {
+  if (const auto* made = find(tensor); made && !made->unwritten) {
     saved.contents = made->contents;
     saved.layout = Layout(tensor);
     return region_->add(std::move(saved));
@@ -246,29 +233,26 @@ size_t Recording::save(const at::Tensor& tensor) {
 void Recording::run(hook::Call& call) {
   const auto& traits = traits_of(call.op());
   // A backward that runs inside a forward does not belong to its blocks.
-  if (traits.view || hook::current_backward() >= 0) return call.proceed();
+  if (traits.is(Trait::view) || hook::current_backward() >= 0) return call.proceed();
   ++operation_number_;
-  if (traits.needs_data)
+  if (!traits.is(Trait::sizes_only))
     for (const auto& argument : call.arguments()) access(argument);
-  const bool casts = traits.has_autocast && !(call.keys() & c10::autocast_dispatch_keyset).empty();
-  if (!traits.composite && !casts && (traits.written | traits.statistics) != 0) before_writes(call, traits);
-  if (!region_ || traits.composite || casts) {
-    struct Deeper {
-      explicit Deeper(int& depth) : depth(depth) { ++depth; }
-      ~Deeper() { --depth; }
-      int& depth;
-    } const deeper(depth_);
-    return call.proceed();
-  }
-  record(call);
+  const bool casts = traits.is(Trait::autocast) && !(call.keys() & c10::autocast_dispatch_keyset).empty();
+  const bool has_parts = casts || traits.is(Trait::composite);
+  if (!has_parts) before_writes(call, traits);
+  if (region_ && !has_parts) return record(call);
+  ++depth_;
+  const auto ends = c10::make_scope_exit([&] { --depth_; });
+  call.proceed();
 }
 
 /// What regions hold of memory that the operator is about to write. Memory that operators of this region have made is
 /// not held.
 void Recording::before_writes(const hook::Call& call, const OperatorTraits& traits) {
+  if ((traits.written | traits.statistics) == 0) return;
   const auto arguments = call.arguments();
-  for (size_t i = 0; i < arguments.size() && i < 64; ++i)
-    if ((traits.written | traits.statistics) >> i & 1)
+  for (size_t i = 0; i < arguments.size(); ++i)
+    if (traits.writes(i) || traits.is_statistic(i))
       each_tensor(arguments[i], [&](int32_t, const at::Tensor& tensor) {
         if (is_recordable(tensor)) live_regions.before_write(storage_of(tensor));
       });
@@ -315,15 +299,21 @@ void Recording::end_region() {
   if (!region_) return;
   const auto block = static_cast<size_t>(block_);
   blocks_.note_size(block, region_->close());
+  if (region_->checked()) seen_.insert(block);
   region_.reset();
-  seen_.insert(block);
 }
 
 Recording::Made* Recording::find(const at::Tensor& tensor) {
   if (!is_recordable(tensor)) return nullptr;
-  for (auto* made : {&tables_->made, &tables_->made_of_parameters})
-    if (const auto found = made->find(storage_of(tensor)); found != made->end())
-      return found->second.knows(tensor) ? &found->second : nullptr;
+  for (auto* all : {&tables_->made, &tables_->made_of_parameters})
+    if (const auto found = all->find(storage_of(tensor)); found != all->end()) {
+      auto& made = found->second;
+      if (made.zeros && !is_zero(*storage_of(tensor))) {  // filled by a pointer
+        all->erase(found);
+        return nullptr;
+      }
+      return made.knows(tensor) ? &made : nullptr;
+    }
   return nullptr;
 }
 
@@ -353,8 +343,7 @@ void Recording::record(hook::Call& call) {
   if (std::ranges::any_of(arguments, [](const c10::IValue& value) {
         return value.isGenericDict() || value.isTuple() || value.isObject() || value.isCustomClass();
       })) {
-    const hook::InterceptorGuard once(hook::Priority::recorder, false);
-    call.proceed();
+    run_unseen(call);
     return resolve_pending();
   }
   Noted noted(call.op(), traits, arguments);
@@ -369,7 +358,7 @@ void Recording::record(hook::Call& call) {
     each_tensor(arguments[i],
                 [&](int32_t element, const at::Tensor& tensor) { note_input(noted, i, element, tensor); });
   noted.operation.input_count = static_cast<uint32_t>(recorded.inputs.size()) - noted.operation.first_input;
-  if (traits.random) {
+  if (traits.is(Trait::random)) {
     const auto& given = traits.generator >= 0 ? arguments[static_cast<size_t>(traits.generator)] : c10::IValue();
     noted.operation.generator =
         (given.isGenerator() ? given.toGenerator() : at::globalContext().defaultGenerator(device_of(arguments)))
@@ -384,10 +373,7 @@ void Recording::record(hook::Call& call) {
         recorded.arguments.erase(recorded.arguments.begin() + arguments_end, recorded.arguments.end());
         recorded.inputs.erase(recorded.inputs.begin() + inputs_end, recorded.inputs.end());
       });
-  {
-    const hook::InterceptorGuard once(hook::Priority::recorder, false);
-    call.proceed();
-  }
+  run_unseen(call);
   if (unchanged) unchanged->check(region_->block());
   recorded_it = finish(noted, call.stack());
   resolve_pending();
@@ -398,11 +384,11 @@ void Recording::note_input(Noted& noted, uint32_t argument, int32_t element, con
   const auto& traits = noted.traits;
   auto& operation = noted.operation;
   auto& recorded = region_->recorded();
-  const bool written = argument < 64 && (traits.written >> argument & 1);
+  const bool written = traits.writes(argument);
   auto* made = find(tensor);
   if (made && made->unwritten) {
     const bool whole = tensor.nbytes() == storage_of(tensor)->nbytes();
-    if (written && traits.overwrites && whole) {
+    if (written && traits.is(Trait::overwrites) && whole) {
       made->unwritten = false;
     } else {  // values may come by a pointer
       forget(tensor);
@@ -420,11 +406,7 @@ void Recording::note_input(Noted& noted, uint32_t argument, int32_t element, con
     if (std::exchange(noted.copied_list, int64_t{argument}) != int64_t{argument}) value = value.toList().copy();
     value.toList().set(static_cast<size_t>(element), std::move(by));
   };
-  if (made && made->zeros && !is_zero(*storage_of(tensor))) {  // filled by a pointer
-    forget(tensor);
-    made = nullptr;
-  }
-  if (made && argument < 64 && (traits.statistics >> argument & 1)) {  // written, whatever the schema says
+  if (made && traits.is_statistic(argument)) {  // written, whatever the schema says
     forget(tensor);
     made = nullptr;
   }
@@ -438,10 +420,10 @@ void Recording::note_input(Noted& noted, uint32_t argument, int32_t element, con
   }
   const bool parameter = tensor.has_storage() && tables_->places.find(storage_of(tensor)) != tables_->places.end();
   (parameter ? noted.reads_parameters : noted.reads_others) = true;
-  const bool statistic = argument < 64 && (traits.statistics >> argument & 1) &&
-                         (traits.training < 0 || noted.arguments[static_cast<size_t>(traits.training)].toBool());
   noted.writes_elsewhere |= written;
-  if ((written || statistic) && argument < 64) operation.copied |= uint64_t{1} << argument;
+  if (traits.is_statistic(argument) &&
+      (traits.training < 0 || noted.arguments[static_cast<size_t>(traits.training)].toBool()))
+    operation.copied |= uint64_t{1} << argument;
   replace(held_form_of(tensor));
   if (is_recordable(tensor)) live_regions.held.insert(storage_of(tensor));
   recorded.inputs.push_back({argument, element, ContentsId(), version_of(tensor), {}});
@@ -451,11 +433,12 @@ bool Recording::finish(Noted& noted, const torch::jit::Stack& stack) {
   const auto& traits = noted.traits;
   auto& operation = noted.operation;
   // An operator with a state of its own would find another one in a replay.
-  if (traits.keeps_results || noted.writes_elsewhere) {
+  if (traits.is(Trait::keeps_results) || noted.writes_elsewhere) {
     for (const auto& write : noted.writes) forget(write.tensor);
     return false;
   }
-  const bool of_parameters = noted.reads_parameters && !noted.reads_others && !traits.random && noted.writes.empty();
+  const bool of_parameters =
+      noted.reads_parameters && !noted.reads_others && !traits.is(Trait::random) && noted.writes.empty();
   auto& into = of_parameters ? *of_parameters_ : region_->recorded();
   const auto number = static_cast<uint32_t>(into.operations.size());
   operation.first_contents = static_cast<uint32_t>(into.contents.size());
@@ -479,8 +462,8 @@ bool Recording::finish(Noted& noted, const torch::jit::Stack& stack) {
       (of_parameters ? tables_->made_of_parameters : tables_->made)
           .emplace(storage, Made{std::move(weak),
                                  id,
-                                 traits.uninitialized,
-                                 traits.zeros,
+                                 traits.is(Trait::uninitialized),
+                                 traits.is(Trait::zeros),
                                  {std::pair(counter_of(tensor), version_of(tensor))}});
     });
   for (const auto& write : noted.writes) {
@@ -496,7 +479,7 @@ bool Recording::finish(Noted& noted, const torch::jit::Stack& stack) {
     made.contents = add_contents(/*of_parameters=*/false, {number, 0, memory, write.before.index});
     made.written_by(write.tensor);
   }
-  if (traits.workspace)
+  if (traits.is(Trait::workspace))
     for (const auto saved : tables_->pending) region_->saved(saved).digest.reset();
   operation.contents_count = static_cast<uint32_t>(into.contents.size()) - operation.first_contents;
   if (operation.contents_count == 0) return false;

@@ -12,6 +12,7 @@
 
 #include "graph/blocks.h"
 #include "graph/region.h"
+#include "graph/reused.h"
 #include "graph/saved_tensors.h"
 #include "hook/interceptor.h"
 
@@ -19,8 +20,12 @@ namespace muster::graph {
 
 struct OperatorTraits;
 
+/// Keeps the recorder of operators and the autograd engine that it needs out of the process.
+inline constexpr hook::DisableVariable kRecorderSwitch{"MUSTER_NO_RECOMPUTE"};
+
 /// Installs the recorder and its autograd engine, once per process, on the first call.
-/// Throws: as install_engine(), and if another library holds the dispatch key.
+/// Throws: UsageError (MU587) if the environment forbids it, or if another library holds the dispatch key; as
+/// install_engine().
 /// Thread-safe.
 void install_recorder();
 
@@ -39,7 +44,6 @@ class OperatorLimit {
   OperatorLimit& operator=(const OperatorLimit&) = delete;
 
   void reach() noexcept { reached_ = true; }
-  static OperatorLimit* current() noexcept;
   /// Sees one operator.
   void run(hook::Call& call);
 
@@ -102,10 +106,12 @@ class Recording final : private SavedTensorScope {
   void access(const at::Tensor& tensor);
   void begin_region(int32_t block);
   void end_region();
+  /// nullptr for a tensor whose values did not all come from recorded operators.
   Made* find(const at::Tensor& tensor);
   void forget(const at::Tensor& tensor);
   void record(hook::Call& call);
   void note_input(Noted& noted, uint32_t argument, int32_t element, const at::Tensor& tensor);
+  /// Whether the region has the operator now.
   bool finish(Noted& noted, const torch::jit::Stack& stack);
   ContentsId add_contents(bool of_parameters, Contents contents);
   /// Its arguments and inputs, from those of the region.
@@ -113,21 +119,24 @@ class Recording final : private SavedTensorScope {
   void resolve_pending();
 
   const Blocks& blocks_;
-  /// The memory of this object, which the next recording of the thread takes over: new memory would lie between the
-  /// tensors of the forward.
   struct Tables {
     std::vector<Parameter> parameters;
     ska::flat_hash_map<const c10::StorageImpl*, uint32_t> places;  // of the first parameter in a memory
     ska::flat_hash_map<const c10::StorageImpl*, Made> made, made_of_parameters;
     std::vector<size_t> pending;  // numbers of what was saved inside the operator that runs, by tensors not known yet
-  };
-  static std::unique_ptr<Tables>& spare();
 
-  std::unique_ptr<Tables> tables_;
+    void clear() {
+      parameters.clear();
+      places.clear();
+      made_of_parameters.clear();
+    }
+  };
+
+  Reused<Tables> tables_;
   std::shared_ptr<Operations> of_parameters_ = std::make_shared<Operations>();
   std::shared_ptr<Region> region_;  // nullptr outside of blocks
   int32_t block_ = -1;
-  std::set<size_t> seen_;  // blocks that have had a region
+  std::set<size_t> seen_;  // blocks whose first forward this is
   uint64_t region_number_ = 0, operation_number_ = 0;
   int depth_ = 0;  // of composite operators
   Recording* const outer_;

@@ -2,16 +2,17 @@
 
 #include <algorithm>
 #include <atomic>
-#include <memory>
 #include <utility>
 
 #include <ATen/Context.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/util/ScopeExit.h>
 
 #include "graph/digest.h"
 #include "graph/operator_traits.h"
+#include "graph/reused.h"
 #include "hook/gradient_hooks.h"
 #include "hook/interceptor.h"
 #include "hook/watched_storage.h"
@@ -34,21 +35,14 @@ void run_random(const Operation& operation, torch::jit::Stack& stack) {
   const base::Lock lock(one_at_a_time);
   auto generator = at::globalContext().defaultGenerator(operation.generator.device());
   const auto today = generator.get_state();
-  const auto put_back = [&] { generator.set_state(today); };
+  const auto put_back = c10::make_scope_exit([&] { generator.set_state(today); });
   generator.set_state(operation.generator.get_state());
-  try {
-    operation.op.callBoxed(&stack);
-  } catch (...) {
-    put_back();
-    throw;
-  }
-  put_back();
+  operation.op.callBoxed(&stack);
 }
 
 }  // namespace
 
 ReplayCounts replay_counts() noexcept { return {recorded_operators, replayed_operators, replays}; }
-void count_recorded(int64_t operators) noexcept { recorded_operators.fetch_add(operators, std::memory_order_relaxed); }
 
 Layout::Layout(const at::Tensor& tensor)
     : offset(tensor.storage_offset()), sizes(tensor.sizes()), strides(tensor.strides()), dtype(tensor.scalar_type()),
@@ -75,24 +69,24 @@ uint32_t version_of(const at::Tensor& tensor) noexcept {
 /// One replay: which operators run, and what they have made so far.
 class Region::Replay {
  public:
-  explicit Replay(Region& region) : region_(region), parts_(take_spare()) {
+  explicit Replay(Region& region) : region_(region) {
     own().start(region.recorded_);
     of_parameters().start(*region.of_parameters_);
-    next_.assign(region.saved_.size(), kNone);
+    state_->next.assign(region.saved_.size(), kNone);
     for (uint32_t i = 0; i < region.saved_.size(); ++i) {
       const auto& saved = region.saved_[i];
       if (saved.gone || !saved.contents.known() || saved.replayed.defined()) continue;
       auto& waiting = part_of(saved.contents).waiting[saved.contents.index];
-      next_[i] = std::exchange(waiting, i);
+      state_->next[i] = std::exchange(waiting, i);
       need(saved.contents);
     }
-    while (!to_visit_.empty()) {
-      const auto contents = to_visit_.back();
-      to_visit_.pop_back();
+    auto& to_visit = state_->to_visit;
+    while (!to_visit.empty()) {
+      const auto contents = to_visit.back();
+      to_visit.pop_back();
       need_operation(contents);
     }
   }
-  ~Replay() { give_back(std::move(parts_)); }
   Replay(const Replay&) = delete;
   Replay& operator=(const Replay&) = delete;
 
@@ -132,27 +126,19 @@ class Region::Replay {
       made.assign(operations.contents.size(), {});
     }
   };
-  struct Parts {
+  struct State {
     Part own, of_parameters;
+    std::vector<uint32_t> next;  // by saved tensor: another one that waits for the same contents
+    std::vector<ContentsId> to_visit;
+
+    void clear() {
+      own.made.clear();
+      of_parameters.made.clear();
+    }
   };
 
-  // The vectors of the last replay, because new ones would lie between the tensors of backward. A replay within a
-  // replay, as of an operator that runs a backward, finds none.
-  static std::unique_ptr<Parts>& spare() {
-    thread_local std::unique_ptr<Parts> parts;
-    return parts;
-  }
-  static std::unique_ptr<Parts> take_spare() {
-    auto parts = std::move(spare());
-    return parts ? std::move(parts) : std::make_unique<Parts>();
-  }
-  static void give_back(std::unique_ptr<Parts> parts) {
-    for (auto* part : {&parts->own, &parts->of_parameters}) part->made.clear();
-    spare() = std::move(parts);
-  }
-
-  Part& own() { return parts_->own; }
-  Part& of_parameters() { return parts_->of_parameters; }
+  Part& own() { return state_->own; }
+  Part& of_parameters() { return state_->of_parameters; }
   Part& part_of(ContentsId contents) { return contents.of_parameters ? of_parameters() : own(); }
 
   void need(ContentsId contents) {
@@ -162,7 +148,7 @@ class Region::Replay {
     if (part.contents_needed[contents.index]) return;
     part.contents_needed[contents.index] = 1;
     part.last_contents[memory] = std::max<uint32_t>(part.last_contents[memory], contents.index);
-    to_visit_.push_back(contents);
+    state_->to_visit.push_back(contents);
   }
 
   void need_operation(ContentsId by) {
@@ -196,9 +182,10 @@ class Region::Replay {
       // Below autograd, so that nothing is saved, with the grad mode of the first run: kernels look at it, such as
       // oneDNN's of LSTMs, which keeps a workspace for backward.
       const auto& traits = traits_of(operation.op);
-      const at::AutoGradMode grad_mode(operation.grad_mode && !traits.autograd_only);
-      const c10::impl::ExcludeDispatchKeyGuard below(
-          traits.autograd_only ? c10::DispatchKeySet() : c10::autograd_dispatch_keyset_with_ADInplaceOrView);
+      const bool only = traits.is(Trait::autograd_only);
+      const at::AutoGradMode grad_mode(operation.grad_mode && !only);
+      const c10::impl::ExcludeDispatchKeyGuard below(only ? c10::DispatchKeySet()
+                                                          : c10::autograd_dispatch_keyset_with_ADInplaceOrView);
       if (!operation.generator.defined()) {
         operation.op.callBoxed(&stack);
       } else if (const auto at = traits.generator; at >= 0) {
@@ -270,7 +257,7 @@ class Region::Replay {
   /// Gives these contents to the saved tensors that wait for them.
   void hand_over(Part& part, uint32_t index) {
     const auto memory = part.recorded->contents[index].memory;
-    for (auto i = part.waiting[index]; i != kNone; i = next_[i]) {
+    for (auto i = part.waiting[index]; i != kNone; i = state_->next[i]) {
       auto& saved = region_.saved_[i];
       auto tensor = saved.layout.in_memory_of(part.made[memory]);
       if (saved.digest && digest_of(tensor) != saved.digest)
@@ -291,13 +278,11 @@ class Region::Replay {
   }
 
   Region& region_;
-  std::unique_ptr<Parts> parts_;
-  std::vector<uint32_t> next_;  // by saved tensor: another one that waits for the same contents
-  std::vector<ContentsId> to_visit_;
+  Reused<State> state_;
 };
 
-Region::Region(std::string block, std::shared_ptr<Operations> parameters, bool checked, const RegionSize& expected)
-    : block_(std::move(block)), checked_(checked), of_parameters_(std::move(parameters)) {
+Region::Region(std::string block, std::shared_ptr<Operations> of_parameters, bool checked, const RegionSize& expected)
+    : block_(std::move(block)), checked_(checked), of_parameters_(std::move(of_parameters)) {
   recorded_.operations.reserve(expected.operations);
   recorded_.arguments.reserve(expected.arguments);
   recorded_.inputs.reserve(expected.inputs);
@@ -335,7 +320,7 @@ void Region::keep_copy_of(const c10::StorageImpl* memory) {
   };
   const auto lies_there = [&](const at::Tensor& tensor) {
     return tensor.defined() && tensor.layout() == at::kStrided && !hook::has_key(tensor) && tensor.has_storage() &&
-           tensor.storage().unsafeGetStorageImpl() == memory;
+           hook::storage_of(tensor) == memory;
   };
   const at::NoGradGuard no_grad;
   const hook::InterceptorGuard unrecorded(hook::Priority::recorder, false);
@@ -369,7 +354,7 @@ RegionSize Region::close() {
     for (auto& argument : recorded_.arguments_of(operations[i])) argument = {};
     operations[i].generator = {};
   }
-  count_recorded(static_cast<int64_t>(operations.size()));
+  recorded_operators.fetch_add(static_cast<int64_t>(operations.size()), std::memory_order_relaxed);
   return {operations.size(), arguments.size(), inputs.size(), contents.size(), saved_.size()};
 }
 

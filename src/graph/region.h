@@ -54,9 +54,8 @@ uint32_t version_of(const at::Tensor& tensor) noexcept;
 struct ContentsId {
   static constexpr uint32_t kNone = 0x7fffffff;
   uint32_t index : 31 = kNone;
-  uint32_t of_parameters : 1 = 0;  ///< in Region::parameters(), not in the region
+  uint32_t of_parameters : 1 = 0;  ///< among the operations that read parameters only, not in the region
   bool known() const noexcept { return index != kNone; }
-  friend bool operator==(ContentsId, ContentsId) = default;
 };
 
 struct Contents {
@@ -84,7 +83,7 @@ struct Operation {
 
   c10::OperatorHandle op;
   at::Generator generator;  ///< of a random operator: a copy from before it ran
-  uint64_t copied = 0;      ///< bit i: argument i is written, and a replay gives the operator a copy
+  uint64_t copied = 0;      ///< bit i: argument i is a statistic that it updates, and a replay gives it a copy
   uint32_t first_argument = 0, argument_count = 0;
   uint32_t first_input = 0, input_count = 0;
   uint32_t first_contents = 0, contents_count = 0;
@@ -125,24 +124,21 @@ struct RegionSize {
   size_t operations = 0, arguments = 0, inputs = 0, contents = 0, saved = 0;
 };
 
-/// What happened between the first touch of one block's parameters and of the next one's: the operators, and what
+/// What happened between the first use of one block's parameters and of the next one's: the operators, and what
 /// autograd saved of them. The first tensor that backward asks for replays all operators that saved tensors of this
 /// region need, in their order; it stops at the last one of these.
 /// Thread safety: a region is recorded by one thread, and replayed by any.
 class Region {
  public:
-  /// `checked`: whether operators are to do the same in a replay.
-  Region(std::string block, std::shared_ptr<Operations> parameters, bool checked, const RegionSize& expected);
+  /// `of_parameters`: operators that read parameters only, such as casts, of all regions of a forward. They are
+  /// replayed wherever a region needs them. `checked`: whether operators are to do the same in a replay.
+  Region(std::string block, std::shared_ptr<Operations> of_parameters, bool checked, const RegionSize& expected);
   Region(const Region&) = delete;
   Region& operator=(const Region&) = delete;
 
   const std::string& block() const noexcept { return block_; }
   bool checked() const noexcept { return checked_; }
   Operations& recorded() noexcept { return recorded_; }
-  /// Operators that read parameters only, such as casts, of all regions of a forward. They are replayed wherever a
-  /// region needs them.
-  Operations& of_parameters() noexcept { return *of_parameters_; }
-
   /// Adds a tensor that autograd saves, and returns its number.
   size_t add(SavedTensor saved);
   /// Only while the region is recorded.
@@ -181,7 +177,5 @@ struct ReplayCounts {
   int64_t replays = 0;   ///< how often a region was replayed
 };
 ReplayCounts replay_counts() noexcept;
-/// Adds operators to `recorded`.
-void count_recorded(int64_t operators) noexcept;
 
 }  // namespace muster::graph

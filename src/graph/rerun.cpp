@@ -224,12 +224,11 @@ class Rerun::Scope final : public SavedTensorScope {
   std::shared_ptr<Frame> frame_;
 };
 
-Rerun::Rerun(std::vector<at::Tensor> inputs, Function again) {
+Rerun::Rerun(const std::vector<at::Tensor>& inputs, Function again) {
   const auto* recording = Recording::current();
   if (!at::GradMode::is_enabled() || (recording && recording->in_block())) return;
   install_recorder();
-  auto frame = std::make_shared<Frame>(inputs, std::move(again));
-  scope_ = std::make_unique<Scope>(std::move(frame));
+  scope_ = std::make_unique<Scope>(std::make_shared<Frame>(inputs, std::move(again)));
 }
 
 Rerun::~Rerun() = default;

@@ -34,9 +34,6 @@ class Engine final : public torch::autograd::Engine {
 };
 
 std::string install_once() {
-  if (!kRecorderSwitch.allows())
-    return std::string("the environment variable ") + kRecorderSwitch.variable +
-           " keeps it out of this process: unset it";
   const auto& engine = torch::autograd::Engine::get_default_engine();
   if (typeid(engine) != typeid(torch::autograd::Engine))
     return "another library of this process has installed its own (Python does): run without that library";
@@ -53,6 +50,5 @@ void install_engine() {
 
 SavedTensorScope::SavedTensorScope() : outer_(current_scope) { current_scope = this; }
 SavedTensorScope::~SavedTensorScope() { current_scope = outer_; }
-SavedTensorScope* SavedTensorScope::current() noexcept { return current_scope; }
 
 }  // namespace muster::graph

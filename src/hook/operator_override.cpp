@@ -105,9 +105,7 @@ void mark_for_override(const at::Tensor& tensor, std::shared_ptr<OperatorOverrid
 
 std::shared_ptr<OperatorOverride> override_of(const at::Tensor& tensor) {
   if (!tensor.defined() || !has_key(tensor) || !tensor.has_storage()) return nullptr;
-  // Bypasses storage(), whose checks would run for every argument of every operator.
-  const auto* relay = dynamic_cast<const OverrideRelay*>(
-      tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl()->allocator());
+  const auto* relay = dynamic_cast<const OverrideRelay*>(storage_of(tensor)->allocator());
   return relay ? relay->operator_override() : nullptr;
 }
 

@@ -4,14 +4,15 @@
 #include <ATen/core/function_schema.h>
 
 namespace muster::hook {
-namespace {
-
-thread_local RandomScope* current_scope = nullptr;
 
 bool is_generator(const c10::Argument& argument) {
   static const auto generator_type = c10::OptionalType::create(c10::GeneratorType::get());
   return argument.type()->isSubtypeOf(*generator_type);
 }
+
+namespace {
+
+thread_local RandomScope* current_scope = nullptr;
 
 bool takes_generator(const c10::FunctionSchema& schema) {
   for (const auto& argument : schema.arguments())

@@ -4,6 +4,10 @@
 
 #include "hook/interceptor.h"
 
+namespace c10 {
+struct Argument;
+}
+
 namespace muster::hook {
 
 /// Keeps the interceptor of random operators out of the process.
@@ -36,6 +40,9 @@ class RandomScope {
   uint64_t seed_ = 0;
   bool stale_ = true;
 };
+
+/// Whether an operator takes a generator by this argument.
+bool is_generator(const c10::Argument& argument);
 
 /// Installs the interceptor random_generator, once per process, on the first call; true if the process has it.
 /// Thread-safe.

@@ -42,9 +42,7 @@ thread_local int64_t current_replay = 0;
 
 const StorageRelay* relay_of(const at::Tensor& tensor) {
   if (!tensor.defined() || !tensor.has_storage()) return nullptr;
-  // Bypasses storage(), whose checks would run for every argument of every operator.
-  return dynamic_cast<const StorageRelay*>(
-      tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl()->allocator());
+  return dynamic_cast<const StorageRelay*>(storage_of(tensor)->allocator());
 }
 
 /// The accesses of one operator. If before_access() of a watcher returned, it also gets after_access(), even after an
@@ -190,8 +188,7 @@ at::Tensor WatchedStorage::view(int64_t offset, at::IntArrayRef sizes, at::IntAr
 }
 
 bool WatchedStorage::holds(const at::Tensor& tensor) const noexcept {
-  return tensor.has_storage() &&
-         tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl() == storage_.get();
+  return tensor.has_storage() && storage_of(tensor) == storage_.get();
 }
 
 void require_values(const at::Tensor& tensor, const std::string& op) { Accesses().begin(tensor, op, /*writes=*/false); }

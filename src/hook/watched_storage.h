@@ -10,6 +10,12 @@
 
 namespace muster::hook {
 
+/// The storage that the tensor lies on. Bypasses storage(), which refuses a tensor whose memory is freed and whose
+/// checks would run for every argument of every operator. Requires: tensor.has_storage().
+inline c10::StorageImpl* storage_of(const at::Tensor& tensor) noexcept {
+  return tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
+}
+
 /// For code that reads bytes without an operator: notifies the watcher of this tensor's storage as if an operator named
 /// `op` had read the tensor and ended. Does nothing for an unwatched tensor. Throws: what
 /// StorageWatcher::before_access() throws.

@@ -76,11 +76,6 @@ namespace {
 
 using Values = std::vector<std::pair<std::string, at::Tensor>>;
 
-/// Bypasses storage(), which refuses a tensor without memory.
-const c10::StorageImpl* storage_of(const at::Tensor& tensor) {
-  return tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
-}
-
 /// Replaces shards, and buffers that sharding has converted, by these values.
 void put_back(torch::nn::Module& module, const Values& values) {
   const at::NoGradGuard no_grad;
@@ -89,7 +84,7 @@ void put_back(torch::nn::Module& module, const Values& values) {
   for (const auto& [name, value] : values) {
     auto* parameter = parameters.find(name);
     auto* tensor = parameter ? parameter : buffers.find(name);
-    if (!tensor || storage_of(value) == storage_of(*tensor)) continue;
+    if (!tensor || hook::storage_of(value) == hook::storage_of(*tensor)) continue;
     tensor->set_data(value);
     if (parameter) tensor->mutable_grad().reset();
   }

@@ -41,37 +41,6 @@ namespace {
 // The runtime's part of a custom precision policy; these functions do nothing for a built-in precision.
 // Why: docs/decisions/0086-a-precision-policy-of-the-programs-own.md.
 
-/// What "auto" stands for among the blocks to recompute: the units of sharded training; else modules marked by wrap(),
-/// or repeated ones.
-tree::NamedModules automatic_blocks(const torch::nn::Module& module, parallel::ManagedModel& managed) {
-  const auto* sharded = managed.sharded_parameters();
-  const auto units = sharded ? sharded->unit_names() : std::vector<std::string>();
-  tree::NamedModules blocks;
-  for (const auto& place : tree::submodules_of(module))
-    if (sharded ? std::ranges::find(units, place.name) != units.end() : parallel::is_unit(*place.module))
-      blocks.emplace(place.module.get(), place.name);
-  return blocks.empty() ? tree::repeated_modules(module) : blocks;
-}
-
-/// nullptr if nothing is recomputed. Collective.
-std::shared_ptr<const graph::Blocks> recomputed_blocks(const torch::nn::Module& module, parallel::ManagedModel& managed,
-                                                       const RecomputeOptions& options,
-                                                       const comm::Communicator& group) {
-  std::shared_ptr<const graph::Blocks> blocks;
-  std::vector<std::string> lines{"nothing"};
-  if (options.on()) {
-    graph::install_recorder();
-    blocks = std::make_shared<graph::Blocks>(module, options, automatic_blocks(module, managed));
-    lines = {blocks->describe()};
-    for (const auto& block : blocks->all()) lines.push_back("block " + block.name);
-  }
-  // A rank that makes other activations again would gather other units in backward.
-  comm::require_same_lines(group, lines,
-                           {.remedy = "give every rank the same option recompute",
-                            .what = "ranks have prepared a model with different blocks to recompute"});
-  return blocks;
-}
-
 [[noreturn]] void refuse_dtype(const PrecisionPlugin& custom, at::ScalarType dtype, const Strategy& strategy,
                                const std::string& why) {
   throw ConfigError("MU311", formatted("the precision policy '{}' wants gradients summed in {}, but the strategy is "
@@ -127,6 +96,37 @@ void require_same_precision(const comm::Communicator& group, const Precision& pr
                       formatted("ranks have different precisions: rank 0 has {}, rank {} has {}; give the same "
                                 "policy on every rank",
                                 found->first, found->rank, found->other));
+}
+
+/// What "auto" stands for among the blocks to recompute: the units of sharded training; else modules marked by wrap(),
+/// or repeated ones.
+tree::NamedModules automatic_blocks(const torch::nn::Module& module, parallel::ManagedModel& managed) {
+  const auto* sharded = managed.sharded_parameters();
+  const auto units = sharded ? sharded->unit_names() : std::vector<std::string>();
+  tree::NamedModules blocks;
+  for (const auto& place : tree::submodules_of(module))
+    if (sharded ? std::ranges::find(units, place.name) != units.end() : parallel::is_unit(*place.module))
+      blocks.emplace(place.module.get(), place.name);
+  return blocks.empty() ? tree::repeated_modules(module) : blocks;
+}
+
+/// nullptr if nothing is recomputed. Collective.
+std::shared_ptr<const graph::Blocks> recomputed_blocks(const torch::nn::Module& module, parallel::ManagedModel& managed,
+                                                       const RecomputeOptions& options,
+                                                       const comm::Communicator& group) {
+  std::shared_ptr<const graph::Blocks> blocks;
+  std::vector<std::string> lines{"nothing"};
+  if (options.on()) {
+    graph::install_recorder();
+    blocks = std::make_shared<graph::Blocks>(module, options, automatic_blocks(module, managed));
+    lines = {blocks->describe()};
+    for (const auto& block : blocks->all()) lines.push_back("block " + block.name);
+  }
+  // A rank that makes other activations again would gather other units in backward.
+  comm::require_same_lines(group, lines,
+                           {.remedy = "give every rank the same option recompute",
+                            .what = "ranks have prepared a model with different blocks to recompute"});
+  return blocks;
 }
 
 /// A line of plan(): how much of this rank's state an asynchronous save would now stage in pinned memory.

@@ -31,6 +31,11 @@ std::string bare_class(const Module& module) {
   return scope == std::string::npos ? name : name.substr(scope + 2);
 }
 
+bool has_class(const Module& module, const std::string& wanted) {
+  const auto name = bare_class(module);
+  return name == wanted || name == wanted + "Impl";
+}
+
 Meant meant_by(const std::vector<Submodule>& places, const std::string& name) {
   Meant meant = [&name](const Submodule& place) { return place.name == name; };
   if (std::ranges::any_of(places, meant)) return meant;
@@ -84,11 +89,6 @@ std::vector<Submodule> submodules_of(const Module& root) {
   std::vector<Submodule> places;
   collect(root, "", places);
   return places;
-}
-
-bool has_class(const Module& module, const std::string& wanted) {
-  const auto name = bare_class(module);
-  return name == wanted || name == wanted + "Impl";
 }
 
 void each_named(const Module& root, const std::vector<Submodule>& places, const std::string& option,

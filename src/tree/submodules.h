@@ -26,11 +26,9 @@ std::string qualified(const std::string& prefix, const std::string& name);
 /// All submodules, outer ones first. Module::named_modules would throw for a module that no shared_ptr owns.
 std::vector<Submodule> submodules_of(const torch::nn::Module& root);
 
-/// Whether the module is of this class: "Block" or "BlockImpl" for "(anonymous namespace)::BlockImpl".
-bool has_class(const torch::nn::Module& module, const std::string& wanted);
-
 /// Call f for every submodule of the root, among `places`, that has this name or whose whole name this regular
-/// expression matches; that is of this class; that is of exactly this type.
+/// expression matches; that is of this class, "Block" or "BlockImpl" for "(anonymous namespace)::BlockImpl"; that is of
+/// exactly this type.
 /// Throw: ConfigError (MU148) if there is none. The error names the option and lists what there is.
 void each_named(const torch::nn::Module& root, const std::vector<Submodule>& places, const std::string& option,
                 const std::string& name, SubmoduleFunction f);

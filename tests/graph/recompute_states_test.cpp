@@ -16,7 +16,7 @@ using testing::function_case;
 using testing::FunctionNetImpl;
 using testing::RecomputeCase;
 
-/// Makes the case anew for each of the two trainings, since it has a state.
+/// Makes the case from scratch for each of the two trainings, because it has a state.
 void expect_same(const char* name, const std::function<RecomputeCase()>& make) {
   SCOPED_TRACE(name);
   expect_same_bits(make, {}, 4);

@@ -25,7 +25,7 @@ class Rerun {
  public:
   using Function = std::function<void(const std::vector<at::Tensor>& inputs)>;
   /// `again`: runs the function on these tensors in place of its own.
-  Rerun(std::vector<at::Tensor> inputs, Function again);
+  Rerun(const std::vector<at::Tensor>& inputs, Function again);
   ~Rerun();
   Rerun(const Rerun&) = delete;
   Rerun& operator=(const Rerun&) = delete;

@@ -46,8 +46,8 @@ class GradientReductions {
 /// A model whose parameters or gradients are sharded over ranks.
 class ShardedParameters {
  public:
-  /// Names of the submodules that are units.
-  virtual std::vector<std::string> unit_names() const = 0;
+  /// Names of the submodules that are units; none where the model does not say.
+  virtual std::vector<std::string> unit_names() const { return {}; }
   /// How the inputs and outputs of forwards are cast.
   virtual precision::ForwardCasts forward_casts() const = 0;
   /// Runs f while the module has its full parameters; call it outside forward and backward. Collective.
