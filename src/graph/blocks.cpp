@@ -101,7 +101,6 @@ Blocks::Blocks(const Module& root, const RecomputeOptions& options, const tree::
     }
   }
   seen_ = std::make_unique<std::atomic<bool>[]>(blocks_.size());
-  sizes_.resize(blocks_.size());
   if (warns && !empty.empty())
     log::warning("recompute: a block begins where its parameters are first used, and these have none of their own: ",
                  listed(empty), "; name the module around them instead");

@@ -8,8 +8,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "base/mutex.h"
-#include "graph/region.h"
 #include "muster/graph/options.h"
 #include "tree/submodules.h"
 
@@ -37,15 +35,6 @@ class Blocks {
   /// Whether replays of this block are to be checked: in the first forward that has used it.
   bool is_checked(size_t block) const noexcept { return check_ && !seen_[block].load(std::memory_order_relaxed); }
   void note_seen(size_t block) const noexcept { seen_[block].store(true, std::memory_order_relaxed); }
-  /// How much a region of this block recorded last.
-  RegionSize expected_size(size_t block) const {
-    const base::Lock lock(*mutex_);
-    return sizes_[block];
-  }
-  void note_size(size_t block, const RegionSize& size) const {
-    const base::Lock lock(*mutex_);
-    sizes_[block] = size;
-  }
   /// One line for plan(): "recompute: 12 blocks of 14 (blocks.0, ...)".
   std::string describe() const;
 
@@ -54,10 +43,7 @@ class Blocks {
   std::vector<Block> blocks_;
   std::vector<at::Tensor> others_;
   std::unordered_set<std::string> kept_;
-  // By block; they change while the blocks stay what they are.
-  std::unique_ptr<std::atomic<bool>[]> seen_;
-  std::unique_ptr<base::Mutex> mutex_ = std::make_unique<base::Mutex>();
-  mutable std::vector<RegionSize> sizes_ MUSTER_GUARDED_BY(*mutex_);
+  std::unique_ptr<std::atomic<bool>[]> seen_;  // by block
 };
 
 }  // namespace muster::graph

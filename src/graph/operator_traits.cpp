@@ -1,10 +1,13 @@
 #include "graph/operator_traits.h"
 
-#include <unordered_map>
+#include <algorithm>
+#include <memory>
 #include <unordered_set>
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/function_schema.h>
+#include <ATen/core/jit_type.h>
+#include <c10/util/flat_hash_map.h>
 
 #include "hook/operator_override.h"
 #include "hook/random_scope.h"
@@ -86,16 +89,30 @@ bool has_kernel_below_autograd(const c10::OperatorHandle& op) {
   return found;
 }
 
+/// Whether values of this type may hold tensors elsewhere than in themselves or in a list.
+bool is_opaque(const c10::Type& type) {
+  switch (type.kind()) {
+    case c10::TypeKind::AnyType:
+    case c10::TypeKind::ClassType:
+    case c10::TypeKind::DictType:
+    case c10::TypeKind::TupleType:
+    case c10::TypeKind::VarType: return true;
+    default:
+      return std::ranges::any_of(type.containedTypes(), [](const c10::TypePtr& inner) { return is_opaque(*inner); });
+  }
+}
+
 OperatorTraits read_traits(const c10::OperatorHandle& op) {
   const auto& schema = op.schema();
   const auto& name = schema.name();
   const auto& use = hook::use_of(schema);
   OperatorTraits traits{.written = use.written};
-  bool out = false;
+  bool out = false, opaque = false;
   for (size_t i = 0; i < schema.arguments().size(); ++i) {
     const auto& argument = schema.arguments()[i];
     if (hook::is_generator(argument)) traits.generator = static_cast<int>(i);
     out |= argument.is_out();
+    opaque |= is_opaque(*argument.type());
   }
   read_statistics(schema, traits);
   const auto space = op.operator_name().getNamespace().value_or("");
@@ -106,6 +123,7 @@ OperatorTraits read_traits(const c10::OperatorHandle& op) {
   set(Trait::autocast, op.hasKernelForAnyDispatchKey(c10::autocast_dispatch_keyset));
   set(Trait::composite, is_composite(op));
   set(Trait::keeps_results, space == "c10d" || space == "_c10d_functional" || moves_memory(name));
+  set(Trait::opaque, opaque);
   set(Trait::overwrites, out || overwrites_self(name));
   set(Trait::random, traits.generator >= 0 || op.hasTag(at::Tag::nondeterministic_seeded));
   set(Trait::sizes_only, !use.needs_data);
@@ -121,9 +139,10 @@ OperatorTraits read_traits(const c10::OperatorHandle& op) {
 const OperatorTraits& traits_of(const c10::OperatorHandle& op) {
   // By schema: an operator's handle is made again at each lookup. A library that is unloaded takes its schema with it,
   // and a later one may get the same address, but LibTorch unloads no library of operators.
-  thread_local std::unordered_map<const c10::FunctionSchema*, OperatorTraits> cache;
-  auto found = cache.find(&op.schema());
-  return found != cache.end() ? found->second : cache.emplace(&op.schema(), read_traits(op)).first->second;
+  thread_local ska::flat_hash_map<const c10::FunctionSchema*, std::unique_ptr<const OperatorTraits>> cache;
+  auto& traits = cache[&op.schema()];
+  if (!traits) traits = std::make_unique<const OperatorTraits>(read_traits(op));
+  return *traits;
 }
 
 }  // namespace muster::graph

@@ -18,13 +18,14 @@ enum class Trait : uint16_t {
   composite = 1 << 2,      ///< made of other operators above autograd, which are recorded in its place
   /// Its results depend on other processes, or it changes what the recorder cannot follow: it is never replayed.
   keeps_results = 1 << 3,
-  overwrites = 1 << 4,     ///< replaces what it writes, and does not read it
-  random = 1 << 5,         ///< draws from a generator
-  sizes_only = 1 << 6,     ///< does not read values, as zeros_like does not
-  uninitialized = 1 << 7,  ///< returns memory that nobody has written
-  view = 1 << 8,           ///< makes no memory
-  workspace = 1 << 9,      ///< results after the first are for its own backward, and not written in full
-  zeros = 1 << 10,         ///< returns memory full of zeros, which programs like to fill by a pointer
+  opaque = 1 << 4,         ///< takes a dictionary, tuple or object, whose tensors would be held with their graphs
+  overwrites = 1 << 5,     ///< replaces what it writes, and does not read it
+  random = 1 << 6,         ///< draws from a generator
+  sizes_only = 1 << 7,     ///< does not read values, as zeros_like does not
+  uninitialized = 1 << 8,  ///< returns memory that nobody has written
+  view = 1 << 9,           ///< makes no memory
+  workspace = 1 << 10,     ///< results after the first are for its own backward, and not written in full
+  zeros = 1 << 11,         ///< returns memory full of zeros, which programs like to fill by a pointer
 };
 
 /// What the recorder has to know of an operator. Most of it follows from its schema.

@@ -13,7 +13,6 @@
 
 #include "graph/digest.h"
 #include "graph/operator_traits.h"
-#include "hook/gradient_hooks.h"
 #include "hook/watched_storage.h"
 #include "muster/base/error.h"
 
@@ -69,6 +68,7 @@ at::Device device_of(std::span<const c10::IValue> arguments) {
 const void* counter_of(const at::Tensor& tensor) {
   static_assert(sizeof(c10::VariableVersion) == sizeof(void*), "VariableVersion is one pointer to its counter");
   const void* counter = nullptr;
+  // NOLINTNEXTLINE(bugprone-undefined-memory-manipulation): read only
   std::memcpy(&counter, &tensor.unsafeGetTensorImpl()->version_counter(), sizeof counter);
   return counter;
 }
@@ -107,15 +107,13 @@ at::Tensor held_form_of(const at::Tensor& tensor) {
   return tensor.has_storage() ? alias_of(tensor) : tensor.detach();
 }
 
+/// Whether the tensor's memory says what it holds: a dense one, and no number that a program wrote. Asked for each
+/// argument, so the keys are compared at once.
 bool is_recordable(const at::Tensor& tensor) {
-  return tensor.defined() && tensor.layout() == at::kStrided && !tensor.is_nested() && tensor.has_storage() &&
-         !tensor.unsafeGetTensorImpl()->is_wrapped_number();
-}
-
-/// Runs the operator without seeing the operators that it calls.
-void run_unseen(hook::Call& call) {
-  const hook::InterceptorGuard unseen(hook::Priority::recorder, false);
-  call.proceed();
+  constexpr auto elsewhere =
+      c10::sparse_ks | c10::sparse_csr_ks | c10::mkldnn_ks | c10::DispatchKeySet(c10::DispatchKey::NestedTensor);
+  const auto* impl = tensor.unsafeGetTensorImpl();
+  return tensor.defined() && !impl->key_set().has_any(elsewhere) && storage_of(tensor) && !impl->is_wrapped_number();
 }
 
 /// The inputs that an operator does not write by its schema, to be compared when it has run.
@@ -212,35 +210,37 @@ void Recording::add_parameter(const at::Tensor& parameter, int32_t block) {
 }
 
 std::unique_ptr<torch::autograd::SavedVariableHooks> Recording::hooks() {
-  return region_ && hook::current_backward() < 0 ? std::make_unique<SavedInRegion>(*this, region_) : nullptr;
+  return region_ && !in_backward() ? std::make_unique<SavedInRegion>(*this, region_) : nullptr;
 }
 
 size_t Recording::save(const at::Tensor& tensor) {
   SavedTensor saved;
   if (region_->checked()) saved.digest = digest_of(tensor);
-  if (const auto* made = find(tensor); made && !made->unwritten) {
+  if (auto* made = find(tensor); made && !made->unwritten) {
     saved.contents = made->contents;
-    saved.layout = Layout(tensor);
+    saved.layout = layout_of(*made, tensor);
     return region_->add(std::move(saved));
   }
-  saved.held = held_form_of(tensor);
   saved.version = version_of(tensor);
+  const bool pending = operator_runs_ && is_recordable(tensor);
+  if (!pending) saved.held = held_form_of(tensor);
   const auto number = region_->add(std::move(saved));
-  if (is_recordable(tensor)) tables_->pending.push_back(number);
+  if (pending) tables_->pending.emplace_back(number, tensor);
   return number;
 }
 
 void Recording::run(hook::Call& call) {
   const auto& traits = traits_of(call.op());
   // A backward that runs inside a forward does not belong to its blocks.
-  if (traits.is(Trait::view) || hook::current_backward() >= 0) return call.proceed();
+  if (traits.is(Trait::view) || in_backward()) return call.proceed();
   ++operation_number_;
+  const auto arguments = call.arguments();
   if (!traits.is(Trait::sizes_only))
-    for (const auto& argument : call.arguments()) access(argument);
+    for (const auto& argument : arguments) access(argument);
   const bool casts = traits.is(Trait::autocast) && !(call.keys() & c10::autocast_dispatch_keyset).empty();
   const bool has_parts = casts || traits.is(Trait::composite);
-  if (!has_parts) before_writes(call, traits);
-  if (region_ && !has_parts) return record(call);
+  if (!has_parts) before_writes(arguments, traits);
+  if (region_ && !has_parts) return record(call, arguments, traits);
   ++depth_;
   const auto ends = c10::make_scope_exit([&] { --depth_; });
   call.proceed();
@@ -248,9 +248,8 @@ void Recording::run(hook::Call& call) {
 
 /// What regions hold of memory that the operator is about to write. Memory that operators of this region have made is
 /// not held.
-void Recording::before_writes(const hook::Call& call, const OperatorTraits& traits) {
+void Recording::before_writes(std::span<const c10::IValue> arguments, const OperatorTraits& traits) {
   if ((traits.written | traits.statistics) == 0) return;
-  const auto arguments = call.arguments();
   for (size_t i = 0; i < arguments.size(); ++i)
     if (traits.writes(i) || traits.is_statistic(i))
       each_tensor(arguments[i], [&](int32_t, const at::Tensor& tensor) {
@@ -287,18 +286,17 @@ void Recording::begin_region(int32_t block) {
   block_ = block;
   if (block < 0) return;
   const auto index = static_cast<size_t>(block);
-  region_ = std::make_shared<Region>(blocks_.all()[index].name, of_parameters_, blocks_.is_checked(index),
-                                     blocks_.expected_size(index));
+  region_ = std::make_shared<Region>(blocks_.all()[index].name, of_parameters_, blocks_.is_checked(index));
   live_regions.add(region_);
   ++region_number_;
 }
 
 void Recording::end_region() {
-  tables_->pending.clear();
-  tables_->made.clear();
   if (!region_) return;
+  resolve_pending();
+  tables_->made.clear();
   const auto block = static_cast<size_t>(block_);
-  blocks_.note_size(block, region_->close());
+  region_->close();
   if (region_->checked()) seen_.insert(block);
   region_.reset();
 }
@@ -306,13 +304,12 @@ void Recording::end_region() {
 Recording::Made* Recording::find(const at::Tensor& tensor) {
   if (!is_recordable(tensor)) return nullptr;
   for (auto* all : {&tables_->made, &tables_->made_of_parameters})
-    if (const auto found = all->find(storage_of(tensor)); found != all->end()) {
-      auto& made = found->second;
-      if (made.zeros && !is_zero(*storage_of(tensor))) {  // filled by a pointer
-        all->erase(found);
+    if (auto* made = all->find(storage_of(tensor))) {
+      if (made->zeros && !is_zero(*storage_of(tensor))) {  // filled by a pointer
+        all->erase(storage_of(tensor));
         return nullptr;
       }
-      return made.knows(tensor) ? &made : nullptr;
+      return made->knows(tensor) ? made : nullptr;
     }
   return nullptr;
 }
@@ -323,26 +320,29 @@ void Recording::forget(const at::Tensor& tensor) {
 }
 
 bool Recording::Made::knows(const at::Tensor& tensor) {
-  const auto* counter = counter_of(tensor);
-  for (const auto& [known, version] : versions)
-    if (known == counter) return version == version_of(tensor);
-  versions.emplace_back(counter, version_of(tensor));
+  const std::pair now(counter_of(tensor), version_of(tensor));
+  if (version.first == now.first) return version == now;
+  for (const auto& known : more_versions)
+    if (known.first == now.first) return known == now;
+  more_versions.push_back(now);
   return true;
 }
 
 void Recording::Made::written_by(const at::Tensor& tensor) {
-  const auto* counter = counter_of(tensor);
-  for (auto& [known, version] : versions)
-    if (known == counter) version = version_of(tensor);
+  const std::pair now(counter_of(tensor), version_of(tensor));
+  if (version.first == now.first) version = now;
+  for (auto& known : more_versions)
+    if (known.first == now.first) known = now;
 }
 
-void Recording::record(hook::Call& call) {
-  const auto& traits = traits_of(call.op());
-  const auto arguments = call.arguments();
-  // What lies within would be held with its graph: its results are kept.
-  if (std::ranges::any_of(arguments, [](const c10::IValue& value) {
-        return value.isGenericDict() || value.isTuple() || value.isObject() || value.isCustomClass();
-      })) {
+uint32_t Recording::layout_of(Made& made, const at::Tensor& tensor) {
+  auto& all = made.contents.of_parameters ? **of_parameters_ : region_->recorded();
+  if (made.layout == Made::kNoLayout || !all.has_layout(made.layout, tensor)) made.layout = all.add_layout(tensor);
+  return made.layout;
+}
+
+void Recording::record(hook::Call& call, std::span<const c10::IValue> arguments, const OperatorTraits& traits) {
+  if (traits.is(Trait::opaque)) {  // its results are kept
     run_unseen(call);
     return resolve_pending();
   }
@@ -353,10 +353,16 @@ void Recording::record(hook::Call& call) {
   noted.operation.first_argument = static_cast<uint32_t>(recorded.arguments.size());
   noted.operation.argument_count = static_cast<uint32_t>(arguments.size());
   noted.operation.first_input = static_cast<uint32_t>(recorded.inputs.size());
-  recorded.arguments.insert(recorded.arguments.end(), arguments.begin(), arguments.end());
-  for (uint32_t i = 0; i < arguments.size(); ++i)
-    each_tensor(arguments[i],
-                [&](int32_t element, const at::Tensor& tensor) { note_input(noted, i, element, tensor); });
+  for (uint32_t i = 0; i < arguments.size(); ++i) {
+    const auto& argument = arguments[i];
+    if (argument.isTensor() && argument.toTensor().defined()) {
+      recorded.arguments.emplace_back();  // note_input() puts the tensor there if it is to be held
+      note_input(noted, i, -1, argument.toTensor());
+      continue;
+    }
+    recorded.arguments.push_back(argument);
+    each_tensor(argument, [&](int32_t element, const at::Tensor& tensor) { note_input(noted, i, element, tensor); });
+  }
   noted.operation.input_count = static_cast<uint32_t>(recorded.inputs.size()) - noted.operation.first_input;
   if (traits.is(Trait::random)) {
     const auto& given = traits.generator >= 0 ? arguments[static_cast<size_t>(traits.generator)] : c10::IValue();
@@ -379,6 +385,13 @@ void Recording::record(hook::Call& call) {
   resolve_pending();
 }
 
+void Recording::run_unseen(hook::Call& call) {
+  operator_runs_ = true;
+  const auto ends = c10::make_scope_exit([&] { operator_runs_ = false; });
+  const hook::InterceptorGuard unseen(hook::Priority::recorder, false);
+  call.proceed();
+}
+
 void Recording::note_input(Noted& noted, uint32_t argument, int32_t element, const at::Tensor& tensor) {
   if (!tensor.defined()) return;
   const auto& traits = noted.traits;
@@ -396,7 +409,7 @@ void Recording::note_input(Noted& noted, uint32_t argument, int32_t element, con
     }
   }
   if (tensor.has_storage()) noted.memory.push_back(storage_of(tensor));
-  auto& value = recorded.arguments[operation.first_argument + argument];
+  auto& value = recorded.arguments.back();
   const auto replace = [&](at::Tensor by) {
     if (element < 0) {
       value = std::move(by);
@@ -413,9 +426,8 @@ void Recording::note_input(Noted& noted, uint32_t argument, int32_t element, con
   if (made) {
     (made->contents.of_parameters ? noted.reads_parameters : noted.reads_others) = true;
     if (written) noted.writes.push_back({tensor, made->contents});
-    recorded.inputs.push_back({argument, element, made->contents, 0, Layout(tensor)});
-    if (element < 0) value = c10::IValue();
-    else replace(at::Tensor());
+    recorded.inputs.push_back({argument, element, made->contents, {.layout = layout_of(*made, tensor)}});
+    if (element >= 0) replace(at::Tensor());
     return;
   }
   const bool parameter = tensor.has_storage() && tables_->places.find(storage_of(tensor)) != tables_->places.end();
@@ -426,7 +438,7 @@ void Recording::note_input(Noted& noted, uint32_t argument, int32_t element, con
     operation.copied |= uint64_t{1} << argument;
   replace(held_form_of(tensor));
   if (is_recordable(tensor)) live_regions.held.insert(storage_of(tensor));
-  recorded.inputs.push_back({argument, element, ContentsId(), version_of(tensor), {}});
+  recorded.inputs.push_back({argument, element, ContentsId(), {.version = version_of(tensor)}});
 }
 
 bool Recording::finish(Noted& noted, const torch::jit::Stack& stack) {
@@ -439,7 +451,7 @@ bool Recording::finish(Noted& noted, const torch::jit::Stack& stack) {
   }
   const bool of_parameters =
       noted.reads_parameters && !noted.reads_others && !traits.is(Trait::random) && noted.writes.empty();
-  auto& into = of_parameters ? *of_parameters_ : region_->recorded();
+  auto& into = of_parameters ? **of_parameters_ : region_->recorded();
   const auto number = static_cast<uint32_t>(into.operations.size());
   operation.first_contents = static_cast<uint32_t>(into.contents.size());
   const bool kept = blocks_.keeps_results_of(operation.op.schema().name());
@@ -450,21 +462,18 @@ bool Recording::finish(Noted& noted, const torch::jit::Stack& stack) {
       if (!is_recordable(tensor)) return;
       auto* storage = storage_of(tensor);
       if (std::find(noted.memory.begin(), noted.memory.end(), storage) != noted.memory.end()) return;
-      if (tables_->made.count(storage) || tables_->made_of_parameters.count(storage)) return;  // two in one memory
+      if ((of_parameters ? tables_->made : tables_->made_of_parameters).find(storage)) return;
+      auto* made = (of_parameters ? tables_->made_of_parameters : tables_->made).add(storage);
+      if (!made) return;  // two in one memory
       Contents contents{number, position, 0, ContentsId::kNone};
       if (kept) {
         contents.kept = alias_of(tensor);
         contents.kept_version = version_of(tensor);
       }
-      const auto id = add_contents(of_parameters, std::move(contents));
-      auto weak =
-          c10::weak_intrusive_ptr<c10::StorageImpl>(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(storage));
-      (of_parameters ? tables_->made_of_parameters : tables_->made)
-          .emplace(storage, Made{std::move(weak),
-                                 id,
-                                 traits.is(Trait::uninitialized),
-                                 traits.is(Trait::zeros),
-                                 {std::pair(counter_of(tensor), version_of(tensor))}});
+      made->contents = add_contents(of_parameters, std::move(contents));
+      made->unwritten = traits.is(Trait::uninitialized);
+      made->zeros = traits.is(Trait::zeros);
+      made->version = {counter_of(tensor), version_of(tensor)};
     });
   for (const auto& write : noted.writes) {
     // Memory of parameters' casts: what it holds now is held.
@@ -474,22 +483,22 @@ bool Recording::finish(Noted& noted, const torch::jit::Stack& stack) {
     }
     const auto memory = into.contents[write.before.index].memory;
     into.contents[memory].kept.reset();  // the memory holds something else now, so the operator is replayed after all
-    auto& made = tables_->made.at(storage_of(write.tensor));
-    made.zeros = false;
-    made.contents = add_contents(/*of_parameters=*/false, {number, 0, memory, write.before.index});
-    made.written_by(write.tensor);
+    auto* made = tables_->made.find(storage_of(write.tensor));
+    made->zeros = false;
+    made->contents = add_contents(/*of_parameters=*/false, {number, 0, memory, write.before.index});
+    made->written_by(write.tensor);
   }
   if (traits.is(Trait::workspace))
-    for (const auto saved : tables_->pending) region_->saved(saved).digest.reset();
+    for (const auto& [number, tensor] : tables_->pending) region_->saved(number).digest.reset();
   operation.contents_count = static_cast<uint32_t>(into.contents.size()) - operation.first_contents;
   if (operation.contents_count == 0) return false;
   if (of_parameters) move_to_parameters(operation);
-  into.operations.push_back(operation);
+  into.operations.push_back(std::move(operation));
   return !of_parameters;
 }
 
 ContentsId Recording::add_contents(bool of_parameters, Contents contents) {
-  auto& all = (of_parameters ? *of_parameters_ : region_->recorded()).contents;
+  auto& all = (of_parameters ? **of_parameters_ : region_->recorded()).contents;
   ContentsId id;
   id.index = static_cast<uint32_t>(all.size());
   id.of_parameters = of_parameters;
@@ -502,20 +511,24 @@ void Recording::move_to_parameters(Operation& operation) {
   const auto& own = region_->recorded();
   const auto arguments = own.arguments_of(operation);
   const auto inputs = own.inputs_of(operation);
-  operation.first_argument = static_cast<uint32_t>(of_parameters_->arguments.size());
-  operation.first_input = static_cast<uint32_t>(of_parameters_->inputs.size());
-  of_parameters_->arguments.insert(of_parameters_->arguments.end(), arguments.begin(), arguments.end());
-  of_parameters_->inputs.insert(of_parameters_->inputs.end(), inputs.begin(), inputs.end());
+  auto& into = **of_parameters_;
+  operation.first_argument = static_cast<uint32_t>(into.arguments.size());
+  operation.first_input = static_cast<uint32_t>(into.inputs.size());
+  into.arguments.insert(into.arguments.end(), arguments.begin(), arguments.end());
+  into.inputs.insert(into.inputs.end(), inputs.begin(), inputs.end());
 }
 
 void Recording::resolve_pending() {
-  for (const auto number : tables_->pending) {
+  for (const auto& [number, tensor] : tables_->pending) {
     auto& saved = region_->saved(number);
-    const auto* made = find(saved.held);
-    if (!made || made->unwritten) continue;
+    if (saved.gone) continue;  // the operator has thrown
+    auto* made = find(tensor);
+    if (!made || made->unwritten) {
+      saved.held = held_form_of(tensor);
+      continue;
+    }
     saved.contents = made->contents;
-    saved.layout = Layout(saved.held);
-    saved.held.reset();
+    saved.layout = layout_of(*made, tensor);
   }
   tables_->pending.clear();
 }

@@ -2,6 +2,7 @@
 
 #include <memory>
 #include <set>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -84,24 +85,52 @@ class Recording final : private SavedTensorScope {
   };
   /// The memory of a recorded tensor.
   struct Made {
+    static constexpr uint32_t kNoLayout = 0xffffffff;
+    explicit Made(c10::StorageImpl* storage) : storage(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(storage)) {}
     c10::weak_intrusive_ptr<c10::StorageImpl> storage;  // keeps the address from being used again
     ContentsId contents;
-    bool unwritten;  // since it was made without values
-    bool zeros;      // and no operator has written since it was made full of them
+    uint32_t layout = kNoLayout;  // of a tensor in this memory, where the contents stand
+    bool unwritten = false;       // since it was made without values
+    bool zeros = false;           // and no operator has written since it was made full of them
     /// Where a tensor's version differs, somebody has written without an operator that we saw. Tensors in one memory
     /// may have several counters, as those of unsafe_chunk have.
-    c10::SmallVector<std::pair<const void*, uint32_t>, 2> versions;
+    std::pair<const void*, uint32_t> version;
+    std::vector<std::pair<const void*, uint32_t>> more_versions;
 
     /// Whether the tensor was written by recorded operators only.
     bool knows(const at::Tensor& tensor);
     void written_by(const at::Tensor& tensor);
+  };
+  /// By memory. Freed in the order in which they were added, since the order of hashed addresses would leave the
+  /// allocator's lists in another order in each run.
+  class MadeMemory {
+   public:
+    Made* find(const c10::StorageImpl* storage) {
+      if (places_.empty()) return nullptr;
+      const auto place = places_.find(storage);
+      return place == places_.end() ? nullptr : &all_[place->second];
+    }
+    /// nullptr if it is there.
+    Made* add(c10::StorageImpl* storage) {
+      if (!places_.emplace(storage, static_cast<uint32_t>(all_.size())).second) return nullptr;
+      return &all_.emplace_back(storage);
+    }
+    void erase(const c10::StorageImpl* storage) { places_.erase(storage); }
+    void clear() {
+      places_.clear();
+      all_.clear();
+    }
+
+   private:
+    std::vector<Made> all_;
+    ska::flat_hash_map<const c10::StorageImpl*, uint32_t> places_;
   };
   /// What record() notes of an operator before it runs.
   struct Noted;
 
   std::unique_ptr<torch::autograd::SavedVariableHooks> hooks() override;
   void add_parameter(const at::Tensor& parameter, int32_t block);
-  static void before_writes(const hook::Call& call, const OperatorTraits& traits);
+  static void before_writes(std::span<const c10::IValue> arguments, const OperatorTraits& traits);
   void access(const c10::IValue& argument);
   void access(const at::Tensor& tensor);
   void begin_region(int32_t block);
@@ -109,7 +138,11 @@ class Recording final : private SavedTensorScope {
   /// nullptr for a tensor whose values did not all come from recorded operators.
   Made* find(const at::Tensor& tensor);
   void forget(const at::Tensor& tensor);
-  void record(hook::Call& call);
+  void record(hook::Call& call, std::span<const c10::IValue> arguments, const OperatorTraits& traits);
+  /// Runs the operator without seeing the operators that it calls.
+  void run_unseen(hook::Call& call);
+  /// The index of the tensor's layout, where its contents stand.
+  uint32_t layout_of(Made& made, const at::Tensor& tensor);
   void note_input(Noted& noted, uint32_t argument, int32_t element, const at::Tensor& tensor);
   /// Whether the region has the operator now.
   bool finish(Noted& noted, const torch::jit::Stack& stack);
@@ -122,8 +155,9 @@ class Recording final : private SavedTensorScope {
   struct Tables {
     std::vector<Parameter> parameters;
     ska::flat_hash_map<const c10::StorageImpl*, uint32_t> places;  // of the first parameter in a memory
-    ska::flat_hash_map<const c10::StorageImpl*, Made> made, made_of_parameters;
-    std::vector<size_t> pending;  // numbers of what was saved inside the operator that runs, by tensors not known yet
+    MadeMemory made, made_of_parameters;
+    /// What was saved inside the operator that runs, and is not known before it ends: by its number in the region.
+    std::vector<std::pair<size_t, at::Tensor>> pending;
 
     void clear() {
       parameters.clear();
@@ -133,12 +167,13 @@ class Recording final : private SavedTensorScope {
   };
 
   Reused<Tables> tables_;
-  std::shared_ptr<Operations> of_parameters_ = std::make_shared<Operations>();
+  const std::shared_ptr<Reused<Operations>> of_parameters_ = std::make_shared<Reused<Operations>>();
   std::shared_ptr<Region> region_;  // nullptr outside of blocks
   int32_t block_ = -1;
   std::set<size_t> seen_;  // blocks whose first forward this is
   uint64_t region_number_ = 0, operation_number_ = 0;
   int depth_ = 0;  // of composite operators
+  bool operator_runs_ = false;
   Recording* const outer_;
   const hook::InterceptorGuard on_;
 };

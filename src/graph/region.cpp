@@ -44,16 +44,39 @@ void run_random(const Operation& operation, torch::jit::Stack& stack) {
 
 ReplayCounts replay_counts() noexcept { return {recorded_operators, replayed_operators, replays}; }
 
-Layout::Layout(const at::Tensor& tensor)
-    : offset(tensor.storage_offset()), sizes(tensor.sizes()), strides(tensor.strides()), dtype(tensor.scalar_type()),
-      conjugate(tensor.is_conj()), negative(tensor.is_neg()) {}
+uint32_t Operations::add_layout(const at::Tensor& tensor) {
+  const auto sizes = tensor.sizes(), strides = tensor.strides();
+  layouts.push_back({.offset = tensor.storage_offset(),
+                     .first_dim = static_cast<uint32_t>(dims.size()),
+                     .dims = static_cast<uint32_t>(sizes.size()),
+                     .dtype = tensor.scalar_type(),
+                     .conjugate = tensor.is_conj(),
+                     .negative = tensor.is_neg()});
+  for (const auto* all : {&sizes, &strides})
+    for (const auto dim : *all) dims.push_back(dim);
+  return static_cast<uint32_t>(layouts.size() - 1);
+}
 
-at::Tensor Layout::in_memory_of(const at::Tensor& base) const {
+bool Operations::has_layout(uint32_t layout, const at::Tensor& tensor) const {
+  const auto& one = layouts[layout];
+  const auto sizes = tensor.sizes(), strides = tensor.strides();
+  if (one.dims != sizes.size()) return false;
+  const auto *known_sizes = dims.data() + one.first_dim, *known_strides = known_sizes + one.dims;
+  for (uint32_t i = 0; i < one.dims; ++i)
+    if (sizes[i] != known_sizes[i] || strides[i] != known_strides[i]) return false;
+  return one.offset == tensor.storage_offset() && one.dtype == tensor.scalar_type() &&
+         one.conjugate == tensor.is_conj() && one.negative == tensor.is_neg();
+}
+
+at::Tensor Operations::in_memory_of(const at::Tensor& base, uint32_t layout) const {
+  const auto& one = layouts[layout];
   const auto impl = base.unsafeGetTensorImpl()->shallow_copy_and_detach(c10::VariableVersion(0), true);
-  if (base.scalar_type() != dtype) impl->set_storage_and_dtype(impl->storage(), c10::scalarTypeToTypeMeta(dtype));
-  impl->set_sizes_and_strides(sizes, strides, offset);
-  if (conjugate || impl->is_conj()) impl->_set_conj(conjugate);
-  if (negative || impl->is_neg()) impl->_set_neg(negative);
+  if (base.scalar_type() != one.dtype)
+    impl->set_storage_and_dtype(impl->storage(), c10::scalarTypeToTypeMeta(one.dtype));
+  const auto* sizes = dims.data() + one.first_dim;
+  impl->set_sizes_and_strides({sizes, one.dims}, {sizes + one.dims, one.dims}, one.offset);
+  if (one.conjugate || impl->is_conj()) impl->_set_conj(one.conjugate);
+  if (one.negative || impl->is_neg()) impl->_set_neg(one.negative);
   return at::Tensor(impl);
 }
 
@@ -70,22 +93,19 @@ uint32_t version_of(const at::Tensor& tensor) noexcept {
 class Region::Replay {
  public:
   explicit Replay(Region& region) : region_(region) {
-    own().start(region.recorded_);
-    of_parameters().start(*region.of_parameters_);
-    state_->next.assign(region.saved_.size(), kNone);
-    for (uint32_t i = 0; i < region.saved_.size(); ++i) {
-      const auto& saved = region.saved_[i];
+    own().start(region.lists_->recorded);
+    of_parameters().start(**region.of_parameters_);
+    state_->next.assign(region.lists_->saved.size(), kNone);
+    for (uint32_t i = 0; i < region.lists_->saved.size(); ++i) {
+      const auto& saved = region.lists_->saved[i];
       if (saved.gone || !saved.contents.known() || saved.replayed.defined()) continue;
       auto& waiting = part_of(saved.contents).waiting[saved.contents.index];
       state_->next[i] = std::exchange(waiting, i);
       need(saved.contents);
     }
-    auto& to_visit = state_->to_visit;
-    while (!to_visit.empty()) {
-      const auto contents = to_visit.back();
-      to_visit.pop_back();
-      need_operation(contents);
-    }
+    // Operators read what earlier ones made, and of_parameters() reads nothing of own().
+    for (auto* part : {&own(), &of_parameters()})
+      for (auto i = part->operation_needed.size(); i-- > 0;) need_operation(*part, i);
   }
   Replay(const Replay&) = delete;
   Replay& operator=(const Replay&) = delete;
@@ -129,7 +149,6 @@ class Region::Replay {
   struct State {
     Part own, of_parameters;
     std::vector<uint32_t> next;  // by saved tensor: another one that waits for the same contents
-    std::vector<ContentsId> to_visit;
 
     void clear() {
       own.made.clear();
@@ -141,29 +160,28 @@ class Region::Replay {
   Part& of_parameters() { return state_->of_parameters; }
   Part& part_of(ContentsId contents) { return contents.of_parameters ? of_parameters() : own(); }
 
-  void need(ContentsId contents) {
-    auto& part = part_of(contents);
-    const auto memory = part.recorded->contents[contents.index].memory;
+  void need(ContentsId contents) { need(part_of(contents), contents.index); }
+  void need(Part& part, uint32_t contents) {
+    const auto memory = part.recorded->contents[contents].memory;
     ++part.uses[memory];
-    if (part.contents_needed[contents.index]) return;
-    part.contents_needed[contents.index] = 1;
-    part.last_contents[memory] = std::max<uint32_t>(part.last_contents[memory], contents.index);
-    state_->to_visit.push_back(contents);
+    part.contents_needed[contents] = 1;
+    part.last_contents[memory] = std::max(part.last_contents[memory], contents);
   }
 
-  void need_operation(ContentsId by) {
-    auto& part = part_of(by);
-    const auto& contents = part.recorded->contents[by.index];
-    if (contents.kept.defined() || part.operation_needed[contents.operation]) return;
-    part.operation_needed[contents.operation] = 1;
-    const auto& operation = part.recorded->operations[contents.operation];
+  /// Whether something needs the operator is known when all later ones are through.
+  void need_operation(Part& part, size_t number) {
+    const auto& operation = part.recorded->operations[number];
+    const auto& contents = part.recorded->contents;
+    const auto begin = operation.first_contents, end = begin + operation.contents_count;
+    bool needed = false;
+    for (auto i = begin; i < end; ++i) needed |= part.contents_needed[i] && !contents[i].kept.defined();
+    if (!needed) return;
+    part.operation_needed[number] = 1;
     for (const auto& input : part.recorded->inputs_of(operation))
       if (input.contents.known()) need(input.contents);
     // All that an operator writes advances together.
-    for (uint32_t i = 0; i < operation.contents_count; ++i) {
-      by.index = operation.first_contents + i;
-      if (part.recorded->contents[by.index].before != kNone) need(by);
-    }
+    for (auto i = begin; i < end; ++i)
+      if (contents[i].before != kNone) need(part, i);
   }
 
   void start_from_kept(Part& part) {
@@ -218,7 +236,8 @@ class Region::Replay {
       };
       if (input.contents.known()) {
         const auto& from = part_of(input.contents);
-        set(input.layout.in_memory_of(from.made[from.recorded->contents[input.contents.index].memory]));
+        const auto& base = from.made[from.recorded->contents[input.contents.index].memory];
+        set(from.recorded->in_memory_of(base, input.layout));
         continue;
       }
       const auto held =
@@ -258,8 +277,8 @@ class Region::Replay {
   void hand_over(Part& part, uint32_t index) {
     const auto memory = part.recorded->contents[index].memory;
     for (auto i = part.waiting[index]; i != kNone; i = state_->next[i]) {
-      auto& saved = region_.saved_[i];
-      auto tensor = saved.layout.in_memory_of(part.made[memory]);
+      auto& saved = region_.lists_->saved[i];
+      auto tensor = part.recorded->in_memory_of(part.made[memory], saved.layout);
       if (saved.digest && digest_of(tensor) != saved.digest)
         throw UsageError("MU588",
                          part.recorded->operations[part.recorded->contents[index].operation].op.schema().name() +
@@ -281,25 +300,19 @@ class Region::Replay {
   Reused<State> state_;
 };
 
-Region::Region(std::string block, std::shared_ptr<Operations> of_parameters, bool checked, const RegionSize& expected)
-    : block_(std::move(block)), checked_(checked), of_parameters_(std::move(of_parameters)) {
-  recorded_.operations.reserve(expected.operations);
-  recorded_.arguments.reserve(expected.arguments);
-  recorded_.inputs.reserve(expected.inputs);
-  recorded_.contents.reserve(expected.contents);
-  saved_.reserve(expected.saved);
-}
+Region::Region(std::string block, std::shared_ptr<Reused<Operations>> of_parameters, bool checked)
+    : block_(std::move(block)), checked_(checked), of_parameters_(std::move(of_parameters)) {}
 
 size_t Region::add(SavedTensor saved) {
   const base::Lock lock(mutex_);
-  saved_.push_back(std::move(saved));
-  return saved_.size() - 1;
+  lists_->saved.push_back(std::move(saved));
+  return lists_->saved.size() - 1;
 }
 
 void Region::forget(size_t number) {
   at::Tensor held, replayed;  // freed after the lock is released
   const base::Lock lock(mutex_);
-  auto& saved = saved_[number];
+  auto& saved = lists_->saved[number];
   saved.gone = true;
   held = std::move(saved.held);
   replayed = std::move(saved.replayed);
@@ -324,10 +337,11 @@ void Region::keep_copy_of(const c10::StorageImpl* memory) {
   };
   const at::NoGradGuard no_grad;
   const hook::InterceptorGuard unrecorded(hook::Priority::recorder, false);
-  for (const auto& operation : recorded_.operations)
+  auto& recorded = lists_->recorded;
+  for (const auto& operation : recorded.operations)
     for (uint32_t i = 0; i < operation.input_count; ++i) {
-      auto& input = recorded_.inputs[operation.first_input + i];
-      auto& argument = recorded_.arguments[operation.first_argument + input.argument];
+      auto& input = recorded.inputs[operation.first_input + i];
+      auto& argument = recorded.arguments[operation.first_argument + input.argument];
       if (input.contents.known() || argument.isNone() || operation.copied >> input.argument & 1) continue;
       const auto element = static_cast<size_t>(std::max(input.element, 0));
       const auto held = input.element < 0 ? argument.toTensor() : argument.toListRef()[element].toTensor();
@@ -336,26 +350,27 @@ void Region::keep_copy_of(const c10::StorageImpl* memory) {
       else argument.toList().set(element, moved(held));
       input.version = 0;
     }
-  for (auto& contents : recorded_.contents)
+  for (auto& contents : recorded.contents)
     if (lies_there(contents.kept) && version_of(contents.kept) == contents.kept_version) {
       contents.kept = moved(contents.kept);
       contents.kept_version = 0;
     }
 }
 
-RegionSize Region::close() {
+void Region::close() {
   const base::Lock lock(mutex_);
   Replay replay(*this);
-  auto& [operations, arguments, inputs, contents] = recorded_;
+  auto& recorded = lists_->recorded;
+  auto& operations = recorded.operations;
+  auto& contents = recorded.contents;
   for (size_t i = 0; i < contents.size(); ++i)
     if (!replay.needs_contents(i)) contents[i].kept.reset();
   for (size_t i = 0; i < operations.size(); ++i) {
     if (replay.needs_operation(i)) continue;
-    for (auto& argument : recorded_.arguments_of(operations[i])) argument = {};
+    for (auto& argument : recorded.arguments_of(operations[i])) argument = {};
     operations[i].generator = {};
   }
   recorded_operators.fetch_add(static_cast<int64_t>(operations.size()), std::memory_order_relaxed);
-  return {operations.size(), arguments.size(), inputs.size(), contents.size(), saved_.size()};
 }
 
 at::Tensor Region::unpack(const std::shared_ptr<Region>& region, size_t number) {
@@ -375,7 +390,7 @@ at::Tensor Region::unpack(const std::shared_ptr<Region>& region, size_t number) 
 
 at::Tensor Region::unpack(size_t number) {
   const base::Lock lock(mutex_);
-  auto& saved = saved_[number];
+  auto& saved = lists_->saved[number];
   if (saved.held.defined()) {
     check_version(saved.held, saved.version, nullptr);
     return saved.held;
@@ -389,7 +404,7 @@ at::Tensor Region::unpack(size_t number) {
 
 void Region::leave() {
   const base::Lock lock(mutex_);
-  for (auto& saved : saved_) saved.replayed.reset();
+  for (auto& saved : lists_->saved) saved.replayed.reset();
 }
 
 void Region::check_version(const at::Tensor& held, uint32_t version, const Operation* reader) const {

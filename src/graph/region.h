@@ -12,23 +12,19 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/ivalue.h>
 #include <c10/core/Storage.h>
-#include <c10/util/SmallVector.h>
 
 #include "base/mutex.h"
+#include "graph/reused.h"
 
 namespace muster::graph {
 
-/// How a tensor lies in its memory.
+/// How a tensor lies in its memory. Its sizes and strides are ranges of what Operations has of all layouts.
 struct Layout {
-  Layout() = default;
-  explicit Layout(const at::Tensor& tensor);
-  /// A tensor in the memory of `base`. It shares neither version nor graph with it.
-  at::Tensor in_memory_of(const at::Tensor& base) const;
-
-  int64_t offset = 0;  // elements from the begin of the memory
-  c10::SmallVector<int64_t, 5> sizes, strides;
-  at::ScalarType dtype = at::kFloat;
-  bool conjugate = false, negative = false;
+  int64_t offset;  ///< elements from the begin of the memory
+  uint32_t first_dim;
+  uint32_t dims;
+  at::ScalarType dtype;
+  bool conjugate, negative;
 };
 
 /// Calls f(element, tensor) for the tensor that the value is (element -1), or for those in the list that it is.
@@ -72,8 +68,10 @@ struct Input {
   uint32_t argument;
   int32_t element;      ///< of a list; -1 if the argument is the tensor itself
   ContentsId contents;  ///< unknown: the tensor itself is among the operation's arguments
-  uint32_t version;     ///< of such a tensor, when the operator ran
-  Layout layout;        ///< of the others
+  union {
+    uint32_t version;  ///< of such a tensor, when the operator ran
+    uint32_t layout;   ///< of the others: an index, where the contents stand
+  };
 };
 
 /// One recorded operator. Its arguments and inputs are ranges of what Operations has of all operators: a small block of
@@ -96,7 +94,23 @@ struct Operations {
   std::vector<c10::IValue> arguments;  ///< tensors that other operations made are left out
   std::vector<Input> inputs;
   std::vector<Contents> contents;
+  std::vector<Layout> layouts;
+  std::vector<int64_t> dims;  ///< by layout: its sizes, then its strides
 
+  /// The index of the tensor's layout.
+  uint32_t add_layout(const at::Tensor& tensor);
+  bool has_layout(uint32_t layout, const at::Tensor& tensor) const;
+  /// A tensor in the memory of `base`. It shares neither version nor graph with it.
+  at::Tensor in_memory_of(const at::Tensor& base, uint32_t layout) const;
+
+  void clear() {
+    operations.clear();
+    arguments.clear();
+    inputs.clear();
+    contents.clear();
+    layouts.clear();
+    dims.clear();
+  }
   std::span<c10::IValue> arguments_of(const Operation& operation) {
     return std::span(arguments).subspan(operation.first_argument, operation.argument_count);
   }
@@ -115,13 +129,8 @@ struct SavedTensor {
   uint32_t version = 0;            ///< of `held` when it was saved
   bool gone = false;               ///< autograd needs it no more
   ContentsId contents;
-  Layout layout;
+  uint32_t layout = 0;  ///< an index, where the contents stand
   at::Tensor replayed;  ///< while backward is in this region
-};
-
-/// How much a region has recorded; what the next one of its block will need.
-struct RegionSize {
-  size_t operations = 0, arguments = 0, inputs = 0, contents = 0, saved = 0;
 };
 
 /// What happened between the first use of one block's parameters and of the next one's: the operators, and what
@@ -132,24 +141,24 @@ class Region {
  public:
   /// `of_parameters`: operators that read parameters only, such as casts, of all regions of a forward. They are
   /// replayed wherever a region needs them. `checked`: whether operators are to do the same in a replay.
-  Region(std::string block, std::shared_ptr<Operations> of_parameters, bool checked, const RegionSize& expected);
+  Region(std::string block, std::shared_ptr<Reused<Operations>> of_parameters, bool checked);
   Region(const Region&) = delete;
   Region& operator=(const Region&) = delete;
 
   const std::string& block() const noexcept { return block_; }
   bool checked() const noexcept { return checked_; }
-  Operations& recorded() noexcept { return recorded_; }
+  Operations& recorded() noexcept { return lists_->recorded; }
   /// Adds a tensor that autograd saves, and returns its number.
   size_t add(SavedTensor saved);
   /// Only while the region is recorded.
-  SavedTensor& saved(size_t number) { return saved_[number]; }
+  SavedTensor& saved(size_t number) { return lists_->saved[number]; }
   /// Autograd needs the tensor no more.
   void forget(size_t number);
   /// Somebody is about to write into this memory: what the region holds of it moves to a copy. What autograd saved
   /// stays, since it would be an error without recompute, too.
   void keep_copy_of(const c10::StorageImpl* memory);
   /// Forgets operators that no saved tensor needs, with the inputs that they hold. Nothing is recorded after it.
-  RegionSize close();
+  void close();
 
   /// The values that were saved. What this thread has replayed of another region is freed, unless autograd holds it.
   /// Throws: UsageError (MU586) if a tensor that the region holds was changed in place, (MU588) if an operator gave
@@ -164,10 +173,18 @@ class Region {
 
   const std::string block_;
   const bool checked_;
-  const std::shared_ptr<Operations> of_parameters_;
+  const std::shared_ptr<Reused<Operations>> of_parameters_;
   base::Mutex mutex_;
-  Operations recorded_;             // not guarded: written by the thread that records, read afterwards
-  std::vector<SavedTensor> saved_;  // the same, but for what replays and autograd change under the mutex
+  struct Lists {
+    Operations recorded;             // not guarded: written by the thread that records, read afterwards
+    std::vector<SavedTensor> saved;  // the same, but for what replays and autograd change under the mutex
+
+    void clear() {
+      recorded.clear();
+      saved.clear();
+    }
+  };
+  const Reused<Lists> lists_;
 };
 
 /// What has been recorded and replayed in this process. Thread-safe.
