@@ -5,7 +5,7 @@
 #include "commands.h"
 #include "muster/base/detail/options.h"
 
-namespace CLI {
+namespace CLI {  // NOLINT(readability-identifier-naming): the library's
 class App;
 }
 

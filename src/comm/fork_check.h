@@ -30,7 +30,7 @@ class ForkCheck {
 
   static inline std::atomic<int> forks_before_this_process = 0;
   // Registered before main(), so that no group exists without the handler.
-  [[maybe_unused]] static inline const int registered =
+  [[maybe_unused]] static inline const int kRegistered =
       ::pthread_atfork(nullptr, nullptr, [] { ++forks_before_this_process; });
 
   int forks_;

@@ -117,6 +117,7 @@ class ForwardingStore : public c10d::Store {
 
  protected:
   /// Calls `function`, which owns everything that it uses, with the store. `waits`: a timeout that the call itself has.
+  // NOLINTNEXTLINE(performance-unnecessary-value-param): overrides hand it to another thread
   virtual void run(std::function<void(c10d::Store&)> function, [[maybe_unused]] std::chrono::milliseconds waits) {
     function(*store_);
   }
@@ -162,6 +163,7 @@ class SignedStore final : public ForwardingStore {
   Bytes compareSet(const std::string& key, const Bytes& expected, const Bytes& desired) override;
   Bytes get(const std::string& key) override { return checked(key, store_->get(key)); }
   // A signature covers a whole value, so c10d's own append() is used, which sets it as a whole.
+  // NOLINTNEXTLINE(bugprone-parent-virtual-call)
   void append(const std::string& key, const Bytes& value) override { c10d::Store::append(key, value); }
   bool hasExtendedApi() const override { return false; }
   std::vector<Bytes> multiGet(const std::vector<std::string>& keys) override;

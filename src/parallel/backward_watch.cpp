@@ -102,8 +102,9 @@ void BackwardWatch::end_announced() {
   if (hook::current_backward() < 0) handle(BackwardEvent::end_announced);
 }
 
-void BackwardWatch::fail() {
-  if (hook::current_backward() < 0) handle(BackwardEvent::fail);
+void BackwardWatch::fail() noexcept {
+  // In no state does this event have an action, so nothing throws.
+  if (hook::current_backward() < 0) state_ = transition(state_, BackwardEvent::fail).next;
 }
 
 void BackwardWatch::reach() {

@@ -134,7 +134,7 @@ class BackwardWatch {
   void announce() MUSTER_REQUIRES(mutex_);
   void end_announced() MUSTER_REQUIRES(mutex_);
   /// Call it instead of end_announced() if the backward has thrown. It discards nothing yet.
-  void fail() MUSTER_REQUIRES(mutex_);
+  void fail() noexcept MUSTER_REQUIRES(mutex_);
   /// A hook tells that the running call of backward has reached the model.
   /// Throws: UsageError (MU192) if only one thread may run backward and another one does.
   void reach() MUSTER_REQUIRES(mutex_);

@@ -81,7 +81,8 @@ DuplicatedComm::~DuplicatedComm() {
   // After a failure, messages may still be in flight in the communicator.
   if (failed_) return;
   notify_all();
-  static auto* const left = new LeftCommunicators;  // MPI may end after the program's static variables were destroyed
+  // MPI may end after the program's static variables were destroyed.
+  static auto* const left = new LeftCommunicators;  // NOLINT(bugprone-unhandled-exception-at-new)
   left->add({calls_, communicator_, rank_, size_});
 }
 

@@ -27,12 +27,12 @@ namespace {
 class FaultNotice {
  public:
   FaultNotice(const std::byte* data, std::size_t bytes) {
-    for (auto* range = first_.load(std::memory_order_acquire); range && !range_; range = range->next)
+    for (auto* range = first_range.load(std::memory_order_acquire); range && !range_; range = range->next)
       if (!range->taken.exchange(true, std::memory_order_acquire)) range_ = range;
     if (!range_) {
       range_ = new Range;  // never freed, because a handler may walk the list
-      range_->next = first_.load(std::memory_order_relaxed);
-      while (!first_.compare_exchange_weak(range_->next, range_, std::memory_order_release)) {}
+      range_->next = first_range.load(std::memory_order_relaxed);
+      while (!first_range.compare_exchange_weak(range_->next, range_, std::memory_order_release)) {}
     }
     range_->begin.store(reinterpret_cast<uintptr_t>(data), std::memory_order_relaxed);
     range_->bytes.store(bytes, std::memory_order_release);
@@ -47,7 +47,7 @@ class FaultNotice {
   /// Whether the address lies in the memory of any object. For signal handlers.
   static bool covers(const void* address) noexcept {
     const auto at = reinterpret_cast<uintptr_t>(address);
-    for (auto* range = first_.load(std::memory_order_acquire); range; range = range->next)
+    for (auto* range = first_range.load(std::memory_order_acquire); range; range = range->next)
       if (at - range->begin.load(std::memory_order_relaxed) < range->bytes.load(std::memory_order_acquire)) return true;
     return false;
   }
@@ -61,7 +61,7 @@ class FaultNotice {
     Range* next = nullptr;
   };
 
-  static inline std::atomic<Range*> first_{nullptr};
+  static inline std::atomic<Range*> first_range{nullptr};
   Range* range_ = nullptr;
 };
 
