@@ -1,6 +1,7 @@
 // Steps on a device. Arguments: cuda or cpu; then "tiny", to try the program and measure nothing. Cases, "MODEL WAY":
 //   MODEL  mlp, or gpt: 124 million parameters, bf16, sequences of 1024
 //   WAY    accelerator, fabric, trainer; fsdp: sharded over a world of one, with parameters used in bf16;
+//          recompute: gpt, with activations of its blocks made again;
 //          exact or plain: clipped by Muster's norm, or by one that is rounded as it comes; unclipped
 // Each gives the microseconds of a step or, after the word "waits", how often the host waits for the device in one.
 #include <dlfcn.h>
@@ -154,6 +155,8 @@ bench::Measured by_accelerator(const Asked& asked) {
   muster::Accelerator accelerator(
       {.cpu = asked.device.is_cpu(),
        .mixed_precision = muster::Precision::parse(shards ? "no" : Task::kPrecision),
+       .recompute = {.blocks =
+                         asked.way == "recompute" ? std::vector<std::string>{"Block"} : std::vector<std::string>()},
        .strategy = shards ? muster::Strategy(muster::FSDP{.param_dtype = "bf16"}) : muster::Strategy("auto")});
   auto net = Task::make(asked.size);
   auto [model, optimizer] = accelerator.prepare(net, adamw<Task>(net));
@@ -212,7 +215,7 @@ bench::Measured measure(Asked asked, bool tiny) {
   asked.size = Task::size(tiny);
   if (asked.way == "fabric") return by_fabric<Task>(asked);
   if (asked.way == "trainer") return by_trainer<Task>(asked);
-  for (const char* known : {"accelerator", "fsdp", "exact", "plain", "unclipped"})
+  for (const char* known : {"accelerator", "fsdp", "exact", "plain", "recompute", "unclipped"})
     if (asked.way == known) return by_accelerator<Task>(asked);
   throw std::invalid_argument("unknown case");
 }

@@ -47,6 +47,12 @@ def fsdp_cases(programs):
     yield Case("gpu-fsdp", "gpt in a world of one", "us/step", {"muster": programs.step("gpt", "fsdp"), "fully_shard": programs.step_peer("gpt", "fully_shard")})
 
 
+def recompute_cases(programs):
+    """Activations of blocks that are made again."""
+    yield Case("gpu-recompute", "gpt", "us/step", {"muster": programs.step("gpt", "recompute"), "checkpoint": programs.step_peer("gpt", "checkpoint"),
+                                                   "all kept": programs.step("gpt", "accelerator")}, floors={"checkpoint": 1.0})
+
+
 def norm_cases(programs):
     """What clipping by a norm without rounding costs of a step."""
     for model in ("mlp", "gpt"):
@@ -81,6 +87,6 @@ def checkpoint_cases(programs):
 def cases(build, device):
     """`device`: "cuda", or "cpu": tiny models and one round."""
     programs = Programs(build, device)
-    groups = (step_cases, fsdp_cases, norm_cases, loader_cases, checkpoint_cases)
+    groups = (step_cases, fsdp_cases, recompute_cases, norm_cases, loader_cases, checkpoint_cases)
     threads, rounds = (1, {"rounds": 1}) if device == "cpu" else (THREADS, {})
     return [dataclasses.replace(case, threads=threads, tolerance=TOLERANCE, **rounds) for group in groups for case in group(programs)]

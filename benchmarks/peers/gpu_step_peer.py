@@ -8,6 +8,7 @@ import warnings
 import torch
 from torch import distributed
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 import mlp
 import models
@@ -97,7 +98,31 @@ def fully_shard(task):
     return lambda batch: task.loss(model, batch), adamw(task, model), torch.Tensor.backward
 
 
-WAYS = {"raw": raw, "accelerate": accelerate, "fabric": fabric, "fully_shard": fully_shard}
+class Recomputed(torch.nn.Module):
+    def __init__(self, block):
+        super().__init__()
+        self.block = block
+
+    def forward(self, x):
+        return checkpoint(self.block, x, use_reentrant=False)
+
+
+class Recomputing:
+    """A task whose model runs its blocks again in backward."""
+    def __init__(self, task):
+        self.task, self.precision, self.rate, self.loss = task, task.precision, task.rate, task.loss
+
+    def make(self):
+        model = self.task.make()
+        model.blocks = torch.nn.ModuleList(Recomputed(block) for block in model.blocks)
+        return model
+
+
+def checkpointed(task):
+    return raw(Recomputing(task))
+
+
+WAYS = {"raw": raw, "accelerate": accelerate, "fabric": fabric, "fully_shard": fully_shard, "checkpoint": checkpointed}
 
 
 def host_waits():

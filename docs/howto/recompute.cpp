@@ -1,6 +1,7 @@
 // The code of recompute.md.
 #include <cstdio>
 #include <cstdlib>
+#include <string>
 
 #include <muster/accelerator.h>
 #include <muster/graph/recompute.h>
@@ -29,6 +30,13 @@ static void less() {
   muster::Accelerator accelerator({.recompute = options});
   auto model = accelerator.prepare(make_encoder());
   accelerator.backward(model(torch::randn({5, 4, 16})).sum());
+}
+
+static void within_a_budget() {
+  muster::Accelerator accelerator({.recompute = {.blocks = {"auto"}, .budget_mib = 0.05}});
+  auto model = accelerator.prepare(make_encoder());
+  for (int step = 0; step < 2; ++step) accelerator.backward(model(torch::randn({5, 4, 16})).sum());
+  if (accelerator.plan().find("kept, within the budget") == std::string::npos) std::abort();
 }
 
 static void as_fsdp_says_it() {
@@ -60,6 +68,7 @@ static void by_hand() {
 int main() {
   whole_program();
   less();
+  within_a_budget();
   as_fsdp_says_it();
   without_accelerator();
   by_hand();

@@ -1,5 +1,6 @@
 #include "graph/blocks.h"
 
+#include <algorithm>
 #include <map>
 #include <set>
 
@@ -8,6 +9,7 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "muster/base/error.h"
+#include "muster/base/format.h"
 
 namespace muster::graph {
 namespace {
@@ -79,7 +81,11 @@ std::vector<std::string> operators_of(const std::string& word) {
 }  // namespace
 
 Blocks::Blocks(const Module& root, const RecomputeOptions& options, const tree::NamedModules& automatic, bool warns)
-    : check_(options.check) {
+    : check_(options.check), budget_(static_cast<int64_t>(options.budget_mib * (1 << 20))) {
+  if (!(options.budget_mib >= 0) || options.budget_mib > 1e12)
+    throw ConfigError("MU589", formatted("recompute.budget_mib is {}: give the MiB that activations of blocks may "
+                                         "take, or 0 to make all of them again",
+                                         options.budget_mib));
   if (options.every < 1)
     throw ConfigError("MU589", "recompute.every is " + std::to_string(options.every) +
                                    ": give 1 for every block, or a larger number for every n-th");
@@ -101,16 +107,52 @@ Blocks::Blocks(const Module& root, const RecomputeOptions& options, const tree::
     }
   }
   seen_ = std::make_unique<std::atomic<bool>[]>(blocks_.size());
+  kept_blocks_.resize(blocks_.size());
+  for (size_t i = 0; i < blocks_.size(); ++i) costs_.push_back(std::make_shared<MeasuredCost>());
   if (warns && !empty.empty())
     log::warning("recompute: a block begins where its parameters are first used, and these have none of their own: ",
                  listed(empty), "; name the module around them instead");
 }
 
-std::string Blocks::describe() const {
-  std::string text = "recompute: " + counted(static_cast<int64_t>(blocks_.size()), "block");
+int64_t Blocks::bytes_after_forward(size_t block) const {
+  const auto cost = this->cost(block);
+  return cost.kept_bytes - (is_recomputed(block) ? cost.returned_bytes : 0);
+}
+
+bool Blocks::awaits_choice() const {
+  return !has_choice() && std::ranges::any_of(costs_, [](const auto& cost) { return cost->get().seconds > 0; });
+}
+
+void Blocks::choose(const std::vector<BlockCost>& costs) {
+  kept_blocks_ = cheapest_blocks(costs, budget_);
+  kept_blocks_.flip();
+  chosen_ = true;
+  int64_t bytes = 0;
+  for (size_t i = 0; i < costs.size(); ++i)
+    bytes += costs[i].kept_bytes - (kept_blocks_[i] ? 0 : costs[i].returned_bytes);
+  if (bytes > budget_)
+    log::warning("recompute: what goes into blocks takes ", size_text(static_cast<uint64_t>(bytes)),
+                 " and is kept, which is more than recompute.budget_mib allows (",
+                 size_text(static_cast<uint64_t>(budget_)), "); all blocks are made again");
+}
+
+std::vector<std::string> Blocks::describe() const {
+  const auto again = static_cast<int64_t>(std::ranges::count(kept_blocks_, false));
+  auto first = "recompute: " + counted(again, "block");
+  if (again < static_cast<int64_t>(blocks_.size())) first += " of " + std::to_string(blocks_.size());
   if (!blocks_.empty())
-    text += " (" + blocks_.front().name + (blocks_.size() > 1 ? " to " + blocks_.back().name : "") + ")";
-  return text;
+    first += " (" + blocks_.front().name + (blocks_.size() > 1 ? " to " + blocks_.back().name : "") + ")";
+  if (budget_ > 0) first += ", within " + size_text(static_cast<uint64_t>(budget_));
+  if (!has_choice()) first += " from the second step on";
+  std::vector<std::string> lines{first};
+  for (size_t i = 0; i < blocks_.size(); ++i)
+    if (const auto cost = this->cost(i); is_seen(i))
+      lines.push_back(formatted("  {}: {} of {} made again, by {:.3g} GFLOP in {:.3g} ms{}", blocks_[i].name,
+                                size_text(static_cast<uint64_t>(std::max<int64_t>(cost.returned_bytes, 0))),
+                                size_text(static_cast<uint64_t>(cost.kept_bytes)),
+                                static_cast<double>(cost.flops) / 1e9, cost.seconds * 1e3,
+                                kept_blocks_[i] ? "; kept, within the budget" : ""));
+  return lines;
 }
 
 }  // namespace muster::graph

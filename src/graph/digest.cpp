@@ -17,7 +17,7 @@ std::optional<uint64_t> digest_of(const at::Tensor& tensor) {
   const hook::InterceptorGuard unrecorded(hook::Priority::recorder, false);
   const auto values = tensor.detach().resolve_conj().resolve_neg().contiguous();
   if (values.is_cpu()) return format::checksum_of({static_cast<const char*>(values.const_data_ptr()), values.nbytes()});
-  const auto words = values.view(at::kByte).view({-1});
+  const auto words = values.view({-1}).view(at::kByte);
   const bool whole = values.nbytes() % 4 == 0 && values.storage_offset() * values.itemsize() % 4 == 0;
   return static_cast<uint64_t>((whole ? words.view(at::kInt) : words).sum(at::kLong).item<int64_t>());
 }

@@ -140,9 +140,9 @@ const OperatorTraits& traits_of(const c10::OperatorHandle& op) {
   // By schema: an operator's handle is made again at each lookup. A library that is unloaded takes its schema with it,
   // and a later one may get the same address, but LibTorch unloads no library of operators.
   thread_local ska::flat_hash_map<const c10::FunctionSchema*, std::unique_ptr<const OperatorTraits>> cache;
-  auto& traits = cache[&op.schema()];
-  if (!traits) traits = std::make_unique<const OperatorTraits>(read_traits(op));
-  return *traits;
+  const auto* schema = &op.schema();
+  if (const auto found = cache.find(schema); found != cache.end()) return *found->second;
+  return *cache.emplace(schema, std::make_unique<const OperatorTraits>(read_traits(op))).first->second;
 }
 
 }  // namespace muster::graph

@@ -24,6 +24,10 @@ bool is_known(const torch::nn::Module& module) {
 
 RecomputeScope::RecomputeScope(const torch::nn::Module& module, const RecomputeOptions& options) {
   if (!options.on() || !at::GradMode::is_enabled()) return;
+  if (options.budget_mib != 0)
+    throw ConfigError("MU589",
+                      "recompute.budget_mib needs a prepared model, which measures its blocks in the first "
+                      "step: choose the blocks of a RecomputeScope by name, `every` or `keep`");
   graph::install_recorder();
   auto own = options;
   const bool again = is_known(module);

@@ -55,15 +55,6 @@ constexpr hook::Interceptor kRecorder{.name = "recorder",
                                       .run = record_operator,
                                       .disabled_by = kRecorderSwitch};
 
-/// An operator draws on the device of its first tensor, or of its argument.
-at::Device device_of(std::span<const c10::IValue> arguments) {
-  for (const auto& argument : arguments) {
-    if (argument.isTensor() && argument.toTensor().defined()) return argument.toTensor().device();
-    if (argument.isDevice()) return argument.toDevice();
-  }
-  return at::kCPU;
-}
-
 /// Which counter counts the tensor's version. LibTorch keeps the pointer private.
 const void* counter_of(const at::Tensor& tensor) {
   static_assert(sizeof(c10::VariableVersion) == sizeof(void*), "VariableVersion is one pointer to its counter");
@@ -215,6 +206,7 @@ std::unique_ptr<torch::autograd::SavedVariableHooks> Recording::hooks() {
 
 size_t Recording::save(const at::Tensor& tensor) {
   SavedTensor saved;
+  if (region_->cost() && tensor.has_storage()) tables_->saved_memory.insert(storage_of(tensor));
   if (region_->checked()) saved.digest = digest_of(tensor);
   if (auto* made = find(tensor); made && !made->unwritten) {
     saved.contents = made->contents;
@@ -284,9 +276,10 @@ void Recording::access(const at::Tensor& tensor) {
 void Recording::begin_region(int32_t block) {
   end_region();
   block_ = block;
-  if (block < 0) return;
+  if (block < 0 || !blocks_.is_recomputed(static_cast<size_t>(block))) return;
   const auto index = static_cast<size_t>(block);
-  region_ = std::make_shared<Region>(blocks_.all()[index].name, of_parameters_, blocks_.is_checked(index));
+  region_ = std::make_shared<Region>(blocks_.all()[index].name, of_parameters_, blocks_.is_checked(index),
+                                     blocks_.cost_to_measure(index));
   live_regions.add(region_);
   ++region_number_;
 }
@@ -294,11 +287,32 @@ void Recording::begin_region(int32_t block) {
 void Recording::end_region() {
   if (!region_) return;
   resolve_pending();
-  tables_->made.clear();
   const auto block = static_cast<size_t>(block_);
   region_->close();
-  if (region_->checked()) seen_.insert(block);
+  if (region_->cost()) {
+    region_->cost()->add(measure_memory());
+    seen_.insert(block);
+  }
+  tables_->made.clear();
   region_.reset();
+}
+
+/// Of what autograd has saved in the region, and what the region holds instead. Parameters are in memory anyway.
+BlockCost Recording::measure_memory() {
+  auto& saved = tables_->saved_memory;
+  ska::flat_hash_set<const c10::StorageImpl*> held;
+  region_->each_held([&](const at::Tensor& tensor) {
+    if (is_recordable(tensor)) held.insert(storage_of(tensor));
+  });
+  const auto bytes_of = [&](const auto& memory) {
+    int64_t bytes = 0;
+    for (const auto* one : memory)
+      if (!tables_->places.count(one)) bytes += static_cast<int64_t>(one->nbytes());
+    return bytes;
+  };
+  const auto kept = bytes_of(saved);
+  saved.clear();
+  return {.kept_bytes = kept, .returned_bytes = kept - bytes_of(held)};
 }
 
 Recording::Made* Recording::find(const at::Tensor& tensor) {
@@ -465,12 +479,11 @@ bool Recording::finish(Noted& noted, const torch::jit::Stack& stack) {
       if ((of_parameters ? tables_->made : tables_->made_of_parameters).find(storage)) return;
       auto* made = (of_parameters ? tables_->made_of_parameters : tables_->made).add(storage);
       if (!made) return;  // two in one memory
-      Contents contents{number, position, 0, ContentsId::kNone};
+      made->contents = add_contents(of_parameters, {number, position, 0, ContentsId::kNone});
       if (kept) {
-        contents.kept = alias_of(tensor);
-        contents.kept_version = version_of(tensor);
+        into.contents.back().kept = alias_of(tensor);
+        into.contents.back().kept_version = version_of(tensor);
       }
-      made->contents = add_contents(of_parameters, std::move(contents));
       made->unwritten = traits.is(Trait::uninitialized);
       made->zeros = traits.is(Trait::zeros);
       made->version = {counter_of(tensor), version_of(tensor)};
@@ -497,7 +510,7 @@ bool Recording::finish(Noted& noted, const torch::jit::Stack& stack) {
   return !of_parameters;
 }
 
-ContentsId Recording::add_contents(bool of_parameters, Contents contents) {
+ContentsId Recording::add_contents(bool of_parameters, Contents&& contents) {
   auto& all = (of_parameters ? **of_parameters_ : region_->recorded()).contents;
   ContentsId id;
   id.index = static_cast<uint32_t>(all.size());

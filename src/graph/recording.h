@@ -135,6 +135,7 @@ class Recording final : private SavedTensorScope {
   void access(const at::Tensor& tensor);
   void begin_region(int32_t block);
   void end_region();
+  BlockCost measure_memory();
   /// nullptr for a tensor whose values did not all come from recorded operators.
   Made* find(const at::Tensor& tensor);
   void forget(const at::Tensor& tensor);
@@ -146,7 +147,7 @@ class Recording final : private SavedTensorScope {
   void note_input(Noted& noted, uint32_t argument, int32_t element, const at::Tensor& tensor);
   /// Whether the region has the operator now.
   bool finish(Noted& noted, const torch::jit::Stack& stack);
-  ContentsId add_contents(bool of_parameters, Contents contents);
+  ContentsId add_contents(bool of_parameters, Contents&& contents);
   /// Its arguments and inputs, from those of the region.
   void move_to_parameters(Operation& operation);
   void resolve_pending();
@@ -158,6 +159,7 @@ class Recording final : private SavedTensorScope {
     MadeMemory made, made_of_parameters;
     /// What was saved inside the operator that runs, and is not known before it ends: by its number in the region.
     std::vector<std::pair<size_t, at::Tensor>> pending;
+    ska::flat_hash_set<const c10::StorageImpl*> saved_memory;  // of the region, if its block is measured
 
     void clear() {
       parameters.clear();

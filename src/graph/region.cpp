@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <utility>
 
 #include <ATen/Context.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/ScopeExit.h>
 
 #include "graph/digest.h"
@@ -15,6 +17,7 @@
 #include "graph/reused.h"
 #include "hook/gradient_hooks.h"
 #include "hook/interceptor.h"
+#include "hook/operator_flops.h"
 #include "hook/watched_storage.h"
 #include "muster/base/error.h"
 
@@ -27,6 +30,21 @@ std::atomic<int64_t> recorded_operators{0}, replayed_operators{0}, replays{0};
 /// they were recorded for.
 thread_local std::weak_ptr<Region> replayed_here;
 thread_local int64_t replayed_for = -1;
+
+/// The time of one operator, until its device has finished.
+class DeviceClock {
+ public:
+  explicit DeviceClock(at::Device device) : device_(device), begin_(Clock::now()) {}
+  double seconds_until_done() const {
+    if (!device_.is_cpu()) c10::impl::VirtualGuardImpl(device_.type()).synchronizeDevice(device_.index());
+    return std::chrono::duration<double>(Clock::now() - begin_).count();
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  at::Device device_;
+  Clock::time_point begin_;
+};
 
 /// Runs an operator that draws from its device's default generator and does not take another. Nothing else may draw
 /// meanwhile; the state of the generator is put back.
@@ -80,6 +98,14 @@ at::Tensor Operations::in_memory_of(const at::Tensor& base, uint32_t layout) con
   return at::Tensor(impl);
 }
 
+at::Device device_of(std::span<const c10::IValue> arguments) {
+  for (const auto& argument : arguments) {
+    if (argument.isTensor() && argument.toTensor().defined()) return argument.toTensor().device();
+    if (argument.isDevice()) return argument.toDevice();
+  }
+  return at::kCPU;
+}
+
 at::Tensor alias_of(const at::Tensor& tensor) {
   auto* impl = tensor.unsafeGetTensorImpl();
   return at::Tensor(impl->shallow_copy_and_detach(impl->version_counter(), true));
@@ -110,6 +136,8 @@ class Region::Replay {
   Replay(const Replay&) = delete;
   Replay& operator=(const Replay&) = delete;
 
+  /// What run() has measured.
+  const BlockCost& cost() const noexcept { return cost_; }
   bool needs_contents(size_t i) { return own().contents_needed[i]; }
   bool needs_operation(size_t i) { return own().operation_needed[i]; }
 
@@ -204,6 +232,7 @@ class Region::Replay {
       const at::AutoGradMode grad_mode(operation.grad_mode && !only);
       const c10::impl::ExcludeDispatchKeyGuard below(only ? c10::DispatchKeySet()
                                                           : c10::autograd_dispatch_keyset_with_ADInplaceOrView);
+      const auto clock = measure(operation, stack);
       if (!operation.generator.defined()) {
         operation.op.callBoxed(&stack);
       } else if (const auto at = traits.generator; at >= 0) {
@@ -212,6 +241,7 @@ class Region::Replay {
       } else {
         run_random(operation, stack);
       }
+      if (clock) cost_.seconds += clock->seconds_until_done();
       replayed_operators.fetch_add(1, std::memory_order_relaxed);
       take(part, operation, stack);
     } catch (c10::Error& error) {
@@ -219,6 +249,13 @@ class Region::Replay {
                         region_.block_ + "' again for backward");
       throw;
     }
+  }
+
+  /// nullopt unless the region is measured.
+  std::optional<DeviceClock> measure(const Operation& operation, const torch::jit::Stack& arguments) {
+    if (!region_.cost_) return std::nullopt;
+    cost_.flops += hook::flops_of(operation.op.schema().name(), c10::ArrayRef(arguments.data(), arguments.size()));
+    return DeviceClock(device_of(arguments));
   }
 
   torch::jit::Stack arguments(const Part& part, const Operation& operation) {
@@ -242,6 +279,11 @@ class Region::Replay {
       }
       const auto held =
           input.element < 0 ? argument.toTensor() : argument.toListRef()[static_cast<size_t>(input.element)].toTensor();
+      // It may have been made on another stream, which could use its memory again while this one still reads it.
+      if (held.defined() && !held.device().is_cpu() && held.has_storage() && !hook::has_key(held)) {
+        const c10::impl::VirtualGuardImpl device(held.device().type());
+        device.recordDataPtrOnStream(held.storage().data_ptr(), device.getStream(held.device()));
+      }
       if (operation.copied >> input.argument & 1) set(held.clone());
       else region_.check_version(held, input.version, &operation);
     }
@@ -297,11 +339,13 @@ class Region::Replay {
   }
 
   Region& region_;
+  BlockCost cost_;
   Reused<State> state_;
 };
 
-Region::Region(std::string block, std::shared_ptr<Reused<Operations>> of_parameters, bool checked)
-    : block_(std::move(block)), checked_(checked), of_parameters_(std::move(of_parameters)) {}
+Region::Region(std::string block, std::shared_ptr<Reused<Operations>> of_parameters, bool checked,
+               std::shared_ptr<MeasuredCost> cost)
+    : block_(std::move(block)), checked_(checked), cost_(std::move(cost)), of_parameters_(std::move(of_parameters)) {}
 
 size_t Region::add(SavedTensor saved) {
   const base::Lock lock(mutex_);
@@ -357,6 +401,14 @@ void Region::keep_copy_of(const c10::StorageImpl* memory) {
     }
 }
 
+void Region::each_held(c10::function_ref<void(const at::Tensor&)> f) const {
+  const auto& recorded = lists_->recorded;
+  for (const auto& argument : recorded.arguments)
+    each_tensor(argument, [&](int32_t, const at::Tensor& tensor) { f(tensor); });
+  for (const auto& contents : recorded.contents) f(contents.kept);
+  for (const auto& saved : lists_->saved) f(saved.held);
+}
+
 void Region::close() {
   const base::Lock lock(mutex_);
   Replay replay(*this);
@@ -396,10 +448,28 @@ at::Tensor Region::unpack(size_t number) {
     return saved.held;
   }
   if (!saved.replayed.defined()) {
-    Replay(*this).run();
+    Replay replay(*this);
+    replay.run();
+    if (const auto cost = std::exchange(cost_, nullptr)) cost->add(replay.cost());
     replays.fetch_add(1, std::memory_order_relaxed);
+    replayed_on_.reset();
   }
+  if (!saved.replayed.device().is_cpu()) order_after_replay(saved.replayed);
   return saved.replayed;
+}
+
+/// A replay runs on the stream of the node that asks first. One on another stream waits for it.
+void Region::order_after_replay(const at::Tensor& replayed) {
+  const c10::impl::VirtualGuardImpl device(replayed.device().type());
+  const auto stream = device.getStream(replayed.device());
+  if (!replayed_on_) {
+    replayed_on_ = stream;
+    replay_ended_.emplace(device.type());
+    replay_ended_->record(stream);
+  } else if (*replayed_on_ != stream) {
+    replay_ended_->block(stream);
+    device.recordDataPtrOnStream(replayed.storage().data_ptr(), stream);
+  }
 }
 
 void Region::leave() {

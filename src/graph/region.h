@@ -11,9 +11,13 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/ivalue.h>
+#include <c10/core/Event.h>
 #include <c10/core/Storage.h>
+#include <c10/core/Stream.h>
+#include <c10/util/FunctionRef.h>
 
 #include "base/mutex.h"
+#include "graph/budget.h"
 #include "graph/reused.h"
 
 namespace muster::graph {
@@ -41,6 +45,8 @@ void each_tensor(const c10::IValue& value, F&& f) {
   }
 }
 
+/// The device on which an operator runs and draws: that of its first tensor, or of its argument.
+at::Device device_of(std::span<const c10::IValue> arguments);
 /// The same tensor without its graph. It shares memory and version counter.
 at::Tensor alias_of(const at::Tensor& tensor);
 /// 0 for tensors of inference mode, which have no version.
@@ -133,6 +139,23 @@ struct SavedTensor {
   at::Tensor replayed;  ///< while backward is in this region
 };
 
+/// The cost of a block, while threads measure it.
+struct MeasuredCost {
+  BlockCost get() const {
+    const base::Lock lock(mutex);
+    return value;
+  }
+  void add(const BlockCost& more) {
+    const base::Lock lock(mutex);
+    value.kept_bytes += more.kept_bytes;
+    value.returned_bytes += more.returned_bytes;
+    value.flops += more.flops;
+    value.seconds += more.seconds;
+  }
+  mutable base::Mutex mutex;
+  BlockCost value MUSTER_GUARDED_BY(mutex);
+};
+
 /// What happened between the first use of one block's parameters and of the next one's: the operators, and what
 /// autograd saved of them. The first tensor that backward asks for replays all operators that saved tensors of this
 /// region need, in their order; it stops at the last one of these.
@@ -141,12 +164,15 @@ class Region {
  public:
   /// `of_parameters`: operators that read parameters only, such as casts, of all regions of a forward. They are
   /// replayed wherever a region needs them. `checked`: whether operators are to do the same in a replay.
-  Region(std::string block, std::shared_ptr<Reused<Operations>> of_parameters, bool checked);
+  /// `cost`: what its first replay is added to, if the block is measured.
+  Region(std::string block, std::shared_ptr<Reused<Operations>> of_parameters, bool checked,
+         std::shared_ptr<MeasuredCost> cost);
   Region(const Region&) = delete;
   Region& operator=(const Region&) = delete;
 
   const std::string& block() const noexcept { return block_; }
   bool checked() const noexcept { return checked_; }
+  const std::shared_ptr<MeasuredCost>& cost() const noexcept { return cost_; }
   Operations& recorded() noexcept { return lists_->recorded; }
   /// Adds a tensor that autograd saves, and returns its number.
   size_t add(SavedTensor saved);
@@ -159,6 +185,8 @@ class Region {
   void keep_copy_of(const c10::StorageImpl* memory);
   /// Forgets operators that no saved tensor needs, with the inputs that they hold. Nothing is recorded after it.
   void close();
+  /// Calls f(tensor) for what it holds until backward. Only after close().
+  void each_held(c10::function_ref<void(const at::Tensor&)> f) const;
 
   /// The values that were saved. What this thread has replayed of another region is freed, unless autograd holds it.
   /// Throws: UsageError (MU586) if a tensor that the region holds was changed in place, (MU588) if an operator gave
@@ -168,11 +196,13 @@ class Region {
  private:
   class Replay;
   at::Tensor unpack(size_t number);
+  void order_after_replay(const at::Tensor& replayed);
   void leave();
   void check_version(const at::Tensor& held, uint32_t version, const Operation* reader) const;
 
   const std::string block_;
   const bool checked_;
+  std::shared_ptr<MeasuredCost> cost_;
   const std::shared_ptr<Reused<Operations>> of_parameters_;
   base::Mutex mutex_;
   struct Lists {
@@ -185,6 +215,9 @@ class Region {
     }
   };
   const Reused<Lists> lists_;
+  // Of the last replay on a device:
+  std::optional<c10::Stream> replayed_on_;
+  std::optional<c10::Event> replay_ended_;
 };
 
 /// What has been recorded and replayed in this process. Thread-safe.

@@ -162,16 +162,16 @@ uint32_t keys_of(uint32_t switched, uint32_t there) {
   return keys;
 }
 
-c10::DispatchKeySet with(c10::DispatchKeySet all, c10::DispatchKey key, bool on) {
-  return on ? all.add(key) : all.remove(key);
-}
-
 // All at once: a scope around each operator of a recorded forward does this twice.
 void set_keys(uint32_t changed, uint32_t keys) {
+  constexpr c10::DispatchKeySet named(kNamedOperatorsKey), every(kEveryOperatorKey);
   auto local = c10::impl::tls_local_dispatch_key_set();
-  if (changed & named_included) local.included_ = with(local.included_, kNamedOperatorsKey, keys & named_included);
-  if (changed & every_included) local.included_ = with(local.included_, kEveryOperatorKey, keys & every_included);
-  if (changed & every_excluded) local.excluded_ = with(local.excluded_, kEveryOperatorKey, keys & every_excluded);
+  const auto set = [&](c10::DispatchKeySet& all, c10::DispatchKeySet key, uint32_t bit) {
+    if (changed & bit) all = keys & bit ? all | key : all - key;
+  };
+  set(local.included_, named, named_included);
+  set(local.included_, every, every_included);
+  set(local.excluded_, every, every_excluded);
   c10::impl::_force_tls_local_dispatch_key_set(local);
 }
 

@@ -108,6 +108,10 @@ void visit_training_options(Visit&& visit) {
       "blocks whose activations backward makes again: classes or names of submodules, or auto for the units of sharded "
       "training and repeated blocks",
       "RecomputeWorld.EveryStrategyGetsTheSameBits", {.variable = "MUSTER_RECOMPUTE", .aliases = {"recompute"}});
+  visit(MUSTER_FIELD(recompute.budget_mib),
+        "MiB that activations of blocks may take: only blocks that exceed it are made again, those with the least time "
+        "first; 0: all",
+        "RecomputeBudget.TheChoiceIsTheBestOfAllSubsets");
   visit(MUSTER_FIELD(recompute.check),
         "compare what is made again with what it was made from, in the first step of each block",
         "Recompute.AnOperatorThatWritesInSecretIsNamed");

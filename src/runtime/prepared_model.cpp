@@ -22,11 +22,12 @@ ForwardScope::~ForwardScope() {
 
 void ForwardScope::open() const {
   span_.emplace(*model_.trace, "forward");
+  const bool records = model_.recomputed && model_.scopes.empty() && at::GradMode::is_enabled();
   try {
+    if (records && model_.recomputed->awaits_choice()) model_.choose_recomputed();
     cast_.emplace(model_.policy.precision(), model_.device);
     model_.managed->enter_forward();
-    if (model_.recomputed && model_.scopes.empty() && at::GradMode::is_enabled())
-      recording_.emplace(*model_.recomputed);
+    if (records) recording_.emplace(*model_.recomputed);
   } catch (...) {
     cast_.reset();
     span_.reset();

@@ -23,7 +23,8 @@ struct PreparedModel {
   std::function<GradNorm()> grad_norm = {};                 ///< implementation of Model::grad_norm()
   std::function<void(c10::Error&)> add_error_context = {};  ///< handler of LibTorch's errors in a forward
   std::vector<const ForwardScope*> scopes = {};             ///< open scopes, from the outermost on
-  std::shared_ptr<const graph::Blocks> recomputed = {};     ///< blocks whose activations are made again, if any
+  std::shared_ptr<graph::Blocks> recomputed = {};           ///< blocks whose activations are made again, if any
+  std::function<void()> choose_recomputed = {};             ///< once they are measured; collective
 };
 
 /// One forward of the model: autocast is on, and parameters are in place. Scopes nest.

@@ -111,15 +111,14 @@ tree::NamedModules automatic_blocks(const torch::nn::Module& module, parallel::M
 }
 
 /// nullptr if nothing is recomputed. Collective.
-std::shared_ptr<const graph::Blocks> recomputed_blocks(const torch::nn::Module& module, parallel::ManagedModel& managed,
-                                                       const RecomputeOptions& options,
-                                                       const comm::Communicator& group) {
-  std::shared_ptr<const graph::Blocks> blocks;
+std::shared_ptr<graph::Blocks> recomputed_blocks(const torch::nn::Module& module, parallel::ManagedModel& managed,
+                                                 const RecomputeOptions& options, const comm::Communicator& group) {
+  std::shared_ptr<graph::Blocks> blocks;
   std::vector<std::string> lines{"nothing"};
   if (options.on()) {
     graph::install_recorder();
     blocks = std::make_shared<graph::Blocks>(module, options, automatic_blocks(module, managed));
-    lines = {blocks->describe()};
+    lines = blocks->describe();
     for (const auto& block : blocks->all()) lines.push_back("block " + block.name);
   }
   // A rank that makes other activations again would gather other units in backward.
@@ -127,6 +126,31 @@ std::shared_ptr<const graph::Blocks> recomputed_blocks(const torch::nn::Module& 
                            {.remedy = "give every rank the same option recompute",
                             .what = "ranks have prepared a model with different blocks to recompute"});
   return blocks;
+}
+
+/// Chooses the blocks that are within the budget, by the largest costs that any rank has measured. Collective.
+void choose_recomputed(graph::Blocks& blocks, const comm::Communicator& group) {
+  std::vector<double> mine;
+  for (size_t i = 0; i < blocks.all().size(); ++i) {
+    const auto cost = blocks.cost(i);
+    for (const auto figure : {static_cast<double>(cost.kept_bytes), static_cast<double>(cost.returned_bytes),
+                              static_cast<double>(cost.flops), cost.seconds})
+      mine.push_back(figure);
+  }
+  const std::string bytes(reinterpret_cast<const char*>(mine.data()), mine.size() * sizeof(double));
+  std::vector<double> figures(mine.size());
+  for (const auto& theirs : group.internal("choosing blocks to recompute").all_gather_bytes(bytes)) {
+    std::vector<double> other(mine.size());
+    std::memcpy(other.data(), theirs.data(), std::min(theirs.size(), bytes.size()));
+    for (size_t i = 0; i < other.size(); ++i) figures[i] = std::max(figures[i], other[i]);
+  }
+  std::vector<graph::BlockCost> costs;
+  for (size_t i = 0; i < figures.size(); i += 4)
+    costs.push_back({.kept_bytes = static_cast<int64_t>(figures[i]),
+                     .returned_bytes = static_cast<int64_t>(figures[i + 1]),
+                     .flops = static_cast<int64_t>(figures[i + 2]),
+                     .seconds = figures[i + 3]});
+  blocks.choose(costs);
 }
 
 /// A line of plan(): how much of this rank's state an asynchronous save would now stage in pinned memory.
@@ -291,10 +315,13 @@ std::shared_ptr<PreparedModel> RuntimeState::prepare_model(const std::shared_ptr
   model->recomputed = recomputed_blocks(*module, *model->managed,
                                         by_strategy ? sharding->activation_checkpointing.options() : options_.recompute,
                                         placement_.group());
+  if (model->recomputed)
+    model->choose_recomputed = [blocks = model->recomputed, group = placement_.group()] {
+      choose_recomputed(*blocks, group);
+    };
   registry_->add(model);
   gradient_processing_->for_each_optimizer([](PreparedOptimizer& optimizer) { optimizer.bind_models(); });
   notes_.push_back("model " + module->name() + ": " + model->managed->describe());
-  if (model->recomputed) notes_.push_back("model " + module->name() + ": " + model->recomputed->describe());
   const auto memory = device::describe_memory(placement_.device());
   if (placement_.cluster().is_main() && (model->managed->sharded() || !memory.empty()))
     log::info(notes_.back(), memory.empty() ? "" : "; ", memory);
@@ -420,6 +447,9 @@ std::string RuntimeState::plan() const {
   if (!placement_.device().is_cpu() && !registry_->models().empty())
     text += describe_save_staging(registry_->models(), *optimizers_, placement_.cluster().rank) + "\n";
   for (const auto& note : notes_) text += note + "\n";
+  for (const auto& model : registry_->models())
+    if (model->recomputed)
+      for (const auto& line : model->recomputed->describe()) text += line + "\n";
   return text;
 }
 
@@ -465,6 +495,12 @@ void RuntimeState::join_uneven_inputs(std::vector<std::shared_ptr<parallel::Mana
   placement_.require_launched();
   if (accumulation_->joined())
     throw UsageError("MU585", "join_uneven_inputs was called inside itself: end the first loop before the next one");
+  for (const auto& model : registry_->models())
+    if (placement_.cluster().world_size > 1 && model->recomputed && !model->recomputed->has_choice())
+      throw UsageError("MU589",
+                       "join_uneven_inputs was called before ranks have agreed which blocks are within "
+                       "recompute.budget_mib, which they do in the second step, and a rank without a batch could not "
+                       "take part: train two steps before it, or choose blocks by name, `every` or `keep`");
   // The loop may use a sharded model that it does not train, and every rank must hear of its gathers.
   const bool all = models.empty();
   for (const auto& model : registry_->models()) {

@@ -31,8 +31,8 @@ namespace fs = std::filesystem;
 
 const std::vector<std::string> kStrategies{"none", "ddp", "zero1", "zero2", "fsdp", "hsdp"};
 const std::vector<std::string> kPrecisions{"32-true", "bf16-mixed", "16-mixed", "bf16-true", "16-true"};
-const std::vector<std::string> kUses{"plain", "clipping", "accumulation", "uneven",    "local SGD",
-                                     "hooks", "resume",   "exception",    "averaging", "trainer"};
+const std::vector<std::string> kUses{"plain",  "clipping",  "accumulation", "uneven",  "local SGD", "hooks",
+                                     "resume", "exception", "averaging",    "trainer", "recompute"};
 const std::vector<int> kWorlds{1, 2, 3, 4};
 
 /// The pairs of properties of a case.

@@ -86,6 +86,17 @@ TEST(OutOfMemory, SaysWhoHoldsTheMemory) {
   });
 }
 
+TEST(OutOfMemory, CountsWhatBlocksKeepForBackward) {
+  on_small_devices(1, [] {
+    Accelerator accelerator({.recompute = {.blocks = {"0|1"}}});
+    const torch::nn::Sequential net(layer(), layer());
+    auto model = accelerator.prepare(net);
+    accelerator.backward(model(rows(accelerator, 1)).sum());
+    expect_parts(message_of([&] { (void)model(rows(accelerator, 9)); }),
+                 {"MiB activations and the program's own", "; for backward, blocks keep 0 1.0 MiB, 1 1.0 MiB"});
+  });
+}
+
 TEST(OutOfMemory, CountsShardsAndPoolsOfShardedModels) {
   on_small_devices(2, [] {
     Accelerator accelerator(

@@ -91,6 +91,8 @@ struct Job {
                      .grad_scaler = kScaler,
                      .gradient_accumulation_steps = one.use == "accumulation" ? 3 : 1,
                      .mixed_precision = Precision::parse(one.precision),
+                     .recompute = {.blocks = one.use == "recompute" && !on_cpu ? std::vector<std::string>{"in|middle"}
+                                                                               : std::vector<std::string>()},
                      .strategy = strategy_of(one)}),
         net(net_of(one, seed)), model(accelerator.prepare(net)), optimizer(optimizer_of(one)),
         batches(accelerator.prepare(points(one))) {

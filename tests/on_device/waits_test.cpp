@@ -49,9 +49,11 @@ struct Use {
   std::string comm_hook = "none";
   bool hooks = false;
   bool local_sgd = false;
+  bool recompute = false;
   std::string text() const {
     return std::string(accumulation ? "accumulation " : "") + (batch_norm ? "batch norm " : "") +
-           (clipping ? "clipping " : "") + (hooks ? "hooks " : "") + (local_sgd ? "local SGD " : "") + comm_hook;
+           (clipping ? "clipping " : "") + (hooks ? "hooks " : "") + (local_sgd ? "local SGD " : "") +
+           (recompute ? "recompute " : "") + comm_hook;
   }
 };
 
@@ -90,10 +92,12 @@ void expect_flags_only(const Counted& counted, int64_t flags) {
 }
 
 Counted waits_of(const std::string& strategy, const char* precision, const Use& use) {
-  Accelerator accelerator({.device_backend = testing::simulated_backend(),
-                           .gradient_accumulation_steps = use.accumulation ? 2 : 1,
-                           .mixed_precision = Precision::parse(precision),
-                           .strategy = strategy_of(strategy, use)});
+  Accelerator accelerator(
+      {.device_backend = testing::simulated_backend(),
+       .gradient_accumulation_steps = use.accumulation ? 2 : 1,
+       .mixed_precision = Precision::parse(precision),
+       .recompute = {.blocks = use.recompute ? std::vector<std::string>{"in|middle|norm"} : std::vector<std::string>()},
+       .strategy = strategy_of(strategy, use)});
   torch::manual_seed(3);
   const Net net(use.hooks);
   auto model = accelerator.prepare(net);
@@ -150,6 +154,14 @@ TEST(WaitsOfPrograms, AreNoneUnderEachStrategy) {
       expect_no_waits(strategy, {.accumulation = true, .clipping = true});
       expect_no_waits(strategy, {.accumulation = true, .batch_norm = true, .hooks = true});
     }
+  });
+}
+
+TEST(WaitsOfPrograms, AreNoneWhereActivationsAreMadeAgain) {
+  testing::as_device_ranks(1, [] { expect_no_waits("auto", {.clipping = true, .hooks = true, .recompute = true}); });
+  testing::as_device_ranks(2, [] {
+    for (const char* strategy : {"ddp", "zero1", "zero2", "fsdp"})
+      expect_no_waits(strategy, {.accumulation = true, .batch_norm = true, .clipping = true, .recompute = true});
   });
 }
 

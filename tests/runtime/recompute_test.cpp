@@ -183,6 +183,107 @@ TEST(RecomputeRanks, SynchronisedStatisticsAreUpdatedOnce) {
   });
 }
 
+/// Trains within a budget, or without recompute: parameters, and which blocks are made again.
+std::pair<std::vector<at::Tensor>, at::Tensor> train_within(double budget_mib, const std::string& strategy) {
+  at::set_num_threads(1);
+  torch::manual_seed(3);
+  const testing::Stack net(32, 6);
+  Accelerator accelerator(
+      {.recompute = {.blocks = {"RecomputeBlock"}, .budget_mib = budget_mib}, .strategy = strategy_of(strategy)});
+  auto [model, optimizer] = accelerator.prepare(net, torch::optim::AdamW(net->parameters(), 1e-2));
+  EXPECT_EQ(accelerator.plan().find("GFLOP"), std::string::npos);
+  for (int i = 0; i < 4; ++i) {
+    torch::manual_seed(100 * i + accelerator.process_index());
+    optimizer.zero_grad();
+    accelerator.backward(model(torch::randn({256, 32})).pow(2).mean());
+    optimizer.step();
+  }
+  const auto plan = accelerator.plan();
+  EXPECT_NE(plan.find("recompute: "), std::string::npos) << plan;
+  EXPECT_NE(plan.find("blocks.5: "), std::string::npos) << plan;
+  EXPECT_NE(plan.find(" made again, by 0.0021 GFLOP"), std::string::npos) << plan;
+  const auto chosen = torch::zeros({1, 6}, at::kLong);
+  const auto& blocks = *model.prepared()->recomputed;
+  for (size_t i = 0; i < blocks.all().size(); ++i) chosen[0][static_cast<int64_t>(i)] = blocks.is_recomputed(i);
+  std::vector<at::Tensor> left;
+  for (const auto& [name, value] : model.prepared()->managed->full_state(/*main_only=*/false)) left.push_back(value);
+  return {left, accelerator.gather(chosen)};
+}
+
+TEST_P(RecomputeWorld, ABudgetIsOneChoiceOfAllRanks) {
+  testing::as_ranks(GetParam(), [] {
+    for (const auto* strategy : {"ddp", "zero2", "fsdp", "fsdp gathered", "hsdp"}) {
+      SCOPED_TRACE(strategy);
+      const auto [expected, all] = train_within(0, strategy);
+      EXPECT_EQ(all.sum().item<int64_t>(), all.numel());
+      const auto [actual, some] = train_within(0.5, strategy);
+      // Six blocks take 194 KiB each, and 32 KiB when they are made again.
+      EXPECT_EQ(some.sum().item<int64_t>(), 5 * some.size(0));
+      for (int64_t rank = 1; rank < some.size(0); ++rank) EXPECT_TRUE(some[rank].equal(some[0]));
+      for (size_t i = 0; i < expected.size(); ++i)
+        ASSERT_EQ(testing::difference_in_bits(actual.at(i), expected[i]), "") << "value " << i;
+    }
+  });
+}
+
+/// Trains on batches of which the first rank has more, in join_uneven_inputs; and then with averaged parameters.
+std::vector<at::Tensor> train_unevenly(const std::string& strategy, bool recompute) {
+  at::set_num_threads(1);
+  torch::manual_seed(3);
+  const testing::Stack net(8, 3);
+  Accelerator accelerator(
+      {.recompute = {.blocks = recompute ? std::vector<std::string>{"RecomputeBlock"} : std::vector<std::string>()},
+       .strategy = strategy_of(strategy)});
+  auto [model, optimizer] = accelerator.prepare(net, torch::optim::AdamW(net->parameters(), 1e-2));
+  const int rank = accelerator.process_index();
+  const auto step = [&, &model = model, &optimizer = optimizer](int i) {
+    torch::manual_seed(100 * i + rank);
+    accelerator.backward(model(torch::randn({6, 8})).pow(2).mean());
+    optimizer.step();
+    optimizer.zero_grad();
+  };
+  accelerator.join_uneven_inputs([&] {
+    for (int i = 0; i < (rank == 0 ? 5 : 2); ++i) step(i);
+  });
+  if (strategy == "ddp") {
+    auto local = accelerator.local_sgd(model, {.local_sgd_steps = 2});
+    for (int i = 5; i < 9; ++i) {
+      step(i);
+      local.step();
+    }
+    local.finish();
+  }
+  std::vector<at::Tensor> left;
+  for (const auto& [name, value] : model.prepared()->managed->full_state(/*main_only=*/false)) left.push_back(value);
+  return left;
+}
+
+TEST(RecomputeRanks, UnevenInputsAndAveragedParametersGetTheSameBits) {
+  for (const int world : {2, 3})
+    testing::as_ranks(world, [] {
+      for (const auto& strategy : kStrategies) {
+        SCOPED_TRACE(strategy);
+        const auto expected = train_unevenly(strategy, false);
+        const auto before = graph::replay_counts().replayed;
+        const auto actual = train_unevenly(strategy, true);
+        EXPECT_GT(graph::replay_counts().replayed, before);
+        for (size_t i = 0; i < expected.size(); ++i)
+          ASSERT_EQ(testing::difference_in_bits(actual.at(i), expected[i]), "") << "value " << i;
+      }
+    });
+}
+
+TEST(RecomputeRanks, ABudgetIsChosenBeforeUnevenInputs) {  // MU589
+  testing::as_ranks(2, [] {
+    const testing::Stack net(8, 3);
+    Accelerator accelerator({.recompute = {.blocks = {"RecomputeBlock"}, .budget_mib = 1}});
+    auto model = accelerator.prepare(net);
+    EXPECT_EQ(testing::thrown_id([&] { accelerator.join_uneven_inputs([] {}); }), "MU589");
+    for (int i = 0; i < 2; ++i) accelerator.backward(model(torch::ones({2, 8})).sum());
+    accelerator.join_uneven_inputs([&] { accelerator.backward(model(torch::ones({2, 8})).sum()); });
+  });
+}
+
 TEST(RecomputeRanks, MustChooseTheSameBlocks) {  // MU150
   testing::as_ranks(2, [] {
     Accelerator accelerator;

@@ -26,6 +26,10 @@ struct RecomputeOptions {
   /// Operators whose results are kept although they are in a block: "matmul" (products of matrices), "attention",
   /// "convolution", or an operator's name ("aten::gelu").
   std::vector<std::string> keep = {};
+  /// MiB that the activations of all blocks may take after a forward; backward makes again what exceeds it, in the
+  /// blocks where that takes the least time. The first step makes all blocks again and measures them; ranks then agree
+  /// on one choice. 0: all blocks are made again.
+  double budget_mib = 0;
   /// Submodules of exactly these classes are blocks: typeid(BlockImpl).
   std::vector<std::type_index> types = {};
 
