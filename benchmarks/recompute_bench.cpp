@@ -1,7 +1,10 @@
 // Steps of a GPT whose blocks' activations are made again in backward, through the Accelerator API, one process per
 // rank. Arguments: a strategy; gpt-9m or gpt-512.
 // Cases: "memory..." gives the peak of a rank's memory in MiB, "kept..." the milliseconds of a step that keeps all
-// activations; any other the milliseconds of a step that makes them again.
+// activations, "batch" the largest batch whose step takes kAllowed more than the model; any other the milliseconds of
+// a step that makes them again.
+#include <sys/resource.h>
+
 #include "memory.h"
 #include "models.h"
 #include "muster/accelerator.h"
@@ -11,6 +14,7 @@ namespace {
 
 constexpr double kMiB = 1 << 20;
 constexpr int kSteps = 2, kWarmUp = 2;
+constexpr double kAllowed = 512 * kMiB;  // as the peer has it
 
 /// A model that takes steps with AdamW.
 class Training {
@@ -29,12 +33,22 @@ class Training {
     for (int i = 0; i < kWarmUp; ++i) step();
   }
 
-  torch::Tensor step() {
+  torch::Tensor step() { return step(batch_); }
+  torch::Tensor step(const torch::Tensor& batch) {
     optimizer_.zero_grad();
-    auto loss = model_(batch_);
+    auto loss = model_(batch);
     accelerator_.backward(loss);
     optimizer_.step();
     return loss;
+  }
+  /// Whether a step on so many samples finds the memory that it needs.
+  bool takes(int64_t samples) {
+    try {
+      step(bench::make_text(shape_, samples));
+      return true;
+    } catch (const std::exception&) {
+      return false;
+    }
   }
   void meet() { accelerator_.wait_for_everyone(); }
 
@@ -45,6 +59,21 @@ class Training {
   muster::Optimizer optimizer_;
   torch::Tensor batch_;
 };
+
+double largest_batch(Training& training) {
+  rlimit before{};
+  ::getrlimit(RLIMIT_DATA, &before);
+  const rlimit limited{static_cast<rlim_t>(bench::status_bytes("VmData") + kAllowed), before.rlim_max};
+  ::setrlimit(RLIMIT_DATA, &limited);
+  int64_t fits = 4, fails = 8;
+  for (; training.takes(fails); fails *= 2) fits = fails;
+  while (fails - fits > 1) {
+    const auto middle = (fits + fails) / 2;
+    (training.takes(middle) ? fits : fails) = middle;
+  }
+  ::setrlimit(RLIMIT_DATA, &before);
+  return static_cast<double>(fits);
+}
 
 }  // namespace
 
@@ -66,6 +95,7 @@ int main(int, char** argv) {
       for (int i = 0; i < kSteps; ++i) loss = training->step();
     });
     const double check = loss.item<double>();
+    if (asked.starts_with("batch")) return {.value = largest_batch(*training), .check = check};
     if (asked.find("memory") != std::string::npos)
       return {.value = (bench::peak_bytes() - before) / kMiB, .check = check};
     return {.value = seconds / kSteps * 1e3, .check = check};

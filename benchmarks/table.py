@@ -172,6 +172,9 @@ def recompute_cases(programs):
                            shown=model == "gpt-9m")
     for model in ("gpt-9m", "gpt-512"):
         ours = Contender([str(programs / "recompute_bench"), "auto", model])
+        yield Case("recompute", f"largest batch of {model} in 512 MiB", "samples",
+                   {"muster": dataclasses.replace(ours, case="batch"), "checkpoint": Contender(peer("recompute_peer", "alone", model), case="batch rng")},
+                   lower_is_better=False, rounds=1, floors={"checkpoint": 1.0}, shown=model == "gpt-9m")
         yield Case("recompute", f"what it adds to {model}", "ms/step",
                    {"muster": dataclasses.replace(ours, case=f"step {model}"), "all kept": dataclasses.replace(ours, case=f"kept {model}")},
                    settings=("equal",), shown=False)

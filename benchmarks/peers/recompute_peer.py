@@ -2,6 +2,7 @@
 model. A case is a measure and, last, "rng" (the generators' states are kept, as checkpoint does unless told otherwise) or "no-rng", each
 with a model of its own."""
 import functools
+import resource
 import sys
 import time
 
@@ -16,6 +17,7 @@ from models import GPT, GPT_512, GPT_9M, make_text
 from protocol import serve
 
 STEPS, WARM_UP = 2, 2
+ALLOWED = 512 * MIB   # bytes that the steps of "batch" may take beside the model
 
 kind, name = sys.argv[1:3]
 shape = {"gpt-9m": GPT_9M, "gpt-512": GPT_512}[name]
@@ -49,7 +51,7 @@ def stepper(kept, rng):
     torch.manual_seed(100 + rank)
     batch = make_text(shape, 4)
 
-    def step():
+    def step(batch=batch):
         optimizer.zero_grad()
         loss = model(batch)
         loss.backward()
@@ -59,6 +61,26 @@ def stepper(kept, rng):
     for _ in range(WARM_UP):
         step()
     return step
+
+
+def largest_batch(step):
+    def takes(samples):
+        try:
+            step(make_text(shape, samples))
+            return True
+        except (RuntimeError, MemoryError):
+            return False
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (int(status_bytes("VmData") + ALLOWED), hard))
+    fits, fails = 4, 8
+    while takes(fails):
+        fits, fails = fails, 2 * fails
+    while fails - fits > 1:
+        middle = (fits + fails) // 2
+        fits, fails = (middle, fails) if takes(middle) else (fits, middle)
+    resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+    return fits
 
 
 def measure(case):
@@ -71,6 +93,8 @@ def measure(case):
     for _ in range(STEPS):
         loss = step()
     milliseconds = (time.perf_counter() - start) / STEPS * 1e3
+    if words[0] == "batch":
+        return largest_batch(step), float(loss.detach())
     value = (status_bytes("VmHWM") - before) / MIB if words[0] == "memory" else milliseconds
     return value, float(loss.detach())
 

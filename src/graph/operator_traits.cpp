@@ -106,7 +106,7 @@ OperatorTraits read_traits(const c10::OperatorHandle& op) {
   const auto& schema = op.schema();
   const auto& name = schema.name();
   const auto& use = hook::use_of(schema);
-  OperatorTraits traits{.written = use.written};
+  OperatorTraits traits{.schema = &schema, .written = use.written};
   bool out = false, opaque = false;
   for (size_t i = 0; i < schema.arguments().size(); ++i) {
     const auto& argument = schema.arguments()[i];

@@ -8,7 +8,8 @@
 
 namespace c10 {
 class OperatorHandle;
-}
+struct FunctionSchema;
+}  // namespace c10
 
 namespace muster::graph {
 
@@ -30,6 +31,7 @@ enum class Trait : uint16_t {
 
 /// What the recorder has to know of an operator. Most of it follows from its schema.
 struct OperatorTraits {
+  const c10::FunctionSchema* schema = nullptr;  ///< asking the operator's handle for it takes a while
   uint16_t traits = 0;
   int generator = -1;       ///< the argument that is a generator
   int training = -1;        ///< the argument that says whether statistics are written

@@ -226,13 +226,13 @@ void Recording::run(hook::Call& call) {
   // A backward that runs inside a forward does not belong to its blocks.
   if (traits.is(Trait::view) || in_backward()) return call.proceed();
   ++operation_number_;
-  const auto arguments = call.arguments();
+  const auto arguments = torch::jit::last(call.stack(), traits.schema->arguments().size());
   if (!traits.is(Trait::sizes_only))
     for (const auto& argument : arguments) access(argument);
   const bool casts = traits.is(Trait::autocast) && !(call.keys() & c10::autocast_dispatch_keyset).empty();
   const bool has_parts = casts || traits.is(Trait::composite);
-  if (!has_parts) before_writes(arguments, traits);
-  if (region_ && !has_parts) return record(call, arguments, traits);
+  if (!has_parts) before_writes({arguments.data(), arguments.size()}, traits);
+  if (region_ && !has_parts) return record(call, {arguments.data(), arguments.size()}, traits);
   ++depth_;
   const auto ends = c10::make_scope_exit([&] { --depth_; });
   call.proceed();
@@ -251,7 +251,7 @@ void Recording::before_writes(std::span<const c10::IValue> arguments, const Oper
 
 void Recording::access(const c10::IValue& argument) {
   each_tensor(argument, [&](int32_t, const at::Tensor& tensor) {
-    if (tensor.defined() && tensor.has_storage()) access(tensor);
+    if (tensor.defined() && storage_of(tensor)) access(tensor);
   });
 }
 
@@ -412,9 +412,10 @@ void Recording::note_input(Noted& noted, uint32_t argument, int32_t element, con
   auto& operation = noted.operation;
   auto& recorded = region_->recorded();
   const bool written = traits.writes(argument);
+  const auto* storage = storage_of(tensor);
   auto* made = find(tensor);
   if (made && made->unwritten) {
-    const bool whole = tensor.nbytes() == storage_of(tensor)->nbytes();
+    const bool whole = tensor.nbytes() == storage->nbytes();
     if (written && traits.is(Trait::overwrites) && whole) {
       made->unwritten = false;
     } else {  // values may come by a pointer
@@ -422,7 +423,7 @@ void Recording::note_input(Noted& noted, uint32_t argument, int32_t element, con
       made = nullptr;
     }
   }
-  if (tensor.has_storage()) noted.memory.push_back(storage_of(tensor));
+  if (storage) noted.memory.push_back(storage);
   auto& value = recorded.arguments.back();
   const auto replace = [&](at::Tensor by) {
     if (element < 0) {
@@ -444,7 +445,7 @@ void Recording::note_input(Noted& noted, uint32_t argument, int32_t element, con
     if (element >= 0) replace(at::Tensor());
     return;
   }
-  const bool parameter = tensor.has_storage() && tables_->places.find(storage_of(tensor)) != tables_->places.end();
+  const bool parameter = storage && tables_->places.find(storage) != tables_->places.end();
   (parameter ? noted.reads_parameters : noted.reads_others) = true;
   noted.writes_elsewhere |= written;
   if (traits.is_statistic(argument) &&
@@ -468,9 +469,9 @@ bool Recording::finish(Noted& noted, const torch::jit::Stack& stack) {
   auto& into = of_parameters ? **of_parameters_ : region_->recorded();
   const auto number = static_cast<uint32_t>(into.operations.size());
   operation.first_contents = static_cast<uint32_t>(into.contents.size());
-  const bool kept = blocks_.keeps_results_of(operation.op.schema().name());
+  const bool kept = blocks_.keeps_results_of(traits.schema->name());
   uint32_t output = 0;
-  for (const auto& value : torch::jit::last(stack, operation.op.schema().returns().size()))
+  for (const auto& value : torch::jit::last(stack, traits.schema->returns().size()))
     each_tensor(value, [&](int32_t, const at::Tensor& tensor) {
       const auto position = output++;
       if (!is_recordable(tensor)) return;

@@ -65,13 +65,19 @@ ReplayCounts replay_counts() noexcept { return {recorded_operators, replayed_ope
 uint32_t Operations::add_layout(const at::Tensor& tensor) {
   const auto sizes = tensor.sizes(), strides = tensor.strides();
   layouts.push_back({.offset = tensor.storage_offset(),
-                     .first_dim = static_cast<uint32_t>(dims.size()),
+                     .first_dim = used_dims,
                      .dims = static_cast<uint32_t>(sizes.size()),
                      .dtype = tensor.scalar_type(),
                      .conjugate = tensor.is_conj(),
                      .negative = tensor.is_neg()});
-  for (const auto* all : {&sizes, &strides})
-    for (const auto dim : *all) dims.push_back(dim);
+  const auto end = used_dims + static_cast<uint32_t>(2 * sizes.size());
+  if (dims.size() < end) dims.resize(std::max<size_t>(end, 2 * dims.size()));
+  auto* to = dims.data() + used_dims;
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    to[i] = sizes[i];
+    to[sizes.size() + i] = strides[i];
+  }
+  used_dims = end;
   return static_cast<uint32_t>(layouts.size() - 1);
 }
 
@@ -125,7 +131,7 @@ class Region::Replay {
     for (uint32_t i = 0; i < region.lists_->saved.size(); ++i) {
       const auto& saved = region.lists_->saved[i];
       if (saved.gone || !saved.contents.known() || saved.replayed.defined()) continue;
-      auto& waiting = part_of(saved.contents).waiting[saved.contents.index];
+      auto& waiting = part_of(saved.contents).contents[saved.contents.index].waiting;
       state_->next[i] = std::exchange(waiting, i);
       need(saved.contents);
     }
@@ -138,7 +144,7 @@ class Region::Replay {
 
   /// What run() has measured.
   const BlockCost& cost() const noexcept { return cost_; }
-  bool needs_contents(size_t i) { return own().contents_needed[i]; }
+  bool needs_contents(size_t i) { return own().contents[i].needed; }
   bool needs_operation(size_t i) { return own().operation_needed[i]; }
 
   void run() {
@@ -146,7 +152,10 @@ class Region::Replay {
     const hook::InterceptorGuard unrecorded(hook::Priority::recorder, false);
     // Operators were recorded below autocast, with their casts.
     const c10::impl::ExcludeDispatchKeyGuard uncast(c10::autocast_dispatch_keyset);
-    for (auto* part : {&of_parameters(), &own()}) start_from_kept(*part);
+    for (auto* part : {&of_parameters(), &own()}) {
+      part->made.resize(part->recorded->contents.size());
+      start_from_kept(*part);
+    }
     for (auto* part : {&of_parameters(), &own()})
       for (size_t i = 0; i < part->operation_needed.size(); ++i)
         if (part->operation_needed[i]) run(*part, part->recorded->operations[i]);
@@ -155,23 +164,23 @@ class Region::Replay {
  private:
   static constexpr uint32_t kNone = ContentsId::kNone;
 
+  /// Of contents, or of the memory whose first contents they are.
+  struct Use {
+    uint32_t waiting = kNone;    // the last saved tensor that waits for these contents
+    uint32_t last_contents = 0;  // of this memory that are needed
+    uint32_t uses = 0;           // operators and saved tensors that still need this memory
+    bool needed = false;         // these contents
+  };
   struct Part {
     const Operations* recorded = nullptr;
-    std::vector<char> operation_needed, contents_needed;
-    std::vector<uint32_t> waiting;  // by contents: the last saved tensor that waits for them
-    // By index of a memory's first contents:
-    std::vector<uint32_t> last_contents;  // the last ones that are needed
-    std::vector<uint32_t> uses;           // operators and saved tensors that still need this memory
-    std::vector<at::Tensor> made;
+    std::vector<char> operation_needed;
+    std::vector<Use> contents;     // by contents
+    std::vector<at::Tensor> made;  // by a memory's first contents
 
     void start(const Operations& operations) {
       recorded = &operations;
       operation_needed.assign(operations.operations.size(), 0);
-      contents_needed.assign(operations.contents.size(), 0);
-      waiting.assign(operations.contents.size(), kNone);
-      last_contents.assign(operations.contents.size(), 0);
-      uses.assign(operations.contents.size(), 0);
-      made.assign(operations.contents.size(), {});
+      contents.assign(operations.contents.size(), {});
     }
   };
   struct State {
@@ -191,9 +200,9 @@ class Region::Replay {
   void need(ContentsId contents) { need(part_of(contents), contents.index); }
   void need(Part& part, uint32_t contents) {
     const auto memory = part.recorded->contents[contents].memory;
-    ++part.uses[memory];
-    part.contents_needed[contents] = 1;
-    part.last_contents[memory] = std::max(part.last_contents[memory], contents);
+    ++part.contents[memory].uses;
+    part.contents[contents].needed = true;
+    part.contents[memory].last_contents = std::max(part.contents[memory].last_contents, contents);
   }
 
   /// Whether something needs the operator is known when all later ones are through.
@@ -202,7 +211,7 @@ class Region::Replay {
     const auto& contents = part.recorded->contents;
     const auto begin = operation.first_contents, end = begin + operation.contents_count;
     bool needed = false;
-    for (auto i = begin; i < end; ++i) needed |= part.contents_needed[i] && !contents[i].kept.defined();
+    for (auto i = begin; i < end; ++i) needed |= part.contents[i].needed && !contents[i].kept.defined();
     if (!needed) return;
     part.operation_needed[number] = 1;
     for (const auto& input : part.recorded->inputs_of(operation))
@@ -215,7 +224,7 @@ class Region::Replay {
   void start_from_kept(Part& part) {
     const auto& all = part.recorded->contents;
     for (uint32_t i = 0; i < all.size(); ++i)
-      if (part.contents_needed[i] && all[i].kept.defined()) {
+      if (part.contents[i].needed && all[i].kept.defined()) {
         region_.check_version(all[i].kept, all[i].kept_version, &part.recorded->operations[all[i].operation]);
         part.made[i] = all[i].kept;
         hand_over(part, i);
@@ -298,7 +307,7 @@ class Region::Replay {
       each_tensor(value, [&](int32_t, const at::Tensor& tensor) {
         if (next < end && all[next].before == kNone && all[next].output == output) {
           const auto& contents = all[next];
-          if (!contents.kept.defined() && part.uses[contents.memory] > 0) part.made[contents.memory] = tensor;
+          if (!contents.kept.defined() && part.contents[contents.memory].uses > 0) part.made[contents.memory] = tensor;
           ++next;
         }
         ++output;
@@ -318,7 +327,7 @@ class Region::Replay {
   /// Gives these contents to the saved tensors that wait for them.
   void hand_over(Part& part, uint32_t index) {
     const auto memory = part.recorded->contents[index].memory;
-    for (auto i = part.waiting[index]; i != kNone; i = state_->next[i]) {
+    for (auto i = part.contents[index].waiting; i != kNone; i = state_->next[i]) {
       auto& saved = region_.lists_->saved[i];
       auto tensor = part.recorded->in_memory_of(part.made[memory], saved.layout);
       if (saved.digest && digest_of(tensor) != saved.digest)
@@ -329,13 +338,13 @@ class Region::Replay {
                              "its arguments, or they were changed without an operator. Name it in "
                              "recompute.keep, or leave the block out of recompute.blocks");
       // A later operator of this replay writes over it.
-      saved.replayed = part.last_contents[memory] == index ? std::move(tensor) : tensor.clone();
+      saved.replayed = part.contents[memory].last_contents == index ? std::move(tensor) : tensor.clone();
       release(part, memory);
     }
   }
 
   static void release(Part& part, uint32_t memory) {
-    if (--part.uses[memory] == 0) part.made[memory].reset();
+    if (--part.contents[memory].uses == 0) part.made[memory].reset();
   }
 
   Region& region_;
@@ -348,9 +357,13 @@ Region::Region(std::string block, std::shared_ptr<Reused<Operations>> of_paramet
     : block_(std::move(block)), checked_(checked), cost_(std::move(cost)), of_parameters_(std::move(of_parameters)) {}
 
 size_t Region::add(SavedTensor saved) {
-  const base::Lock lock(mutex_);
-  lists_->saved.push_back(std::move(saved));
-  return lists_->saved.size() - 1;
+  auto& all = lists_->saved;
+  if (all.size() == all.capacity()) {  // forget() may be called from other threads, for tensors that would move now
+    const base::Lock lock(mutex_);
+    all.reserve(std::max<size_t>(16, 2 * all.size()));
+  }
+  all.push_back(std::move(saved));
+  return all.size() - 1;
 }
 
 void Region::forget(size_t number) {

@@ -101,7 +101,8 @@ struct Operations {
   std::vector<Input> inputs;
   std::vector<Contents> contents;
   std::vector<Layout> layouts;
-  std::vector<int64_t> dims;  ///< by layout: its sizes, then its strides
+  std::vector<int64_t> dims;  ///< by layout: its sizes, then its strides; longer than what is used
+  uint32_t used_dims = 0;
 
   /// The index of the tensor's layout.
   uint32_t add_layout(const at::Tensor& tensor);
@@ -115,7 +116,7 @@ struct Operations {
     inputs.clear();
     contents.clear();
     layouts.clear();
-    dims.clear();
+    used_dims = 0;
   }
   std::span<c10::IValue> arguments_of(const Operation& operation) {
     return std::span(arguments).subspan(operation.first_argument, operation.argument_count);
