@@ -16,7 +16,7 @@ import gpu_table  # noqa: E402
 import run  # noqa: E402
 
 # Few cases with all programs, peers and what these are asked for.
-CHOSEN = ["gpu-step/gpt-trainer", "gpu-step/mlp-fabric", "gpu-waits/mlp-accelerator", "gpu-fsdp", "gpu-norm/gpt-exact-norm", "gpu-loader/tokens", "gpu-checkpoint"]
+CHOSEN = ["gpu-step/gpt-trainer", "gpu-step/mlp-fabric", "gpu-waits/mlp-accelerator", "gpu-fsdp", "gpu-recompute", "gpu-norm/gpt-exact-norm", "gpu-loader/tokens", "gpu-checkpoint"]
 TRIED = CHOSEN if os.environ.get("MUSTER_TEST_FULL") else ["gpu-step/mlp-fabric"]
 WITHOUT_GPU = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1"}
 
