@@ -1,5 +1,6 @@
 #pragma once  // for other rooms
 
+#include <algorithm>
 #include <atomic>
 #include <memory>
 #include <string>
@@ -44,6 +45,7 @@ class Blocks {
   int64_t bytes_after_forward(size_t block) const;
   /// False for a block whose activations are kept, since they are within the budget.
   bool is_recomputed(size_t block) const noexcept { return !kept_blocks_[block]; }
+  bool any_recomputed() const { return std::ranges::find(kept_blocks_, false) != kept_blocks_.end(); }
   /// Whether blocks were measured, and none were chosen yet although there is a budget.
   bool awaits_choice() const;
   bool has_choice() const noexcept { return budget_ == 0 || chosen_; }

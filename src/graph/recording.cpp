@@ -206,7 +206,7 @@ std::unique_ptr<torch::autograd::SavedVariableHooks> Recording::hooks() {
 
 size_t Recording::save(const at::Tensor& tensor) {
   SavedTensor saved;
-  if (region_->cost() && tensor.has_storage()) tables_->saved_memory.insert(storage_of(tensor));
+  if (region_->cost()) tables_->saved_bytes += add_memory(tables_->saved_memory, tensor);
   if (region_->checked()) saved.digest = digest_of(tensor);
   if (auto* made = find(tensor); made && !made->unwritten) {
     saved.contents = made->contents;
@@ -297,22 +297,20 @@ void Recording::end_region() {
   region_.reset();
 }
 
-/// Of what autograd has saved in the region, and what the region holds instead. Parameters are in memory anyway.
+/// Bytes of memory that is not in the set yet. Parameters are in memory anyway.
+int64_t Recording::add_memory(ska::flat_hash_set<const c10::StorageImpl*>& all, const at::Tensor& tensor) const {
+  if (!is_recordable(tensor) || tables_->places.count(storage_of(tensor))) return 0;
+  return all.insert(storage_of(tensor)).second ? static_cast<int64_t>(storage_of(tensor)->nbytes()) : 0;
+}
+
+/// Of what autograd has saved in the region, and what the region holds instead.
 BlockCost Recording::measure_memory() {
-  auto& saved = tables_->saved_memory;
   ska::flat_hash_set<const c10::StorageImpl*> held;
-  region_->each_held([&](const at::Tensor& tensor) {
-    if (is_recordable(tensor)) held.insert(storage_of(tensor));
-  });
-  const auto bytes_of = [&](const auto& memory) {
-    int64_t bytes = 0;
-    for (const auto* one : memory)
-      if (!tables_->places.count(one)) bytes += static_cast<int64_t>(one->nbytes());
-    return bytes;
-  };
-  const auto kept = bytes_of(saved);
-  saved.clear();
-  return {.kept_bytes = kept, .returned_bytes = kept - bytes_of(held)};
+  int64_t held_bytes = 0;
+  region_->each_held([&](const at::Tensor& tensor) { held_bytes += add_memory(held, tensor); });
+  tables_->saved_memory.clear();
+  const auto kept = std::exchange(tables_->saved_bytes, 0);
+  return {.kept_bytes = kept, .returned_bytes = kept - held_bytes};
 }
 
 Recording::Made* Recording::find(const at::Tensor& tensor) {

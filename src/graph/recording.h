@@ -135,6 +135,7 @@ class Recording final : private SavedTensorScope {
   void access(const at::Tensor& tensor);
   void begin_region(int32_t block);
   void end_region();
+  int64_t add_memory(ska::flat_hash_set<const c10::StorageImpl*>& all, const at::Tensor& tensor) const;
   BlockCost measure_memory();
   /// nullptr for a tensor whose values did not all come from recorded operators.
   Made* find(const at::Tensor& tensor);
@@ -159,7 +160,9 @@ class Recording final : private SavedTensorScope {
     MadeMemory made, made_of_parameters;
     /// What was saved inside the operator that runs, and is not known before it ends: by its number in the region.
     std::vector<std::pair<size_t, at::Tensor>> pending;
-    ska::flat_hash_set<const c10::StorageImpl*> saved_memory;  // of the region, if its block is measured
+    // Of the region, if its block is measured. The memory may be gone by then, so that only its address is compared.
+    ska::flat_hash_set<const c10::StorageImpl*> saved_memory;
+    int64_t saved_bytes = 0;
 
     void clear() {
       parameters.clear();

@@ -57,18 +57,18 @@ void add(const PreparedOptimizer& optimizer, DistinctMemory& memory, Owners& own
                           [&](const at::Tensor& state) { owners.states += memory.add(state); });
 }
 
-/// "; for backward, blocks keep up to: layers.0 3.0 MiB, ...": as measured in their first step, of recomputed models.
+std::string size(int64_t bytes) { return size_text(static_cast<uint64_t>(bytes)); }
+
+/// "; for backward, blocks keep layers.0 3.0 MiB, ...": as measured in their first step, of recomputed models.
 std::string blocks_text(const std::vector<std::shared_ptr<PreparedModel>>& models, at::Device device) {
   std::vector<std::string> blocks;
   for (const auto& model : models)
     if (model->recomputed && model->device == device.type())
       for (size_t i = 0; i < model->recomputed->all().size(); ++i)
         if (const auto bytes = model->recomputed->bytes_after_forward(i); bytes > 0)
-          blocks.push_back(model->recomputed->all()[i].name + " " + size_text(static_cast<uint64_t>(bytes)));
+          blocks.push_back(model->recomputed->all()[i].name + " " + size(bytes));
   return blocks.empty() ? "" : "; for backward, blocks keep " + first_names(blocks);
 }
-
-std::string size(int64_t bytes) { return size_text(static_cast<uint64_t>(bytes)); }
 
 /// The failed call has returned, and its memory is free again, so the rest is measured at the peak.
 std::string text_of(const Owners& owners, at::Device device, const device::MemoryUse& use) {

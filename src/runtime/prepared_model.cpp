@@ -27,7 +27,7 @@ void ForwardScope::open() const {
     if (records && model_.recomputed->awaits_choice()) model_.choose_recomputed();
     cast_.emplace(model_.policy.precision(), model_.device);
     model_.managed->enter_forward();
-    if (records) recording_.emplace(*model_.recomputed);
+    if (records && model_.recomputed->any_recomputed()) recording_.emplace(*model_.recomputed);
   } catch (...) {
     cast_.reset();
     span_.reset();

@@ -130,26 +130,23 @@ std::shared_ptr<graph::Blocks> recomputed_blocks(const torch::nn::Module& module
 
 /// Chooses the blocks that are within the budget, by the largest costs that any rank has measured. Collective.
 void choose_recomputed(graph::Blocks& blocks, const comm::Communicator& group) {
-  std::vector<double> mine;
-  for (size_t i = 0; i < blocks.all().size(); ++i) {
-    const auto cost = blocks.cost(i);
-    for (const auto figure : {static_cast<double>(cost.kept_bytes), static_cast<double>(cost.returned_bytes),
-                              static_cast<double>(cost.flops), cost.seconds})
-      mine.push_back(figure);
+  const auto count = static_cast<int64_t>(blocks.all().size());
+  const auto figures = at::empty({count, 4}, at::kDouble);
+  auto rows = figures.accessor<double, 2>();
+  for (int64_t i = 0; i < count; ++i) {
+    const auto cost = blocks.cost(static_cast<size_t>(i));
+    rows[i][0] = static_cast<double>(cost.kept_bytes);
+    rows[i][1] = static_cast<double>(cost.returned_bytes);
+    rows[i][2] = static_cast<double>(cost.flops);
+    rows[i][3] = cost.seconds;
   }
-  const std::string bytes(reinterpret_cast<const char*>(mine.data()), mine.size() * sizeof(double));
-  std::vector<double> figures(mine.size());
-  for (const auto& theirs : group.internal("choosing blocks to recompute").all_gather_bytes(bytes)) {
-    std::vector<double> other(mine.size());
-    std::memcpy(other.data(), theirs.data(), std::min(theirs.size(), bytes.size()));
-    for (size_t i = 0; i < other.size(); ++i) figures[i] = std::max(figures[i], other[i]);
-  }
+  group.internal("choosing blocks to recompute").all_reduce(figures, comm::ReduceOp::max);
   std::vector<graph::BlockCost> costs;
-  for (size_t i = 0; i < figures.size(); i += 4)
-    costs.push_back({.kept_bytes = static_cast<int64_t>(figures[i]),
-                     .returned_bytes = static_cast<int64_t>(figures[i + 1]),
-                     .flops = static_cast<int64_t>(figures[i + 2]),
-                     .seconds = figures[i + 3]});
+  for (int64_t i = 0; i < count; ++i)
+    costs.push_back({.kept_bytes = static_cast<int64_t>(rows[i][0]),
+                     .returned_bytes = static_cast<int64_t>(rows[i][1]),
+                     .flops = static_cast<int64_t>(rows[i][2]),
+                     .seconds = rows[i][3]});
   blocks.choose(costs);
 }
 
